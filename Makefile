@@ -1,0 +1,51 @@
+# Pilotage from a checkout. Needs Python 3.11 or later and make; all else goes into .venv.
+
+VENV := .venv
+STAMP := $(VENV)/.stamp
+BIN := $(VENV)/bin
+PACKAGES := proto server pilot agents client tests
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+venv: $(STAMP) ## set up the virtual environment
+
+# Made anew only when what it holds is declared anew.
+$(STAMP): pyproject.toml
+	@deploy/make-venv $(VENV)
+	@touch $@
+
+# The stubs of the protocol are no part of the repository: made when a .proto is newer than they are.
+$(VENV)/.stubs: $(STAMP) proto/generate.py $(wildcard proto/pilotage/v1/*.proto)
+	@$(BIN)/python proto/generate.py
+	@touch $@
+
+demo: $(VENV)/.stubs ## start everything here, run the example jobs, stop everything
+	@$(BIN)/pilotage demo --examples deploy/examples
+
+test: $(VENV)/.stubs ## run all tests
+	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest
+
+check: $(VENV)/.stubs ## lint, formats, import rules, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint proto
+	$(BIN)/buf format --diff --exit-code proto
+	$(BIN)/lint-imports
+	$(BIN)/mypy $(PACKAGES) bench
+
+format: $(VENV)/.stubs ## format code and protocol
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/buf format --write proto
+
+bench-%: $(VENV)/.stubs ## run bench/bench_%.py: bench-pools, bench-latency
+	@$(BIN)/python bench/bench_$*.py
+
+clean: ## remove what the targets above have made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find $(PACKAGES) -name '__pycache__' -type d -prune -exec rm -rf {} +
+	find proto -name '*_pb2*.py*' -delete

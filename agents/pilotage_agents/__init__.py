@@ -1,0 +1,1 @@
+"""Background agents: clients of the wire, each one pure decision in a thin shell."""

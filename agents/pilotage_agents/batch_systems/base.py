@@ -1,0 +1,92 @@
+"""What a site director needs of a batch system: one protocol, and the values that pass through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from pilotage_agents.core.pilot_shape import Shape
+
+
+class GlideinState(StrEnum):
+    """Where a batch system has a glidein."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+    UNKNOWN = "unknown"
+    """The batch system gave no answer for it: nothing may be concluded, least of all that it ended."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the batch system has said where the glidein is."""
+        return self is not GlideinState.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class GlideinRequest:
+    """A batch job to submit that carries one pilot.
+
+    `stamp` is the pilot's and finds the glidein again; `folder` exists, is the pilot's own, and takes its
+    output. `queue` is the batch system's own name of the queue. `wall_time_s` None = as long as the queue allows.
+    """
+
+    stamp: str
+    queue: str
+    command: tuple[str, ...]
+    folder: Path
+    shape: Shape
+    wall_time_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The batch system has taken the glidein and calls it `glidein_id`."""
+
+    glidein_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotSubmitted:
+    """The batch system has not taken the glidein; `reason` is in its words."""
+
+    reason: str
+
+
+Submission = Submitted | NotSubmitted
+
+
+@dataclass(frozen=True, slots=True)
+class GlideinStatus:
+    """What a batch system says of a glidein; `exit_code` None = it has not ended, or nobody knows."""
+
+    state: GlideinState
+    reason: str = ""
+    exit_code: int | None = None
+
+
+class BatchSystem(Protocol):
+    """A batch system; every implementation passes the conformance suite.
+
+    No method raises for what the batch system does or fails to do: that is in the answers.
+    """
+
+    async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
+        """Submit glideins; returns one answer each, in order."""
+
+    async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
+        """Return the ids of glideins by stamp, for those that were submitted and whose answer was lost.
+
+        A stamp that is missing in the answer was never submitted, or has ended. Raises WorldError when the
+        batch system cannot say.
+        """
+
+    async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
+        """Return the status of every id asked; one that the batch system says nothing of is UNKNOWN."""
+
+    async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
+        """Ask the glideins to end; those that have ended already, or never were, are no error."""

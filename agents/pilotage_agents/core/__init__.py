@@ -1,0 +1,1 @@
+"""What the agents decide, as pure functions."""

@@ -1,0 +1,60 @@
+"""Which queues a director serves, and what is settled for each.
+
+Rules
+-----
+A queue is served when a pattern names it and a batch system takes its CEType. Of several overrides that name a
+queue the last one that says something wins, setting by setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from pilotage.folding import fold
+from pilotage.resource_tree import QueueId
+from pilotage_agents.core.pilot_shape import QueueFacts
+from pilotage_agents.core.provisioning import QueueLimits, QueueState, Supply
+from pilotage_agents.core.queue_failures import QueueFailures
+
+
+@dataclass(frozen=True, slots=True)
+class ServedQueue:
+    """A queue that the director fills; `vos` empty = all that the queue admits.
+
+    `max_pilots` None = only the tree limits them. `pilot` holds settings of its pilots, by name.
+    """
+
+    id: QueueId
+    batch_system: str
+    facts: QueueFacts
+    enabled: bool = True
+    min_idle_pilots: int = 0
+    max_pilots: int | None = None
+    vos: tuple[str, ...] = ()
+    pilot: Mapping[str, object] | None = None
+
+    def state(self, supply: Supply, *, known: bool, banned: bool, failures: QueueFailures, now: datetime) -> QueueState:
+        """Return the queue as a plan needs it."""
+        limits = QueueLimits(
+            _smallest(self.facts.max_total, self.max_pilots), self.facts.max_waiting, self.min_idle_pilots
+        )
+        reasons = (
+            "" if known else "the tree does not know it",
+            "an operator has banned it" if banned else "",
+            "" if self.enabled else "it is not enabled",
+            failures.pause_of(self.id, now),
+        )
+        return QueueState(self.id, self.facts.pilot, supply, limits, next(filter(None, reasons), ""))
+
+
+def is_named(queue: QueueId, patterns: Iterable[str]) -> bool:
+    """Return whether one of the `patterns` of "SITE/CE/QUEUE" names the queue; letter case does not count."""
+    name = fold(str(queue))
+    return any(fnmatchcase(name, fold(pattern)) for pattern in patterns)
+
+
+def _smallest(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)

@@ -1,0 +1,128 @@
+"""The director's folder: one folder per pilot with what it is given, and the record that survives a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pilotage.errors import InvalidInputError, WorldError
+from pilotage.resource_tree import QueueId
+
+log = structlog.get_logger()
+
+_RECORD, _ENDED = "glidein.json", "ended.json"
+_CONFIG, _TOKEN, _POOLS = "pilot.json", "token", "pools.json"
+
+
+@dataclass(frozen=True, slots=True)
+class GlideinRecord:
+    """A glidein that this director has sent, or is about to send (`glidein_id` empty)."""
+
+    stamp: str
+    queue: QueueId
+    batch_system: str
+    glidein_id: str = ""
+
+
+class GlideinFolders:
+    """Keeps one folder per stamp below `root`; a pilot's token is readable by its owner alone."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self) -> None:
+        """Make the folder; raises WorldError when that cannot be."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _failed(self.root, error) from error
+
+    def path_of(self, stamp: str) -> Path:
+        """Return the folder of the pilot `stamp`."""
+        return self.root / stamp
+
+    def prepare(self, record: GlideinRecord, token: str, pools: Sequence[str], config: Mapping[str, object]) -> Path:
+        """Write all that the pilot is given, the record last; returns the path of its configuration.
+
+        `config` is completed by where token and pools are. Raises WorldError when it cannot be written.
+        """
+        folder = self.path_of(record.stamp)
+        given = {"token_file": str(folder / _TOKEN), "pools_file": str(folder / _POOLS)}
+        try:
+            folder.mkdir(mode=0o700)
+            _write(folder / _TOKEN, token)
+            _write(folder / _POOLS, json.dumps(list(pools)))
+            _write(folder / _CONFIG, json.dumps({**config, **given}, indent=1, sort_keys=True))
+        except OSError as error:
+            raise _failed(folder, error) from error
+        self.keep(record)
+        return folder / _CONFIG
+
+    def keep(self, record: GlideinRecord) -> None:
+        """Write the record of a glidein, in place of an earlier one; raises WorldError."""
+        path = self.path_of(record.stamp) / _RECORD
+        fields = {
+            "stamp": record.stamp,
+            "queue": str(record.queue),
+            "batch_system": record.batch_system,
+            "glidein_id": record.glidein_id,
+        }
+        try:
+            _write(path.with_suffix(".new"), json.dumps(fields))
+            path.with_suffix(".new").replace(path)
+        except OSError as error:
+            raise _failed(path, error) from error
+
+    def records(self) -> tuple[GlideinRecord, ...]:
+        """Return the records of all glideins that have not been seen to end; an unreadable one is logged."""
+        found = (_read(path) for path in sorted(self.root.glob(f"*/{_RECORD}")))
+        return tuple(record for record in found if record is not None)
+
+    def ended(self, stamp: str) -> None:
+        """Take the glidein from the records and its token away; what it printed stays for a while."""
+        folder = self.path_of(stamp)
+        (folder / _TOKEN).unlink(missing_ok=True)
+        try:
+            (folder / _RECORD).rename(folder / _ENDED)
+        except FileNotFoundError:
+            return
+
+    def prune(self, keep: int) -> None:
+        """Remove the folders of glideins that ended, but for the `keep` newest."""
+        ended = sorted(self.root.glob(f"*/{_ENDED}"), key=_changed, reverse=True)
+        for path in ended[keep:]:
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _read(path: Path) -> GlideinRecord | None:
+    try:
+        fields: Any = json.loads(path.read_text())
+        queue = QueueId.parse(fields["queue"])
+        return GlideinRecord(fields["stamp"], queue, fields["batch_system"], fields["glidein_id"])
+    except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
+        log.warning("record of a glidein cannot be read", path=str(path), reason=str(error))
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _failed(path: Path, error: OSError) -> WorldError:
+    return WorldError(f"{path}: {error.strerror}", transient=True)

@@ -1,0 +1,135 @@
+"""The agents' command line and composition root: settings in, agents built and run, an exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from pilotage.channel import Endpoint, open_async_channel
+from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
+from pilotage.folder_lock import sole_owner
+from pilotage.telemetry import set_up_logging
+from pilotage_agents.composition import POOL_CLEANUP, SITE_DIRECTOR, build_agents
+from pilotage_agents.loop import Agent, AgentLoop
+from pilotage_agents.settings import Settings, read_settings
+
+log = structlog.get_logger()
+
+_ROUND_MAY_LAST_S = 10.0
+_BETWEEN_STARTS = timedelta(seconds=0.5)
+
+
+def main() -> None:
+    """Run the command line; exits 0 = done, 1 = failed, 2 = wrong configuration, 3 = server not reached."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command that `arguments` say; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = read_settings(options.config)
+        set_up_logging(json=settings.log_json, level=settings.log_level)
+        asyncio.run(_run(settings, options))
+    except InvalidInputError as error:
+        for violation in error.violations:
+            sys.stderr.write(f"pilotage-agents: {violation}\n")
+        return 2
+    except ServerUnreachableError as error:
+        sys.stderr.write(f"pilotage-agents: {error}\n")
+        return 3
+    except PilotageError as error:
+        sys.stderr.write(f"pilotage-agents: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pilotage-agents", description="Background agents of Pilotage.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, what in (
+        (SITE_DIRECTOR, "send pilots to the queues that waiting work could use"),
+        (POOL_CLEANUP, "keep mappings fresh and have idle pools removed"),
+    ):
+        command = _command(commands, name, what)
+        command.add_argument("--once", action="store_true", help="do one round and end")
+        command.add_argument("--dry-run", action="store_true", help="say what a round would do and why, and end")
+    _command(commands, "run", "run every agent that the configuration has a section for")
+    return parser
+
+
+def _command(commands: argparse._SubParsersAction, name: str, what: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
+    command: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what.capitalize() + ".")
+    command.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, a TOML file")
+    command.set_defaults(once=False, dry_run=False)
+    return command
+
+
+async def _run(settings: Settings, options: argparse.Namespace) -> None:
+    root_ca = _read(settings.ca_file) if settings.ca_file else None
+    # The token is read for every call, so that a renewed one is used at once.
+    endpoint = Endpoint.parse(settings.server, lambda: _read(settings.token_file).decode().strip(), root_ca)
+    async with open_async_channel(endpoint) as channel:
+        wanted = None if options.command == "run" else options.command
+        agents = build_agents(settings, wanted, endpoint, channel)
+        if options.dry_run:
+            for agent in agents:
+                sys.stdout.writelines(f"{line}\n" for line in await agent.dry_run())
+            return
+        with _held_folders(settings, wanted):
+            if options.once:
+                for agent in agents:
+                    await agent.run_once()
+            else:
+                await _run_until_told(agents)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+
+
+def _held_folders(settings: Settings, wanted: str | None) -> AbstractContextManager[None]:
+    """Return the lock on the site director's folder where that agent runs, lest two adopt the same glideins."""
+    if settings.site_director is None or wanted not in (None, SITE_DIRECTOR):
+        return nullcontext()
+    return sole_owner(settings.site_director.folder, "another site director")
+
+
+async def _run_until_told(agents: Sequence[Agent]) -> None:
+    """Run the agents until SIGTERM or SIGINT; a second signal ends at once."""
+    loops = [AgentLoop(agent, first_after=place * _BETWEEN_STARTS) for place, agent in enumerate(agents)]
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(loop.run()) for loop in loops]
+        await _told_to_stop()
+        for loop in loops:
+            loop.stop()
+        _, late = await asyncio.wait(running, timeout=_ROUND_MAY_LAST_S)
+        for task in late:
+            task.cancel()
+    for agent in agents:
+        try:
+            await agent.stop()
+        except PilotageError as error:
+            log.warning("agent could not end well", agent=agent.name, reason=str(error))
+
+
+async def _told_to_stop() -> None:
+    """Return at the first signal to end; the next one has its usual effect."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    await told.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)

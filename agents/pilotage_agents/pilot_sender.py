@@ -1,0 +1,119 @@
+"""Sends pilots to a queue: registers them, writes what they are given, and submits the glideins that carry them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pilotage.errors import WorldError
+from pilotage_agents.batch_systems.base import (
+    BatchSystem,
+    GlideinRequest,
+    NotSubmitted,
+    Submission,
+    Submitted,
+)
+from pilotage_agents.core.serving import ServedQueue
+from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.link import DirectorLink, GlideinReport, NewPilot
+from pilotage_agents.settings import SiteDirectorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How many glideins the batch system took, and why it refused the others."""
+
+    submitted: int
+    failures: tuple[str, ...]
+
+
+class PilotSender:
+    """Sends pilots; `connection` holds the pilot's settings that lead it to the server."""
+
+    def __init__(
+        self,
+        settings: SiteDirectorSettings,
+        connection: Mapping[str, object],
+        link: DirectorLink,
+        folders: GlideinFolders,
+        watch: GlideinWatch,
+    ) -> None:
+        self._settings = settings
+        self._connection = connection
+        self._link = link
+        self._folders = folders
+        self._watch = watch
+
+    async def send(self, queue: ServedQueue, count: int, pools: Sequence[str], batch_system: BatchSystem) -> Sent:
+        """Send `count` pilots that start with `pools`.
+
+        Every registered pilot whose submission fails is reported as ended, so that the server waits for none.
+        Raises a PilotageError when the server cannot be told.
+        """
+        lifetime_s = self._wall_time_s(queue) + self._settings.credential_s
+        pilots = await self._link.register_pilots(queue.id, count, queue.vos, lifetime_s)
+        records = [GlideinRecord(pilot.stamp, queue.id, queue.batch_system) for pilot in pilots]
+        answers = await self._submit(queue, pilots, records, pools, batch_system)
+        reports = [await self._settled(record, answer) for record, answer in zip(records, answers, strict=True)]
+        await self._link.report_glideins(reports)
+        failures = tuple(answer.reason for answer in answers if isinstance(answer, NotSubmitted))
+        for record, answer in zip(records, answers, strict=True):
+            if isinstance(answer, NotSubmitted):
+                self._folders.ended(record.stamp)
+        return Sent(len(answers) - len(failures), failures)
+
+    async def _submit(
+        self,
+        queue: ServedQueue,
+        pilots: Sequence[NewPilot],
+        records: Sequence[GlideinRecord],
+        pools: Sequence[str],
+        batch_system: BatchSystem,
+    ) -> tuple[Submission, ...]:
+        try:
+            requests = [
+                await asyncio.to_thread(self._prepared, queue, record, pilot.token, pools)
+                for pilot, record in zip(pilots, records, strict=True)
+            ]
+        except WorldError as error:
+            return tuple(NotSubmitted(str(error)) for _ in records)
+        return await batch_system.submit_many(requests)
+
+    def _prepared(self, queue: ServedQueue, record: GlideinRecord, token: str, pools: Sequence[str]) -> GlideinRequest:
+        config = self._folders.prepare(record, token, pools, self._config(queue))
+        return GlideinRequest(
+            stamp=record.stamp,
+            queue=queue.id.queue,
+            command=(*self._settings.pilot_command, "run", "--config", str(config)),
+            folder=config.parent,
+            shape=queue.facts.pilot,
+            wall_time_s=queue.facts.wall_time_s,
+        )
+
+    def _config(self, queue: ServedQueue) -> dict[str, object]:
+        shape = queue.facts.pilot
+        sizes = {
+            "cpus": shape.cpus,
+            "memory_mib": shape.memory_mib,
+            "disk_mib": shape.disk_mib,
+            "gpus": shape.gpus,
+            "wall_time_s": self._wall_time_s(queue),
+        }
+        stated = {name: size for name, size in sizes.items() if size is not None}
+        return {**self._connection, "queue": stated, **(queue.pilot or {})}
+
+    def _wall_time_s(self, queue: ServedQueue) -> float:
+        return queue.facts.wall_time_s or self._settings.default_wall_time_s
+
+    async def _settled(self, record: GlideinRecord, answer: Submission) -> GlideinReport:
+        """Keep what the batch system answered; returns the report for the server."""
+        match answer:
+            case Submitted(glidein_id):
+                submitted = replace(record, glidein_id=glidein_id)
+                self._watch.sent(submitted)
+                await asyncio.to_thread(self._folders.keep, submitted)
+                return GlideinReport(record.stamp, glidein_id, ended=False)
+            case NotSubmitted(reason):
+                return GlideinReport(record.stamp, "", ended=True, reason=reason)

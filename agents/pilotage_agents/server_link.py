@@ -1,0 +1,142 @@
+"""The agents' link to a real server: the only place here that knows the wire."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import grpc.aio
+
+from pilotage.resource_tree import QueueId
+from pilotage.v1 import (
+    matcher_service_pb2,
+    matcher_service_pb2_grpc,
+    pilot_service_pb2,
+    pilot_service_pb2_grpc,
+    pool_service_pb2,
+    pool_service_pb2_grpc,
+    resource_service_pb2,
+    resource_service_pb2_grpc,
+    values_pb2,
+)
+from pilotage.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire
+from pilotage_agents.core.pilot_shape import Shape
+from pilotage_agents.core.provisioning import Demand, IdleSlots, Supply
+from pilotage_agents.link import (
+    DemandAnswer,
+    GlideinReport,
+    NewPilot,
+    PoolOutline,
+    PoolsOfQueues,
+    QueueSupply,
+    TreeQueue,
+)
+
+
+class ServerLink:
+    """Calls to a server over gRPC; fulfils DirectorLink and CleanupLink."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
+        self._pilots = pilot_service_pb2_grpc.PilotServiceStub(channel)
+        self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
+        self._resources = resource_service_pb2_grpc.ResourceServiceStub(channel)
+
+    async def queues(self) -> tuple[TreeQueue, ...]:
+        """Return all queues of the tree, in its order."""
+        answer = await self._resources.ListQueues(resource_service_pb2.ListQueuesRequest())
+        return tuple(
+            TreeQueue(queue_from_wire(each.queue), each.enabled, section_from_wire(each.parameters))
+            for each in answer.queues
+        )
+
+    async def pools_of(self, queues: Sequence[QueueId]) -> PoolsOfQueues:
+        """Return the pools that each queue can run, asked in one call."""
+        request = matcher_service_pb2.GetSubmitPoolsForQueueRequest(queues=_to_wire(queues))
+        answer = await self._matcher.GetSubmitPoolsForQueue(request)
+        return PoolsOfQueues(
+            answer.tree_version, tuple(tuple(each.pool_ids) if each.known else None for each in answer.queues)
+        )
+
+    async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
+        """Return the work that waits for the queues and what is there to take it."""
+        answer = await self._pools.GetDemand(pool_service_pb2.GetDemandRequest(queues=_to_wire(queues)))
+        return DemandAnswer(
+            tuple(_demand(each) for each in answer.demands), tuple(_supply(each) for each in answer.supplies)
+        )
+
+    async def register_pilots(
+        self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
+    ) -> tuple[NewPilot, ...]:
+        """Return stamps and tokens for new pilots of `queue`; `lifetime_s` 0 = the server's default."""
+        request = pilot_service_pb2.RegisterPilotsRequest(
+            request_id=_request_id(),
+            queue=queue_to_wire(queue),
+            count=count,
+            vos=vos,
+            lifetime_s=lifetime_s,
+        )
+        answer = await self._pilots.RegisterPilots(request)
+        return tuple(NewPilot(each.stamp, each.token) for each in answer.pilots)
+
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
+        """Say what became of glideins; returns the stamps that the server does not know."""
+        request = pilot_service_pb2.ReportGlideinsRequest(
+            request_id=_request_id(), reports=[_report(each) for each in reports]
+        )
+        answer = await self._pilots.ReportGlideins(request)
+        return tuple(answer.unknown_stamps)
+
+    async def refresh_pools(self, older_than_s: float) -> tuple[str, ...]:
+        """Have mappings made anew that are older than `older_than_s`; returns the ids of their pools."""
+        request = pool_service_pb2.RefreshPoolsRequest(request_id=_request_id(), older_than_s=older_than_s)
+        return tuple((await self._pools.RefreshPools(request)).refreshed)
+
+    async def clean_pools(self, grace_s: float) -> tuple[str, ...]:
+        """Have pools removed that had no live job for `grace_s`; returns their ids."""
+        request = pool_service_pb2.CleanPoolsRequest(request_id=_request_id(), grace_s=grace_s)
+        return tuple((await self._pools.CleanPools(request)).removed)
+
+    async def pools(self) -> tuple[PoolOutline, ...]:
+        """Return all pools."""
+        answer = await self._pools.ListPools(pool_service_pb2.ListPoolsRequest())
+        return tuple(
+            PoolOutline(
+                each.id,
+                time_from_wire(each.mapped) if each.HasField("mapped") else None,
+                each.waiting + each.running,
+            )
+            for each in answer.pools
+        )
+
+
+def _to_wire(queues: Sequence[QueueId]) -> list[values_pb2.QueueId]:
+    return [queue_to_wire(queue) for queue in queues]
+
+
+def _demand(message: pool_service_pb2.Demand) -> Demand:
+    queues = tuple(message.queue_indexes)
+    return Demand(message.pool_id, message.vo, message.waiting, _shape(message.request), queues)
+
+
+def _shape(amounts: values_pb2.Amounts) -> Shape:
+    return Shape(amounts.cpus, amounts.memory_mib, amounts.disk_mib, amounts.gpus)
+
+
+def _supply(message: pool_service_pb2.QueueSupply) -> QueueSupply:
+    idle = tuple(IdleSlots(_shape(each.free), each.count) for each in message.idle)
+    return QueueSupply(message.known, message.banned, Supply(message.pilots_waiting, message.pilots_running, idle))
+
+
+def _report(report: GlideinReport) -> pilot_service_pb2.GlideinReport:
+    ended, submitted = pilot_service_pb2.PILOT_STATE_ENDED, pilot_service_pb2.PILOT_STATE_SUBMITTED
+    return pilot_service_pb2.GlideinReport(
+        stamp=report.stamp,
+        glidein_id=report.glidein_id,
+        state=ended if report.ended else submitted,
+        reason=report.reason,
+    )
+
+
+def _request_id() -> str:
+    return uuid.uuid4().hex

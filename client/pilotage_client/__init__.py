@@ -1,0 +1,1 @@
+"""The user's side: Python API, command line, readers of job languages."""

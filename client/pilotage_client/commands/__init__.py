@@ -1,0 +1,1 @@
+"""The commands of `pilotage`, one file per group."""

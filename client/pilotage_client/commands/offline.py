@@ -1,0 +1,104 @@
+"""Commands that need no server, for people who are moving over: convert, tree resolve, tree eligible."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilotage.effective import effective_queues
+from pilotage.pool_mapping import PoolMapper
+from pilotage.requirements import read_requirements
+from pilotage.resource_tree import QueueId, ResourceTree
+from pilotage.tree_formats import read_tree_text
+from pilotage.tree_reading import tree_from_mapping
+from pilotage_client.readers import read_jobs
+from pilotage_client.readers.shown import as_json as description_json
+from pilotage_client.require_options import read_require_options
+from pilotage_client.running import echo_json
+from pilotage_client.tree_files import read_tree_file
+
+TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--language", type=click.Choice(["jdl", "submit", "toml"]), help="Default: from the file's name and text."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line (the default shows them indented).")
+def convert(file: Path, language: str | None, as_json: bool) -> None:
+    """Show what a job file means here: JDL (DIRAC, gLite, AliEn), an HTCondor submit file, or TOML."""
+    for description in read_jobs(file, language=language):
+        shown = description_json(description)
+        if as_json:
+            echo_json(shown)
+        else:
+            present = {key: value for key, value in shown.items() if value is not None}
+            click.echo(json.dumps(present, indent=2, ensure_ascii=False))
+
+
+@click.command()
+@TREE
+@click.option("--vo", help="As this VO sees the values (default: without any VO's overlay).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def resolve(tree_file: Path, vo: str | None, as_json: bool) -> None:
+    """Print every queue of a tree file with its effective values."""
+    for queue in effective_queues(read_tree(tree_file), vo):
+        line = {"site": queue.id.site, "ce": queue.id.ce, "queue": queue.id.queue, "params": queue.parameters()}
+        if as_json:
+            click.echo(json.dumps(line, sort_keys=True, ensure_ascii=False))
+            continue
+        click.echo(str(queue.id))
+        for value in queue.values.values():
+            came_from = ", ".join(str(origin) for origin in value.origins)
+            click.echo(f"  {value.name} = {_text(value.value)}  ({came_from})")
+
+
+def _text(value: Any) -> str:
+    return ", ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+
+
+@click.command()
+@TREE
+@click.option("--vo", required=True, help="The VO that asks.")
+@click.option("--require", "requires", multiple=True, metavar="NAME=VALUE", help="A requirement; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object {SITE: {CE: [QUEUE...]}}.")
+def eligible(tree_file: Path, vo: str, requires: Sequence[str], as_json: bool) -> None:
+    """Print which queues of a tree file fit requirements: "Memory=4000", "SoftwareTag=a,b", 'OS="el9"'."""
+    tree = read_tree(tree_file)
+    section = read_require_options(requires, tree.declarations)
+    mapper = PoolMapper(tree)
+    if section:
+        queues = mapper.queues_of(read_requirements(section, vo, tree.declarations))
+    else:
+        queues = mapper.queues_without_requirements(vo)
+    found = nested(queues)
+    if as_json:
+        echo_json(found)
+        return
+    for queue in queues:
+        click.echo(str(queue))
+    click.echo(f"{len(queues)} queues of {len(found)} sites fit", err=True)
+
+
+def nested(queues: Sequence[QueueId]) -> dict[str, dict[str, list[str]]]:
+    """Return {SITE: {CE: [QUEUE…]}} in the order given."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for queue in queues:
+        found.setdefault(queue.site, {}).setdefault(queue.ce, []).append(queue.queue)
+    return found
+
+
+def read_tree(file: Path) -> ResourceTree:
+    """Return the tree of a file, its warnings shown; raises InvalidTreeError with every fault."""
+    tree, warnings = tree_from_mapping(read_tree_text(read_tree_file(file), file.name))
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return tree
+
+
+COMMANDS = (convert,)

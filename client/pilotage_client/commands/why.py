@@ -1,0 +1,110 @@
+"""The command that answers why a job is where it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pilotage.v1 import job_service_pb2
+from pilotage.wire import section_from_wire
+from pilotage_client.api import Client
+from pilotage_client.running import echo_json, echo_table, job_ids, section_text, with_client
+from pilotage_client.statuses import job_status
+
+SHOWN_QUEUES = 15
+
+
+@click.command()
+@click.argument("job", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@with_client
+def why(client: Client, job: str, as_json: bool) -> None:
+    """Say why a job is where it is: its pool, what excludes queues, who could run it, who goes first."""
+    answer = client.explain(job_ids([job])[0])
+    if as_json:
+        echo_json(explanation(answer))
+    else:
+        show(answer)
+
+
+def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
+    """Return the answer as JSON's values."""
+    return {
+        **job_status(answer.job).as_json(),
+        "summary": answer.summary,
+        "requirements": section_from_wire(answer.requirements),
+        "pool_mapped": answer.pool_mapped or None,
+        "tree_version": answer.tree_version,
+        "queues_total": answer.queues_total,
+        "queues_of_vo": answer.queues_of_vo,
+        "excluded": [
+            {
+                "parameter": exclusion.parameter,
+                "asked": exclusion.asked,
+                "queues": exclusion.queues,
+                "queues_alone": exclusion.queues_alone,
+                "example": exclusion.example,
+            }
+            for exclusion in answer.exclusions
+        ],
+        "eligible": [
+            {
+                "site": outlook.queue.site,
+                "ce": outlook.queue.ce,
+                "queue": outlook.queue.queue,
+                "pilots": outlook.pilots,
+                "pilots_waiting": outlook.pilots_waiting,
+                "free_slots": outlook.free_slots,
+                "obstacle": outlook.obstacle or None,
+            }
+            for outlook in answer.eligible_queues
+        ],
+        "jobs_ahead": answer.jobs_ahead,
+        "order": answer.order,
+    }
+
+
+def show(answer: job_service_pb2.ExplainJobResponse) -> None:
+    """Print the answer for people."""
+    job = job_status(answer.job)
+    click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
+    if job.pool:
+        asked = section_text(section_from_wire(answer.requirements))
+        click.echo(f"Pool {job.pool[:12]}: {asked} (mapped {answer.pool_mapped}, tree version {answer.tree_version})")
+    if answer.queues_total:
+        eligible = len(answer.eligible_queues)
+        click.echo(
+            f"Queues: {answer.queues_total} in all, {answer.queues_of_vo} for VO {job.vo}, {eligible} can run it."
+        )
+    _show_exclusions(answer)
+    _show_outlooks(answer)
+    if answer.order:
+        click.echo(f"{answer.jobs_ahead} jobs go before it: {answer.order}")
+
+
+def _show_exclusions(answer: job_service_pb2.ExplainJobResponse) -> None:
+    if not answer.exclusions:
+        return
+    click.echo("\nWhat excludes queues:")
+    rows = [(each.parameter, each.asked, each.queues, each.queues_alone, each.example) for each in answer.exclusions]
+    echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
+
+
+def _show_outlooks(answer: job_service_pb2.ExplainJobResponse) -> None:
+    if not answer.eligible_queues:
+        return
+    click.echo("\nWhere it can run:")
+    rows = [
+        (
+            f"{outlook.queue.site}/{outlook.queue.ce}/{outlook.queue.queue}",
+            outlook.pilots,
+            outlook.pilots_waiting,
+            outlook.free_slots,
+            outlook.obstacle,
+        )
+        for outlook in answer.eligible_queues[:SHOWN_QUEUES]
+    ]
+    echo_table(("QUEUE", "PILOTS", "ON THE WAY", "FREE SLOTS", "OBSTACLE"), rows, empty="")
+    if len(answer.eligible_queues) > SHOWN_QUEUES:
+        click.echo(f"... and {len(answer.eligible_queues) - SHOWN_QUEUES} more (--json has all)")

@@ -1,0 +1,81 @@
+"""Where the server is and who asks: flags, then the environment, then what `pilotage up` left in its data folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotage.errors import InvalidInputError, Violation
+
+DEFAULT_DATA = Path("~/.local/share/pilotage")
+UP_FILE = "up.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A server's addresses ("host:port", comma between several) and the caller's token."""
+
+    server: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line says of the server; None = nothing."""
+
+    server: str | None = None
+    token_file: Path | None = None
+    data: Path | None = None
+    operator: bool = False
+
+
+def data_folder(wished: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the data folder: the wished one, else PILOTAGE_DATA, else the default below the home folder."""
+    return (wished or Path(environment.get("PILOTAGE_DATA") or DEFAULT_DATA)).expanduser()
+
+
+def locate(wishes: Wishes, environment: Mapping[str, str] = os.environ) -> Location:
+    """Return the server and token to use; raises InvalidInputError that says how to name the missing one."""
+    left_by_up = _read_up_file(data_folder(wishes.data, environment) / UP_FILE)
+    server = wishes.server or environment.get("PILOTAGE_SERVER") or left_by_up.get("server")
+    if not server:
+        raise InvalidInputError(
+            Violation(
+                "server",
+                "no server is known; start one with `pilotage up`, or name it by --server or PILOTAGE_SERVER",
+            )
+        )
+    return Location(server, _token(wishes, environment, left_by_up))
+
+
+def _token(wishes: Wishes, environment: Mapping[str, str], left_by_up: Mapping[str, str]) -> str:
+    if wishes.token_file is not None:
+        return _read_token(wishes.token_file)
+    kept = left_by_up.get("operator_token_file" if wishes.operator else "token_file")
+    if not wishes.operator and environment.get("PILOTAGE_TOKEN"):
+        return environment["PILOTAGE_TOKEN"].strip()
+    if kept and not environment.get("PILOTAGE_TOKEN"):
+        return _read_token(Path(kept))
+    if environment.get("PILOTAGE_TOKEN"):
+        return environment["PILOTAGE_TOKEN"].strip()
+    raise InvalidInputError(Violation("token", "no token is known; name one by --token-file or PILOTAGE_TOKEN"))
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(Violation(str(path), f"the token cannot be read: {error}")) from error
+
+
+def _read_up_file(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(Violation(str(path), f"cannot be read: {error}")) from error
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}

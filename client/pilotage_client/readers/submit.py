@@ -1,0 +1,155 @@
+"""HTCondor submit files: text in, job descriptions out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pilotage.folding import fold
+from pilotage.job_description import JobDescription
+from pilotage_client.readers.draft import Draft
+from pilotage_client.readers.read_error import ReadError, StatementFaultError
+from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
+from pilotage_client.readers.submit_meanings import Command
+from pilotage_client.readers.submit_program import SubmitProgram
+from pilotage_client.readers.submit_queue import MOST_JOBS, Queued, queued
+from pilotage_client.readers.submit_text import Kind, Statement, submit_statements
+
+_INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\s*", re.IGNORECASE)
+
+# The server knows the id of a submission first: until then its macro stands for itself, in one spelling.
+_IDS = dict.fromkeys(("Cluster", "ClusterId"), "$(DOLLAR)(Cluster)")
+
+
+def read_submit(text: str, file: str, base_dir: Path) -> list[JobDescription]:
+    """Return the jobs that a submit file queues, in its order; jobs that are alike are one array.
+
+    Files of items, patterns and included files are looked for from `base_dir` on.
+
+    Raises
+    ------
+    ReadError
+        With the first line of the statement at fault; `file` is what it calls the text.
+    """
+    try:
+        return _merged(_descriptions(_with_included_paths(submit_statements(text), base_dir), base_dir))
+    except StatementFaultError as fault:
+        raise ReadError(file, fault.line, fault.cause) from fault
+
+
+def _with_included_paths(statements: list[Statement], base_dir: Path) -> list[Statement]:
+    """Return the statements with paths of included files that hold from anywhere; no command is run to include."""
+    return [_included(each, base_dir) if each.kind is Kind.INCLUDE else each for each in statements]
+
+
+def _included(statement: Statement, base_dir: Path) -> Statement:
+    found = _INCLUDE.fullmatch(statement.text)
+    if found is None or found["path"].endswith("|"):
+        raise StatementFaultError(statement.line, "what a command prints is not included: write it to a file first")
+    return replace(statement, lines=(f"{found['head']}{base_dir.absolute() / found['path']}",))
+
+
+def _descriptions(statements: list[Statement], base_dir: Path) -> Iterator[JobDescription]:
+    queues = [statement for statement in statements if statement.kind is Kind.QUEUE]
+    if not queues:
+        raise StatementFaultError(statements[-1].line if statements else 1, "there is no queue statement")
+    process, executable, jobs = 0, "", 0
+    for queue in queues:
+        program = SubmitProgram(statements, queue)
+        if not program.is_reached:
+            continue
+        wanted = queued(queue, base_dir, program.expand, program.split_items)
+        if program.value("executable") != executable:  # another executable begins another cluster
+            process, executable = 0, program.value("executable")
+        for description in _jobs_of_queue(program, statements, queue, wanted, process):
+            process += description.count or 1
+            jobs += 1
+            if jobs > MOST_JOBS:
+                raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs")
+            yield description
+    if not jobs:
+        raise StatementFaultError(queues[-1].line, "no job is queued")
+
+
+def _jobs_of_queue(
+    program: SubmitProgram, statements: list[Statement], queue: Statement, wanted: Queued, process: int
+) -> Iterator[JobDescription]:
+    """Yield the jobs of one queue statement; those of an item are one array where nothing tells them apart."""
+    duplicates = _duplicates(statements, queue)
+    for row, item in enumerate(wanted.items or ({},)):
+        program.define(item)
+        commands = _Commands(program, queue)
+        together = 1 if program.varies() else max(wanted.count, 1)
+        if wanted.count // together > MOST_JOBS:
+            raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs")
+        for step in range(0, wanted.count, together):
+            numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
+            program.define_live({name: str(number) for name, number in numbers.items()} | _IDS)
+            draft = commands.draft()
+            for warning in duplicates:
+                draft.warn(warning)
+            yield replace(draft.description(), count=together if together > 1 else None)
+            process += together
+
+
+class _Commands:
+    """The commands that hold at a queue statement, for the jobs of one item."""
+
+    def __init__(self, program: SubmitProgram, queue: Statement) -> None:
+        self._program = program
+        references = program.references()
+        names = [name for name in program.names() if is_command(name) or fold(name) not in references]
+        self._lines = sorted((program.line_of(name), name) for name in names)
+        given = {squashed(name) for name in names}
+        if "executable" not in given:
+            raise StatementFaultError(queue.line, "there is no executable")
+        self._brings_everything = given.isdisjoint({"transferoutputfiles", "transferoutput"})
+        self._undefined = program.undefined_macros()
+        self._at_match = program.has_match_time_macros()
+
+    def draft(self) -> Draft:
+        """Return the draft of the job for the numbers that the program's macros have now."""
+        draft = draft_of([Command(name, self._program.value(name), line) for line, name in self._lines])
+        for macro in self._undefined:
+            draft.warn(f"{macro} has no value here")
+        if self._at_match:
+            draft.warn("$$(…) is not replaced by what the slot says")
+        if self._brings_everything:
+            draft.warn("without transfer_output_files only the standard output and error come back")
+        return draft
+
+
+def _duplicates(statements: list[Statement], queue: Statement) -> list[str]:
+    """Return a warning for each command that is given twice for this queue statement, whatever an `if` says."""
+    given: dict[str, Statement] = {}
+    warnings: list[str] = []
+    depth = 0
+    for statement in statements:
+        depth += (statement.kind is Kind.IF) - (statement.kind is Kind.ENDIF)
+        if statement.line == queue.line:
+            break
+        if statement.kind is Kind.QUEUE:
+            given.clear()
+            warnings.clear()
+        elif statement.kind is Kind.ASSIGN and not depth and is_command(statement.name):
+            earlier = given.get(squashed(statement.name))
+            given[squashed(statement.name)] = statement
+            if earlier is not None and f"$({statement.name}" not in fold(statement.text):
+                warnings.append(
+                    f"{statement.name} is given twice: line {statement.line} counts, "
+                    f"line {earlier.line} said {earlier.text.partition('=')[2].strip()}"
+                )
+    return warnings
+
+
+def _merged(descriptions: Iterator[JobDescription]) -> list[JobDescription]:
+    """Return the descriptions, each run of equal ones as one array."""
+    merged: list[JobDescription] = []
+    for description in descriptions:
+        if merged and replace(merged[-1], count=None) == replace(description, count=None):
+            merged[-1] = replace(description, count=(merged[-1].count or 1) + (description.count or 1))
+        else:
+            merged.append(description)
+    return merged

@@ -1,0 +1,137 @@
+"""What every command shares: which server, how errors are shown, exit codes, ids, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from pilotage.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    PilotageError,
+    ServerUnreachableError,
+    UnauthenticatedError,
+    Violation,
+)
+from pilotage_client.api import Client
+from pilotage_client.location import Wishes
+
+DONE, FAILED, WRONG_REQUEST, UNREACHABLE = 0, 1, 2, 3
+"""Exit codes that scripts hold on to (DESIGN §14)."""
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
+
+
+def exit_code(error: PilotageError) -> int:
+    """Return the exit code that an error means."""
+    match error:
+        case ServerUnreachableError():
+            return UNREACHABLE
+        case InvalidInputError() | NotFoundError() | PermissionDeniedError() | UnauthenticatedError():
+            return WRONG_REQUEST
+        case _:
+            return FAILED
+
+
+def shown(error: PilotageError) -> str:
+    """Return an error for people, one fault a line."""
+    if isinstance(error, InvalidInputError):
+        return "\n".join(str(violation) for violation in error.violations)
+    return str(error)
+
+
+class CommandGroup(click.Group):
+    """A group whose commands end with a clear line and the right exit code, never with a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; Pilotage's errors become exit codes."""
+        try:
+            return super().invoke(ctx)
+        except PilotageError as error:
+            click.echo(f"pilotage: {shown(error)}", err=True)
+            ctx.exit(exit_code(error))
+        except BrokenPipeError:
+            # The reader of our output went away (| head): nothing is left to say, also not at interpreter exit.
+            sys.stderr.close()
+            ctx.exit(DONE)
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that name the server and the token."""
+    for option in (
+        click.option("--server", metavar="HOST:PORT", help="The server; several addresses with commas."),
+        click.option("--token-file", type=click.Path(path_type=Path), help="A file with your token."),
+        click.option("--data", type=click.Path(path_type=Path), help="The data folder of `pilotage up`."),
+    ):
+        command = option(command)
+    return command
+
+
+def with_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Call a command with a connected `Client` as its first argument."""
+    return _connected(command, operator=False)
+
+
+def with_operator_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Call a command with a `Client` that uses the operator's token of `pilotage up`, where there is one."""
+    return _connected(command, operator=True)
+
+
+def _connected(command: Callable[..., Returned], *, operator: bool) -> Callable[..., Returned]:
+    @server_options
+    @wraps(command)
+    def connected(
+        *args: Any, server: str | None, token_file: Path | None, data: Path | None, **kwargs: Any
+    ) -> Returned:
+        with Client.located(Wishes(server, token_file, data, operator)) as client:
+            return command(client, *args, **kwargs)
+
+    return connected
+
+
+def job_ids(texts: Iterable[str]) -> list[int]:
+    """Return the ids of "7" and "10-12"; raises InvalidInputError for what is neither."""
+    found: list[int] = []
+    for text in texts:
+        match = _RANGE.match(text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not 0 < first <= last or last - first >= 1_000_000:
+            raise InvalidInputError(Violation(text, "is no job id; give a number, or a range such as 10-12"))
+        found.extend(range(first, last + 1))
+    return found
+
+
+def echo_json(value: Any) -> None:
+    """Print one JSON object on one line."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print rows in aligned columns below their headings, or `empty` where there is none."""
+    texts = [tuple("" if cell is None else str(cell) for cell in row) for row in rows]
+    if not texts:
+        click.echo(empty)
+        return
+    widths = [max(len(row[column]) for row in (tuple(headings), *texts)) for column in range(len(headings))]
+    for row in (tuple(headings), *texts):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def section_text(section: Mapping[str, Any]) -> str:
+    """Return requirements as one line, such as `Memory=4000 Tags=a,b`."""
+    return " ".join(f"{name}={_value_text(value)}" for name, value in section.items())
+
+
+def _value_text(value: Any) -> str:
+    return ",".join(str(item) for item in value) if isinstance(value, tuple | list) else str(value)

@@ -1,0 +1,189 @@
+"""Builds one pilot out of its settings: node, folder, link, workshop, machine, runner."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import secrets
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from pilotage import clock
+from pilotage.channel import Endpoint
+from pilotage.errors import InvalidInputError, Violation, WorldError
+from pilotage.job_description import Value
+from pilotage.resource_tree import QueueId
+from pilotage_pilot.core.events import PoolsRead
+from pilotage_pilot.core.machine import PilotMachine
+from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.rules import Lifetime
+from pilotage_pilot.core.slots import Partition
+from pilotage_pilot.link.base import NodeFacts, ServerLink
+from pilotage_pilot.link.server_link import GrpcLink, queue_of_token
+from pilotage_pilot.node.base import Share
+from pilotage_pilot.node.local import LocalNode
+from pilotage_pilot.node.probe import Probe, Stated, Surroundings
+from pilotage_pilot.node.validate import Checks
+from pilotage_pilot.runner import Edges, ReadPools, Runner
+from pilotage_pilot.settings import PilotSettings
+from pilotage_pilot.supervise.cgroups import cgroup_maker
+from pilotage_pilot.supervise.environment import Site
+from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
+from pilotage_pilot.supervise.workshop import Handling, LocalWorkshop
+
+log = structlog.get_logger()
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pilot:
+    """A pilot ready to run, and the link to hang up afterwards."""
+
+    runner: Runner
+    link: ServerLink
+
+
+def build_pilot(settings: PilotSettings) -> Pilot:
+    """Return the pilot of these settings, inside a running event loop.
+
+    Raises
+    ------
+    InvalidInputError
+        When the token names no queue, or a setting means nothing on this machine.
+    WorldError
+        When the token or the scratch cannot be used.
+    """
+    name = f"pilot-{secrets.token_hex(6)}"
+    token = token_reader(settings)
+    queue = queue_of_token(token())
+    scratch = settings.scratch_folder()
+    for left in remove_leftovers(scratch):
+        log.info("folder of a dead pilot removed", path=str(left))
+    folder = PilotFolder(scratch)
+    node = _node(settings, folder.path)
+    share = node.share()
+    now = Moment(clock.now(), clock.boot_time_s())
+    lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
+    facts = _facts(settings, share, lifetime, now, queue)
+    link = GrpcLink(_endpoint(settings, token), queue, timeout_s=settings.call_timeout_s)
+    workshop = _workshop(settings, name, folder, link, facts)
+    machine = PilotMachine(name, Partition(share.amounts, share.gpu_ids, now), settings.rules(), lifetime, now)
+    pools = _pools_reader(settings.pools_file, link)
+    log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
+    edges = Edges(link, workshop, node, clock.now, clock.boot_time_s)
+    return Pilot(Runner(machine, edges, facts, pools), link)
+
+
+def token_reader(settings: PilotSettings) -> Callable[[], str]:
+    """Return what gives the token as it is now: its file may be renewed while the pilot lives."""
+    if settings.token is not None:
+        token = settings.token.get_secret_value()
+        return lambda: token
+    path = settings.token_file
+    assert path is not None, "settings have a token or a file of it"
+
+    def read() -> str:
+        try:
+            return path.read_text().strip()
+        except OSError as error:
+            raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+
+    return read
+
+
+def _endpoint(settings: PilotSettings, token: Callable[[], str]) -> Endpoint:
+    try:
+        root_ca = settings.ca_file.read_bytes() if settings.ca_file is not None else None
+    except OSError as error:
+        raise InvalidInputError(Violation("ca_file", f"{settings.ca_file}: {error.strerror}")) from error
+    return Endpoint(settings.server, token, root_ca, settings.tls)
+
+
+def _node(settings: PilotSettings, folder: Path) -> LocalNode:
+    sizes = settings.queue
+    queue = Stated(sizes.cpus, sizes.memory_mib, sizes.disk_mib, sizes.gpus, sizes.wall_time_s)
+    operator = Stated(settings.cpus, settings.memory_mib, settings.disk_mib, settings.gpus)
+    probe = Probe(Surroundings(dict(os.environ), folder), queue, operator)
+    checks = Checks(
+        folder, settings.min_free_disk_mib, settings.validate_commands, timeout_s=settings.validate_timeout_s
+    )
+    return LocalNode(probe, checks, clock.now, clock.boot_time_s)
+
+
+def _facts(settings: PilotSettings, share: Share, lifetime: Lifetime, now: Moment, queue: QueueId) -> NodeFacts:
+    ends = None
+    if lifetime.ends_boot_s is not None:
+        ends = now.utc + timedelta(seconds=lifetime.ends_boot_s - now.boot_s)
+    attributes: dict[str, Value] = {"Queue": str(queue), "ShareFrom": share.sources, **settings.node_attributes}
+    if settings.glidein_id is not None:
+        attributes["GlideinId"] = settings.glidein_id
+    if share.gpu_ids:
+        attributes["AssignedGPUs"] = share.gpu_ids
+    return NodeFacts(
+        settings.node_name or share.host,
+        share.amounts,
+        settings.cpu_power,
+        ends,
+        attributes,
+        importlib.metadata.version("pilotage"),
+    )
+
+
+def _workshop(
+    settings: PilotSettings, name: str, folder: PilotFolder, link: GrpcLink, facts: NodeFacts
+) -> LocalWorkshop:
+    handling = Handling(
+        output_bytes=settings.output_mib * _MIB,
+        cache_bytes=settings.cache_mib * _MIB,
+        nice=settings.nice,
+        cpus_hard=settings.cpus_hard,
+        warn_signal=_signal(settings.warn_signal),
+    )
+    site = Site(
+        name, settings.payload_path, str(facts.attributes["Queue"]), facts.name, passed=settings.pass_environment
+    )
+    groups = cgroup_maker(name) if settings.cgroups else None
+    if groups is None:
+        log.info("payloads have no control groups", why="off" if not settings.cgroups else "none may be made")
+    return LocalWorkshop(folder, link, site, handling, groups)
+
+
+def _signal(name: str | None) -> signal.Signals | None:
+    if name is None:
+        return None
+    try:
+        return signal.Signals[name]
+    except KeyError:
+        raise InvalidInputError(Violation("warn_signal", f"this machine has no signal {name}")) from None
+
+
+def _pools_reader(path: Path | None, link: ServerLink) -> ReadPools:
+    """Return what finds the pools: first the file that the site director handed over, then the server."""
+
+    async def read(fresh: bool) -> PoolsRead:
+        if path is None or fresh:
+            return await link.read_pools()
+        return PoolsRead(known=True, pool_ids=read_pool_ids(path))
+
+    return read
+
+
+def read_pool_ids(path: Path) -> tuple[str, ...]:
+    """Return the pool ids in a file, as a JSON list or one a line; raises WorldError when it cannot be read."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorldError(f"the list of pools {path} cannot be read: {error}", transient=True) from error
+    if not text.lstrip().startswith("["):
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
+    try:
+        return tuple(str(each) for each in json.loads(text))
+    except ValueError as error:
+        raise WorldError(f"the list of pools {path} cannot be read: {error}", transient=True) from error

@@ -1,0 +1,1 @@
+"""What the pilot decides, as a pure machine over events and time."""

@@ -1,0 +1,221 @@
+"""One attempt's way through the pilot: its stages and every legal step between them.
+
+Rules
+-----
+Every change of an attempt's stage goes through `Attempt.step`; a step that the table lacks is an error and changes
+nothing. When a step is taken is decided by `payloads`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from pilotage.errors import StateConflictError
+from pilotage_pilot.core.jobs import (
+    NOTHING_USED,
+    AttemptKey,
+    GrantedJob,
+    Outcome,
+    Report,
+    ReportedState,
+    StoredFile,
+    Usage,
+)
+from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.slots import Activity, SlotState
+
+
+class Stage(StrEnum):
+    """Where an attempt is on its way through the pilot."""
+
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    STOPPING = "stopping"
+    KILLING = "killing"
+    STORING = "storing"
+    REPORTING = "reporting"
+
+
+class Step(StrEnum):
+    """What moves an attempt on."""
+
+    PREPARED = "prepared"
+    STARTED = "started"
+    NOT_STARTED = "not started"
+    SUSPENDED = "suspended"
+    CONTINUED = "continued"
+    STOP_ORDERED = "stop ordered"
+    KILL_ORDERED = "kill ordered"
+    LEFT_FILES = "left files"
+    LEFT_NOTHING = "left nothing"
+    STORED = "stored"
+    ABANDONED = "abandoned"
+
+
+UNSTARTED = frozenset({Stage.PREPARING, Stage.STARTING})
+"""Stages in which there is no payload yet."""
+
+STARTED = frozenset({Stage.RUNNING, Stage.SUSPENDED, Stage.STOPPING, Stage.KILLING})
+"""Stages in which there may be a process."""
+
+LEASED = UNSTARTED | STARTED | {Stage.STORING}
+"""Stages in which the lease has to be renewed."""
+
+TRANSITIONS: dict[tuple[Stage, Step], Stage] = {
+    (Stage.PREPARING, Step.PREPARED): Stage.STARTING,
+    (Stage.PREPARING, Step.NOT_STARTED): Stage.REPORTING,
+    (Stage.STARTING, Step.STARTED): Stage.RUNNING,
+    (Stage.STARTING, Step.NOT_STARTED): Stage.REPORTING,
+    (Stage.RUNNING, Step.SUSPENDED): Stage.SUSPENDED,
+    (Stage.SUSPENDED, Step.CONTINUED): Stage.RUNNING,
+    (Stage.RUNNING, Step.STOP_ORDERED): Stage.STOPPING,
+    (Stage.SUSPENDED, Step.STOP_ORDERED): Stage.STOPPING,
+    **{(stage, Step.KILL_ORDERED): Stage.KILLING for stage in UNSTARTED | STARTED - {Stage.KILLING}},
+    **{(stage, Step.LEFT_FILES): Stage.STORING for stage in STARTED},
+    **{(stage, Step.LEFT_NOTHING): Stage.REPORTING for stage in STARTED},
+    # A kill that was ordered while the payload was being made ready meets it on its way.
+    (Stage.KILLING, Step.PREPARED): Stage.REPORTING,
+    (Stage.KILLING, Step.NOT_STARTED): Stage.REPORTING,
+    (Stage.KILLING, Step.STARTED): Stage.KILLING,
+    (Stage.STORING, Step.STORED): Stage.REPORTING,
+    (Stage.STORING, Step.ABANDONED): Stage.REPORTING,
+}
+"""Every legal step: stage and step → the stage after."""
+
+SHOWN_STATES = {
+    Stage.RUNNING: ReportedState.RUNNING,
+    Stage.SUSPENDED: ReportedState.SUSPENDED,
+    Stage.STORING: ReportedState.COMPLETING,
+    Stage.REPORTING: ReportedState.DONE,
+}
+"""What the server is told of a stage; the others are not worth a word."""
+
+
+KEEPS_OUTPUT = frozenset({Outcome.EXITED, Outcome.LIMIT_EXCEEDED})
+"""Outcomes whose files are the job's result."""
+
+SLOT_SHOWS = {
+    Stage.PREPARING: (SlotState.CLAIMED, Activity.IDLE),
+    Stage.STARTING: (SlotState.CLAIMED, Activity.IDLE),
+    Stage.RUNNING: (SlotState.CLAIMED, Activity.BUSY),
+    Stage.SUSPENDED: (SlotState.CLAIMED, Activity.SUSPENDED),
+    Stage.STOPPING: (SlotState.PREEMPTING, Activity.VACATING),
+    Stage.KILLING: (SlotState.PREEMPTING, Activity.KILLING),
+    Stage.STORING: (SlotState.CLAIMED, Activity.IDLE),
+}
+"""What the slot of an attempt shows in each stage."""
+
+
+class IllegalStepError(StateConflictError):
+    """The attempt's stage has no such step; nothing has changed."""
+
+    def __init__(self, key: AttemptKey, stage: Stage, step: Step) -> None:
+        super().__init__(f"attempt {key} is {stage}: it cannot be {step}")
+        self.key = key
+        self.stage = stage
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ends, and why, for people."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt at one moment; times ending in `_boot_s` are on the boot clock.
+
+    `kill_boot_s` is when a stopping payload is killed, `retry_boot_s` when storing is tried again, and
+    `report_boot_s` when its stage has to be told at the latest (None = nothing is due). `clock_boot_s` is since
+    when it runs or is suspended. `told` is the last state that was sent to the server.
+    """
+
+    job: GrantedJob
+    lease_end_boot_s: float
+    stage: Stage = Stage.PREPARING
+    ending: Ending | None = None
+    started: Moment | None = None
+    ended: Moment | None = None
+    clock_boot_s: float | None = None
+    run_s: float = 0.0
+    suspended_s: float = 0.0
+    exit_code: int | None = None
+    signal: int | None = None
+    usage: Usage = NOTHING_USED
+    files: tuple[StoredFile, ...] = ()
+    kill_boot_s: float | None = None
+    retry_boot_s: float | None = None
+    store_failures: int = 0
+    report_boot_s: float | None = None
+    told: ReportedState | None = None
+
+    @property
+    def key(self) -> AttemptKey:
+        """Which attempt of which job it is."""
+        return self.job.key
+
+    def step(self, step: Step, **changes: Any) -> Attempt:
+        """Return the attempt one step on, with `changes`; raises IllegalStepError."""
+        stage = TRANSITIONS.get((self.stage, step))
+        if stage is None:
+            raise IllegalStepError(self.key, self.stage, step)
+        return replace(self, stage=stage, **changes)
+
+    def clocked(self, now: Moment) -> Attempt:
+        """Return the attempt with the time since the clock last turned added to where it belongs."""
+        if self.clock_boot_s is None:
+            return self
+        passed = max(0.0, now.boot_s - self.clock_boot_s)
+        if self.stage is Stage.SUSPENDED:
+            return replace(self, suspended_s=self.suspended_s + passed, clock_boot_s=now.boot_s)
+        return replace(self, run_s=self.run_s + passed, clock_boot_s=now.boot_s)
+
+    def wall_end_boot_s(self) -> float | None:
+        """Return when the job's own wall time is over if it goes on running; None = no limit, or not running."""
+        limit = self.job.description.wall_time
+        if limit is None or self.stage is not Stage.RUNNING or self.clock_boot_s is None:
+            return None
+        return self.clock_boot_s + limit.total_seconds() - self.run_s
+
+    def untold(self) -> ReportedState | None:
+        """Return the state that the server has yet to be told; None = nothing new."""
+        shown = SHOWN_STATES.get(self.stage)
+        if shown is self.told or (shown is ReportedState.RUNNING and self.ending is not None):
+            return None
+        return shown
+
+    def is_about_to_end(self, now: Moment) -> bool:
+        """Whether its payload has just ended, so that its outcome may be known in a moment."""
+        return self.stage is Stage.STORING and self.report_boot_s is not None and now.boot_s < self.report_boot_s
+
+    def tells_now(self, now: Moment) -> bool:
+        """Whether there is something to tell of it that cannot wait."""
+        due = self.report_boot_s is None or self.report_boot_s <= now.boot_s
+        return due and self.untold() is not None
+
+    def report(self) -> Report:
+        """Return what there is to tell of it now."""
+        state = SHOWN_STATES[self.stage]
+        ended = state is ReportedState.DONE
+        ending = self.ending or Ending(Outcome.EXITED)
+        return Report(
+            key=self.key,
+            state=state,
+            outcome=ending.outcome if ended else None,
+            exit_code=self.exit_code if ended else None,
+            signal=self.signal if ended else None,
+            reason=ending.reason if ended else "",
+            started=self.started.utc if self.started else None,
+            ended=self.ended.utc if self.ended else None,
+            usage=self.usage,
+            wall_s=self.run_s,
+            suspended_s=self.suspended_s,
+            output_files=self.files if ended else (),
+        )

@@ -1,0 +1,231 @@
+"""What happens to a pilot: the only things that its machine hears.
+
+Rules
+-----
+Past tense, frozen, complete: what the machine has to know is in the event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pilotage_pilot.core.jobs import NOTHING_USED, AttemptKey, GrantedJob, Outcome, ReportResult, StoredFile, Usage
+
+
+class FailureKind(StrEnum):
+    """Whose turn it is after a call has failed."""
+
+    TRANSIENT = "transient"
+    """It may succeed when it is repeated."""
+
+    CREDENTIAL = "credential"
+    """The server does not take the pilot's credential (any more)."""
+
+    REFUSED = "refused"
+    """The server understood and said no; the same call will never succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a call failed; `jitter` (0 to 1) is the shell's dice for the next try."""
+
+    kind: FailureKind
+    why: str
+    jitter: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class KillCommanded:
+    """The server wants one attempt stopped."""
+
+    key: AttemptKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainCommanded:
+    """The server wants the pilot to take no more jobs."""
+
+    reason: str
+    evict: bool = False
+
+
+Command = KillCommanded | DrainCommanded
+
+
+@dataclass(frozen=True, slots=True)
+class NodeValidated:
+    """The node is fit for work."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefused:
+    """The node is not fit for work; `faults` is never empty."""
+
+    faults: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsRead:
+    """The pools of the pilot's queue are known, or the queue is not (any more)."""
+
+    known: bool
+    pool_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsFailed:
+    """The pools could not be asked for."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class JobsGranted:
+    """A request for jobs was answered, possibly with none."""
+
+    request_id: str
+    jobs: tuple[GrantedJob, ...] = ()
+    results: tuple[ReportResult, ...] = ()
+    pools_changed: bool = False
+    commands: tuple[Command, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """A request for jobs got no answer."""
+
+    request_id: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedLease:
+    """A lease goes on for `lease_s` seconds from the sending of the heartbeat."""
+
+    key: AttemptKey
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LostLease:
+    """A lease has ended."""
+
+    key: AttemptKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    """A heartbeat was answered."""
+
+    request_id: str
+    renewed: tuple[RenewedLease, ...] = ()
+    lost: tuple[LostLease, ...] = ()
+    results: tuple[ReportResult, ...] = ()
+    commands: tuple[Command, ...] = ()
+    next_s: float = 0.0
+    node_wanted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatFailed:
+    """A heartbeat got no answer."""
+
+    request_id: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class JobPrepared:
+    """The folder of an attempt is ready."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """An attempt could not be prepared or started; `outcome` says through whose fault."""
+
+    key: AttemptKey
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadStarted:
+    """The payload's process exists."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPassed:
+    """A payload uses more than it may; it is still there."""
+
+    key: AttemptKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadExited:
+    """A payload and all its processes are gone; `limit` says which limit the kernel ended it for, if one."""
+
+    key: AttemptKey
+    exit_code: int | None
+    signal: int | None
+    usage: Usage = NOTHING_USED
+    limit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStored:
+    """What an attempt left is stored; `notes` says what the owner should know."""
+
+    key: AttemptKey
+    files: tuple[StoredFile, ...] = ()
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFailed:
+    """What an attempt left could not be stored this time."""
+
+    key: AttemptKey
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Someone on the node wants the pilot to end; `at_once` leaves payloads no time."""
+
+    reason: str
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRequested:
+    """The batch system is about to suspend the glidein."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueRequested:
+    """The glidein goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """It is the time that the machine's alarm was set to, or later."""
+
+
+AttemptEvent = JobPrepared | StartFailed | PayloadStarted | LimitPassed | PayloadExited | OutputStored | OutputFailed
+"""What happens to one attempt on the node."""
+
+ServerEvent = PoolsRead | PoolsFailed | JobsGranted | RequestFailed | HeartbeatAnswered | HeartbeatFailed
+"""What comes from the server, or fails to."""
+
+NodeEvent = NodeValidated | NodeRefused | StopRequested | SuspendRequested | ContinueRequested | TimePassed
+"""What happens to the pilot as a whole."""
+
+Event = AttemptEvent | ServerEvent | NodeEvent

@@ -1,0 +1,113 @@
+"""A job as the pilot has it: the attempt that it was given, what it used, and what is said of it.
+
+Rules
+-----
+Values only. Which stage an attempt is in is `attempts`; how it is said on the wire is `link`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from pilotage.job_description import JobDescription
+from pilotage_pilot.core.amounts import Amounts
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttemptKey:
+    """One attempt of one job."""
+
+    job_id: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedJob:
+    """A job with a lease of `lease_s` seconds from the sending of the request that brought it."""
+
+    key: AttemptKey
+    slot: str
+    lease_s: float
+    description: JobDescription
+    amounts: Amounts
+    task_queue: int = 0
+    owner: str = ""
+    vo: str = ""
+    group: str = ""
+    cluster: int = 0
+    process: int = 0
+
+
+class Outcome(StrEnum):
+    """How an attempt ended on the pilot's side."""
+
+    EXITED = "exited"
+    LIMIT_EXCEEDED = "limit exceeded"
+    START_FAILED = "start failed"
+    REFUSED_BY_JOB = "refused by job"
+    EVICTED = "evicted"
+    DECLINED = "declined"
+    KILLED = "killed"
+
+
+class ReportedState(StrEnum):
+    """The state that a report has an attempt in."""
+
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETING = "COMPLETING"
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a payload used: CPU seconds of all its processes, largest resident memory in MiB."""
+
+    cpu_s: float = 0.0
+    peak_memory_mib: int = 0
+
+
+NOTHING_USED = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that a job left; `content` is in it where it is small, else it was uploaded before."""
+
+    name: str
+    checksum: str
+    size: int
+    content: bytes | None = None
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the pilot says of one attempt; `outcome` None = it has not ended."""
+
+    key: AttemptKey
+    state: ReportedState
+    outcome: Outcome | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+    usage: Usage = NOTHING_USED
+    wall_s: float = 0.0
+    suspended_s: float = 0.0
+    output_files: tuple[StoredFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """What became of a report on the server."""
+
+    key: AttemptKey
+    accepted: bool
+    refusal: str = ""

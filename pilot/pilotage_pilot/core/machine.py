@@ -1,0 +1,279 @@
+"""The pilot as a machine: it hears events and says what is to be done, and does nothing itself.
+
+Rules
+-----
+The state changes only in `handle`. Time passes only with events; `alarm_boot_s` says when the next one is needed.
+The parts decide for themselves (`payloads` the attempts, `conversation` the talk with the server, `departure` the
+end); here is who hears what, and what concerns several of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.attempts import Ending
+from pilotage_pilot.core.conversation import Conversation
+from pilotage_pilot.core.departure import Departure, ExitCode, Phase, Reason
+from pilotage_pilot.core.instructions import EndPilot, Instruction, ReadPools, ValidateNode
+from pilotage_pilot.core.jobs import AttemptKey, Outcome
+from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.payloads import Instructions, Payloads
+from pilotage_pilot.core.rules import Lifetime, Rules
+from pilotage_pilot.core.slots import Activity, Partition, SlotState
+
+NEVER = float("inf")
+
+
+class PilotMachine:
+    """One pilot; `name` makes its request ids differ from those of all other pilots."""
+
+    def __init__(self, name: str, partition: Partition, rules: Rules, lifetime: Lifetime, now: Moment) -> None:
+        self._rules = rules
+        self._lifetime = lifetime
+        self._partition = partition
+        self._payloads = Payloads(partition, rules)
+        self._conversation = Conversation(name, self._payloads, rules, lifetime, now)
+        self._departure = Departure()
+        self._validated = False
+        self._warned = False
+        self._evicted = False
+        self._idle_boot_s: float | None = now.boot_s
+
+    @property
+    def phase(self) -> Phase:
+        """Where the pilot is on its way."""
+        return self._departure.phase
+
+    @property
+    def payloads(self) -> Payloads:
+        """The attempts that the pilot holds."""
+        return self._payloads
+
+    def begin(self, now: Moment) -> tuple[Instruction, ...]:
+        """Return what is to be done first."""
+        return (ValidateNode(), ReadPools(), *self._go_on(now))
+
+    def handle(self, event: ev.Event, now: Moment) -> tuple[Instruction, ...]:
+        """Take in an event and return what is to be done, in order."""
+        if self.phase is Phase.ENDED:
+            return ()
+        return (*self._react(event, now), *self._go_on(now))
+
+    # Who hears what ---------------------------------------------------------------------------------------------
+
+    def _react(self, event: ev.Event, now: Moment) -> Instructions:
+        match event:
+            case ev.JobPrepared(key):
+                return self._payloads.prepared(key, now)
+            case ev.PayloadStarted(key):
+                return self._payloads.started(key, now) + self._late_warning(key, now)
+            case ev.StartFailed():
+                return self._payloads.start_failed(event, now)
+            case ev.PayloadExited():
+                return self._payloads.exited(event, now)
+            case ev.LimitPassed(key, reason):
+                return self._payloads.stop(key, Ending(Outcome.LIMIT_EXCEEDED, reason), now)
+            case ev.OutputStored():
+                return self._payloads.stored(event, now)
+            case ev.OutputFailed():
+                return self._payloads.store_failed(event, now)
+            case _:
+                return self._react_beyond(event, now)
+
+    def _react_beyond(self, event: ev.ServerEvent | ev.NodeEvent, now: Moment) -> Instructions:
+        match event:
+            case ev.JobsGranted():
+                takes = self._takes_jobs(now)
+                jobs = self._conversation.granted(event, now, takes_jobs=takes)
+                return jobs + self._obey(event.commands, now)
+            case ev.HeartbeatAnswered():
+                return self._beat_answered(event, now)
+            case ev.RequestFailed(_, failure):
+                self._conversation.request_failed(event, now)
+                return self._call_failed(failure, now)
+            case ev.HeartbeatFailed(_, failure):
+                self._conversation.beat_failed(event, now)
+                return self._call_failed(failure, now)
+            case ev.PoolsRead(known, pool_ids):
+                return self._pools_read(known, pool_ids, now)
+            case ev.PoolsFailed(failure):
+                self._conversation.pools.failed(failure, now)
+                return self._call_failed(failure, now)
+            case _:
+                return self._react_to_node(event, now)
+
+    def _react_to_node(self, event: ev.NodeEvent, now: Moment) -> Instructions:
+        match event:
+            case ev.NodeValidated():
+                self._validated = True
+                return []
+            case ev.NodeRefused(faults):
+                return self._drain(f"the node is not fit for work: {'; '.join(faults)}", ExitCode.NODE_UNFIT)
+            case ev.StopRequested(reason, at_once):
+                return self._stop(reason, now, at_once=at_once)
+            case ev.SuspendRequested():
+                return self._payloads.suspend_all(now)
+            case ev.ContinueRequested():
+                return self._payloads.continue_all(now)
+            case ev.TimePassed():
+                return []
+            case _:
+                assert_never(event)
+
+    def _beat_answered(self, event: ev.HeartbeatAnswered, now: Moment) -> Instructions:
+        instructions = self._conversation.beat_answered(event, now)
+        if self.phase is Phase.LEAVING and self._conversation.parted:
+            return [*instructions, self._end()]
+        return instructions + self._obey(event.commands, now)
+
+    def _obey(self, commands: Iterable[ev.Command], now: Moment) -> Instructions:
+        instructions: Instructions = []
+        for command in commands:
+            match command:
+                case ev.KillCommanded(key, reason):
+                    instructions += self._payloads.stop(key, Ending(Outcome.KILLED, reason), now)
+                case ev.DrainCommanded(reason, evict):
+                    instructions += self._drain(reason or "the server drains it")
+                    if evict:
+                        instructions += self._evict(reason, now)
+                case _:
+                    assert_never(command)
+        return instructions
+
+    def _call_failed(self, failure: ev.Failure, now: Moment) -> Instructions:
+        if failure.kind is ev.FailureKind.TRANSIENT:
+            return []
+        if failure.kind is ev.FailureKind.CREDENTIAL and not self._payloads.working:
+            self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
+        return self._drain(f"the server refuses the pilot: {failure.why}", ExitCode.NO_SERVER)
+
+    def _pools_read(self, known: bool, pool_ids: tuple[str, ...], now: Moment) -> Instructions:
+        self._conversation.pools.read(pool_ids, now)
+        return [] if known else self._drain("its queue is not in the resource tree (any more)")
+
+    # The pilot's own way ----------------------------------------------------------------------------------------
+
+    def _takes_jobs(self, now: Moment) -> bool:
+        return self._departure.is_open and self._validated and not self._lifetime.is_too_short(now)
+
+    def _drain(self, reason: str, exit_code: ExitCode = ExitCode.AS_PLANNED) -> Instructions:
+        is_new = self._departure.drain(Reason(reason, exit_code))
+        return self._conversation.take_back_requests() if is_new else []
+
+    def _evict(self, reason: str, now: Moment, *, at_once: bool = False) -> Instructions:
+        return self._payloads.stop_all(Ending(Outcome.EVICTED, reason), now, at_once=at_once)
+
+    def _stop(self, reason: str, now: Moment, *, at_once: bool) -> Instructions:
+        patience = self._rules.goodbye_patience_s + (0.0 if at_once else self._rules.grace_s)
+        self._departure.hurry(now.boot_s + patience)
+        return self._drain(reason) + self._evict(reason, now, at_once=at_once)
+
+    def _late_warning(self, key: AttemptKey, now: Moment) -> Instructions:
+        return self._payloads.warn(key, self._lifetime.time_left_s(now) or 0.0) if self._warned else []
+
+    def _go_on(self, now: Moment) -> Instructions:
+        instructions = self._payloads.due(now) + self._near_the_end(now)
+        self._watch_idleness(now)
+        instructions += self._reasons_to_leave(now)
+        self._show(now)
+        if self.phase in (Phase.OPEN, Phase.DRAINING):
+            takes = self._takes_jobs(now)
+            instructions += self._conversation.speak(now, self._wait_s(now), takes_jobs=takes)
+        return instructions + self._leave(now)
+
+    def _near_the_end(self, now: Moment) -> Instructions:
+        instructions: Instructions = []
+        if not self._warned and now.boot_s >= self._lifetime.warn_boot_s():
+            self._warned = True
+            instructions += self._payloads.warn_all(self._lifetime.time_left_s(now) or 0.0)
+        if now.boot_s >= self._lifetime.close_boot_s():
+            instructions += self._drain("the end of its glidein is near")
+        if not self._evicted and now.boot_s >= self._lifetime.evict_boot_s():
+            self._evicted = True
+            self._departure.hurry(now.boot_s + self._lifetime.stop_margin_s)
+            instructions += self._evict("the glidein ends", now)
+        return instructions
+
+    def _watch_idleness(self, now: Moment) -> None:
+        if self._payloads.working:
+            self._idle_boot_s = None
+        elif self._idle_boot_s is None:
+            self._idle_boot_s = now.boot_s
+            self._conversation.asked_in_vain = False
+
+    def _reasons_to_leave(self, now: Moment) -> Instructions:
+        if self._payloads.node_fails_jobs:
+            return self._drain("too many starts failed on this node", ExitCode.NODE_UNFIT)
+        if now.boot_s >= self._idle_end_boot_s():
+            if self._conversation.asked_in_vain:
+                return self._drain(f"it had no job for {self._rules.max_idle_s:g} s")
+            return self._conversation.take_back_requests()
+        if now.boot_s >= self._unreachable_boot_s():
+            self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
+            return self._drain("the server could not be reached for too long", ExitCode.NO_SERVER)
+        return []
+
+    def _idle_end_boot_s(self) -> float:
+        if self._rules.max_idle_s is None or self._idle_boot_s is None:
+            return NEVER
+        return self._idle_boot_s + self._rules.max_idle_s
+
+    def _unreachable_boot_s(self) -> float:
+        return NEVER if self._payloads.working else self._conversation.heard_boot_s + self._rules.unreachable_s
+
+    def _wait_s(self, now: Moment) -> float:
+        until_idle_end = max(0.0, self._idle_end_boot_s() - now.boot_s)
+        return min(self._rules.wait_s, until_idle_end)
+
+    def _leave(self, now: Moment) -> Instructions:
+        if self.phase is Phase.DRAINING:
+            done = not len(self._payloads) and self._conversation.is_silent
+            if not done and not self._departure.gives_up(now):
+                return []
+            self._conversation.forget_requests()
+            self._departure.leave(self._rules.goodbye_patience_s, now)
+        if self._departure.is_over(now):
+            return [self._end()]
+        if self.phase is Phase.LEAVING and self._departure.reason is not None:
+            return self._conversation.good_bye(self._departure.reason.text, now)
+        return []
+
+    def _end(self) -> EndPilot:
+        reason = self._departure.end()
+        return EndPilot(reason.text, reason.exit_code)
+
+    def _show(self, now: Moment) -> None:
+        if self._departure.is_open:
+            self._partition.show(None, SlotState.UNCLAIMED, Activity.IDLE, now)
+        else:
+            activity = Activity.RETIRING if self._payloads.working else Activity.IDLE
+            self._partition.show(None, SlotState.DRAINED, activity, now)
+
+    def alarm_boot_s(self, now: Moment) -> float:
+        """Return when TimePassed is needed at the latest, on the boot clock; infinity = never."""
+        times = [*self._payloads.alarms(), *self._departure.alarms(), *self._turning_points(now)]
+        if self.phase is Phase.LEAVING:
+            times += self._conversation.good_bye_alarms()
+        elif self.phase is not Phase.ENDED:
+            times += self._conversation.alarms(now, takes_jobs=self._takes_jobs(now))
+        return min(times, default=NEVER)
+
+    def _turning_points(self, now: Moment) -> Iterable[float]:
+        points = (
+            self._lifetime.warn_boot_s(),
+            self._lifetime.close_boot_s(),
+            self._lifetime.evict_boot_s(),
+            self._unreachable_boot_s(),
+            self._idle_end_boot_s(),
+        )
+        return (point for point in points if point > now.boot_s)
+
+    def validate(self) -> None:
+        """Raise AssertionError where the parts do not go together."""
+        self._payloads.validate()
+        self._conversation.validate()
+        assert (self._departure.reason is None) == self._departure.is_open, "a pilot that is not open says why"
+        held = [attempt.key for attempt in self._payloads]
+        assert self.phase is not Phase.OPEN or len(held) == len(set(held)), "an attempt is held twice"

@@ -1,0 +1,1 @@
+"""The pilot's link to the server."""

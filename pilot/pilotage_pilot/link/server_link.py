@@ -1,0 +1,90 @@
+"""The link to a real server, over gRPC."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from pilotage.channel import Endpoint, open_async_channel
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.resource_tree import QueueId
+from pilotage.v1 import job_service_pb2
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.matcher_service_pb2_grpc import MatcherServiceStub
+from pilotage_pilot.core.events import HeartbeatAnswered, JobsGranted, PoolsRead
+from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
+from pilotage_pilot.link import convert
+from pilotage_pilot.link.base import NodeFacts
+
+_PIECE_BYTES = 512 << 10
+
+
+class GrpcLink:
+    """Calls the server; `timeout_s` is the deadline of a call that does not wait for a job."""
+
+    def __init__(self, endpoint: Endpoint, queue: QueueId, *, timeout_s: float = 15.0) -> None:
+        self._queue = queue
+        self._timeout_s = timeout_s
+        self._channel = open_async_channel(endpoint, timeout_s=timeout_s)
+        self._matcher = MatcherServiceStub(self._channel)
+        self._jobs = JobServiceStub(self._channel)
+
+    async def request_jobs(self, call: RequestJobs) -> JobsGranted:
+        """Ask for jobs; takes up to `call.wait_s` and a little longer."""
+        message = convert.request_to_wire(call)
+        answer = await self._matcher.RequestJobs(message, timeout=call.wait_s + self._timeout_s)
+        return convert.granted_from_wire(call.request_id, answer)
+
+    async def beat(self, call: SendHeartbeat, node: NodeFacts) -> HeartbeatAnswered:
+        """Send a heartbeat; `node` goes with it where it tells of the slots."""
+        answer = await self._matcher.ReportState(convert.heartbeat_to_wire(call, node))
+        return convert.answered_from_wire(call.request_id, answer)
+
+    async def read_pools(self) -> PoolsRead:
+        """Ask for the pools of the pilot's queue."""
+        answer = await self._matcher.GetSubmitPoolsForQueue(convert.pools_request(self._queue))
+        return convert.pools_from_wire(answer)
+
+    async def download(self, job_id: int, checksum: str) -> AsyncIterator[bytes]:
+        """Stream a file that a job brought."""
+        request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum)
+        async for piece in self._jobs.DownloadFile(request):
+            yield piece.content
+
+    async def upload(self, path: Path, checksum: str, size: int) -> None:
+        """Bring the first `size` bytes of a file, which have this checksum."""
+        await self._jobs.UploadFile(_pieces(path, checksum, size))
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._channel.close()
+
+
+async def _pieces(path: Path, checksum: str, size: int) -> AsyncIterator[job_service_pb2.UploadFileRequest]:
+    left = size
+    with path.open("rb") as file:
+        content = file.read(min(_PIECE_BYTES, left))
+        yield job_service_pb2.UploadFileRequest(checksum=checksum, size=size, content=content)
+        left -= len(content)
+        while left > 0 and (content := file.read(min(_PIECE_BYTES, left))):
+            yield job_service_pb2.UploadFileRequest(content=content)
+            left -= len(content)
+
+
+def queue_of_token(token: str) -> QueueId:
+    """Return the queue that a pilot's token names, unverified: the server decides what the token is worth.
+
+    Raises
+    ------
+    InvalidInputError
+        For what is no token, or one that names no queue.
+    """
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise InvalidInputError(Violation("token", "it is not a pilot's token: it names no queue")) from error

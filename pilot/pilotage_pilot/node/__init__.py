@@ -1,0 +1,1 @@
+"""What the batch slot gives to the pilot."""

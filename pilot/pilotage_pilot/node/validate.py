@@ -1,0 +1,83 @@
+"""Finds out whether a node is fit for work: its disk, its clock, and what the operator's commands say."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import killpg
+from pathlib import Path
+
+from pilotage.clock import Clock
+
+_EARLIEST = datetime(2026, 1, 1, tzinfo=UTC)
+"""A clock before the release of this program is wrong."""
+
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What is checked; commands are lists of arguments, each may take `timeout_s`."""
+
+    scratch: Path
+    least_disk_mib: int
+    commands: tuple[tuple[str, ...], ...] = ()
+    timeout_s: float = 60.0
+
+
+async def node_faults(checks: Checks, clock: Clock) -> tuple[str, ...]:
+    """Return what makes the node unfit, in words; none = it is fit."""
+    faults = [*_disk_faults(checks), *_clock_faults(clock)]
+    for command in checks.commands:
+        fault = await _command_fault(command, checks.timeout_s)
+        if fault is not None:
+            faults.append(fault)
+    return tuple(faults)
+
+
+def _disk_faults(checks: Checks) -> list[str]:
+    try:
+        free = shutil.disk_usage(checks.scratch).free // 2**20
+        trial = checks.scratch / "trial"
+        trial.write_bytes(b"\0" * 4096)
+        trial.unlink()
+    except OSError as error:
+        return [f"the scratch {checks.scratch} cannot be written: {error.strerror}"]
+    if free < checks.least_disk_mib:
+        return [f"{free} MiB are free in {checks.scratch}, at least {checks.least_disk_mib} are needed"]
+    return []
+
+
+def _clock_faults(clock: Clock) -> list[str]:
+    now = clock()
+    return [f"the clock is wrong: it says {now:%Y-%m-%d %H:%M} UTC"] if now < _EARLIEST else []
+
+
+async def _command_fault(command: Sequence[str], timeout_s: float) -> str | None:
+    name = " ".join(command)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"{name}: {error.strerror}"
+    try:
+        async with asyncio.timeout(timeout_s):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        return f"{name}: it did not end within {timeout_s:g} s"
+    if process.returncode != 0:
+        return f"{name}: exit code {process.returncode}: {said.decode(errors='replace').strip()[-_SHOWN:]}"
+    return None

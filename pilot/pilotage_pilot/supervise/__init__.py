@@ -1,0 +1,1 @@
+"""Processes, work directories, limits and output of jobs."""

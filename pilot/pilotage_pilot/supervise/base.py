@@ -1,0 +1,65 @@
+"""The edge to processes and files: what the pilot's shell needs of whoever runs the payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from pilotage.errors import PilotageError
+from pilotage_pilot.core.events import LimitPassed, PayloadExited
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
+from pilotage_pilot.core.slots import Slot
+
+Happening = PayloadExited | LimitPassed
+"""What happens to a payload by itself."""
+
+
+class JobAtFaultError(PilotageError):
+    """The payload cannot be started through the job's own fault; the text says why, for its owner."""
+
+
+class NodeAtFaultError(PilotageError):
+    """The payload cannot be started through the pilot's or the node's fault; another place may do better."""
+
+
+class Workshop(Protocol):
+    """Where payloads are made ready, run, watched and cleared away."""
+
+    def listen(self, hear: Callable[[Happening], None]) -> None:
+        """Tell `hear` of all that happens to payloads from now on, from the event loop."""
+
+    async def prepare(self, job: GrantedJob, slot: Slot) -> None:
+        """Make the folder of an attempt ready; raises JobAtFaultError or NodeAtFaultError."""
+
+    def start(self, key: AttemptKey) -> None:
+        """Start the payload of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
+
+    def stop(self, key: AttemptKey) -> None:
+        """Ask all processes of a payload to end themselves."""
+
+    def kill(self, key: AttemptKey) -> None:
+        """End all processes of a payload."""
+
+    def suspend(self, key: AttemptKey) -> None:
+        """Stop all processes of a payload for a while."""
+
+    def resume(self, key: AttemptKey) -> None:
+        """Let all processes of a suspended payload go on."""
+
+    def warn(self, key: AttemptKey, left_s: float) -> None:
+        """Tell a payload that its time ends in `left_s` seconds."""
+
+    async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
+        """Store what an attempt left; returns the files and what its owner should know of them.
+
+        Raises
+        ------
+        WorldError
+            When the files could not be brought to the server; `transient` says whether to try again.
+        """
+
+    def forget(self, key: AttemptKey) -> None:
+        """Remove the folder of an attempt."""
+
+    async def close(self) -> None:
+        """End every payload and remove all folders."""

@@ -1,0 +1,112 @@
+"""The environment that a payload is given: what its owner said, what Pilotage says, and nothing of the pilot's own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotage_pilot.core.jobs import GrantedJob
+from pilotage_pilot.core.slots import Slot
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MARKER = "PILOTAGE_ATTEMPT"
+"""Every process of a payload carries it, so that none can hide from the pilot."""
+
+_NEVER_PASSED = ("PILOTAGE_PILOT_", "PILOTAGE_TOKEN")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a payload is told of where it runs; `passed` names variables of the pilot that payloads get too."""
+
+    marker: str
+    path: str = DEFAULT_PATH
+    queue: str = ""
+    node: str = ""
+    passed: tuple[str, ...] = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+
+    def marker_of(self, job: GrantedJob) -> str:
+        """Return the value of the marker for a job."""
+        return f"{self.marker}/{job.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The folder that a payload runs in, the one for its temporary files, and the file that warns it of its end."""
+
+    work: Path
+    temporary: Path
+    warning: Path
+
+
+def environment_of(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str, str]:
+    """Return the environment of a payload; the owner's words win over ours, but for what the slot decides."""
+    return (
+        _passed(site.passed)
+        | _machine(site, folders)
+        | {"OMP_NUM_THREADS": str(max(1, slot.amounts.cpus))}
+        | _safe(job.description.environment)
+        | _told(job, slot, site, folders)
+    )
+
+
+def _passed(names: Iterable[str]) -> dict[str, str]:
+    allowed = (name for name in names if not name.startswith(_NEVER_PASSED))
+    return {name: os.environ[name] for name in allowed if name in os.environ}
+
+
+def _machine(site: Site, folders: Folders) -> dict[str, str]:
+    work = str(folders.work)
+    temporary = str(folders.temporary)
+    return {
+        "PATH": site.path,
+        "HOME": work,
+        "PWD": work,
+        "TMPDIR": temporary,
+        "TMP": temporary,
+        "TEMP": temporary,
+        "SHELL": "/bin/sh",
+        **_USER,
+    }
+
+
+def _user() -> dict[str, str]:
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    return {"USER": name, "LOGNAME": name}
+
+
+_USER = _user()
+
+
+def _safe(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name and "=" not in name}
+
+
+def _told(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str, str]:
+    gpus = ",".join(slot.gpu_ids)
+    return {
+        MARKER: site.marker_of(job),
+        "PILOTAGE_JOB_ID": str(job.key.job_id),
+        "PILOTAGE_ATTEMPT_NUMBER": str(job.key.attempt),
+        "PILOTAGE_CLUSTER": str(job.cluster),
+        "PILOTAGE_PROCESS": str(job.process),
+        "PILOTAGE_OWNER": job.owner,
+        "PILOTAGE_VO": job.vo,
+        "PILOTAGE_QUEUE": site.queue,
+        "PILOTAGE_NODE": site.node,
+        "PILOTAGE_SLOT": slot.name,
+        "PILOTAGE_CPUS": str(slot.amounts.cpus),
+        "PILOTAGE_MEMORY_MIB": str(slot.amounts.memory_mib),
+        "PILOTAGE_WARNING_FILE": str(folders.warning),
+        "_CONDOR_SCRATCH_DIR": str(folders.work),
+        "_CONDOR_SLOT": slot.name,
+        # A payload without a GPU sees none, whatever the node has.
+        "CUDA_VISIBLE_DEVICES": gpus,
+        "NVIDIA_VISIBLE_DEVICES": gpus or "void",
+    }

@@ -1,0 +1,144 @@
+"""The pilot's folders in its scratch: one of its own, one for every attempt, and none left behind.
+
+The folder of a pilot is locked as long as the pilot lives, so that the next one in the same scratch can tell which
+folders belong to nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from pilotage.errors import WorldError
+from pilotage_pilot.core.jobs import AttemptKey
+from pilotage_pilot.supervise.base import JobAtFaultError
+
+_PREFIX = "pilotage-pilot-"
+_LOCK = "lock"
+_FEW = 20
+
+
+class PilotFolder:
+    """The folder of one living pilot; raises WorldError when the scratch cannot hold it."""
+
+    def __init__(self, scratch: Path) -> None:
+        try:
+            scratch.mkdir(parents=True, exist_ok=True)
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=scratch)).resolve()
+            self._lock = _locked(self.path / _LOCK)
+            self.jobs = self.path / "jobs"
+            self.cache = self.path / "cache"
+            self.jobs.mkdir(mode=0o700)
+            self.cache.mkdir(mode=0o700)
+        except OSError as error:
+            raise WorldError(f"the scratch {scratch} cannot be used: {error}", transient=False) from error
+
+    def of_attempt(self, key: AttemptKey) -> Path:
+        """Return the folder of an attempt, which need not exist."""
+        return self.jobs / str(key)
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        remove_tree(self.path)
+        os.close(self._lock)
+
+
+def _locked(path: Path) -> int:
+    lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return lock
+
+
+def remove_leftovers(scratch: Path) -> tuple[Path, ...]:
+    """Remove the folders of dead pilots of this user in `scratch` and return them."""
+    removed = []
+    for folder in sorted(scratch.glob(f"{_PREFIX}*")):
+        if _is_left_over(folder):
+            remove_tree(folder)
+            removed.append(folder)
+    return tuple(removed)
+
+
+def _is_left_over(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return False
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        # Without its lock a folder is being made or being removed by somebody else.
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def remove_small(folder: Path) -> bool:
+    """Remove a folder of at most two levels with few files in it; returns whether it is gone.
+
+    That is what most jobs leave, and it takes no time worth a thread.
+    """
+    try:
+        for child in _few(folder):
+            if child.is_dir(follow_symlinks=False):
+                for file in _few(Path(child.path)):
+                    os.unlink(file.path)
+                os.rmdir(child.path)
+            else:
+                os.unlink(child.path)
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _few(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        found = list(itertools.islice(entries, _FEW + 1))
+    if len(found) > _FEW:
+        raise OSError(f"{folder} has many files")
+    return found
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder whatever the modes inside it are; what cannot be removed stays."""
+
+    def allow_and_retry(function: object, path: str, _: object) -> None:
+        with contextlib.suppress(OSError):
+            parent = Path(path).parent
+            parent.chmod(0o700)
+            if not Path(path).is_symlink():
+                Path(path).chmod(0o700)
+            if callable(function):
+                function(path)
+
+    shutil.rmtree(folder, onerror=allow_and_retry)
+    if folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the path of a file that a job names; raises JobAtFaultError when it is not inside `folder`."""
+    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise JobAtFaultError(f"the file name {name!r} does not stay inside the job's folder")
+    path = folder / name
+    if path == folder:
+        raise JobAtFaultError(f"the file name {name!r} names the job's folder itself")
+    return path
+
+
+def really_inside(folder: Path, path: Path) -> bool:
+    """Whether `path`, all links followed, lies in `folder`, all links followed."""
+    return path.resolve().is_relative_to(folder.resolve())

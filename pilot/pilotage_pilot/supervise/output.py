@@ -1,0 +1,137 @@
+"""What a payload left in its folder: which files are its output, each bounded, none from outside the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from pilotage.job_description import JobDescription
+from pilotage_pilot.core.jobs import StoredFile
+from pilotage_pilot.supervise.base import JobAtFaultError
+from pilotage_pilot.supervise.folders import inside, really_inside
+from pilotage_pilot.supervise.spawn import NULL
+
+INLINE_BYTES = 64 << 10
+"""Files up to this size travel in the report itself."""
+
+_INLINE_SUM_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
+_PATTERN = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How large an output file may be, and how many there may be."""
+
+    file_bytes: int
+    files: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The output files of a job by name, and what its owner should know about those that are not there."""
+
+    files: dict[str, Path]
+    notes: tuple[str, ...]
+
+
+def stream_names(description: JobDescription) -> tuple[str, ...]:
+    """Return the names of the files that take standard output and error."""
+    names = (description.stdout or "stdout", description.stderr or "stderr")
+    return tuple(dict.fromkeys(name for name in names if name != NULL))
+
+
+def find_output(description: JobDescription, folder: Path, bounds: Bounds) -> Found:
+    """Return the output of a job: its streams and what its names and patterns of output files lead to."""
+    files: dict[str, Path] = {}
+    notes: list[str] = []
+    for name in stream_names(description):
+        _take(name, folder / name, folder, files, notes)
+    for pattern in description.output_files:
+        try:
+            matches = tuple(_matches(pattern, folder))
+        except (JobAtFaultError, ValueError, OSError) as error:
+            notes.append(f"output file {pattern} was not taken: {error}")
+            continue
+        if not matches:
+            notes.append(f"output file {pattern} is not there")
+        for path in matches:
+            _take(str(path.relative_to(folder)), path, folder, files, notes)
+    if len(files) > bounds.files:
+        notes.append(f"only {bounds.files} of {len(files)} output files were taken")
+        files = dict(tuple(files.items())[: bounds.files])
+    return Found(files, tuple(notes))
+
+
+def _matches(pattern: str, folder: Path) -> Iterator[Path]:
+    name = pattern.removeprefix("./").rstrip("/")
+    path = inside(folder, name)
+    if path.exists() or path.is_symlink():
+        yield from _files_below(path)
+    elif not _PATTERN.isdisjoint(name):
+        for match in sorted(folder.glob(name)):
+            yield from _files_below(match)
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    if path.is_dir() and not path.is_symlink():
+        yield from (child for child in sorted(path.rglob("*")) if not child.is_dir() or child.is_symlink())
+    else:
+        yield path
+
+
+def _take(name: str, path: Path, folder: Path, files: dict[str, Path], notes: list[str]) -> None:
+    if not really_inside(folder, path):
+        notes.append(f"output file {name} was not taken: it leads out of the job's folder")
+    elif path.is_file():
+        files.setdefault(name, path)
+    elif path.exists() or path.is_symlink():
+        notes.append(f"output file {name} was not taken: it is no regular file")
+
+
+def store_small(found: Found, bounds: Bounds, cut: Iterable[str]) -> tuple[tuple[StoredFile, ...], dict[str, Path]]:
+    """Return the files that travel in the report, and those that have to be brought to the server before."""
+    small: list[StoredFile] = []
+    large: dict[str, Path] = {}
+    room = _INLINE_SUM_BYTES
+    were_cut = frozenset(cut)
+    for name, path in found.files.items():
+        content = _read_small(path, min(INLINE_BYTES, bounds.file_bytes, room))
+        if content is None:
+            large[name] = path
+            continue
+        room -= len(content)
+        checksum = hashlib.sha256(content).hexdigest()
+        small.append(StoredFile(name, checksum, len(content), content, truncated=name in were_cut))
+    return tuple(small), large
+
+
+def _read_small(path: Path, most: int) -> bytes | None:
+    with _open_regular(path) as file:
+        content = file.read(most + 1)
+    return content if len(content) <= most else None
+
+
+def digest_of(path: Path, most: int) -> tuple[str, int]:
+    """Return the SHA-256 of a file's first `most` bytes and how many these are."""
+    digest = hashlib.sha256()
+    read = 0
+    with _open_regular(path) as file:
+        while read < most and (piece := file.read(min(_PIECE_BYTES, most - read))):
+            digest.update(piece)
+            read += len(piece)
+    return digest.hexdigest(), read
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    # Whatever has taken the file's place since it was found: a pipe must not be waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file")
+    return os.fdopen(descriptor, "rb")

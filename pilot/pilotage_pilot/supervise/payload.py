@@ -1,0 +1,197 @@
+"""One payload: its leading process and all that it left behind, from the start until nothing of it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pilotage_pilot.core.jobs import AttemptKey, Usage
+from pilotage_pilot.supervise.cgroups import Group
+from pilotage_pilot.supervise.environment import MARKER
+from pilotage_pilot.supervise.processes import (
+    Process,
+    all_processes,
+    carries,
+    children_of,
+    descendants,
+    living,
+    read_process,
+    send,
+)
+
+_FIRST_ROUND_S = 0.005
+_LONGEST_ROUND_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the leading process ended; `limit` is set when the kernel ended the payload for its memory."""
+
+    exit_code: int | None
+    signal: int | None
+    usage: Usage
+    limit: str | None
+
+
+class Payload:
+    """The processes of one attempt; `others` are the pids that belong to other payloads or to the pilot itself."""
+
+    def __init__(
+        self,
+        key: AttemptKey,
+        process: subprocess.Popen[bytes],
+        marker: str,
+        group: Group | None,
+        others: Callable[[], frozenset[int]],
+    ) -> None:
+        self.key = key
+        self.pid = process.pid
+        self._process = process
+        self._marker = marker
+        self._group = group
+        self._others = others
+        self._peak_mib = 0
+        self._killing = False
+        self._on_end: Callable[[End], None] | None = None
+        self._pidfd = os.pidfd_open(process.pid)
+
+    # Its end ----------------------------------------------------------------------------------------------------
+
+    def watch(self, on_end: Callable[[End], None]) -> None:
+        """Call `on_end` when the leading process has ended and nothing of the payload lives any more."""
+        self._on_end = on_end
+        asyncio.get_running_loop().add_reader(self._pidfd, self._leader_ended)
+
+    def _leader_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        # As long as the leader is not reaped its number, and so its group's, belongs to nobody else.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        _, status, rusage = os.wait4(self.pid, 0)
+        self._process.returncode = code = os.waitstatus_to_exitcode(status)
+        usage = Usage(rusage.ru_utime + rusage.ru_stime, -(-rusage.ru_maxrss // 1024))
+        self._end_when_empty(code, usage, _FIRST_ROUND_S)
+
+    def _end_when_empty(self, code: int, usage: Usage, round_s: float) -> None:
+        left = self._left_behind()
+        if left:
+            if self._group is not None:
+                self._group.kill()
+            send(left, signal.SIGKILL)
+            again = min(_LONGEST_ROUND_S, round_s * 2)
+            asyncio.get_running_loop().call_later(round_s, self._end_when_empty, code, usage, again)
+            return
+        limit = None
+        if self._group is not None:
+            usage = Usage(
+                max(usage.cpu_s, self._group.cpu_s()), max(usage.peak_memory_mib, self._group.peak_memory_mib())
+            )
+            limit = "it used more memory than it asked for" if self._group.was_out_of_memory() else None
+            self._group.remove()
+        usage = Usage(usage.cpu_s, max(usage.peak_memory_mib, self._peak_mib))
+        if self._on_end is not None:
+            self._on_end(End(code if code >= 0 else None, -code if code < 0 else None, usage, limit))
+
+    def _left_behind(self) -> set[int]:
+        """Return what of the payload still lives now that its leader is gone; the dead are reaped."""
+        # The pilot is the reaper of all that descends from it: whatever lost its parent is its own child now.
+        adopted = set(children_of(os.getpid())) - self._others() - {self.pid}
+        left = set()
+        for pid in adopted:
+            process = read_process(pid)
+            if process is None:
+                continue
+            if process.state == "Z":
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            elif self._owns(process):
+                left.add(pid)
+        if self._group is not None:
+            left |= set(living(self._group.pids()))
+        return left
+
+    def _owns(self, process: Process) -> bool:
+        return process.session == self.pid or carries(process.pid, MARKER, self._marker)
+
+    # What can be done to it -------------------------------------------------------------------------------------
+
+    def tree(self, processes: dict[int, Process] | None = None) -> set[int]:
+        """Return all processes of the payload, also those that hide from their parents."""
+        found = all_processes() if processes is None else processes
+        members = self._group.pids() if self._group is not None else frozenset[int]()
+        adopted = {process.pid for process in found.values() if process.parent == os.getpid()} - self._others()
+        roots = {
+            process.pid
+            for process in found.values()
+            if process.session == self.pid
+            or process.pid in members
+            or (process.pid in adopted and carries(process.pid, MARKER, self._marker))
+        }
+        return descendants({self.pid, *roots}, found)
+
+    def stop(self) -> None:
+        """Ask every process to end itself, also where it is suspended."""
+        tree = self.tree()
+        send(tree, signal.SIGTERM)
+        send(tree, signal.SIGCONT)
+
+    def signal_leader(self, number: signal.Signals) -> None:
+        """Send a signal to the leading process."""
+        send([self.pid], number)
+
+    def suspend(self) -> None:
+        """Stop every process, until no more are found that run."""
+        stopped: set[int] = set()
+        for _ in range(5):
+            running = self.tree() - stopped
+            if not running:
+                return
+            send(running, signal.SIGSTOP)
+            stopped |= running
+
+    def resume(self) -> None:
+        """Let every process go on."""
+        send(self.tree(), signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill every process, round after round until the leader has ended; the rest is killed then."""
+        if not self._killing:
+            self._killing = True
+            self._kill_round(_FIRST_ROUND_S)
+
+    def _kill_round(self, round_s: float) -> None:
+        if self._process.returncode is not None:
+            return
+        if self._group is not None:
+            self._group.kill()
+        send(self.tree(), signal.SIGKILL)
+        again = min(_LONGEST_ROUND_S, round_s * 2)
+        asyncio.get_running_loop().call_later(round_s, self._kill_round, again)
+
+    # What it uses -----------------------------------------------------------------------------------------------
+
+    def gather(self, processes: dict[int, Process]) -> float:
+        """Bring all its processes into its control group; returns their resident memory in MiB."""
+        tree = self.tree(processes)
+        if self._group is not None:
+            members = self._group.pids()
+            for pid in tree - members:
+                self._group.add(pid)
+        memory = sum(processes[pid].memory_mib for pid in tree)
+        self._peak_mib = max(self._peak_mib, int(memory))
+        return memory
+
+
+def proportional_memory_mib(pids: set[int]) -> float:
+    """Return the memory of processes with what they share counted once (PSS)."""
+    total_kib = 0
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+            total_kib += sum(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    return total_kib / 1024

@@ -1,0 +1,98 @@
+"""The processes of this machine as the kernel lists them, and which of them belong to a payload."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process; `memory_mib` is what of it is resident."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    cpu_s: float
+    memory_mib: float
+
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+def read_process(pid: int) -> Process | None:
+    """Return a process; None = it is gone, or not ours to see."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name stands in brackets and may hold anything; what follows the last bracket is in fixed order.
+    fields = text[text.rindex(")") + 2 :].split()
+    cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], cpu_s, int(fields[21]) * _PAGE_MIB)
+
+
+def all_processes() -> dict[int, Process]:
+    """Return every process by its id."""
+    found = (read_process(int(name)) for name in os.listdir(PROC) if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def carries(pid: int, variable: str, value: str) -> bool:
+    """Whether a process was started with this variable in its environment."""
+    try:
+        environment = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"{variable}={value}".encode() in environment.split(b"\0")
+
+
+def children_of(pid: int) -> tuple[int, ...]:
+    """Return the direct children of a process, whichever thread has them."""
+    try:
+        lists = [path.read_text() for path in (PROC / str(pid) / "task").glob("*/children")]
+    except OSError:
+        lists = []
+    if lists:
+        return tuple(int(child) for text in lists for child in text.split())
+    return tuple(process.pid for process in all_processes().values() if process.parent == pid)
+
+
+def descendants(roots: Iterable[int], processes: dict[int, Process]) -> set[int]:
+    """Return `roots` and all that descends from them, as far as it is there."""
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    waiting = [root for root in roots if root in processes]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children.get(pid, ())
+    return found
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each of the processes that is still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def living(pids: Iterable[int]) -> Iterator[int]:
+    """Yield those of the processes that are there and not only waiting to be reaped."""
+    for pid in pids:
+        process = read_process(pid)
+        if process is not None and process.state not in "ZX":
+            yield pid

@@ -1,0 +1,305 @@
+"""The real workshop: payloads as processes of this machine, each in a folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilotage.errors import WorldError
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.events import LimitPassed, PayloadExited
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
+from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.link.base import FileLink
+from pilotage_pilot.supervise.base import Happening, JobAtFaultError, NodeAtFaultError
+from pilotage_pilot.supervise.cache import FileCache
+from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
+from pilotage_pilot.supervise.environment import MARKER, Folders, Site, environment_of
+from pilotage_pilot.supervise.folders import PilotFolder, inside, remove_small, remove_tree
+from pilotage_pilot.supervise.output import Bounds, digest_of, find_output, store_small, stream_names
+from pilotage_pilot.supervise.payload import End, Payload, proportional_memory_mib
+from pilotage_pilot.supervise.processes import all_processes
+from pilotage_pilot.supervise.spawn import command_of, output_path, spawn
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LAST_KILL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How payloads are handled: `output_bytes` bounds every output file, `watch_s` is between two looks at them.
+
+    `warn_signal` is sent to a payload whose time ends (None = only the file is written).
+    """
+
+    output_bytes: int = 256 << 20
+    cache_bytes: int = 2 << 30
+    nice: int = 0
+    cpus_hard: bool = False
+    watch_s: float = 1.0
+    warn_signal: signal.Signals | None = None
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the workshop has of one attempt."""
+
+    job: GrantedJob
+    slot: Slot
+    folders: Folders
+    payload: Payload | None = None
+    cut: set[str] = field(default_factory=set)
+
+
+class LocalWorkshop:
+    """Runs payloads on this machine; close it in the end."""
+
+    def __init__(
+        self, folder: PilotFolder, link: FileLink, site: Site, handling: Handling, groups: CgroupMaker | None
+    ) -> None:
+        self._folder = folder
+        self._link = link
+        self._site = site
+        self._handling = handling
+        self._groups = groups
+        self._bounds = Bounds(handling.output_bytes)
+        self._cache = FileCache(folder.cache, handling.cache_bytes, link.download)
+        self._work: dict[AttemptKey, _Work] = {}
+        self._hear: Callable[[Happening], None] = _nobody
+        self._removals: set[asyncio.Future[None]] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        _become_reaper()
+        self._warden = _start_warden(site.marker)
+        self._watching: asyncio.TimerHandle | None = None
+
+    def listen(self, hear: Callable[[Happening], None]) -> None:
+        """Tell `hear` of all that happens to payloads from now on."""
+        self._hear = hear
+
+    # Making ready -----------------------------------------------------------------------------------------------
+
+    async def prepare(self, job: GrantedJob, slot: Slot) -> None:
+        """Make folder and input files of an attempt; raises JobAtFaultError or NodeAtFaultError."""
+        root = self._folder.of_attempt(job.key)
+        folders = Folders(root / "work", root / "tmp", root / "glidein-ends")
+        try:
+            root.mkdir(mode=0o700)
+            folders.work.mkdir(mode=0o700)
+            folders.temporary.mkdir(mode=0o700)
+            self._work[job.key] = _Work(job, slot, folders)
+            for file in job.description.input_files:
+                await self._cache.put(job.key.job_id, file, inside(folders.work, file.name))
+        except FileExistsError as error:
+            raise JobAtFaultError(f"two of its input files have one place: {error.filename}") from error
+        except OSError as error:
+            raise NodeAtFaultError(f"its folder could not be made: {error}") from error
+        except WorldError as error:
+            raise NodeAtFaultError(f"its input did not arrive: {error}") from error
+
+    def start(self, key: AttemptKey) -> None:
+        """Start the payload of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
+        work = self._work[key]
+        environment = environment_of(work.job, work.slot, self._site, work.folders)
+        command = command_of(work.job.description, work.folders.work, environment, self._handling.nice)
+        group = self._new_group(key, work.slot.amounts)
+        try:
+            process = spawn(command)
+        except (JobAtFaultError, NodeAtFaultError):
+            if group is not None:
+                group.remove()
+            raise
+        if group is not None:
+            group.add(process.pid)
+        work.payload = Payload(key, process, self._site.marker_of(work.job), group, self._own_pids)
+        self._empty.clear()
+        work.payload.watch(lambda end: self._ended(key, end))
+        self._keep_watching()
+
+    def _new_group(self, key: AttemptKey, amounts: Amounts) -> Group | None:
+        if self._groups is None:
+            return None
+        try:
+            group = self._groups.make(str(key))
+        except OSError:
+            return None
+        group.limit(amounts, cpus_hard=self._handling.cpus_hard)
+        return group
+
+    def _own_pids(self) -> frozenset[int]:
+        payloads = (work.payload.pid for work in self._work.values() if work.payload is not None)
+        return frozenset((self._warden.pid, *payloads))
+
+    def _ended(self, key: AttemptKey, end: End) -> None:
+        work = self._work.get(key)
+        if work is not None:
+            self._cut_streams(work)
+            work.payload = None
+        if all(other.payload is None for other in self._work.values()):
+            self._empty.set()
+        self._hear(PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit))
+
+    # What can be done to a payload ------------------------------------------------------------------------------
+
+    def stop(self, key: AttemptKey) -> None:
+        """Ask all processes of a payload to end themselves."""
+        payload = self._payload(key)
+        if payload is not None:
+            payload.stop()
+
+    def kill(self, key: AttemptKey) -> None:
+        """End all processes of a payload."""
+        payload = self._payload(key)
+        if payload is not None:
+            payload.kill()
+
+    def suspend(self, key: AttemptKey) -> None:
+        """Stop all processes of a payload for a while."""
+        payload = self._payload(key)
+        if payload is not None:
+            payload.suspend()
+
+    def resume(self, key: AttemptKey) -> None:
+        """Let all processes of a suspended payload go on."""
+        payload = self._payload(key)
+        if payload is not None:
+            payload.resume()
+
+    def warn(self, key: AttemptKey, left_s: float) -> None:
+        """Write the warning file of a payload and send it the signal that is set for this."""
+        work = self._work.get(key)
+        if work is None:
+            return
+        work.folders.warning.write_text(f"{left_s:.0f}\n")
+        if work.payload is not None and self._handling.warn_signal is not None:
+            work.payload.signal_leader(self._handling.warn_signal)
+
+    def _payload(self, key: AttemptKey) -> Payload | None:
+        work = self._work.get(key)
+        return work.payload if work is not None else None
+
+    # Watching ---------------------------------------------------------------------------------------------------
+
+    def _keep_watching(self) -> None:
+        if self._watching is None:
+            loop = asyncio.get_running_loop()
+            self._watching = loop.call_later(self._handling.watch_s, self._watch)
+
+    def _watch(self) -> None:
+        self._watching = None
+        running = [work for work in self._work.values() if work.payload is not None]
+        if not running:
+            return
+        processes = all_processes()
+        for work in running:
+            assert work.payload is not None
+            memory = work.payload.gather(processes)
+            self._cut_streams(work)
+            limit = work.slot.amounts.memory_mib
+            kernel_limits = self._groups is not None and self._groups.limits_memory
+            if limit and not kernel_limits and memory > limit:
+                self._check_memory(work, limit, work.payload.tree(processes))
+        self._keep_watching()
+
+    def _check_memory(self, work: _Work, limit: int, pids: set[int]) -> None:
+        used = proportional_memory_mib(pids)
+        if used > limit:
+            self._hear(LimitPassed(work.job.key, f"it used {used:.0f} MiB of memory, it asked for {limit} MiB"))
+
+    def _cut_streams(self, work: _Work) -> None:
+        for name in stream_names(work.job.description):
+            path = output_path(work.folders.work, name)
+            if path is not None and _size(path) > self._bounds.file_bytes:
+                os.truncate(path, self._bounds.file_bytes)
+                work.cut.add(name)
+
+    # Output -----------------------------------------------------------------------------------------------------
+
+    async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
+        """Store what an attempt left; raises WorldError."""
+        work = self._work[key]
+        try:
+            found = find_output(work.job.description, work.folders.work, self._bounds)
+            small, large = store_small(found, self._bounds, work.cut)
+            stored = list(small)
+            for name, path in large.items():
+                stored.append(await self._store_large(work, name, path))
+        except OSError as error:
+            raise WorldError(f"the output cannot be read: {error}", transient=False) from error
+        return tuple(stored), "; ".join(found.notes)
+
+    async def _store_large(self, work: _Work, name: str, path: Path) -> StoredFile:
+        checksum, length = await asyncio.to_thread(digest_of, path, self._bounds.file_bytes)
+        await self._link.upload(path, checksum, length)
+        return StoredFile(name, checksum, length, truncated=name in work.cut or _size(path) > length)
+
+    def forget(self, key: AttemptKey) -> None:
+        """Remove the folder of an attempt."""
+        self._work.pop(key, None)
+        folder = self._folder.of_attempt(key)
+        if not remove_small(folder):
+            removal = asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
+            self._removals.add(removal)
+            removal.add_done_callback(self._removals.discard)
+
+    async def close(self) -> None:
+        """End every payload, the warden, and all folders."""
+        for work in tuple(self._work.values()):
+            if work.payload is not None:
+                work.payload.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_KILL_S):
+                await self._empty.wait()
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.gather(*self._removals)
+        await asyncio.to_thread(_end_warden, self._warden)
+        if self._groups is not None:
+            self._groups.close()
+        await asyncio.to_thread(self._folder.remove)
+
+
+def _nobody(happening: Happening) -> None:
+    del happening
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _become_reaper() -> None:
+    """Make this process the parent of all that its payloads leave without one, so that nothing escapes it."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _start_warden(marker: str) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("warden.py")
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(script), MARKER, f"{marker}/"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+        env={},
+    )
+
+
+def _end_warden(warden: subprocess.Popen[bytes]) -> None:
+    # It looks once more for what may have got away, then it ends by itself.
+    try:
+        warden.communicate(timeout=_LAST_KILL_S)
+    except subprocess.TimeoutExpired:
+        warden.kill()
+        warden.communicate()

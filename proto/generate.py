@@ -1,0 +1,52 @@
+"""Generates the Python stubs of the protocol, at build time (hatch hook) or by hand: python proto/generate.py."""
+
+from __future__ import annotations
+
+import importlib.resources
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from grpc_tools import protoc
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+HERE = Path(__file__).resolve().parent
+
+
+def generate(root: Path = HERE) -> None:
+    """Write the stubs of every .proto below `root` beside it; raises RuntimeError when protoc refuses one."""
+    sources = sorted(str(path.relative_to(root)) for path in root.glob("pilotage/**/*.proto"))
+    well_known = importlib.resources.files("grpc_tools") / "_proto"
+    arguments = [
+        "protoc",
+        f"-I{root}",
+        f"-I{well_known}",
+        f"--python_out={root}",
+        f"--grpc_python_out={root}",
+        f"--mypy_out=quiet:{root}",
+        f"--mypy_grpc_out=quiet:{root}",
+        *(f"--plugin={name}={_plugin(name)}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")),
+        *sources,
+    ]
+    if protoc.main(arguments) != 0:
+        raise RuntimeError(f"protoc could not compile the protocol below {root}; its message stands above")
+
+
+def _plugin(name: str) -> str:
+    """Return the path of a protoc plugin: on PATH in an isolated build, else beside this interpreter."""
+    return shutil.which(name) or str(Path(sys.executable).parent / name)
+
+
+class ProtocolBuildHook(BuildHookInterface[Any]):
+    """Hatch's hook: the stubs exist before files are collected."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Generate the stubs; `version` and `build_data` are Hatch's."""
+        generate(Path(self.root) / "proto")
+
+
+if __name__ == "__main__":
+    generate()

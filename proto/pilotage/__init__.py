@@ -1,0 +1,1 @@
+"""What all processes of Pilotage must agree on: requirements, resources, eligibility and the protocol."""

@@ -1,0 +1,112 @@
+"""The outline of ClassAd text: strings, comments, brackets and separators, with their positions.
+
+Rules
+-----
+Only the outline is read here: what a piece means is for HTCondor's own parser (`pilotage.classads`). Text is
+never refused: what does not fit (a string without an end, a stray character) is a token like any other.
+Source of the lexical rules: the ClassAd language reference (strings, quoted names, the two kinds of comment).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a token is."""
+
+    SPACE = "space"
+    COMMENT = "comment"
+    STRING = "string"
+    QUOTED_NAME = "quoted name"
+    UNCLOSED = "unclosed"
+    OPEN = "open"
+    CLOSE = "close"
+    COMMA = "comma"
+    SEMICOLON = "semicolon"
+    WORD = "word"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a text: `text` begins at character `start` of it."""
+
+    kind: Kind
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The position after its last character."""
+        return self.start + len(self.text)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it separates tokens and says nothing."""
+        return self.kind in (Kind.SPACE, Kind.COMMENT)
+
+
+BRACKETS = {"[": "]", "{": "}", "(": ")"}
+"""Each opening bracket and what closes it."""
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>\s+)
+    | (?P<comment>//[^\n]*|/\*.*?\*/)
+    | (?P<string>"(?:[^"\\]|\\.)*")
+    | (?P<quoted_name>'(?:[^'\\\n]|\\.)*')
+    | (?P<unclosed>/\*.*|".*)
+    | (?P<open>[\[{(])
+    | (?P<close>[\]})])
+    | (?P<comma>,)
+    | (?P<semicolon>;)
+    | (?P<word>[\w.]+)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_KINDS = {kind.name.lower(): kind for kind in Kind}
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens of `text`, blank ones too: joined they are the text again."""
+    for found in _TOKEN.finditer(text):
+        yield Token(_KINDS[str(found.lastgroup)], found.group(), found.start())
+
+
+def outline_fault(text: str) -> str | None:
+    """Return why `text` cannot be one expression, None = its outline is whole.
+
+    The parser would take the first part of `1; other = 2` and of `1] [x = 2`, and glue `"a" "b"` together;
+    text that passes here is read to its end or refused.
+    """
+    open_brackets: list[str] = []
+    previous: Token | None = None
+    for token in tokens(text):
+        if token.is_blank:
+            continue
+        fault = _fault_of(token, previous, open_brackets)
+        if fault is not None:
+            return fault
+        previous = token
+    if previous is None:
+        return "there is no value"
+    return f"{open_brackets[-1]} is not closed" if open_brackets else None
+
+
+def _fault_of(token: Token, previous: Token | None, open_brackets: list[str]) -> str | None:
+    if token.kind is Kind.UNCLOSED:
+        return "a comment is not closed" if token.text.startswith("/*") else "a text is not closed by a quote"
+    if token.kind is Kind.SEMICOLON and "[" not in open_brackets[-1:]:
+        return "a semicolon inside a value"
+    if token.kind is Kind.STRING and previous is not None and previous.kind is Kind.STRING:
+        return f"{previous.text} and {token.text} stand side by side without a comma"
+    if token.kind is Kind.OPEN:
+        open_brackets.append(token.text)
+    elif token.kind is Kind.CLOSE and (not open_brackets or BRACKETS[open_brackets.pop()] != token.text):
+        return f"{token.text} closes nothing"
+    return None

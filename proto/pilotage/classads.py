@@ -1,0 +1,184 @@
+"""The only door to HTCondor's ClassAd library: texts in, plain values or kept expressions out.
+
+Everything that needs a ClassAd goes through here, because the library has traps (HTCondor 25): `classad2`
+alone evaluates by other rules than HTCondor does until `htcondor2` is imported; importing that with a faulty
+configuration ends the process; its error and undefined values are truthy; it reads an integer of 64 bits or
+more as 0, and takes the first part of `1; x = 2` for the whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from pilotage.classad_text import Kind, outline_fault, tokens
+from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.job_description import Scalar
+
+_LARGEST_INTEGER = 2**63 - 1
+_REMEMBERED_VALUES = 4096  # the jobs of one file share most of theirs
+_DEEPEST_NESTING = 100  # the parser gives up between 150 and 200
+_INTEGER = re.compile(r"\d+", re.ASCII)
+_OLD_BACKSLASH = re.compile(r'\\(?!")')  # in the old syntax a backslash is itself, but before a quote
+
+
+class ClassAdLibraryMissingError(PilotageError):
+    """HTCondor's Python library is not installed here."""
+
+    def __init__(self) -> None:
+        super().__init__("HTCondor's ClassAd library is not installed: install the Python package htcondor")
+
+
+class InvalidClassAdError(InvalidInputError):
+    """The text is no ClassAd value or expression."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Violation("", why))
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A ClassAd expression that is kept as its text, in the ClassAd language's (new) syntax."""
+
+    text: str
+
+
+AdValue: TypeAlias = "Scalar | Expression | tuple[AdValue, ...] | Mapping[str, AdValue]"
+"""A value as ClassAd text says it; sections are mappings, what is not literal is an `Expression`."""
+
+
+def is_available() -> bool:
+    """Say whether the library is installed."""
+    try:
+        _library()
+    except ClassAdLibraryMissingError:
+        return False
+    return True
+
+
+def htcondor_library() -> ModuleType:
+    """Return the module `htcondor2`, imported safely; raises ClassAdLibraryMissingError."""
+    return _library()[0]
+
+
+@cache
+def _library() -> tuple[ModuleType, ModuleType]:
+    try:
+        with _no_configuration():
+            # In this order: htcondor2 sets the rules of evaluation for the whole process.
+            return importlib.import_module("htcondor2"), importlib.import_module("classad2")
+    except ImportError as error:
+        raise ClassAdLibraryMissingError from error
+
+
+@contextmanager
+def _no_configuration() -> Iterator[None]:
+    """Hide the machine's HTCondor configuration: one illegal line in it would end this process at import."""
+    before = os.environ.get("CONDOR_CONFIG")
+    os.environ["CONDOR_CONFIG"] = os.devnull
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["CONDOR_CONFIG"]
+        else:
+            os.environ["CONDOR_CONFIG"] = before
+
+
+@lru_cache(maxsize=_REMEMBERED_VALUES)
+def parse_value(text: str) -> AdValue:
+    """Return the value that `text` says; arithmetic on plain numbers is done, other expressions are kept.
+
+    Raises
+    ------
+    InvalidClassAdError
+        When it is no ClassAd expression, more than one, or holds a number that the library cannot hold.
+    """
+    return _plain(_parsed(text)["value"], text)
+
+
+@lru_cache(maxsize=_REMEMBERED_VALUES)
+def check_expression(text: str) -> None:
+    """Raise InvalidClassAdError unless `text` is exactly one ClassAd expression."""
+    _parsed(text)
+
+
+def expression_from_old_syntax(text: str) -> str:
+    r"""Return an expression of a submit file or a configuration in the ClassAd language's own syntax.
+
+    The two differ in backslashes only: `"a\.b"` there is `"a\\.b"` here. Raises InvalidClassAdError.
+    """
+    expression = _OLD_BACKSLASH.sub(r"\\\\", text)
+    check_expression(expression)
+    return expression
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a ClassAd string."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _parsed(text: str) -> Any:
+    fault = outline_fault(text) or _limit_fault(text)
+    if fault is not None:
+        raise InvalidClassAdError(fault)
+    classad2 = _library()[1]
+    try:
+        # The line end keeps a comment at the end of the text from hiding the bracket.
+        return classad2.ClassAd(f"[ value = {text}\n ]")
+    except classad2.ClassAdException as error:
+        raise InvalidClassAdError(f"{_shortened(text)} is not a ClassAd expression") from error
+
+
+def _limit_fault(text: str) -> str | None:
+    depth = 0
+    for token in tokens(text):
+        if token.kind is Kind.WORD and _INTEGER.fullmatch(token.text) and int(token.text) > _LARGEST_INTEGER:
+            return f"the number {token.text} does not fit into 64 bits"
+        depth += (token.kind is Kind.OPEN) - (token.kind is Kind.CLOSE)
+        if depth > _DEEPEST_NESTING:
+            return f"brackets nest deeper than {_DEEPEST_NESTING}"
+    return None
+
+
+def _shortened(text: str, limit: int = 60) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= limit else words[:limit] + "…"
+
+
+def _plain(value: Any, text: str | None = None) -> AdValue:
+    """Return the library's value as ours; `text` is how it was typed, where that is known."""
+    classad2 = _library()[1]
+    if isinstance(value, classad2.Value):  # before int: an error value is an int, and a true one
+        return Expression(value.name.lower())
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else Expression(text or str(value))
+    if isinstance(value, list):
+        return tuple(_plain(element) for element in value)
+    if isinstance(value, classad2.ClassAd):
+        return {name: _plain(value[name]) for name in value}
+    kept = text if text is not None else str(value)
+    return _computed(kept, value) if isinstance(value, classad2.ExprTree) else Expression(kept)
+
+
+def _computed(text: str, expression: Any) -> AdValue:
+    """Return the number that arithmetic such as `24 * 3600` comes to; whatever refers to anything is kept."""
+    if any(token.kind is Kind.STRING or _names_something(token.text) for token in tokens(text)):
+        return Expression(text.strip())
+    number = expression.eval()
+    is_number = type(number) in (int, float) and math.isfinite(number)
+    return number if is_number else Expression(text.strip())
+
+
+def _names_something(text: str) -> bool:
+    return any(character.isalpha() or character in "_'" for character in text)

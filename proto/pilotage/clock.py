@@ -1,0 +1,23 @@
+"""The one place that reads the clocks of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+Clock = Callable[[], datetime]
+"""Returns the present time, aware, in UTC."""
+
+BootClock = Callable[[], float]
+"""Returns seconds since boot, suspended time included; it never jumps."""
+
+
+def now() -> datetime:
+    """Return the present time, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+def boot_time_s() -> float:
+    """Return seconds since this machine's boot, suspended time included (CLOCK_BOOTTIME)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

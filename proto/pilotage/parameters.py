@@ -1,0 +1,119 @@
+"""Parameters by name: what type each has, in which unit it counts, and how it is inherited.
+
+Rules
+-----
+A declaration decides how a requirement is compared; without one the asked value's own type does.
+Names are case-insensitive and keep the spelling of their declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Self
+
+from pilotage.folding import fold
+from pilotage.job_description import Value
+
+
+class ParameterType(StrEnum):
+    """How what is asked is compared with what is offered."""
+
+    CAPACITY = "capacity"
+    """A number: offered ≥ asked."""
+
+    VALUE = "value"
+    """Either side a single value or a list: they share one."""
+
+    TAGS = "tags"
+    """All tags that are asked are offered."""
+
+    VERSION = "version"
+    """Versions in their order: offered ≥ asked."""
+
+    FLAG = "flag"
+    """True or false: offered = asked."""
+
+
+class Inherit(StrEnum):
+    """How a queue comes to its value when several levels of the tree state one."""
+
+    NEAREST = "nearest"
+    UNITE = "unite"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterDeclaration:
+    """The meaning of one parameter; `unit` is that of its plain numbers (None = they have none)."""
+
+    name: str
+    type: ParameterType
+    unit: str | None = None
+    inherit: Inherit = Inherit.NEAREST
+
+
+class ParameterDeclarations:
+    """The declarations in force; later ones replace earlier ones of the same name."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, declarations: Iterable[ParameterDeclaration] = ()) -> None:
+        self._by_name: Mapping[str, ParameterDeclaration] = MappingProxyType(
+            {fold(declaration.name): declaration for declaration in declarations}
+        )
+
+    def __iter__(self) -> Iterator[ParameterDeclaration]:
+        return iter(self._by_name.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ParameterDeclarations) and dict(self._by_name) == dict(other._by_name)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._by_name.values()))
+
+    def get(self, name: str) -> ParameterDeclaration | None:
+        """Return the declaration of `name`; None = it is not declared."""
+        return self._by_name.get(fold(name))
+
+    def united(self) -> frozenset[str]:
+        """Return the folded names of the parameters whose values are united along the path."""
+        return frozenset(name for name, found in self._by_name.items() if found.inherit is Inherit.UNITE)
+
+    def with_(self, declarations: Iterable[ParameterDeclaration]) -> Self:
+        """Return these declarations with `declarations` added, which win."""
+        return type(self)((*self, *declarations))
+
+    def meaning_of(self, name: str, value: Value) -> ParameterDeclaration:
+        """Return the declaration of `name`, or for an undeclared one what its `value` says by itself."""
+        return self.get(name) or ParameterDeclaration(name, undeclared_type(value))
+
+
+def undeclared_type(value: Value) -> ParameterType:
+    """Return the type that a value has by itself: numbers are capacities, booleans flags, all else values."""
+    elements = value if isinstance(value, tuple) else (value,)
+    if elements and all(isinstance(element, bool) for element in elements):
+        return ParameterType.FLAG
+    if elements and all(_is_number(element) for element in elements):
+        return ParameterType.CAPACITY
+    return ParameterType.VALUE
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+SHIPPED = ParameterDeclarations(
+    (
+        ParameterDeclaration("Memory", ParameterType.CAPACITY, "MiB"),
+        ParameterDeclaration("Disk", ParameterType.CAPACITY, "MiB"),
+        ParameterDeclaration("CPUs", ParameterType.CAPACITY),
+        ParameterDeclaration("GPUs", ParameterType.CAPACITY),
+        ParameterDeclaration("GPUMemory", ParameterType.CAPACITY, "MiB"),
+        ParameterDeclaration("MaxWallTime", ParameterType.CAPACITY, "s"),
+        ParameterDeclaration("Tags", ParameterType.TAGS),
+        ParameterDeclaration("RequiredTags", ParameterType.TAGS),
+    )
+)
+"""What is declared before any tree says more."""

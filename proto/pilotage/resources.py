@@ -1,0 +1,152 @@
+"""Amounts and their units: sizes in MiB, times in seconds, from numbers or from text such as "1.5 GB".
+
+Rules
+-----
+KB, MB, GB, TB are powers of 1024 (as condor_submit reads them). A plain number already has the base unit.
+Amounts are computed exactly and come out as int wherever they are whole, so that 4000 = 4000.0 = "4000 MB".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from pilotage.errors import InvalidRequirementsError, Violation
+from pilotage.folding import fold
+
+Amount = int | float
+"""A finite number; int wherever it is whole."""
+
+_LONGEST_AMOUNT = 64
+_AMOUNT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What kind of amount a unit belongs to: its base unit, and how many base units each unit has."""
+
+    name: str
+    base: str
+    factors: Mapping[str, Fraction]
+
+
+def _sizes() -> Mapping[str, Fraction]:
+    factors = {"b": Fraction(1, 1024**2)}
+    for power, letter in enumerate("kmgtp", start=-1):
+        factors |= dict.fromkeys((letter, f"{letter}b", f"{letter}ib"), Fraction(1024) ** power)
+    return MappingProxyType(factors)
+
+
+def _times() -> Mapping[str, Fraction]:
+    seconds = {
+        1: ("s", "sec", "secs", "second", "seconds"),
+        60: ("m", "min", "mins", "minute", "minutes"),
+        3600: ("h", "hour", "hours"),
+        86400: ("d", "day", "days"),
+        7 * 86400: ("w", "week", "weeks"),
+    }
+    return MappingProxyType({unit: Fraction(length) for length, units in seconds.items() for unit in units})
+
+
+SIZE = Measure("size", "MiB", _sizes())
+TIME = Measure("time", "s", _times())
+
+
+@dataclass(frozen=True, slots=True)
+class NotAnAmount:
+    """A value that cannot be compared as a number; `why` completes "it is …"."""
+
+    why: str
+
+
+def measure_of(unit: str | None) -> Measure | None:
+    """Return the measure that `unit` belongs to; None = a bare number, or a unit that is only a label.
+
+    "m" belongs to sizes; a parameter that counts minutes says "min".
+    """
+    for measure in (SIZE, TIME):
+        if unit is not None and fold(unit) in measure.factors:
+            return measure
+    return None
+
+
+def amount_of(value: object, unit: str | None = None) -> Amount | NotAnAmount:
+    """Return `value` in the base unit of `unit`'s measure, or what is wrong with it.
+
+    A number and a text without a unit of its own are taken in `unit`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return NotAnAmount("not a number")
+    if isinstance(value, str):
+        return _amount_of_text(value, unit)
+    if not math.isfinite(value):
+        return NotAnAmount("not a finite number")
+    return _plain(_exact(value) * _factor(unit))
+
+
+def _amount_of_text(text: str, unit: str | None) -> Amount | NotAnAmount:
+    found = _AMOUNT.fullmatch(text) if len(text) <= _LONGEST_AMOUNT else None
+    if found is None:
+        return NotAnAmount("not a number")
+    digits, own_unit = found.groups()
+    if not own_unit:
+        return _plain(Fraction(digits) * _factor(unit))
+    measure = measure_of(unit)
+    if measure is None:
+        return NotAnAmount("not a plain number")
+    factor = measure.factors.get(fold(own_unit))
+    if factor is None:
+        return NotAnAmount(f"not a {measure.name}: there is no unit {own_unit}")
+    return _plain(Fraction(digits) * factor)
+
+
+def _factor(unit: str | None) -> Fraction:
+    measure = measure_of(unit)
+    return measure.factors[fold(unit)] if measure is not None and unit is not None else Fraction(1)
+
+
+def _exact(number: Amount) -> Fraction:
+    # A float stands for the decimal that people see, so that 0.1 and "0.1" are the same amount.
+    whole = isinstance(number, int) or number.is_integer()
+    return Fraction(int(number)) if whole else Fraction(repr(number))
+
+
+def _plain(amount: Fraction) -> Amount:
+    if amount.denominator == 1:
+        return amount.numerator
+    number = float(amount)
+    return int(number) if number.is_integer() else number
+
+
+def parse_size(value: object, where: str = "") -> Amount:
+    """Return a size in MiB.
+
+    Raises
+    ------
+    InvalidRequirementsError
+        For what is no size, is negative or is not finite; `where` is the field to blame.
+    """
+    return _parse(value, SIZE, where)
+
+
+def parse_size_mib(value: object, where: str = "") -> int:
+    """Return a size in whole MiB, rounded up; raises as `parse_size`."""
+    return math.ceil(parse_size(value, where))
+
+
+def parse_time(value: object, where: str = "") -> Amount:
+    """Return a time in seconds; raises as `parse_size`."""
+    return _parse(value, TIME, where)
+
+
+def _parse(value: object, measure: Measure, where: str) -> Amount:
+    amount = amount_of(value, measure.base)
+    if isinstance(amount, NotAnAmount):
+        raise InvalidRequirementsError(Violation(where, f"{value!r} is {amount.why}"))
+    if amount < 0:
+        raise InvalidRequirementsError(Violation(where, f"{value!r} is negative"))
+    return amount

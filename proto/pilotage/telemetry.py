@@ -1,0 +1,74 @@
+"""Logs of a process: structlog on standard error, with the cause that leads from a call to all it sets off.
+
+A cause is a short random id. Who makes a call sends it along, who serves the call binds it: one id finds the
+lines of every process that took part.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+import structlog
+from structlog.typing import Processor
+
+CAUSE_HEADER = "pilotage-cause"
+"""The metadata key under which a call carries its cause."""
+
+_LONGEST_CAUSE = 64
+_TRACEBACKS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)  # locals may hold tokens
+)
+
+
+class LogLevel(StrEnum):
+    """From which level on lines are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
+    """Send the log lines of this process to standard error: one JSON object a line, or text for people."""
+    last: Processor = structlog.processors.JSONRenderer(default=str, sort_keys=True)
+    if not json:
+        last = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([_TRACEBACKS] if json else []),
+            last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def new_cause() -> str:
+    """Return a cause that no other call has."""
+    return secrets.token_hex(6)
+
+
+def current_cause() -> str:
+    """Return the cause that is bound here, a new one where none is."""
+    bound = structlog.contextvars.get_contextvars().get("cause")
+    return bound if isinstance(bound, str) else new_cause()
+
+
+@contextmanager
+def cause_bound(cause: str | None) -> Iterator[str]:
+    """Bind a cause to every log line of the block; None, or what is no sane id, is replaced by a new one."""
+    sane = cause if cause and len(cause) <= _LONGEST_CAUSE and cause.isprintable() else new_cause()
+    with structlog.contextvars.bound_contextvars(cause=sane):
+        yield sane

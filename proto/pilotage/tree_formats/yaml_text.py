@@ -1,0 +1,108 @@
+"""Trees in YAML, without its traps: what is plain text to a reader is text here.
+
+Only null, true, false and numbers in their plain decimal form are more than text: `NO` is a country,
+`2026-01-01` and `1:30` stay as they stand, `010` is no octal number. Names are text whatever they look like.
+A name that stands twice in one mapping is an error, and so is a tag such as `!!set`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
+
+import yaml
+
+from pilotage.errors import InvalidTreeError, Violation
+from pilotage.tree_formats.syntax import as_section, syntax_error, too_deep
+
+if TYPE_CHECKING:
+    from yaml import SafeLoader as _Base
+else:
+    # libyaml's parser, where PyYAML was built with it, is ten times as fast.
+    _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_DEEPEST = 64
+_WHOLE = r"(?:0|[1-9][0-9]*)"
+
+_PLAIN_VALUES = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (rf"[-+]?{_WHOLE}", "-+0123456789"),
+    "float": (rf"[-+]?(?:{_WHOLE}?\.[0-9]+|{_WHOLE}\.?)(?:[eE][-+]?[0-9]+)?", "-+0123456789."),
+    "null": (r"~|null|Null|NULL|", "~nN"),
+    "merge": (r"<<", "<"),
+}
+"""By kind: the text that is of this kind where it stands plain, and the characters that it begins with."""
+
+
+class _TreeLoader(_Base):
+    """The safe loader with fewer guesses."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Hashable, object]:
+        """Return a mapping whose names are text; raises ConstructorError for one that stands twice."""
+        assert isinstance(node, yaml.MappingNode), "the loader calls this for mappings"
+        _refuse_repetitions(node)
+        self.flatten_mapping(node)
+        return {_name(key): self.construct_object(value, deep=True) for key, value in node.value}
+
+
+def _refuse_repetitions(node: yaml.MappingNode) -> None:
+    # Before merge keys are resolved: what a mapping states itself may well stand in what it merges.
+    seen: set[str] = set()
+    for key, _ in node.value:
+        name = _name(key)
+        if name in seen:
+            raise _refused(f'"{name}" stands twice in one mapping', key)
+        seen.add(name)
+
+
+def _name(key: yaml.Node) -> str:
+    if not isinstance(key, yaml.ScalarNode):
+        raise _refused("a name must be a text", key)
+    return str(key.value)
+
+
+def _refused(why: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+
+
+for _kind, (_pattern, _first) in _PLAIN_VALUES.items():
+    _begins = [*_first, ""] if _kind == "null" else list(_first)
+    _TreeLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern})\Z"), _begins)
+
+
+def read_yaml(text: str) -> Mapping[str, object]:
+    """Return the plain data of a tree in YAML; raises InvalidTreeError for a syntax error."""
+    try:
+        _refuse_what_trees_never_have(text)
+        return as_section(yaml.load(text, Loader=_TreeLoader))  # noqa: S506 (derived from the safe loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        why = error.problem or "this is not YAML"
+        if mark is None:
+            raise InvalidTreeError(Violation("", why)) from error
+        raise syntax_error(why, mark.line + 1, mark.column + 1) from error
+    except (yaml.YAMLError, ValueError) as error:  # a control character, an int of thousands of digits
+        raise InvalidTreeError(Violation("", f"this is not YAML: {error}")) from error
+
+
+def _place(event: yaml.Event) -> tuple[int, int]:
+    assert event.start_mark is not None, "the parser marks what it reads"
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
+def _refuse_what_trees_never_have(text: str) -> None:
+    # Deep nesting must be found here: libyaml builds nodes recursively and takes the process down with it.
+    depth = 0
+    for event in yaml.parse(text, Loader=_Base):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise too_deep()
+        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag:
+            why = f"a tag such as {event.tag} has no meaning in a tree"
+            raise syntax_error(why, *_place(event))

@@ -1,0 +1,180 @@
+"""Wire ↔ values, for all processes: values, sections, queues, times, enumerations.
+
+Rules
+-----
+`*_to_wire` takes a valid value. `*_from_wire` takes whatever came and raises InvalidInputError with every
+fault, its place counted from the message that it was given. No text on the wire holds a NUL character:
+databases and operating systems refuse it. Job descriptions have their own module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.faults import Faults
+from pilotage.job_description import Scalar, Value
+from pilotage.resource_tree import QueueId
+from pilotage.v1 import values_pb2
+
+LONGEST_S = 1e10
+"""No length of time on the wire is longer: some 317 years, in seconds."""
+
+_SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**63 - 1
+
+
+class WireEnum(Protocol):
+    """What a generated enumeration offers."""
+
+    def Name(self, number: Any) -> str:  # noqa: N802 - the generated code's own name
+        """Return the full name of a number."""
+
+    def Value(self, name: str) -> Any:  # noqa: N802 - the generated code's own name
+        """Return the number of a full name."""
+
+
+def value_to_wire(value: Value) -> values_pb2.Value:
+    """Return the message of a value; raises InvalidInputError for what has no place in one."""
+    if isinstance(value, tuple):
+        return values_pb2.Value(list=values_pb2.ValueList(values=[_scalar_to_wire(each) for each in value]))
+    return _scalar_to_wire(value)
+
+
+def _scalar_to_wire(value: Scalar) -> values_pb2.Value:
+    match value:
+        case bool():
+            return values_pb2.Value(flag=value)
+        case int():
+            if not _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER:
+                raise _fault(f"{value} does not fit in 64 bits")
+            return values_pb2.Value(integer=value)
+        case float():
+            return values_pb2.Value(number=value)
+        case str():
+            return values_pb2.Value(text=value)
+    raise _fault(f"{value!r} is not a flag, a number, a text or a list of these")
+
+
+def value_from_wire(message: values_pb2.Value) -> Value:
+    """Return the value of a message; a list comes as a tuple."""
+    if message.WhichOneof("kind") != "list":
+        return _scalar_from_wire(message)
+    faults, values = Faults(), []
+    for place, each in enumerate(message.list.values):
+        with faults.within(f"[{place}]"):
+            values.append(_scalar_from_wire(each))
+    faults.raise_any()
+    return tuple(values)
+
+
+def _scalar_from_wire(message: values_pb2.Value) -> Scalar:
+    match message.WhichOneof("kind"):
+        case "flag":
+            return message.flag
+        case "integer":
+            return message.integer
+        case "number":
+            if not math.isfinite(message.number):
+                raise _fault(f"{message.number} is not a finite number")
+            return message.number
+        case "text":
+            return text_from_wire(message.text)
+        case "list":
+            raise _fault("lists do not nest")
+        case None:
+            raise _fault("has no value")
+
+
+def section_to_wire(section: Mapping[str, Value], target: MutableMapping[str, values_pb2.Value]) -> None:
+    """Fill the message map `target` with the values of a section."""
+    for name, value in section.items():
+        target[name].CopyFrom(value_to_wire(value))
+
+
+def section_from_wire(source: Mapping[str, values_pb2.Value]) -> dict[str, Value]:
+    """Return the values of a section by name, as spelled; faults are placed by name."""
+    faults, section = Faults(), {}
+    for name, message in source.items():
+        faults.unless(bool(name.strip()), "", "a value has no name")
+        with faults.within(name):
+            section[text_from_wire(name)] = value_from_wire(message)
+    faults.raise_any()
+    return section
+
+
+def text_from_wire(text: str) -> str:
+    """Return `text`; raises InvalidInputError where it holds a NUL character."""
+    if "\0" in text:
+        raise _fault("holds a NUL character")
+    return text
+
+
+def queue_to_wire(queue: QueueId) -> values_pb2.QueueId:
+    """Return the message of a queue's id."""
+    return values_pb2.QueueId(site=queue.site, ce=queue.ce, queue=queue.queue)
+
+
+def queue_from_wire(message: values_pb2.QueueId) -> QueueId:
+    """Return the id of a queue; whether a tree knows it is another matter."""
+    faults = Faults()
+    for name, text in (("site", message.site), ("ce", message.ce), ("queue", message.queue)):
+        faults.unless(bool(text), name, "is missing")
+        with faults.within(name):
+            text_from_wire(text)
+    for name, text in (("site", message.site), ("ce", message.ce)):
+        faults.unless("/" not in text, name, f'"{text}" holds a "/"')
+    faults.raise_any()
+    return QueueId(message.site, message.ce, message.queue)
+
+
+def time_to_wire(time: datetime | None) -> Timestamp | None:
+    """Return the message of a time; None (not known) stays None, which message constructors take as unset."""
+    if time is None:
+        return None
+    message = Timestamp()
+    message.FromDatetime(time)
+    return message
+
+
+def time_from_wire(message: Timestamp) -> datetime:
+    """Return an aware time in UTC; whether the field was set at all is asked of the outer message."""
+    try:
+        return message.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise _fault(f"is not a time: {error}") from None
+
+
+def length_from_wire(seconds: float) -> timedelta:
+    """Return a length of time, zero or longer, of a field in seconds."""
+    if not 0 <= seconds <= LONGEST_S:
+        raise _fault(f"{seconds} is not a length of time in seconds (0 to {LONGEST_S:g})")
+    return timedelta(seconds=seconds)
+
+
+def enum_to_wire(kind: WireEnum, name: str) -> Any:
+    """Return the number of a short name such as WAITING; "" is the unspecified one."""
+    return kind.Value(_prefix(kind) + (name or "UNSPECIFIED"))
+
+
+def enum_from_wire(kind: WireEnum, number: int) -> str:
+    """Return the short name of a number, such as WAITING for JOB_STATE_WAITING; unspecified is "".
+
+    A number that this release does not know raises InvalidInputError.
+    """
+    try:
+        return kind.Name(number).removeprefix(_prefix(kind)) if number else ""
+    except ValueError:
+        raise _fault(f"{number} means nothing to this release") from None
+
+
+def _prefix(kind: WireEnum) -> str:
+    return kind.Name(0).removesuffix("UNSPECIFIED")
+
+
+def _fault(why: str) -> InvalidInputError:
+    return InvalidInputError(Violation("", why))

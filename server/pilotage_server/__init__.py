@@ -1,0 +1,1 @@
+"""The server: the queue, the pools and the leases."""

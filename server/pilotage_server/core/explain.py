@@ -1,0 +1,167 @@
+"""Why a job is where it is: what keeps queues from it, what keeps slots from it, who goes first.
+
+Rules
+-----
+Reasons come from those that decide (the ground's evaluator, the slot check, the shares), never from a second
+opinion. Counts are over the queues that the job's VO may use; the others do not exist for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pilotage.eligibility import Eligible, NoAccess, Refusal, Refused, Verdict
+from pilotage.folding import fold
+from pilotage.job_description import Value
+from pilotage.resource_tree import QueueId
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """One parameter, keyword or size that keeps queues from a job.
+
+    `queues` = how many it excludes, `queues_alone` = how many it alone excludes; `example` = one of these in
+    words, with the queue, what it offers, and the level that states it.
+    """
+
+    parameter: str
+    asked: str
+    queues: int
+    queues_alone: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOutlook:
+    """A queue that can run the job, and who is there; `obstacle` "" = nothing known keeps its slots from it."""
+
+    queue: QueueId
+    pilots: int = 0
+    pilots_waiting: int = 0
+    free_slots: int = 0
+    obstacle: str = ""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What one parameter excludes, while the queues are gone through."""
+
+    first: Refusal
+    example: str
+    queues: int = 0
+    alone: int = 0
+    example_is_alone: bool = field(default=False)
+
+
+def eligible(verdicts: Mapping[QueueId, Verdict]) -> tuple[QueueId, ...]:
+    """Return the queues that nothing stands against, in the order of the tree."""
+    return tuple(queue for queue, verdict in verdicts.items() if isinstance(verdict, Eligible))
+
+
+def count_of_vo(verdicts: Mapping[QueueId, Verdict]) -> int:
+    """Return how many of the queues the job's VO may use."""
+    return sum(not isinstance(verdict, NoAccess) for verdict in verdicts.values())
+
+
+def exclusions(verdicts: Mapping[QueueId, Verdict]) -> tuple[Exclusion, ...]:
+    """Return what excludes queues, the most excluding first."""
+    tallies: dict[str, _Tally] = {}
+    for queue, verdict in verdicts.items():
+        if isinstance(verdict, Refused):
+            _count(tallies, queue, verdict.refusals)
+    found = [
+        Exclusion(tally.first.parameter, asked_text(tally.first.asked), tally.queues, tally.alone, tally.example)
+        for tally in tallies.values()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.queues, -each.queues_alone, each.parameter)))
+
+
+def _count(tallies: dict[str, _Tally], queue: QueueId, refusals: Sequence[Refusal]) -> None:
+    by_parameter = {fold(refusal.parameter): refusal for refusal in reversed(refusals)}
+    alone = len(by_parameter) == 1
+    for name, refusal in by_parameter.items():
+        tally = tallies.setdefault(name, _Tally(refusal, f"{queue}: {refusal}"))
+        tally.queues += 1
+        tally.alone += alone
+        if alone and not tally.example_is_alone:  # an example that nothing else muddles is the better one
+            tally.example, tally.example_is_alone = f"{queue}: {refusal}", True
+
+
+def asked_text(asked: Value | None) -> str:
+    """Return what was asked, for people; empty = nothing was."""
+    if asked is None:
+        return ""
+    return ", ".join(str(each) for each in asked) if isinstance(asked, tuple) else str(asked)
+
+
+def slots_obstacle(obstacles_of_slots: Sequence[Sequence[str]]) -> str:
+    """Return what keeps the free slots of a queue from the job; empty = one fits, or none is free."""
+    if not obstacles_of_slots or not all(obstacles_of_slots):
+        return ""
+    counts = Counter(obstacle for obstacles in obstacles_of_slots for obstacle in obstacles)
+    most, count = min(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return most if len(obstacles_of_slots) == 1 else f"{most} ({count} of {len(obstacles_of_slots)} free slots)"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the summary of a waiting job is made of."""
+
+    vo: str
+    queues_total: int
+    queues_of_vo: int
+    exclusions: tuple[Exclusion, ...]
+    outlooks: tuple[QueueOutlook, ...]
+    jobs_ahead: int
+
+
+def waiting_summary(picture: Picture) -> str:
+    """Return in one sentence why a job waits."""
+    if picture.queues_total == 0:
+        return "It waits because no resource tree has been brought in yet, so no queue is known."
+    if picture.queues_of_vo == 0:
+        return f"It waits because VO {picture.vo} may use none of the {picture.queues_total} queues."
+    if not picture.outlooks:
+        return _nowhere(picture)
+    return _somewhere(picture)
+
+
+def _nowhere(picture: Picture) -> str:
+    of_vo = picture.queues_of_vo
+    can = f"It waits because none of the {of_vo} queues that VO {picture.vo} may use can run it"
+    blame = next((each for each in picture.exclusions if each.queues_alone), None)
+    if blame is not None:
+        asked = f" {blame.asked}" if blame.asked else ""
+        return f"{can}: {blame.parameter}{asked} alone excludes {blame.queues_alone} of them."
+    most = " and ".join(f"{each.parameter} ({each.queues})" for each in picture.exclusions[:3])
+    return f"{can}: what excludes most of them is {most}."
+
+
+def _somewhere(picture: Picture) -> str:
+    outlooks = picture.outlooks
+    can = f"{count_text(len(outlooks), 'queue')} can run it"
+    pilots, arriving = sum(each.pilots for each in outlooks), sum(each.pilots_waiting for each in outlooks)
+    if pilots == 0:
+        coming = f", {count_text(arriving, 'pilot')} on the way" if arriving else ""
+        return f"It waits for a pilot: {can}, but no pilot is there{coming}."
+    there = f"{count_text(pilots, 'pilot')} there"
+    free = sum(each.free_slots for each in outlooks)
+    if free == 0:
+        return f"It waits for a free slot: {can}, {there}, and all their slots are busy{_ahead(picture)}."
+    obstacles = [each.obstacle for each in outlooks if each.free_slots and each.obstacle]
+    if obstacles and all(each.obstacle for each in outlooks if each.free_slots):
+        none_fits = f"it fits in none of the {count_text(free, 'free slot')}"
+        return f"It waits for a slot that fits: {can}, {there}, but {none_fits} ({obstacles[0]})."
+    return f"It waits for its turn: {can}, {there}, {count_text(free, 'free slot')}{_ahead(picture)}."
+
+
+def _ahead(picture: Picture) -> str:
+    ahead = picture.jobs_ahead
+    return f", and {count_text(ahead, 'job')} {'goes' if ahead == 1 else 'go'} first" if ahead else ""
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return "1 queue" or "3 queues"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,57 @@
+"""A job as the server keeps it: its present state, its place in its array, its attempt.
+
+Rules
+-----
+A record is a snapshot. What it was before and why is told by its events; it is changed by steps only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.jobs import LEASED, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job.
+
+    `cluster` is the id of the first job of its array, `process` its place in it, from 0. `attempt` counts how
+    often it has been matched, `spent_attempts` those that count towards the limit. `lease` is the length that
+    its owner asked for (None = the server's). `pilot_stamp`, `queue`, `node` and `slot` say where it was last
+    matched, `started` when that attempt's payload started, `ended` when the job became final.
+    """
+
+    id: int
+    template_id: int
+    cluster: int
+    process: int
+    owner: str
+    vo: str
+    group: str
+    name: str
+    state: JobState
+    reason: str
+    priority: int
+    task_queue_id: int
+    pool_id: str
+    attempt: int
+    spent_attempts: int
+    lease: timedelta | None
+    lease_until: datetime | None
+    pilot_stamp: str
+    queue: QueueId | None
+    node: str
+    slot: str
+    exit_code: int | None
+    signal: int | None
+    submitted: datetime
+    started: datetime | None
+    ended: datetime | None
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether an attempt of the job holds a lease."""
+        return self.state in LEASED

@@ -1,0 +1,191 @@
+"""Leases: what a pilot's report of an attempt does to the job, and when a lost attempt was the last.
+
+Rules
+-----
+Nothing lost, nothing twice (DESIGN §8). An attempt has one outcome, recorded once; who reports it again hears
+again that it was recorded. A late report of attempt n is believed, and n adopted again, as long as n+1 has not
+been matched and n was lost by silence, not by anybody's wish. Only lost leases and failed starts are spent;
+evictions and declined jobs are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import LEASED, JobCause, JobState
+from pilotage_server.core.reports import JobReport, Outcome
+
+LOST_BY_SILENCE = frozenset({JobCause.LEASE_LOST.value, JobCause.ATTEMPTS_EXHAUSTED.value})
+"""Outcomes that only say that nothing was heard: a later word of the pilot counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt of a job; `ended` None = it holds its lease; `reported` = its pilot has said how it ended.
+
+    `outcome` is a pilot's outcome or, where the server ended the lease, the cause of that.
+    """
+
+    job_id: int
+    attempt: int
+    pilot_stamp: str
+    queue: QueueId
+    node: str
+    slot: str
+    cpus: int
+    matched: datetime
+    ended: datetime | None = None
+    outcome: str = ""
+    reason: str = ""
+    reported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The report counts: the job makes these steps, in order; none = its state stays and the facts are kept.
+
+    `adopts` = the attempt, given up before, is the job's again first. `spends` = it counts as lost.
+    """
+
+    causes: tuple[JobCause, ...]
+    reason: str = ""
+    adopts: bool = False
+    spends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The report says nothing that is not known; it is confirmed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The report does not count, for this reason; the attempt is no longer the pilot's."""
+
+    reason: str
+
+
+Verdict = Accept | Repeat | Refuse
+
+
+def judge_report(job: JobRecord | None, attempt: AttemptRecord | None, report: JobReport, stamp: str) -> Verdict:
+    """Return what the report of the pilot `stamp` means for the job; None = there is no such job or attempt."""
+    if job is None or attempt is None or attempt.pilot_stamp != stamp:
+        # one answer for all three, so that a pilot learns nothing of jobs that were never its own
+        return Refuse(f"attempt {report.attempt} of job {report.job_id} is not this pilot's")
+    if attempt.ended is None:
+        return _of_live(job, report)
+    if attempt.reported:
+        return _of_answered(attempt, report)
+    return _adopted(report) if is_adoptable(job, attempt) else _of_ended(attempt, report)
+
+
+def is_adoptable(job: JobRecord, attempt: AttemptRecord) -> bool:
+    """Whether the attempt, given up because nothing was heard of it, can still be taken back."""
+    return (
+        job.state is JobState.WAITING
+        and job.attempt == attempt.attempt
+        and attempt.ended is not None
+        and not attempt.reported
+        and attempt.outcome in LOST_BY_SILENCE
+    )
+
+
+def _of_answered(attempt: AttemptRecord, report: JobReport) -> Verdict:
+    if attempt.outcome in LOST_BY_SILENCE:
+        return Refuse(gone_reason(attempt))
+    same = report.outcome in (None, attempt.outcome)
+    return Repeat() if same else Refuse("another outcome was recorded before")
+
+
+def _of_ended(attempt: AttemptRecord, report: JobReport) -> Verdict:
+    if attempt.outcome not in LOST_BY_SILENCE and report.outcome is not None:
+        return Accept((), reason=f"the job was {attempt.outcome} before")
+    return Refuse(gone_reason(attempt))
+
+
+def gone_reason(attempt: AttemptRecord) -> str:
+    """Return why an attempt is no longer its pilot's, in words for people."""
+    why = f"{attempt.outcome}: {attempt.reason}" if attempt.reason else attempt.outcome
+    return f"attempt {attempt.attempt} of job {attempt.job_id} has ended ({why})"
+
+
+def _adopted(report: JobReport) -> Verdict:
+    if report.outcome is Outcome.KILLED:
+        return Accept((), reason="its lease was lost, and the pilot killed it")
+    if report.outcome is None:
+        causes = {JobState.SUSPENDED: (JobCause.SUSPENDED,), JobState.COMPLETING: (JobCause.COMPLETING,)}
+        return Accept(causes.get(report.state, ()), adopts=True)
+    cause, spends = _ENDS[report.outcome] if report.outcome is not Outcome.EXITED else (_exit_cause(report), False)
+    return Accept((cause,), reason=outcome_reason(report), adopts=True, spends=spends)
+
+
+def _of_live(job: JobRecord, report: JobReport) -> Verdict:
+    assert job.state in LEASED, "an attempt that has not ended holds a lease"
+    if report.outcome is None:
+        causes = _PROGRESS.get((job.state, report.state))
+        return Repeat() if causes is None else Accept(causes, reason=report.reason)
+    cause, spends = _ENDS[report.outcome] if report.outcome is not Outcome.EXITED else (_exit_cause(report), False)
+    ran = job.state is JobState.MATCHED and report.started is not None
+    causes = (JobCause.STARTED, cause) if ran else (cause,)
+    return Accept(causes, reason=outcome_reason(report), spends=spends)
+
+
+_PROGRESS: dict[tuple[JobState, JobState], tuple[JobCause, ...]] = {
+    (JobState.MATCHED, JobState.RUNNING): (JobCause.STARTED,),
+    (JobState.MATCHED, JobState.SUSPENDED): (JobCause.STARTED, JobCause.SUSPENDED),
+    (JobState.MATCHED, JobState.COMPLETING): (JobCause.STARTED, JobCause.COMPLETING),
+    (JobState.RUNNING, JobState.SUSPENDED): (JobCause.SUSPENDED,),
+    (JobState.RUNNING, JobState.COMPLETING): (JobCause.COMPLETING,),
+    (JobState.SUSPENDED, JobState.RUNNING): (JobCause.CONTINUED,),
+    (JobState.SUSPENDED, JobState.COMPLETING): (JobCause.COMPLETING,),
+}
+"""The job's state and the pilot's → steps; what is missing is known already, or was said before something later."""
+
+_ENDS: dict[Outcome, tuple[JobCause, bool]] = {
+    Outcome.LIMIT_EXCEEDED: (JobCause.FAILED, False),
+    Outcome.REFUSED_BY_JOB: (JobCause.FAILED, False),
+    Outcome.START_FAILED: (JobCause.START_FAILED, True),
+    Outcome.EVICTED: (JobCause.EVICTED, False),
+    Outcome.DECLINED: (JobCause.DECLINED, False),
+    # a pilot that killed on its own saw its lease run out before the server did
+    Outcome.KILLED: (JobCause.LEASE_LOST, True),
+}
+
+
+def _exit_cause(report: JobReport) -> JobCause:
+    return JobCause.DONE if report.exit_code == 0 and not report.signal else JobCause.FAILED
+
+
+def outcome_reason(report: JobReport) -> str:
+    """Return how the attempt ended, in words for people; empty = it ended well."""
+    if report.outcome is Outcome.EXITED:
+        words = "" if _exit_cause(report) is JobCause.DONE else _exit_text(report)
+    else:
+        words = str(report.outcome)
+    return f"{words}: {report.reason}" if words and report.reason else words or report.reason
+
+
+def _exit_text(report: JobReport) -> str:
+    if report.signal:
+        return f"signal {report.signal}"
+    return "no exit code" if report.exit_code is None else f"exit code {report.exit_code}"
+
+
+def is_last(spent_attempts: int, attempt_limit: int) -> bool:
+    """Whether one more lost attempt exhausts the limit."""
+    return spent_attempts + 1 >= attempt_limit
+
+
+def history(attempts: Iterable[AttemptRecord]) -> str:
+    """Return where the attempts were and how each ended, in words for people."""
+    return "; ".join(
+        f"attempt {attempt.attempt} on {attempt.queue} {attempt.node}".rstrip()
+        + f": {attempt.outcome or 'ended'}"
+        + (f", {attempt.reason}" if attempt.reason else "")
+        for attempt in attempts
+    )

@@ -1,0 +1,149 @@
+"""Pilots as the server knows them: their life, what batch systems say of their glideins, who may get work.
+
+Rules
+-----
+A pilot's own word outweighs silence: one that was given up as lost and is heard again lives again. One that has
+said good-bye, or whose glidein its batch system says is gone, gets no work any more. A state that a batch system
+does not know is never a death.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.reports import SlotState
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.slots import SlotOffer
+
+
+class PilotState(StrEnum):
+    """Where a pilot is in its life."""
+
+    REGISTERED = "REGISTERED"
+    SUBMITTED = "SUBMITTED"
+    RUNNING = "RUNNING"
+    DRAINING = "DRAINING"
+    ENDED = "ENDED"
+    LOST = "LOST"
+
+
+ARRIVING = frozenset({PilotState.REGISTERED, PilotState.SUBMITTED})
+"""On their way: never heard yet."""
+
+ALIVE = frozenset({PilotState.RUNNING, PilotState.DRAINING})
+"""Heard, and not known to have ended."""
+
+OVER = frozenset({PilotState.ENDED, PilotState.LOST})
+"""Given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRecord:
+    """A pilot by its stamp.
+
+    `vos` = the VOs it serves, none = all that its queue admits. `drain_reason` "" = nobody wants it to drain.
+    `ends` = when its glidein ends, None = not known. `jobs_ended` counts the attempts it has brought to an end.
+    """
+
+    stamp: str
+    queue: QueueId
+    vos: tuple[str, ...]
+    state: PilotState
+    reason: str
+    glidein_id: str
+    node: str
+    drain_reason: str
+    drain_evicts: bool
+    jobs_ended: int
+    registered: datetime
+    last_seen: datetime | None
+    ends: datetime | None
+
+    @property
+    def drains(self) -> bool:
+        """Whether somebody wants it to drain."""
+        return bool(self.drain_reason)
+
+
+@dataclass(frozen=True, slots=True)
+class GlideinReport:
+    """What a batch system says of one glidein; `glidein_id` "" = it has none, its submission failed."""
+
+    stamp: str
+    glidein_id: str
+    state: PilotState
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """A slot and where it is.
+
+    `ends` and `cpu_power` are its node's, None and 0 where that is not known; `draining` = its pilot takes no
+    new jobs.
+    """
+
+    slot: SlotState
+    node: str
+    pilot_stamp: str
+    queue: QueueId
+    last_seen: datetime | None
+    ends: datetime | None = None
+    cpu_power: float = 0.0
+    draining: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a job could be given to it now, if it fits in what is free."""
+        return not self.draining and self.slot.state not in _CLOSED and self.slot.free.cpus > 0
+
+    def offer(self, now: datetime) -> SlotOffer:
+        """Return what the slot would ask for, as far as the server knows it."""
+        return SlotOffer(
+            name=self.slot.name,
+            free=self.slot.free,
+            partitionable=self.slot.partitionable,
+            time_left=None if self.ends is None else self.ends - now,
+            cpu_power=self.cpu_power,
+        )
+
+
+_CLOSED = frozenset({"Owner", "Drained", "Preempting"})
+"""Slot states, in HTCondor's words, in which a slot takes no job whatever is free in it."""
+
+
+def state_when_heard(pilot: PilotRecord, *, draining: bool) -> PilotState:
+    """Return the state of a pilot that has just been heard; `draining` = it says that it takes no new jobs."""
+    if pilot.state is PilotState.ENDED:
+        return PilotState.ENDED
+    return PilotState.DRAINING if draining or pilot.drains else PilotState.RUNNING
+
+
+def state_by_batch_system(pilot: PilotRecord, report: GlideinReport) -> PilotState:
+    """Return the state of a pilot after a word of its batch system; only an end changes one that was heard."""
+    if pilot.state is PilotState.ENDED or report.state is PilotState.ENDED:
+        return PilotState.ENDED
+    if pilot.state is PilotState.REGISTERED and report.state in {PilotState.SUBMITTED, PilotState.RUNNING}:
+        return PilotState.SUBMITTED
+    return pilot.state
+
+
+def why_no_work(pilot: PilotRecord | None, *, queue_known: bool) -> str:
+    """Return why a pilot gets no work and must drain; empty = it may have some."""
+    if pilot is None:
+        return "the server does not know this pilot"
+    if pilot.state is PilotState.ENDED:
+        return f"the pilot has ended ({pilot.reason})" if pilot.reason else "the pilot has ended"
+    if not queue_known:
+        return f"the queue {pilot.queue} is no longer in the resource tree"
+    return pilot.drain_reason
+
+
+def is_silent(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
+    """Whether a pilot has not been heard for so long that it counts as lost."""
+    if pilot.state in ALIVE:
+        return pilot.last_seen is not None and now - pilot.last_seen > rules.pilot_silence
+    return pilot.state in ARRIVING and now - pilot.registered > rules.pilot_arrival

@@ -1,0 +1,180 @@
+"""Whether a job description makes sense by itself: the faults that no queue and no time can heal.
+
+Rules
+-----
+Every fault is named with its field; nothing is corrected here. Bounds come from `JobLimits`. Whether a place
+can run the job is not asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+
+from pilotage.arguments import split_arguments
+from pilotage.errors import Violation
+from pilotage.folding import fold
+from pilotage.job_description import InputFile, JobDescription
+from pilotage_server.core.job_files import fault_of_name, is_checksum
+from pilotage_server.core.job_limits import JobLimits
+
+_NULL_DEVICE = "/dev/null"
+_LARGEST_COUNT = 2**31 - 1
+_LARGEST_SIZE_MIB = 2**53
+_LONGEST_TIME = timedelta(days=36_500)
+_LONGEST_NAME = 1000
+
+
+def faults_of(description: JobDescription, limits: JobLimits, stored: Mapping[str, int]) -> tuple[Violation, ...]:
+    """Return every fault of the description; `stored` maps the checksums that the owner uploaded to sizes."""
+    found: list[Violation] = []
+    for check in _CHECKS:
+        found += check(description, limits)
+    found += _input_faults(description.input_files, stored)
+    return tuple(found)
+
+
+def _texts(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
+    texts = {
+        "executable": description.executable,
+        "arguments": description.arguments,
+        "name": description.name,
+        **{f"environment.{name}": value for name, value in description.environment.items()},
+    }
+    for where, value in texts.items():
+        if "\0" in value:
+            yield Violation(where, "has a zero character")
+        if len(value) > (_LONGEST_NAME if where == "name" else limits.max_text):
+            yield Violation(where, f"is too long ({len(value)} characters)")
+
+
+def _executable(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    executable = description.executable
+    if not executable.strip():
+        yield Violation("executable", "a job needs an executable")
+    elif not executable.startswith("/") and "\0" not in executable and (why := fault_of_name(executable)):
+        yield Violation("executable", why)
+
+
+def _arguments(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    try:
+        split_arguments(description.arguments)
+    except ValueError as error:
+        yield Violation("arguments", f"cannot be taken apart: {error}")
+
+
+def _environment(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    for name in description.environment:
+        if not name or "=" in name or "\0" in name:
+            yield Violation(f"environment.{name}", "is no name of an environment variable")
+
+
+def _folder_names(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
+    for where in ("stdin", "stdout", "stderr"):
+        name = getattr(description, where)
+        if name is not None and name != _NULL_DEVICE and (why := fault_of_name(name)):
+            yield Violation(where, why)
+    for index, pattern in enumerate(description.output_files):
+        # A folder is a fair thing to bring back, so its closing slash is no fault.
+        if why := fault_of_name(pattern.rstrip("/") or pattern):
+            yield Violation(f"output_files[{index}]", why)
+    for where in ("input_files", "output_files"):
+        if len(getattr(description, where)) > limits.max_files:
+            yield Violation(where, f"are more than {limits.max_files}")
+
+
+def _sizes(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    bounds = {
+        "request_cpus": (1, _LARGEST_COUNT),
+        "request_gpus": (0, _LARGEST_COUNT),
+        "request_memory_mib": (0, _LARGEST_SIZE_MIB),
+        "request_disk_mib": (0, _LARGEST_SIZE_MIB),
+        "priority": (-_LARGEST_COUNT, _LARGEST_COUNT),
+    }
+    for where, (least, most) in bounds.items():
+        amount = getattr(description, where)
+        if amount is not None and not least <= amount <= most:
+            yield Violation(where, f"{amount} is not between {least} and {most}")
+
+
+def _times(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
+    bounds = {
+        "cpu_time": (timedelta(0), _LONGEST_TIME),
+        "wall_time": (timedelta(seconds=1), _LONGEST_TIME),
+        "lease": (limits.shortest_lease, limits.longest_lease),
+    }
+    for where, (least, most) in bounds.items():
+        time = getattr(description, where)
+        if time is not None and not least <= time <= most:
+            between = f"{least.total_seconds():.0f} and {most.total_seconds():.0f} seconds"
+            yield Violation(f"{where}_s", f"{time.total_seconds():g} is not between {between}")
+
+
+def _count(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
+    count = description.count
+    if count is not None and not 1 <= count <= limits.max_jobs_per_call:
+        yield Violation("count", f"{count} is not between 1 and {limits.max_jobs_per_call}")
+
+
+def _expressions(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
+    for where in ("requirements_expression", "rank"):
+        expression = getattr(description, where)
+        if expression is not None and len(expression.encode()) > limits.max_expression:
+            yield Violation(where, f"is longer than {limits.max_expression} bytes")
+
+
+def _attributes(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
+    for name, value in description.attributes.items():
+        where = f"attributes.{name}"
+        if not name or not name.isprintable() or len(name) > _LONGEST_NAME:
+            yield Violation(where, "is no name of an attribute")
+        if isinstance(value, str) and len(value) > limits.max_text:
+            yield Violation(where, f"is too long ({len(value)} characters)")
+
+
+def _places(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    for where in ("sites", "banned_sites", "platforms"):
+        for index, name in enumerate(getattr(description, where)):
+            if not name.strip():
+                yield Violation(f"{where}[{index}]", "is empty")
+    asked = {fold(site) for site in description.sites} - {"any"}
+    if asked and asked <= {fold(site) for site in description.banned_sites}:
+        yield Violation("sites", "every site that the job asks for is also one of its banned sites")
+
+
+Check = Callable[[JobDescription, JobLimits], Iterator[Violation]]
+
+_CHECKS: tuple[Check, ...] = (
+    _texts,
+    _executable,
+    _arguments,
+    _environment,
+    _folder_names,
+    _sizes,
+    _times,
+    _count,
+    _expressions,
+    _attributes,
+    _places,
+)
+
+
+def _input_faults(files: tuple[InputFile, ...], stored: Mapping[str, int]) -> Iterator[Violation]:
+    names = Counter(file.name for file in files)
+    for index, file in enumerate(files):
+        where = f"input_files[{index}]"
+        if why := fault_of_name(file.name):
+            yield Violation(f"{where}.name", why)
+        if names[file.name] > 1:
+            yield Violation(f"{where}.name", f"{file.name} is there {names[file.name]} times")
+        if why := _fault_of_content(file.checksum, stored):
+            yield Violation(f"{where}.checksum", why)
+
+
+def _fault_of_content(checksum: str | None, stored: Mapping[str, int]) -> str:
+    if checksum is None:
+        return "says nothing: upload the file and name its SHA-256"
+    if not is_checksum(checksum):
+        return f"{checksum!r} is no SHA-256 in 64 lower-case hex digits"
+    return "" if checksum in stored else "names a content that the owner has not uploaded"

@@ -1,0 +1,67 @@
+"""Slots that ask for work, and whether a job fits in one.
+
+Rules
+-----
+Here are the checks that only a slot can answer: sizes against what is free, CPU time against the CPU work left,
+wall time against the time left, and what the pilot declined. What a job does not say asks nothing.
+
+CPU time is the normalised CPU seconds of all cores of a job together, so the work left is the time left, less a
+margin, times the power of a core, times the job's cores (DIRAC's CPUTime is wall time left times power for its
+one core; a job that asks for several shares its work among them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.task_queues import TaskQueue
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOffer:
+    """A slot that asks for work.
+
+    `time_left` = how long a job may still run there, None = no end known. `cpu_power` = normalised CPU seconds
+    that one core does in a second, 0 = not known, taken as 1. `max_jobs` = at most so many in one answer, 0 = as
+    many as fit. `declined_task_queues` = ids of what the pilot declined for the slot as it is now.
+    """
+
+    name: str
+    free: Amounts
+    partitionable: bool = False
+    time_left: timedelta | None = None
+    cpu_power: float = 1.0
+    max_jobs: int = 0
+    declined_task_queues: frozenset[int] = frozenset()
+
+    def given_to(self, asked: Amounts) -> Amounts:
+        """Return what a job that asks so much gets: its part of a partitionable slot, all of any other."""
+        return asked if self.partitionable else self.free
+
+
+def obstacles(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> Iterator[str]:
+    """Yield, in words for people, all that keeps the jobs of a task queue out of a slot; nothing = they fit."""
+    asked = task_queue.traits.amounts
+    for name, wanted, free in asked.exceeding(slot.free):
+        yield f"{name}: {free} free, {wanted} asked"
+    if task_queue.id in slot.declined_task_queues:
+        yield "its pilot has declined these jobs"
+    if slot.time_left is not None:
+        time_left_s = max(0.0, (slot.time_left - end_margin).total_seconds())
+        yield from _too_long(task_queue, time_left_s, (slot.cpu_power or 1.0) * max(1, asked.cpus))
+
+
+def _too_long(task_queue: TaskQueue, time_left_s: float, power: float) -> Iterator[str]:
+    wall_time_s, cpu_time_s = task_queue.traits.wall_time_s, task_queue.needs.cpu_time_s
+    if wall_time_s is not None and wall_time_s > time_left_s:
+        yield f"wall time: {time_left_s:.0f} s left, {wall_time_s:.0f} s asked"
+    if cpu_time_s is not None and cpu_time_s > time_left_s * power:
+        yield f"CPU time: {time_left_s * power:.0f} s of work left, {cpu_time_s:.0f} s asked"
+
+
+def fits(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> bool:
+    """Whether the jobs of the task queue fit in the slot."""
+    return next(obstacles(task_queue, slot, end_margin), None) is None

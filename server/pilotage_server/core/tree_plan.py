@@ -1,0 +1,189 @@
+"""All that a new version of the tree changes, worked out before anything is changed.
+
+Rules
+-----
+A pool that asks for nothing redeclared keeps its id and gets a new mapping. One that does is taken apart by what
+its jobs mean now: it stays for those that mean the same, makes room for pools of those that do not, and stays
+without a mapping for those that mean nothing any more. One without live jobs goes when it means something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pilotage.job_description import Value
+from pilotage_server.core.pool_mappings import PoolMapping, PoolMappings
+from pilotage_server.core.pools import Pool, mapping_of, new_pool
+from pilotage_server.core.reach import Reach
+from pilotage_server.core.task_queues import TaskQueue, with_pool
+from pilotage_server.core.tree_changes import (
+    Holding,
+    PoolChange,
+    Reread,
+    Side,
+    Stranded,
+    TreeEffect,
+    Wait,
+    asks_for,
+    pool_change,
+    read_again,
+    redeclared,
+    runnable_and_stuck,
+)
+from pilotage_server.core.tree_in_force import TreeInForce
+from pilotage_server.core.waiting import Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What there is before the change: the tree, all pools with their mappings, and what waits."""
+
+    tree: TreeInForce
+    pools: tuple[Pool, ...]
+    mappings: PoolMappings
+    waiting: tuple[Waiting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlan:
+    """What is to be done: pools that stay, go, or are new, the mappings of those there are then, and the jobs.
+
+    `reread` are those of `kept` that may be known by another section now.
+    """
+
+    tree: TreeInForce
+    kept: tuple[Pool, ...]
+    reread: tuple[Pool, ...]
+    gone: tuple[Pool, ...]
+    new: tuple[Pool, ...]
+    mappings: tuple[PoolMapping, ...]
+    moves: tuple[Reread, ...]
+    stranded: tuple[Stranded, ...]
+    effect: TreeEffect
+
+
+def touched_pools(pools: Iterable[Pool], before: TreeInForce, after: TreeInForce) -> frozenset[str]:
+    """Return the ids of the pools that ask for something that `after` declares otherwise than `before`."""
+    names = redeclared(before.declarations, after.declarations)
+    return frozenset(pool.id for pool in pools if asks_for(pool.section, names))
+
+
+def plan_tree(
+    present: Present, holdings: Sequence[Holding], after: TreeInForce, warnings: Sequence[str], now: datetime
+) -> TreePlan:
+    """Return what the tree `after` changes; `holdings` are the live jobs of the pools that it touches."""
+    read = [read_again(holding, after.declarations) for holding in holdings]
+    rereads = tuple(outcome for outcome in read if isinstance(outcome, Reread))
+    stranded = tuple(outcome for outcome in read if isinstance(outcome, Stranded))
+    touched = touched_pools(present.pools, present.tree, after)
+    kept = _kept(present.pools, touched, (*_as_typed(present.pools, touched, after), *rereads), stranded)
+    new = _new(present.pools, rereads, now)
+    mappings = tuple(mapping_of(pool, after, now) for pool in (*kept, *new))
+    remaining = {pool.id for pool in kept}
+    moves = tuple(reread for reread in rereads if reread.moves)
+    return TreePlan(
+        tree=after,
+        kept=kept,
+        reread=tuple(pool for pool in kept if pool.id in touched),
+        gone=tuple(pool for pool in present.pools if pool.id not in remaining),
+        new=new,
+        mappings=mappings,
+        moves=moves,
+        stranded=stranded,
+        effect=_effect(present, PoolMappings(mappings), after, (*rereads, *stranded), warnings),
+    )
+
+
+def _as_typed(pools: Iterable[Pool], touched: Collection[str], after: TreeInForce) -> tuple[Reread, ...]:
+    """Return what the pools themselves mean now, those left out that mean nothing or something else."""
+    own = (Holding(pool.id, 0, 0, pool.vo, pool.section, 0) for pool in pools if pool.id in touched)
+    read = (read_again(holding, after.declarations) for holding in own)
+    return tuple(outcome for outcome in read if isinstance(outcome, Reread) and not outcome.moves)
+
+
+def _kept(
+    pools: Iterable[Pool], touched: Collection[str], rereads: Iterable[Reread], stranded: Iterable[Stranded]
+) -> tuple[Pool, ...]:
+    # A pool is known by the section of jobs that are in it: first by that of those that have a meaning.
+    sections: dict[str, Mapping[str, Value]] = {}
+    for reread in rereads:
+        sections.setdefault(reread.pool_id, reread.holding.section)
+    for lost in stranded:
+        sections.setdefault(lost.holding.pool_id, lost.holding.section)
+    return tuple(
+        replace(pool, section=sections[pool.id]) if pool.id in touched else pool
+        for pool in pools
+        if pool.id not in touched or pool.id in sections
+    )
+
+
+def _new(pools: Iterable[Pool], rereads: Iterable[Reread], now: datetime) -> tuple[Pool, ...]:
+    known = {pool.id for pool in pools}
+    new = {reread.pool_id: reread.requirements for reread in rereads if reread.pool_id not in known}
+    return tuple(new_pool(requirements, now) for requirements in new.values())
+
+
+def _effect(
+    present: Present,
+    mappings: PoolMappings,
+    after: TreeInForce,
+    outcomes: Sequence[Reread | Stranded],
+    warnings: Sequence[str],
+) -> TreeEffect:
+    before_side = Side(present.tree, present.mappings, Reach(present.tree, present.mappings))
+    after_side = Side(after, mappings, Reach(after, mappings))
+    waits = _waits(present.waiting, outcomes)
+    runnable, stuck = runnable_and_stuck(waits, before_side, after_side)
+    return TreeEffect(
+        version=after.version,
+        warnings=(*warnings, *_strandings(outcomes)),
+        changes=_changes(present, mappings, outcomes),
+        jobs_runnable=runnable,
+        jobs_stuck=stuck,
+        pools_rekeyed=len({each.holding.pool_id for each in outcomes if isinstance(each, Reread) and each.moves}),
+    )
+
+
+def _waits(waiting: Iterable[Waiting], outcomes: Iterable[Reread | Stranded]) -> tuple[Wait, ...]:
+    read: dict[int, list[Reread | Stranded]] = {}
+    for outcome in outcomes:
+        read.setdefault(outcome.holding.task_queue_id, []).append(outcome)
+    waits: list[Wait] = []
+    for wait in waiting:
+        queue = wait.task_queue
+        parts = read.get(queue.id)
+        if parts is None:
+            waits.append(Wait(wait.count, queue, queue))
+        else:
+            waits += (Wait(part.holding.waiting, queue, _moved(queue, part)) for part in parts)
+    return tuple(waits)
+
+
+def _moved(queue: TaskQueue, outcome: Reread | Stranded) -> TaskQueue | None:
+    if isinstance(outcome, Stranded):
+        return None
+    return TaskQueue(queue.id, with_pool(queue.traits, outcome.pool_id))
+
+
+def _changes(present: Present, mappings: PoolMappings, outcomes: Iterable[Reread | Stranded]) -> tuple[PoolChange, ...]:
+    """Return what the pools gain and lose; one that goes has what the pools of its jobs have."""
+    heirs: dict[str, set[str]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Reread):
+            heirs.setdefault(outcome.holding.pool_id, set()).add(outcome.pool_id)
+    changes: list[PoolChange | None] = []
+    for pool in present.pools:
+        pools = {pool.id} if mappings.get(pool.id) else heirs.get(pool.id, set())
+        queues = frozenset(queue for each in pools for queue in mappings.queues(each))
+        changes.append(pool_change(pool.id, present.mappings.queues(pool.id), queues))
+    return tuple(change for change in changes if change is not None)
+
+
+def _strandings(outcomes: Iterable[Reread | Stranded]) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Stranded):
+            counts[outcome.why] = counts.get(outcome.why, 0) + outcome.holding.waiting
+    return tuple(f"waiting jobs that are held: {count}, since {why}" for why, count in counts.items())

@@ -1,0 +1,118 @@
+"""What a server does by itself, again and again: ended leases, retention, its own sign of life."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from pilotage.telemetry import cause_bound
+from pilotage_server.operations.catch_up import catch_up
+from pilotage_server.operations.expire_leases import expire_leases, note_alive
+from pilotage_server.operations.load_world import refresh_world
+from pilotage_server.operations.retention import (
+    PREFIXES,
+    remove_finished,
+    remove_old_requests,
+    remove_old_uploads,
+    sweep_files,
+)
+from pilotage_server.rpc.deadlines import within
+from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.settings import Settings
+from pilotage_server.storage.file_store import FileStore
+
+log = structlog.get_logger()
+
+CATCH_UP_EVERY_S = 3.0
+"""How often a server looks at what others on the same database did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """One thing to be done every so many seconds."""
+
+    name: str
+    every_s: float
+    run_once: Callable[[], Awaitable[None]]
+
+
+class LeaseDuties:
+    """Gives back the jobs of leases that ended, and notes that a server lives."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def note_alive(self) -> None:
+        """Note that the server lives."""
+        gap = await self._transactions.write(note_alive)
+        if gap:
+            log.warning("leases extended", why="no server was there", gap_s=gap.total_seconds())
+
+    async def expire(self) -> None:
+        """Give back the jobs whose leases have ended."""
+        more = True
+        while more:
+            expired = await self._transactions.write(expire_leases)
+            if expired.jobs or expired.pilots:
+                log.info("leases expired", jobs=len(expired.jobs), lost_pilots=len(expired.pilots))
+            more = expired.more
+
+    async def catch_up(self) -> None:
+        """Take in what other servers on the same database did."""
+        await self._transactions.read(catch_up)
+        await self._transactions.read(refresh_world)
+
+
+class RetentionDuty:
+    """Removes what is past its time, in small batches, and sweeps the files portion by portion."""
+
+    def __init__(self, transactions: Transactions, store: FileStore) -> None:
+        self._transactions = transactions
+        self._store = store
+        self._portions: Iterator[str] = itertools.cycle(PREFIXES)
+
+    async def run_once(self) -> None:
+        """Remove all that is past its time, and sweep one portion of the files."""
+        for remove in (remove_finished, remove_old_uploads, remove_old_requests):
+            while removed := await self._transactions.write(remove):
+                log.info("old things removed", kind=remove.__name__, removed=removed)
+        portion = next(self._portions)
+        await self._transactions.read(lambda unit, world: sweep_files(unit, world, self._store, portion))
+
+
+def duties_of(settings: Settings, transactions: Transactions, store: FileStore) -> tuple[Duty, ...]:
+    """Return what a server with these settings does by itself."""
+    leases, retention = LeaseDuties(transactions), RetentionDuty(transactions, store)
+    shared = [] if transactions.database.is_sqlite else [Duty("catch up", CATCH_UP_EVERY_S, leases.catch_up)]
+    return (
+        Duty("sign of life", settings.alive_every_s, leases.note_alive),
+        Duty("lease expiry", settings.expire_every_s, leases.expire),
+        Duty("retention", settings.retention_every_s, retention.run_once),
+        *shared,
+    )
+
+
+async def keep_doing(duty: Duty, stopping: asyncio.Event) -> None:
+    """Do a duty until the server stops; a round that fails is logged and counted, and the next one comes."""
+    failures = 0
+    while not stopping.is_set():
+        failures = 0 if await _succeeds(duty, failures) else failures + 1
+        await within(duty.every_s, stopping)
+
+
+async def _succeeds(duty: Duty, failures_before: int) -> bool:
+    with cause_bound(None):
+        try:
+            await duty.run_once()
+        except Exception as error:  # the outermost round of a loop
+            failures = failures_before + 1
+            if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th … tell enough of a lasting trouble
+                log.error("duty failed", duty=duty.name, failures=failures, why=str(error), exc_info=error)
+            return False
+    if failures_before:
+        log.info("duty works again", duty=duty.name, failures=failures_before)
+    return True

@@ -1,0 +1,1 @@
+"""Use cases: one operation is one transaction, load, decide, store."""

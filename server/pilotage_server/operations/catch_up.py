@@ -1,0 +1,33 @@
+"""What other servers on the same database have done to the tree, the pools and the bans."""
+
+from __future__ import annotations
+
+from pilotage_server.operations.bans import load_bans
+from pilotage_server.operations.pools import stored_mappings_of
+from pilotage_server.operations.tree_loading import load_tree_in_force, take_tree
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.pools import load_pools
+from pilotage_server.storage.trees import version_in_force
+
+
+def catch_up(unit: Unit, world: World) -> None:
+    """Make the memory agree with the database; of the mappings only those are read that have changed."""
+    with world.lock:
+        tree, bans = world.tree, world.bans
+        known = {mapping.pool_id: mapping for mapping in world.mappings.all()}
+    if version_in_force(unit.session) != tree.version:
+        tree = load_tree_in_force(unit)
+    mappings = stored_mappings_of(unit, world, load_pools(unit.session))
+    stored_bans = load_bans(unit)
+    with world.lock:
+        # What this server itself has changed since the database was asked stays.
+        same_bans = stored_bans == bans or world.bans is not bans
+        same_reach = tree is world.tree and same_bans and all(known.get(each.pool_id) == each for each in mappings)
+        take_tree(world, tree)
+        world.mappings.put(mappings)
+        world.mappings.remove(known[pool_id] for pool_id in known.keys() - {each.pool_id for each in mappings})
+        if world.bans is bans:
+            world.bans = stored_bans
+    if not same_reach:
+        world.reach_changed()

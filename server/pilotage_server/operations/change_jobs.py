@@ -1,0 +1,84 @@
+"""Remove, hold, release and reschedule jobs; each job gets its own result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pilotage.errors import InvalidRequirementsError
+from pilotage.job_description import JobDescription
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_changes import CAUSES, JobChange, may_see, refusal_of
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.optimizers import expression_hold
+from pilotage_server.operations.job_steps import Move, steps
+from pilotage_server.operations.placing import Placer
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.templates import load_descriptions
+
+_TO_WAITING = frozenset({JobChange.RELEASE, JobChange.RESCHEDULE})
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """What became of one job; `state` None = there is none such; `refusal` "" = the change was made."""
+
+    job_id: int
+    state: JobState | None
+    refusal: str = ""
+
+
+def change_jobs(
+    unit: Unit, world: World, identity: Identity, job_ids: Sequence[int], change: JobChange, reason: str
+) -> tuple[ChangeResult, ...]:
+    """Make the change wherever it can be made, and return one result for each id, in the order asked."""
+    loaded = load_jobs(unit.session, job_ids).values()
+    jobs = {job.id: job for job in loaded if may_see(identity, job.owner, job.vo)}
+    descriptions: Mapping[int, JobDescription] = {}
+    if change in _TO_WAITING:
+        descriptions = load_descriptions(unit.session, (job.template_id for job in jobs.values()))
+    placer = Placer(unit, world)
+    why = reason or f"{CAUSES[change]} by {identity.owner}"
+    refusals: dict[int, str] = {}
+    moves: list[Move] = []
+    for job in jobs.values():
+        decided = _decide(placer, job, change, descriptions.get(job.template_id))
+        if isinstance(decided, str):
+            refusals[job.id] = decided
+        else:
+            moves.append(Move(job, CAUSES[change], why, decided))
+    moved = steps(unit, world, moves, actor=identity.owner)
+    states = {record.id: record.state for record in moved if record is not None}
+    return tuple(_result(job_id, jobs.get(job_id), states, refusals) for job_id in job_ids)
+
+
+def _decide(
+    placer: Placer, job: JobRecord, change: JobChange, description: JobDescription | None
+) -> Mapping[str, Any] | str:
+    """Return what changes in the record beside the state, or why the change is refused.
+
+    `description` None = the job is not going to wait, so it needs no place.
+    """
+    refusal = refusal_of(job, change, expression_hold(description) if description else "")
+    if refusal or description is None:
+        return refusal or {}
+    try:
+        placement = placer.place(job.owner, job.vo, job.group, description)
+    except InvalidRequirementsError as error:
+        # The tree in force may declare a parameter otherwise than the one that the job was accepted under.
+        return f"job {job.id} stays {job.state}: {error}"
+    return {"task_queue_id": placement.task_queue_id, "pool_id": placement.pool_id}
+
+
+def _result(
+    job_id: int, job: JobRecord | None, states: Mapping[int, JobState], refusals: Mapping[int, str]
+) -> ChangeResult:
+    if job is None:
+        return ChangeResult(job_id, None, f"there is no job {job_id}")
+    if job_id in states:
+        return ChangeResult(job_id, states[job_id])
+    return ChangeResult(job_id, job.state, refusals.get(job_id, "somebody else was changing the job; ask again"))

@@ -1,0 +1,53 @@
+"""GetDemand: what a site director needs to know to send the right number of pilots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilotage.bans import active_bans
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.demand import Demand, IdleSlots, QueueSupply, demands, idle_slots, without_banned
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.pilots import PilotCounts, count_pilots
+from pilotage_server.storage.slots import load_slots
+
+
+@dataclass(frozen=True, slots=True)
+class DemandAnswer:
+    """The demand, each job counted once, and what there is at each of the queues, in the order asked."""
+
+    demands: tuple[Demand, ...]
+    supplies: tuple[QueueSupply, ...]
+
+
+def get_demand(unit: Unit, world: World, queues: Sequence[QueueId]) -> DemandAnswer:
+    """Return the waiting work that the queues could take now, and their supplies."""
+    banned = frozenset(queue for queue in queues if active_bans(world.bans, queue, unit.now))
+    with world.lock:
+        waiting = world.waiting.waiting()
+    open_queues = without_banned(queues, banned)
+    counts = count_pilots(unit.session)
+    idle = idle_slots(load_slots(unit.session))
+    return DemandAnswer(
+        demands(waiting, open_queues, world.reach),
+        tuple(
+            _supply(world, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), banned=queue in banned)
+            for queue in queues
+        ),
+    )
+
+
+def _supply(
+    world: World, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], *, banned: bool
+) -> QueueSupply:
+    effective = world.tree.effective(queue, None)
+    return QueueSupply(
+        known=effective is not None,
+        banned=banned,
+        pilots_waiting=pilots.arriving,
+        pilots_running=pilots.alive,
+        idle=idle,
+        parameters=effective.parameters() if effective is not None else {},
+    )

@@ -1,0 +1,84 @@
+"""Edit a waiting or held job: a description of its own, a new place to wait; the rest of its array stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pilotage.errors import InvalidJobError, StateConflictError, Violation
+from pilotage.job_description import JobDescription
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import TRANSITIONS, JobCause, JobState
+from pilotage_server.core.optimizers import Candidate
+from pilotage_server.operations.job_steps import step
+from pilotage_server.operations.query_jobs import visible_job
+from pilotage_server.operations.submit import candidate_warnings, optimized
+from pilotage_server.operations.task_queueing import place
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.files import Holder
+from pilotage_server.storage.jobs import load_job
+from pilotage_server.storage.leftovers import delete_unused_templates
+from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """The job as it is now, and what its owner should know."""
+
+    job: JobRecord
+    warnings: tuple[str, ...]
+
+
+def edit_job(unit: Unit, world: World, identity: Identity, job_id: int, description: JobDescription) -> Edited:
+    """Give one job a new description. A waiting job that may no longer wait is held, with the reason.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such job that the caller may see.
+    StateConflictError
+        The job neither waits nor is held.
+    InvalidJobError
+        With every fault; the paths begin with `description`.
+    """
+    job = visible_job(unit, identity, job_id)
+    if (job.state, JobCause.EDITED) not in TRANSITIONS:
+        raise StateConflictError(f"job {job_id} is {job.state}; only a job that waits or is held can be edited")
+    candidate = _optimized(unit, world, job, description)
+    edited = _give(unit, world, job, candidate, identity.owner)
+    if candidate.hold_reason and edited.state is JobState.WAITING:
+        step(unit, world, edited, JobCause.HELD, reason=candidate.hold_reason, actor=identity.owner)
+    delete_unused_templates(unit.session, [job.template_id])
+    return Edited(load_job(unit.session, job_id), tuple(candidate_warnings(candidate, world)))
+
+
+def _optimized(unit: Unit, world: World, job: JobRecord, description: JobDescription) -> Candidate:
+    before = load_description(unit.session, job.template_id)
+    if description.count not in {None, 1, before.count}:
+        why = f"{description.count}: a job is edited alone, leave its count as it was"
+        raise InvalidJobError(Violation("description.count", why))
+    # Files that the job brought count as its owner's, whoever edits it.
+    holder = Holder(job.vo, job.owner)
+    (candidate,) = optimized(unit, world, holder, [replace(description, count=None)], "description.")
+    return candidate
+
+
+def _give(unit: Unit, world: World, job: JobRecord, candidate: Candidate, actor: str) -> JobRecord:
+    description = candidate.description
+    (template_id,) = insert_templates(unit.session, [NewTemplate(job.owner, job.vo, job.group, description)])
+    placement = place(unit, world, job.owner, job.vo, job.group, description)
+    return step(
+        unit,
+        world,
+        job,
+        JobCause.EDITED,
+        reason=candidate.hold_reason or (job.reason if job.state is JobState.HELD else ""),
+        actor=actor,
+        template_id=template_id,
+        name=description.name,
+        priority=description.priority,
+        lease=description.lease,
+        task_queue_id=placement.task_queue_id,
+        pool_id=placement.pool_id,
+    )

@@ -1,0 +1,203 @@
+"""`why JOB`: what excludes queues from a job, who is at those that are left, and who goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pilotage.bans import active_bans
+from pilotage.eligibility import Refusal, Refused, Verdict
+from pilotage.errors import InvalidRequirementsError, Violation
+from pilotage.folding import fold, folded_set
+from pilotage.job_description import JobDescription, Value
+from pilotage.job_fit import full_verdict
+from pilotage.requirements import read_requirements
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.explain import (
+    Exclusion,
+    Picture,
+    QueueOutlook,
+    count_of_vo,
+    count_text,
+    eligible,
+    exclusions,
+    slots_obstacle,
+    waiting_summary,
+)
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.job_summary import summary
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.limits import LimitRound
+from pilotage_server.core.pilots import ARRIVING, PilotRecord, SlotInfo
+from pilotage_server.core.slots import obstacles
+from pilotage_server.core.task_queues import Account, TaskQueue, traits_of
+from pilotage_server.core.waiting import Head
+from pilotage_server.operations.query_jobs import get_jobs
+from pilotage_server.operations.running_counts import running_counts
+from pilotage_server.operations.world import World
+from pilotage_server.storage import pilots as stored_pilots
+from pilotage_server.storage import task_queues
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.slots import load_slots
+from pilotage_server.storage.templates import load_description
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a job is where it is.
+
+    `exclusions` are over the `queues_of_vo` queues that the job's VO may use. `jobs_ahead` would go before it on
+    a slot that fits both, and `order` says why. `pool_mapped` None = it has no pool.
+    """
+
+    job: JobRecord
+    summary: str
+    queues_total: int
+    queues_of_vo: int
+    exclusions: tuple[Exclusion, ...]
+    eligible_queues: tuple[QueueOutlook, ...]
+    jobs_ahead: int
+    order: str
+    pool_mapped: datetime | None
+    tree_version: int
+    requirements: Mapping[str, Value]
+
+
+def explain_job(unit: Unit, world: World, identity: Identity, job_id: int) -> Explanation:
+    """Return why a job is where it is; raises NotFoundError for one that the caller cannot see."""
+    (job,) = get_jobs(unit, identity, [job_id])
+    description = load_description(unit.session, job.template_id)
+    task_queue = _task_queue(world, job, description)
+    verdicts = _verdicts(unit, world, job, description, task_queue)
+    outlooks = _outlooks(unit, world, task_queue, eligible(verdicts))
+    waits = job.state is JobState.WAITING
+    ahead, order = _order(unit, world, job, task_queue, outlooks) if waits else (0, "")
+    picture = Picture(job.vo, len(verdicts), count_of_vo(verdicts), exclusions(verdicts), outlooks, ahead)
+    mapping = world.mappings.get(job.pool_id)
+    return Explanation(
+        job=job,
+        summary=waiting_summary(picture) if waits else summary(job),
+        queues_total=picture.queues_total,
+        queues_of_vo=picture.queues_of_vo,
+        exclusions=picture.exclusions,
+        eligible_queues=outlooks,
+        jobs_ahead=ahead,
+        order=order,
+        pool_mapped=mapping.mapped if mapping is not None else None,
+        tree_version=world.tree.version,
+        requirements=description.requirements or {},
+    )
+
+
+def _task_queue(world: World, job: JobRecord, description: JobDescription) -> TaskQueue:
+    account = Account(job.vo, job.group, job.owner)
+    traits = traits_of(account, job.pool_id, description, world.rules.key_attributes())
+    return TaskQueue(job.task_queue_id, traits)
+
+
+def _verdicts(
+    unit: Unit, world: World, job: JobRecord, description: JobDescription, task_queue: TaskQueue
+) -> dict[QueueId, Verdict]:
+    """Return what stands against the job on every queue, in the order of the tree."""
+    section = description.requirements
+    view = world.tree.as_seen_by(job.vo)
+    try:
+        requirements = read_requirements(section, job.vo, world.tree.declarations) if section else None
+    except InvalidRequirementsError as error:
+        # A tree that came later has left them without a meaning; then no queue satisfies them.
+        return dict.fromkeys(view, Refused(tuple(_meaningless(violation) for violation in error.violations)))
+    return {
+        queue: full_verdict(
+            requirements,
+            task_queue.needs,
+            effective,
+            active_bans(world.bans, queue, unit.now),
+            unit.now,
+        )
+        for queue, effective in view.items()
+    }
+
+
+def _meaningless(violation: Violation) -> Refusal:
+    """Return the refusal that a requirement without a meaning gets from every queue."""
+    return Refusal(violation.where, None, None, (), violation.why)
+
+
+def _outlooks(unit: Unit, world: World, task_queue: TaskQueue, queues: Sequence[QueueId]) -> tuple[QueueOutlook, ...]:
+    """Return who is at each of the queues, as far as he serves the job's VO, the best outlook first."""
+    serving = {
+        pilot.stamp: pilot
+        for pilot in stored_pilots.list_pilots(unit.session, None, ended=False)
+        if not pilot.vos or fold(task_queue.account.vo) in folded_set(pilot.vos)
+    }
+    pilots: dict[QueueId, list[PilotRecord]] = {queue: [] for queue in queues}
+    for pilot in serving.values():
+        pilots.get(pilot.queue, []).append(pilot)
+    slots: dict[QueueId, list[SlotInfo]] = {queue: [] for queue in queues}
+    for info in load_slots(unit.session) if serving else ():
+        if info.pilot_stamp in serving and info.is_open:
+            slots.get(info.queue, []).append(info)
+    outlooks = [_outlook(unit, world, task_queue, pilots[queue], (queue, slots[queue])) for queue in queues]
+    return tuple(sorted(outlooks, key=lambda each: (-each.free_slots, -each.pilots, -each.pilots_waiting)))
+
+
+def _outlook(
+    unit: Unit,
+    world: World,
+    task_queue: TaskQueue,
+    pilots: Sequence[PilotRecord],
+    at: tuple[QueueId, Sequence[SlotInfo]],
+) -> QueueOutlook:
+    queue, free = at
+    arriving = sum(pilot.state in ARRIVING for pilot in pilots)
+    return QueueOutlook(
+        queue=queue,
+        pilots=len(pilots) - arriving,
+        pilots_waiting=arriving,
+        free_slots=len(free),
+        obstacle=_obstacle(unit, world, task_queue, queue, free),
+    )
+
+
+def _obstacle(unit: Unit, world: World, task_queue: TaskQueue, queue: QueueId, free: Sequence[SlotInfo]) -> str:
+    if not world.reach.can_go(task_queue, queue):
+        return "the pool's mapping, which is older than the tree, does not have this queue yet"
+    reached = LimitRound(running_counts(unit, world, queue)).reached(task_queue.traits)
+    if reached is not None:
+        return f"the limit is reached: {reached}"
+    margin = world.rules.end_margin
+    return slots_obstacle([tuple(obstacles(task_queue, info.offer(unit.now), margin)) for info in free])
+
+
+def _order(
+    unit: Unit, world: World, job: JobRecord, task_queue: TaskQueue, outlooks: Sequence[QueueOutlook]
+) -> tuple[int, str]:
+    """Return how many jobs go before this one on a slot that fits both, and why."""
+    account, shares = task_queue.account, world.shares.round(unit.now)
+    with world.lock:
+        rivals = [
+            (shares.share(each.task_queue.account), each)
+            for each in world.waiting.waiting()
+            if any(world.reach.can_go(each.task_queue, outlook.queue) for outlook in outlooks)
+        ]
+        mine, used_s = shares.share(account), world.shares.use(account, unit.now).core_s
+    before = [each for share, each in rivals if share < mine]
+    equal = [each.task_queue.id for share, each in rivals if share == mine]
+    first = task_queues.count_before(unit.session, equal, Head(job.priority, job.id))
+    accounts = len({each.task_queue.account for each in before})
+    return sum(each.count for each in before) + first, _order_text(account, used_s, accounts, first)
+
+
+def _order_text(account: Account, used_s: float, accounts_before: int, first: int) -> str:
+    owner = f"{account.owner} of group {account.group} in VO {account.vo}"
+    used = f"{owner} has used {used_s / 3600:.2f} core hours of late"
+    if accounts_before == 0:
+        others = "no account with work for the same queues had less of its fair share"
+    else:
+        goes = "goes" if accounts_before == 1 else "go"
+        rivals = count_text(accounts_before, "other account")
+        others = f"{rivals} with work for the same queues had less of a fair share and {goes} first"
+    own = f"; of equal rank, {count_text(first, 'job')} with higher priority or an earlier submission" if first else ""
+    return f"{used}; {others}{own}."

@@ -1,0 +1,110 @@
+"""The one way to move jobs: decided by the table of steps, stored by compare-and-set, told as events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pilotage.errors import StateConflictError
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.job_steps import stepped
+from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.operations.event_outbox import tell
+from pilotage_server.operations.lease_ends import LeaseEnd, leases_ended
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.jobs import changed_columns, compare_and_set
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A step that a job is to take; `changes` are fields of its record that change with it."""
+
+    job: JobRecord
+    cause: JobCause
+    reason: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def step(
+    unit: Unit, world: World, job: JobRecord, cause: JobCause, *, reason: str, actor: str, **changes: Any
+) -> JobRecord:
+    """Move one job and return its record after the step.
+
+    Raises
+    ------
+    IllegalTransitionError
+        The job's state has no such step.
+    StateConflictError
+        Somebody else has moved the job since it was loaded.
+    """
+    (moved,) = steps(unit, world, [Move(job, cause, reason, changes)], actor=actor)
+    if moved is None:
+        raise StateConflictError(f"job {job.id} is no longer {job.state} in attempt {job.attempt}")
+    return moved
+
+
+def steps(unit: Unit, world: World, moves: Sequence[Move], *, actor: str) -> tuple[JobRecord | None, ...]:
+    """Move jobs, each at most once, and return their records after it; None = somebody else has moved that one.
+
+    Raises
+    ------
+    IllegalTransitionError
+        Some job's state has no such step; then no job has moved.
+    """
+    after = [_after(unit, move) for move in moves]
+    moved = _store(unit, moves, after)
+    leases_ended(unit, world, _lease_ends(moves, after, moved))
+    for move, record in zip(moves, after, strict=True):
+        if record.id in moved:
+            _tell_queues(unit, world, move.job, record)
+            tell(unit, world, _event(unit, move, record, actor))
+    return tuple(record if record.id in moved else None for record in after)
+
+
+def _after(unit: Unit, move: Move) -> JobRecord:
+    # PostgreSQL keeps no zero characters, and a reason may come from a payload's last words.
+    reason = move.reason.replace("\0", "")
+    return stepped(move.job, move.cause, reason=reason, now=unit.now, **move.changes)
+
+
+def _store(unit: Unit, moves: Sequence[Move], after: Sequence[JobRecord]) -> set[int]:
+    """Store the records, those that change alike in one statement; return the ids of the jobs that moved."""
+    alike: dict[tuple[object, ...], tuple[dict[str, Any], list[JobRecord]]] = {}
+    for move, record in zip(moves, after, strict=True):
+        values = {"state": record.state.value, **changed_columns(move.job, record)}
+        key = (move.job.state, move.job.attempt, *sorted(values.items()))
+        alike.setdefault(key, (values, []))[1].append(move.job)
+    return {job_id for values, jobs in alike.values() for job_id in compare_and_set(unit.session, jobs, values)}
+
+
+def _lease_ends(moves: Sequence[Move], after: Sequence[JobRecord], moved: set[int]) -> list[LeaseEnd]:
+    return [
+        LeaseEnd(move.job, move.cause, record.reason)
+        for move, record in zip(moves, after, strict=True)
+        if record.id in moved and move.job.is_leased and not record.is_leased
+    ]
+
+
+def _tell_queues(unit: Unit, world: World, before: JobRecord, after: JobRecord) -> None:
+    if before.state is JobState.WAITING:
+        unit.after_commit(partial(world.dequeued, before.task_queue_id, before.id))
+    if after.state is JobState.WAITING:
+        unit.after_commit(partial(world.enqueued, after.task_queue_id, after.id, after.priority))
+
+
+def _event(unit: Unit, move: Move, after: JobRecord, actor: str) -> JobEvent:
+    return JobEvent(
+        position=0,
+        job_id=after.id,
+        time=unit.now,
+        from_state=move.job.state,
+        to_state=after.state,
+        cause=move.cause,
+        reason=after.reason,
+        attempt=after.attempt,
+        actor=actor,
+    )

@@ -1,0 +1,85 @@
+"""What the end of a lease means beside the job's own step: its attempt, the use it is charged for, its pilot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from pilotage_server.core.fair_share import accrued
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.leases import AttemptRecord
+from pilotage_server.core.task_queues import Account
+from pilotage_server.operations.usage_tab import charge
+from pilotage_server.operations.world import World
+from pilotage_server.storage import attempts
+from pilotage_server.storage.engine import Unit
+
+_BY_WISH = frozenset({JobCause.REMOVED, JobCause.HELD, JobCause.RESCHEDULED})
+"""Causes by which somebody takes a job from a pilot that may be running it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEnd:
+    """A job, as it was before, that gives up its lease, and why."""
+
+    job: JobRecord
+    cause: JobCause
+    reason: str
+
+    @property
+    def key(self) -> attempts.AttemptKey:
+        """Job id and attempt."""
+        return (self.job.id, self.job.attempt)
+
+    @property
+    def account(self) -> Account:
+        """Whom the attempt is charged to."""
+        return account_of(self.job)
+
+
+def account_of(job: JobRecord) -> Account:
+    """Return whom a job's use is charged to."""
+    return Account(job.vo, job.group, job.owner)
+
+
+def leases_ended(unit: Unit, world: World, ends: Sequence[LeaseEnd]) -> None:
+    """End the attempts of jobs that leave their leases, charge their use, and call the pilots that must stop."""
+    records = attempts.load_attempts(unit.session, [end.key for end in ends])
+    still_open = [end for end in ends if end.key in records and records[end.key].ended is None]
+    for cause, reason in {(end.cause, end.reason) for end in still_open}:
+        alike = [end for end in still_open if (end.cause, end.reason) == (cause, reason)]
+        _end_attempts(unit, alike, records, cause, reason)
+    _charge(unit, world, still_open, records)
+    for stamp in sorted({end.job.pilot_stamp for end in still_open if end.cause in _BY_WISH}):
+        unit.after_commit(partial(world.call_pilot, stamp))
+
+
+def _end_attempts(
+    unit: Unit,
+    ends: Sequence[LeaseEnd],
+    records: dict[attempts.AttemptKey, AttemptRecord],
+    cause: JobCause,
+    reason: str,
+) -> None:
+    """End attempts; one of which its pilot has said how it ended keeps that word."""
+    told = [end.key for end in ends if records[end.key].reported]
+    untold = [end.key for end in ends if not records[end.key].reported]
+    attempts.change(unit.session, told, {"ended": unit.now})
+    attempts.change(unit.session, untold, {"ended": unit.now, "outcome": cause.value, "reason": reason})
+
+
+def _charge(
+    unit: Unit, world: World, ends: Sequence[LeaseEnd], records: dict[attempts.AttemptKey, AttemptRecord]
+) -> None:
+    half_life = world.rules.sharing.half_life
+    for end in ends:
+        attempt = records[end.key]
+        charge(unit, world, end.account, accrued(attempt.cpus, _elapsed_s(attempt, unit.now), half_life))
+        unit.after_commit(partial(world.run_ended, end.account, attempt.cpus, unit.now))
+
+
+def _elapsed_s(attempt: AttemptRecord, now: datetime) -> float:
+    return max(0.0, (now - attempt.matched).total_seconds())

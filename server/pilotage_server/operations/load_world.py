@@ -1,0 +1,80 @@
+"""A server's memory, made from the database at its start, and made to agree with it again later."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+
+from pilotage_server.core.fair_share import Use, accrued
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.task_queues import Account
+from pilotage_server.core.waiting import Head
+from pilotage_server.operations.catch_up import catch_up
+from pilotage_server.operations.tree_loading import load_tree_in_force
+from pilotage_server.operations.world import World
+from pilotage_server.storage import attempts, task_queues, usage
+from pilotage_server.storage.bans import load_bans
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.mappings import load_mappings
+
+
+def load_world(unit: Unit, rules: Rules) -> World:
+    """Return what a server holds in memory, as the database has it now."""
+    world = World(
+        rules=rules,
+        tree=load_tree_in_force(unit),
+        mappings=load_mappings(unit.session),
+        bans=tuple(record.ban for record in load_bans(unit.session, unit.now)),
+    )
+    refresh_world(unit, world)
+    return world
+
+
+def refresh_world(unit: Unit, world: World) -> None:
+    """Take in what there is, waits and runs as the database has it now, for other servers change that too."""
+    catch_up(unit, world)
+    known = task_queues.load_live_task_queues(unit.session)
+    counts = task_queues.count_waiting(unit.session)
+    heads = task_queues.read_heads(unit.session, counts)
+    uses = _uses(unit, world.rules)
+    with world.lock:
+        for task_queue in known:
+            world.waiting.take_in(task_queue)
+        world.waiting.replace_counts({each: (count, heads.get(each)) for each, count in counts.items()})
+        world.shares.load(uses.items())
+
+
+def freshen_waiting(unit: Unit, world: World) -> None:
+    """Read what the memory knows that it does not know of the waiting jobs; to be done before anything is written."""
+    with world.lock:
+        unknown, headless = world.waiting.unknown(), world.waiting.headless()
+    if not unknown and not headless:
+        return
+    found = task_queues.load_task_queues(unit.session, unknown)
+    counts = task_queues.count_waiting(unit.session, unknown) if unknown else {}
+    heads = task_queues.read_heads(unit.session, unknown | headless)
+    with world.lock:
+        for task_queue in found:
+            world.waiting.take_in(task_queue, counts.get(task_queue.id, 0))
+        for task_queue_id in headless | counts.keys():
+            _renew(world, task_queue_id, heads.get(task_queue_id))
+
+
+def _renew(world: World, task_queue_id: int, head: Head | None) -> None:
+    if head is not None:
+        world.waiting.renew_head(task_queue_id, head)
+
+
+def _uses(unit: Unit, rules: Rules) -> dict[Account, Use]:
+    """Return what every account has used: what has ended, as stored, and what runs, as it has accrued."""
+    half_life = rules.sharing.half_life
+    past = {account: use.up_to(unit.now, half_life) for account, use in usage.load_uses(unit.session).items()}
+    running: dict[Account, list[tuple[int, datetime]]] = defaultdict(list)
+    for account, cpus, matched in attempts.load_running(unit.session):
+        running[account].append((cpus, matched))
+    uses = dict(past)
+    for account, runs in running.items():
+        before = past.get(account, Use(0.0, unit.now))
+        core_s = sum(accrued(cpus, max(0.0, (unit.now - matched).total_seconds()), half_life) for cpus, matched in runs)
+        uses[account] = Use(before.core_s + core_s, unit.now, sum(cpus for cpus, _ in runs))
+    return uses

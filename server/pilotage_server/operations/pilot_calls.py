@@ -1,0 +1,91 @@
+"""What every call of a pilot begins with: whose call it is, that it was heard, and what the server wants of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pilotage.errors import PermissionDeniedError
+from pilotage_server.core.identity import Identity, PilotCredential
+from pilotage_server.core.leases import AttemptRecord, gone_reason, is_adoptable
+from pilotage_server.core.pilots import PilotRecord, state_when_heard, why_no_work
+from pilotage_server.core.reports import HeldLease
+from pilotage_server.operations.world import World
+from pilotage_server.storage.attempts import load_unreported
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.pilots import change_pilots, load_pilots
+
+_HEARD_LATELY = timedelta(seconds=5)
+"""A pilot that was heard so lately is not noted as heard again, so that busy pilots cost no extra writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Stop one attempt; the pilot reports it as killed."""
+
+    job_id: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPilot:
+    """Take no new jobs and end; `evict` = do not even let what runs come to its end."""
+
+    reason: str
+    evict: bool
+
+
+Command = Kill | DrainPilot
+
+
+def credential_of(identity: Identity) -> PilotCredential:
+    """Return what the caller's token says of its pilot; raises PermissionDeniedError where it is no pilot's."""
+    if identity.pilot is None:
+        raise PermissionDeniedError("only a pilot, with a credential for its queue, may do this")
+    return identity.pilot
+
+
+def heard(unit: Unit, credential: PilotCredential, *, draining: bool = False) -> PilotRecord | None:
+    """Take note that a pilot lives, and return it as it was before; None = nobody has registered it."""
+    pilot = load_pilots(unit.session, [credential.stamp]).get(credential.stamp)
+    if pilot is None:
+        return None
+    values: dict[str, Any] = {}
+    state = state_when_heard(pilot, draining=draining)
+    if state is not pilot.state:
+        values |= {"state": state.value, "reason": "", "ended": None}
+    if values or pilot.last_seen is None or unit.now - pilot.last_seen >= _HEARD_LATELY:
+        change_pilots(unit.session, [pilot.stamp], {**values, "last_seen": unit.now})
+    return pilot
+
+
+def no_work_reason(world: World, credential: PilotCredential, pilot: PilotRecord | None) -> str:
+    """Return why the pilot gets no work and must drain; empty = it may have some."""
+    return why_no_work(pilot, queue_known=world.tree.knows(credential.queue))
+
+
+def commands_for(
+    unit: Unit, world: World, credential: PilotCredential, pilot: PilotRecord | None, held: frozenset[HeldLease]
+) -> tuple[Command, ...]:
+    """Return what the pilot is to do; of the attempts in `held` it hears otherwise."""
+    kills = [
+        Kill(attempt.job_id, attempt.attempt, gone_reason(attempt))
+        for attempt in taken_away(unit, world, credential.stamp)
+        if HeldLease(attempt.job_id, attempt.attempt) not in held
+    ]
+    reason = no_work_reason(world, credential, pilot)
+    drain = [DrainPilot(reason, pilot.drain_evicts if pilot is not None else False)] if reason else []
+    return (*kills, *drain)
+
+
+def taken_away(unit: Unit, world: World, stamp: str) -> tuple[AttemptRecord, ...]:
+    """Return the attempts that were taken from a pilot lately, for good, and that it has not answered for."""
+    since = unit.now - world.rules.pilot_silence
+    ended = [each for each in load_unreported(unit.session, stamp) if each.ended is not None and each.ended >= since]
+    jobs = load_jobs(unit.session, [attempt.job_id for attempt in ended])
+    return tuple(
+        attempt for attempt in ended if attempt.job_id not in jobs or not is_adoptable(jobs[attempt.job_id], attempt)
+    )

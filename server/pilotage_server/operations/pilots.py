@@ -1,0 +1,132 @@
+"""Pilots: registered for a queue, followed by what their batch system says, listed, drained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.identity import Identity, PilotCredential
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.pilots import (
+    ALIVE,
+    OVER,
+    GlideinReport,
+    PilotRecord,
+    PilotState,
+    state_by_batch_system,
+)
+from pilotage_server.operations.lost_attempts import Loss, lose
+from pilotage_server.operations.report_state import end_pilot
+from pilotage_server.operations.world import World
+from pilotage_server.storage import pilots as stored
+from pilotage_server.storage.attempts import count_live, load_unreported
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.jobs import load_jobs
+
+MOST_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PilotInfo:
+    """A pilot and how many jobs it holds."""
+
+    pilot: PilotRecord
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewPilots:
+    """What is asked for: so many pilots of a queue, for these VOs (none = all that the queue admits)."""
+
+    queue: QueueId
+    count: int
+    vos: tuple[str, ...] = ()
+
+
+def register_pilots(
+    unit: Unit, world: World, identity: Identity, wanted: NewPilots, new_stamp: Callable[[], str]
+) -> tuple[PilotCredential, ...]:
+    """Make new pilots of a queue, and return what their tokens are to say.
+
+    Raises
+    ------
+    NotFoundError
+        The tree does not have the queue.
+    InvalidInputError
+        The count is not between 1 and 1,000.
+    """
+    if not 1 <= wanted.count <= MOST_AT_ONCE:
+        raise InvalidInputError(Violation("count", f"is {wanted.count}; 1 to {MOST_AT_ONCE} pilots are made at once"))
+    if not world.tree.knows(wanted.queue):
+        raise NotFoundError("queue", str(wanted.queue))
+    vos = tuple(sorted(set(wanted.vos)))
+    new = [stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner) for _ in range(wanted.count)]
+    stored.insert_pilots(unit.session, new, unit.now)
+    return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in new)
+
+
+def report_glideins(unit: Unit, world: World, identity: Identity, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
+    """Record what a batch system says of glideins, and return the stamps that nobody knows.
+
+    A glidein that is gone ends the leases of its pilot at once; a pilot that has said good-bye itself stays as it
+    was. Each report is worth one look at the pilot as it is then.
+    """
+    unknown: list[str] = []
+    for report in reports:
+        pilot = stored.load_pilots(unit.session, [report.stamp]).get(report.stamp)
+        if pilot is None:
+            unknown.append(report.stamp)
+        else:
+            _take_report(unit, world, identity, pilot, report)
+    return tuple(unknown)
+
+
+def _take_report(unit: Unit, world: World, identity: Identity, pilot: PilotRecord, report: GlideinReport) -> None:
+    state = state_by_batch_system(pilot, report)
+    if report.glidein_id and report.glidein_id != pilot.glidein_id:
+        stored.change_pilots(unit.session, [pilot.stamp], {"glidein_id": report.glidein_id})
+    if state is pilot.state:
+        return
+    if state is PilotState.ENDED:
+        reason = report.reason or "its glidein is gone"
+        _lose_all(unit, world, pilot, reason, actor=identity.owner)
+        end_pilot(unit, [pilot.stamp], reason)
+    else:
+        stored.change_pilots(unit.session, [pilot.stamp], {"state": state.value, "reason": report.reason})
+
+
+def _lose_all(unit: Unit, world: World, pilot: PilotRecord, reason: str, *, actor: str) -> None:
+    live = [attempt for attempt in load_unreported(unit.session, pilot.stamp) if attempt.ended is None]
+    jobs = load_jobs(unit.session, [attempt.job_id for attempt in live])
+    why = f"the glidein of pilot {pilot.stamp} is gone: {reason}"
+    lose(unit, world, [Loss(jobs[attempt.job_id], JobCause.LEASE_LOST, why) for attempt in live], actor=actor)
+
+
+def list_pilots(unit: Unit, queue: QueueId | None = None, *, ended: bool = False) -> tuple[PilotInfo, ...]:
+    """Return the pilots of a queue (None = of all), the newest first; those that are over only where `ended`."""
+    found = stored.list_pilots(unit.session, queue, ended=ended)
+    jobs = count_live(unit.session)
+    return tuple(PilotInfo(pilot, jobs.get(pilot.stamp, 0)) for pilot in found)
+
+
+def drain_pilots(unit: Unit, world: World, stamps: Sequence[str], reason: str, *, evict: bool) -> tuple[str, ...]:
+    """Let pilots end, once their jobs have or at once, and return the stamps that are not known or have ended.
+
+    Raises
+    ------
+    InvalidInputError
+        No reason is given.
+    """
+    if not reason.strip():
+        raise InvalidInputError(Violation("reason", "say why, for those who will ask"))
+    known = stored.load_pilots(unit.session, stamps)
+    live = [stamp for stamp in dict.fromkeys(stamps) if stamp in known and known[stamp].state not in OVER]
+    stored.change_pilots(unit.session, live, {"drain_reason": reason, "drain_evicts": evict})
+    heard = [stamp for stamp in live if known[stamp].state in ALIVE]
+    stored.change_pilots(unit.session, heard, {"state": PilotState.DRAINING.value})
+    for stamp in heard:
+        unit.after_commit(partial(world.call_pilot, stamp))
+    return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in live)

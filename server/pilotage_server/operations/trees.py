@@ -1,0 +1,115 @@
+"""New versions of the resource tree: tried, or taken with all that follows from them in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.pool_mappings import PoolMappings
+from pilotage_server.core.task_queues import TaskQueue, with_pool
+from pilotage_server.core.tree_changes import Reread, TreeEffect
+from pilotage_server.core.tree_in_force import TreeInForce
+from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree, touched_pools
+from pilotage_server.core.waiting import Waiting
+from pilotage_server.operations.job_steps import Move, steps
+from pilotage_server.operations.pools import remove_pools, stored_mappings_of
+from pilotage_server.operations.tree_loading import NewTree, load_tree_in_force, take_tree
+from pilotage_server.operations.world import World
+from pilotage_server.storage import holdings as stored_holdings
+from pilotage_server.storage import pools as stored_pools
+from pilotage_server.storage import task_queues as stored_task_queues
+from pilotage_server.storage import trees as stored
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.holdings import Destination
+from pilotage_server.storage.mappings import replace_mappings
+
+
+def get_tree(unit: Unit) -> stored.TreeText:
+    """Return the tree in force as it was given; version 0 when none was yet."""
+    return stored.load_tree_text(unit.session)
+
+
+def try_tree(unit: Unit, world: World, new: NewTree) -> TreeEffect:
+    """Return what the tree would change; nothing changes."""
+    return _plan(unit, world, new, stored.version_in_force(unit.session)).effect
+
+
+def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree) -> TreeEffect:
+    """Put a tree in force and return what it changes.
+
+    All pools are mapped anew and, where a parameter is declared otherwise, their jobs come to the pools of what
+    they now mean. Jobs that hold a lease keep it. A job that waits and whose requirements no longer have a
+    meaning is held with the reason.
+    """
+    version = stored.lock_tree(unit.session)
+    plan = _plan(unit, world, new, version)
+    text = stored.TreeText(plan.tree.version, new.text, new.format, unit.now, identity.owner)
+    stored.insert_tree(unit.session, text)
+    _hold_stranded(unit, world, plan)
+    _store_pools(unit, world, plan)
+    unit.after_commit(lambda: _take(world, plan))
+    return plan.effect
+
+
+def _plan(unit: Unit, world: World, new: NewTree, version: int) -> TreePlan:
+    before = world.tree if world.tree.version == version else load_tree_in_force(unit)
+    after = TreeInForce(version + 1, new.tree)
+    pools = stored_pools.load_pools(unit.session)
+    with world.lock:
+        waiting = world.waiting.waiting()
+    present = Present(before, pools, PoolMappings(stored_mappings_of(unit, world, pools)), waiting)
+    holdings = stored_holdings.load_holdings(unit.session, touched_pools(pools, before, after))
+    return plan_tree(present, holdings, after, new.warnings, unit.now)
+
+
+def _hold_stranded(unit: Unit, world: World, plan: TreePlan) -> None:
+    moves: list[Move] = []
+    for stranded in plan.stranded:
+        reason = f"its requirements have no meaning in tree version {plan.tree.version}: {stranded.why}"
+        jobs = stored_holdings.load_waiting_jobs(unit.session, stranded.holding)
+        moves += (Move(job, JobCause.HELD, reason) for job in jobs)
+    steps(unit, world, moves, actor="server")
+
+
+def _store_pools(unit: Unit, world: World, plan: TreePlan) -> None:
+    before = {mapping.pool_id: mapping.queues for mapping in stored_mappings_of(unit, world, plan.kept)}
+    for pool in plan.new:
+        stored_pools.insert_pool(unit.session, pool)
+    stored_pools.set_sections(unit.session, plan.reread)
+    replace_mappings(unit.session, plan.mappings, before)
+    _move_jobs(unit, world, plan.moves)
+    remove_pools(unit, world, plan.gone)
+
+
+def _move_jobs(unit: Unit, world: World, moves: Sequence[Reread]) -> None:
+    if not moves:
+        return
+    session = unit.session
+    left = {move.holding.task_queue_id for move in moves}
+    traits = {queue.id: queue.traits for queue in stored_task_queues.load_task_queues(session, left)}
+    joined: dict[int, TaskQueue] = {}
+    for move in moves:
+        moved = with_pool(traits[move.holding.task_queue_id], move.pool_id)
+        queue = stored_task_queues.find_or_insert(session, moved, unit.now)
+        joined[queue.id] = queue
+        stored_holdings.move_holding(session, move.holding, Destination(move.pool_id, queue.id))
+    affected = {**{id_: TaskQueue(id_, traits[id_]) for id_ in left}, **joined}
+    counts = stored_task_queues.count_waiting(session, affected.keys())
+    heads = stored_task_queues.read_heads(session, counts)
+    waiting = [Waiting(queue, counts.get(queue.id, 0), heads.get(queue.id)) for queue in affected.values()]
+    unit.after_commit(lambda: _count_anew(world, waiting))
+
+
+def _count_anew(world: World, waiting: Iterable[Waiting]) -> None:
+    with world.lock:
+        for wait in waiting:
+            world.waiting.forget([wait.task_queue.id])
+            world.waiting.take_in(wait.task_queue, wait.count, wait.head)
+
+
+def _take(world: World, plan: TreePlan) -> None:
+    with world.lock:
+        take_tree(world, plan.tree)
+        world.mappings.put(plan.mappings)
+    world.reach_changed()

@@ -1,0 +1,102 @@
+"""What one server process holds in memory beside the database, and who hears when it changes.
+
+All of it can be rebuilt from the database (`load_world`); nothing here is the truth about a job. It is changed
+after commits only, under `lock`, by whichever writer thread has committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pilotage.bans import Ban
+from pilotage_server.core.fair_share import FairShare
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.pool_mappings import PoolMappings
+from pilotage_server.core.reach import Reach
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.task_queues import Account, TaskQueue
+from pilotage_server.core.tree_in_force import NO_TREE, TreeInForce
+from pilotage_server.core.waiting import Head, WaitingIndex
+
+
+@dataclass(eq=False)
+class World:
+    """One server's memory.
+
+    The observers are called in the writer thread after the commit and must not block: `on_enqueued` with a task
+    queue and how many jobs have come to it, `on_commands` with the stamp of a pilot that has something to stop,
+    `on_reach_changed` when any waiting job may now fit any queue, `event_listeners` with events in feed order.
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    tree: TreeInForce = NO_TREE
+    mappings: PoolMappings = field(default_factory=PoolMappings)
+    bans: tuple[Ban, ...] = ()
+    waiting: WaitingIndex = field(default_factory=WaitingIndex)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    on_enqueued: list[Callable[[TaskQueue, int], None]] = field(default_factory=list)
+    on_commands: list[Callable[[str], None]] = field(default_factory=list)
+    on_reach_changed: list[Callable[[], None]] = field(default_factory=list)
+    event_listeners: list[Callable[[Sequence[JobEvent]], None]] = field(default_factory=list)
+    shares: FairShare = field(init=False)
+    _reach: Reach | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.shares = FairShare(self.rules.sharing)
+
+    @property
+    def reach(self) -> Reach:
+        """The predicate on task queues and batch queues, over the tree and the mappings in force."""
+        with self.lock:
+            if self._reach is None or not self._reach.is_over(self.tree, self.mappings):
+                self._reach = Reach(self.tree, self.mappings)
+            return self._reach
+
+    def enqueued(self, task_queue_id: int, job_id: int, priority: int, count: int = 1) -> None:
+        """Take note that jobs wait: this one, and for an array those that follow it."""
+        with self.lock:
+            self.waiting.enqueued(task_queue_id, Head(priority, job_id), count)
+            task_queue = self.waiting.task_queue(task_queue_id)
+        if task_queue is None:
+            self.reach_changed()
+            return
+        for observer in self.on_enqueued:
+            observer(task_queue, count)
+
+    def dequeued(self, task_queue_id: int, job_id: int) -> None:
+        """Take note that a job waits no more."""
+        with self.lock:
+            self.waiting.dequeued(task_queue_id, job_id)
+
+    def renew_head(self, task_queue_id: int, head: Head | None) -> None:
+        """Take note of the first job of a task queue, as the database says."""
+        with self.lock:
+            self.waiting.renew_head(task_queue_id, head)
+
+    def run_started(self, account: Account, cpus: int, now: datetime) -> None:
+        """Charge the account for cores from now on."""
+        with self.lock:
+            self.shares.started(account, cpus, now)
+
+    def run_ended(self, account: Account, cpus: int, now: datetime) -> None:
+        """Charge the account for these cores no longer."""
+        with self.lock:
+            self.shares.ended(account, cpus, now)
+
+    def reach_changed(self) -> None:
+        """Tell that any waiting job may now fit any queue."""
+        for observer in self.on_reach_changed:
+            observer()
+
+    def call_pilot(self, stamp: str) -> None:
+        """Tell that a pilot has something to stop."""
+        for observer in self.on_commands:
+            observer(stamp)
+
+    def tell_events(self, events: Sequence[JobEvent]) -> None:
+        """Tell what happened to jobs."""
+        for listener in self.event_listeners:
+            listener(events)

@@ -1,0 +1,158 @@
+"""The life of a server process: from an empty data folder to serving, and back to rest."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import structlog
+
+from pilotage import clock
+from pilotage.channel import split_address
+from pilotage.errors import WorldError
+from pilotage_server.duties import duties_of, keep_doing
+from pilotage_server.operations.expire_leases import note_alive
+from pilotage_server.operations.load_world import load_world
+from pilotage_server.operations.world import World
+from pilotage_server.rpc.server import Ground, Limits, RpcServer
+from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier, load_or_make_key
+from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.settings import Settings
+from pilotage_server.storage.engine import Database, closing
+from pilotage_server.storage.file_store import open_store
+from pilotage_server.storage.schema import upgrade
+
+log = structlog.get_logger()
+
+
+def run_server(
+    settings: Settings, ready_file: Path | None = None, prepare: Callable[[TokenIssuer], None] | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT; `prepare` is called before, when the key is there.
+
+    Raises WorldError, with one clear sentence, where the data folder, the database, the key or the address
+    cannot be used.
+    """
+    with _clear_failures(settings), _locked_folder(settings.data):
+        _forget(ready_file)
+        issuer = TokenIssuer(load_or_make_key(settings.key_file))
+        if prepare is not None:
+            prepare(issuer)
+        with closing(Database(settings.database_url, clock.now)) as database:
+            upgrade(database)
+            world = database.read(lambda unit: load_world(unit, settings.rules()))
+            database.write(lambda unit: note_alive(unit, world))
+            try:
+                asyncio.run(_serve(settings, database, world, issuer, ready_file))
+            finally:
+                _forget(ready_file)
+
+
+def _forget(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+
+
+async def _serve(
+    settings: Settings, database: Database, world: World, issuer: TokenIssuer, ready_file: Path | None
+) -> None:
+    stopping = _stop_on_signals()
+    transactions = Transactions(database, world)
+    store = open_store(settings.files_url, settings.max_file_mib * 1024 * 1024)
+    ground = Ground(transactions, store, issuer, TokenVerifier([issuer.trusted()]), clock.now, clock.boot_time_s)
+    limits = Limits(
+        settings.long_poll_s,
+        timedelta(seconds=settings.pilot_token_s),
+        timedelta(seconds=settings.longest_token_s),
+    )
+    server = RpcServer(ground, limits, reflects=settings.reflection)
+    address = await _start(server, settings)
+    log.info("server started", address=address, database=database.url.render_as_string(), tree=world.tree.version)
+    if ready_file is not None:
+        write_atomically(ready_file, json.dumps({"address": address}) + "\n")
+    async with asyncio.TaskGroup() as tasks:
+        for duty in duties_of(settings, transactions, store):
+            tasks.create_task(keep_doing(duty, stopping))
+        await stopping.wait()
+        log.info("server stops", grace_s=settings.stop_grace_s)
+        await server.stop(settings.stop_grace_s)
+    log.info("server stopped")
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+async def _start(server: RpcServer, settings: Settings) -> str:
+    host, port = split_address(settings.listen)
+    _check_free(host, port)
+    credentials = None
+    if settings.tls_key is not None and settings.tls_cert is not None:
+        pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
+        credentials = grpc.ssl_server_credentials([pair])
+    try:
+        taken = await server.start(settings.listen, credentials)
+    except RuntimeError as error:
+        raise WorldError(f"cannot listen at {settings.listen}: {error}", transient=False) from error
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{taken}"
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise WorldError where the address cannot be had; gRPC itself would say so in many lines."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            message = f"cannot listen at {host}:{port}: {error.strerror or error}"
+            raise WorldError(message, transient=False) from error
+
+
+@contextmanager
+def _clear_failures(settings: Settings) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        what = error.filename or settings.data
+        raise WorldError(f"{what} cannot be used: {error.strerror or error}", transient=False) from error
+
+
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Keep the data folder for this process alone; the lock goes with the process, however it ends."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "server.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            message = f"another server (process {owner}) uses the data folder {folder}"
+            raise WorldError(message, transient=False) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put a file in place whole, so that whoever waits for it never reads half of it."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,1 @@
+"""The wire: servicers, identity, errors, conversion."""

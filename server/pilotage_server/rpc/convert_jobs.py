@@ -1,0 +1,185 @@
+"""Wire ↔ domain for JobService: descriptions in; jobs, events and explanations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pilotage.description_wire import description_from_wire
+from pilotage.errors import InvalidInputError, InvalidJobError, Violation
+from pilotage.faults import Faults
+from pilotage.job_description import JobDescription
+from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
+from pilotage_server.core.explain import Exclusion, QueueOutlook
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.job_files import OutputFile, is_checksum
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobState
+from pilotage_server.operations.change_jobs import ChangeResult
+from pilotage_server.operations.explain import Explanation
+from pilotage_server.operations.query_jobs import JobFilter
+from pilotage_server.rpc.convert_values import Fields, each, not_too_many
+
+DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
+
+
+def descriptions_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[JobDescription, ...]:
+    """Return the descriptions of a submission; raises InvalidJobError with the faults of all of them."""
+    faults, descriptions = Faults(), []
+    faults.unless(bool(messages), "descriptions", "names nothing")
+    for place, message in enumerate(messages):
+        with faults.within(f"descriptions[{place}]"):
+            descriptions.append(description_from_wire(message))
+    faults.raise_any(InvalidJobError)
+    return tuple(descriptions)
+
+
+def checksums_from_wire(checksums: Sequence[str]) -> tuple[str, ...]:
+    """Return the checksums that a call names."""
+    faults = Faults()
+    with faults.within("checksums"):
+        not_too_many(checksums)
+        each(checksums, checksum_from_wire)
+    faults.raise_any()
+    return tuple(checksums)
+
+
+def checksum_from_wire(text: str) -> str:
+    """Return a checksum."""
+    if not is_checksum(text):
+        raise InvalidInputError(Violation("", f'"{text[:80]}" is not a SHA-256 of 64 hex digits'))
+    return text
+
+
+def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilter, int]:
+    """Return which jobs are listed, and how many a page has."""
+    fields = Fields(message)
+    states = fields("states", lambda numbers: each(numbers, _state_from_wire))
+    page_size = fields("page_size", _page_size)
+    for name in ("owner", "pool", "page_token"):
+        fields(name, text_from_wire)
+    fields.done()
+    return JobFilter(states=frozenset(states), owner=message.owner, pool=message.pool), page_size
+
+
+def _page_size(number: int) -> int:
+    if not 0 <= number <= LARGEST_PAGE:
+        raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {LARGEST_PAGE})"))
+    return number or DEFAULT_PAGE
+
+
+def _state_from_wire(number: int) -> JobState:
+    name = enum_from_wire(jobs_pb2.JobState, number)
+    if not name:
+        raise InvalidInputError(Violation("", "is not said"))
+    return JobState(name)
+
+
+def change_from_wire(number: int) -> JobChange:
+    """Return what is to happen to jobs."""
+    name = enum_from_wire(job_service_pb2.JobChange, number)
+    if not name:
+        raise InvalidInputError(Violation("", "is not said"))
+    return JobChange[name]
+
+
+def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
+    """Return the message of a job."""
+    return jobs_pb2.Job(
+        id=job.id,
+        state=_state_to_wire(job.state),
+        reason=job.reason,
+        owner=job.owner,
+        vo=job.vo,
+        group=job.group,
+        pool=job.pool_id,
+        queue=None if job.queue is None else queue_to_wire(job.queue),
+        node=job.node,
+        slot=job.slot,
+        pilot_stamp=job.pilot_stamp,
+        attempt=job.attempt,
+        exit_code=job.exit_code,
+        submitted=time_to_wire(job.submitted),
+        started=time_to_wire(job.started),
+        ended=time_to_wire(job.ended),
+        name=job.name,
+        cluster=job.cluster,
+        process=job.process,
+        priority=job.priority,
+        signal=job.signal,
+    )
+
+
+def _state_to_wire(state: JobState) -> jobs_pb2.JobState.ValueType:
+    number: jobs_pb2.JobState.ValueType = enum_to_wire(jobs_pb2.JobState, state.value)
+    return number
+
+
+def event_to_wire(event: JobEvent) -> jobs_pb2.JobEvent:
+    """Return the message of an event."""
+    message = jobs_pb2.JobEvent(
+        position=event.position,
+        job_id=event.job_id,
+        time=time_to_wire(event.time),
+        to=_state_to_wire(event.to_state),
+        cause=event.cause.value,
+        reason=event.reason,
+        attempt=event.attempt,
+        actor=event.actor,
+    )
+    setattr(message, "from", _state_to_wire(event.from_state))  # the field's name is a word of Python's
+    return message
+
+
+def change_result_to_wire(result: ChangeResult) -> job_service_pb2.JobChangeResult:
+    """Return what happened to one job."""
+    state = enum_to_wire(jobs_pb2.JobState, result.state.value if result.state else "")
+    return job_service_pb2.JobChangeResult(job_id=result.job_id, state=state, refusal=result.refusal)
+
+
+def output_files_to_wire(files: Iterable[OutputFile]) -> list[jobs_pb2.OutputFile]:
+    """Return the files that an attempt left, without content."""
+    return [
+        jobs_pb2.OutputFile(name=file.name, checksum=file.checksum, size=file.size, truncated=file.truncated)
+        for file in files
+    ]
+
+
+def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobResponse:
+    """Return why a job is where it is."""
+    mapped = explanation.pool_mapped
+    message = job_service_pb2.ExplainJobResponse(
+        job=job_to_wire(explanation.job),
+        summary=explanation.summary,
+        queues_total=explanation.queues_total,
+        queues_of_vo=explanation.queues_of_vo,
+        exclusions=[_exclusion(exclusion) for exclusion in explanation.exclusions],
+        eligible_queues=[_outlook(outlook) for outlook in explanation.eligible_queues],
+        jobs_ahead=explanation.jobs_ahead,
+        order=explanation.order,
+        pool_mapped="" if mapped is None else mapped.isoformat().replace("+00:00", "Z"),
+        tree_version=explanation.tree_version,
+    )
+    section_to_wire(explanation.requirements, message.requirements)
+    return message
+
+
+def _exclusion(exclusion: Exclusion) -> job_service_pb2.Exclusion:
+    return job_service_pb2.Exclusion(
+        parameter=exclusion.parameter,
+        asked=exclusion.asked,
+        queues=exclusion.queues,
+        queues_alone=exclusion.queues_alone,
+        example=exclusion.example,
+    )
+
+
+def _outlook(outlook: QueueOutlook) -> job_service_pb2.QueueOutlook:
+    return job_service_pb2.QueueOutlook(
+        queue=queue_to_wire(outlook.queue),
+        pilots=outlook.pilots,
+        pilots_waiting=outlook.pilots_waiting,
+        free_slots=outlook.free_slots,
+        obstacle=outlook.obstacle,
+    )

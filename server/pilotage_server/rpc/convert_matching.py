@@ -1,0 +1,242 @@
+"""Wire ↔ domain for MatcherService: offers, reports and node state in; matches, leases and commands out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, assert_never
+
+from pilotage.description_wire import description_to_wire
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.v1 import jobs_pb2, matcher_service_pb2
+from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, text_from_wire
+from pilotage_server.core.job_files import ReportedOutput, fault_of_name, is_checksum
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import HeldLease, JobReport, NodeState, Outcome, SlotState
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.operations.pilot_calls import Command, DrainPilot, Kill
+from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer
+from pilotage_server.operations.reports import ReportResult
+from pilotage_server.operations.request_jobs import Match, WorkAnswer, WorkRequest
+from pilotage_server.rpc.convert_values import (
+    Fields,
+    amounts_from_wire,
+    amounts_to_wire,
+    each,
+    job_id_from_wire,
+    not_too_many,
+    reason_from_wire,
+)
+
+_POOL_ID = re.compile(r"[0-9a-f]{64}")
+
+
+def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> WorkRequest:
+    """Return what a pilot asks."""
+    fields = Fields(message)
+    request = WorkRequest(
+        slots=fields("slots", lambda slots: each(slots, _slot_offer)),
+        reports=fields("reports", lambda reports: each(reports, _job_report)),
+        pool_ids=fields("pool_ids", lambda ids: each(ids, _pool_id)),
+    )
+    fields("wait_s", length_from_wire)
+    fields("slots", _differently_named)
+    fields.done()
+    return request
+
+
+def _differently_named(slots: Any) -> None:
+    names = [slot.name for slot in slots]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise InvalidInputError(Violation("", f"two slots have the name {twice[0]}"))
+
+
+def _slot_offer(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
+    fields = Fields(message)
+    offer = SlotOffer(
+        name=fields("name", _name),
+        free=fields("free", amounts_from_wire),
+        partitionable=message.partitionable,
+        time_left=fields.if_set("time_left_s", length_from_wire),
+        cpu_power=fields.amount("cpu_power"),
+        max_jobs=fields.count("max_jobs"),
+        declined_task_queues=frozenset(message.declined_task_queues),
+    )
+    fields.done()
+    return offer
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise InvalidInputError(Violation("", "is missing"))
+    return text_from_wire(text)
+
+
+def _pool_id(text: str) -> str:
+    if not _POOL_ID.fullmatch(text):
+        raise InvalidInputError(Violation("", f'"{text}" is not the id of a pool (64 hex digits)'))
+    return text
+
+
+def _job_report(message: jobs_pb2.JobReport) -> JobReport:
+    fields = Fields(message)
+    outcome = fields("outcome", lambda number: enum_from_wire(jobs_pb2.Outcome, number))
+    report = JobReport(
+        job_id=fields("job_id", job_id_from_wire),
+        attempt=fields.count("attempt"),
+        state=JobState.DONE if outcome else fields("state", _reported_state),
+        outcome=Outcome[outcome] if outcome else None,
+        exit_code=fields.if_set("exit_code", int),
+        signal=fields.if_set("signal", int),
+        reason=fields("reason", reason_from_wire),
+        started=fields.time("started"),
+        ended=fields.time("ended"),
+        cpu_s=fields.amount("cpu_s"),
+        wall_s=fields.amount("wall_s"),
+        suspended_s=fields.amount("suspended_s"),
+        peak_memory_mib=fields.count("peak_memory_mib"),
+        output_files=fields("output_files", lambda files: each(files, _output_file)),
+    )
+    fields.done()
+    return report
+
+
+def _reported_state(number: int) -> JobState:
+    name = enum_from_wire(jobs_pb2.JobState, number)
+    if name not in ("RUNNING", "SUSPENDED", "COMPLETING"):
+        why = f"{name or 'nothing'} is not a state that a pilot has an attempt in, and no outcome is told"
+        raise InvalidInputError(Violation("", why))
+    return JobState(name)
+
+
+def _output_file(message: jobs_pb2.OutputFile) -> ReportedOutput:
+    fields = Fields(message)
+    fault = fault_of_name(message.name)
+    fields.faults.unless(not fault, "name", fault)
+    fields.faults.unless(is_checksum(message.checksum), "checksum", "is not 64 hex digits")
+    content = fields.if_set("content", bytes)
+    size = fields.count("size")
+    fields.faults.unless(content is None or len(content) == size, "content", f"has not {size} bytes")
+    fields.done()
+    return ReportedOutput(message.name, message.checksum, size, content, message.truncated)
+
+
+def heartbeat_from_wire(message: matcher_service_pb2.ReportStateRequest) -> Heartbeat:
+    """Return what a pilot says of itself."""
+    fields = Fields(message)
+    fields("leases", not_too_many)
+    heartbeat = Heartbeat(
+        leases=fields("leases", lambda leases: each(leases, _held_lease)),
+        reports=fields("reports", lambda reports: each(reports, _job_report)),
+        node=fields.if_set("node", _node_state),
+        ending=message.ending,
+        ending_reason=fields("ending_reason", reason_from_wire),
+    )
+    fields.done()
+    return heartbeat
+
+
+def _held_lease(message: matcher_service_pb2.HeldLease) -> HeldLease:
+    fields = Fields(message)
+    lease = HeldLease(fields("job_id", job_id_from_wire), fields.count("attempt"))
+    fields.done()
+    return lease
+
+
+def _node_state(message: matcher_service_pb2.NodeState) -> NodeState:
+    fields = Fields(message)
+    node = NodeState(
+        name=fields("name", _name),
+        amounts=fields("amounts", amounts_from_wire),
+        ends=fields.time("ends"),
+        cpu_power=fields.amount("cpu_power"),
+        attributes=fields("attributes", section_from_wire),
+        slots=fields("slots", lambda slots: each(slots, _slot_state)),
+        pilot_version=fields.text("pilot_version"),
+        draining=message.draining,
+    )
+    fields("slots", _differently_named)
+    fields.done()
+    return node
+
+
+def _slot_state(message: matcher_service_pb2.SlotState) -> SlotState:
+    fields = Fields(message)
+    slot = SlotState(
+        name=fields("name", _name),
+        state=fields.text("state"),
+        activity=fields.text("activity"),
+        amounts=fields("amounts", amounts_from_wire),
+        free=fields("free", amounts_from_wire),
+        job_id=fields.count("job_id"),
+        since=fields.time("since"),
+        load=fields.amount("load"),
+        partitionable=message.partitionable,
+        attributes=fields("attributes", section_from_wire),
+    )
+    fields.done()
+    return slot
+
+
+def work_answer_to_wire(answer: WorkAnswer) -> matcher_service_pb2.RequestJobsResponse:
+    """Return the answer to a request for work."""
+    return matcher_service_pb2.RequestJobsResponse(
+        matches=[_match(match) for match in answer.matches],
+        results=[_result(result) for result in answer.results],
+        pools_changed=answer.pools_changed,
+        commands=[_command(command) for command in answer.commands],
+    )
+
+
+def _match(match: Match) -> matcher_service_pb2.Match:
+    return matcher_service_pb2.Match(
+        slot=match.slot,
+        job_id=match.job_id,
+        attempt=match.attempt,
+        lease_s=match.lease.total_seconds(),
+        description=description_to_wire(match.description),
+        amounts=amounts_to_wire(match.amounts),
+        task_queue=match.task_queue_id,
+        owner=match.owner,
+        vo=match.vo,
+        group=match.group,
+        cluster=match.cluster,
+        process=match.process,
+    )
+
+
+def _result(result: ReportResult) -> matcher_service_pb2.ReportResult:
+    return matcher_service_pb2.ReportResult(
+        job_id=result.job_id, attempt=result.attempt, accepted=result.accepted, refusal=result.refusal
+    )
+
+
+def _command(command: Command) -> matcher_service_pb2.Command:
+    match command:
+        case Kill(job_id, attempt, reason):
+            kill = matcher_service_pb2.KillAttempt(job_id=job_id, attempt=attempt, reason=reason)
+            return matcher_service_pb2.Command(kill=kill)
+        case DrainPilot(reason, evict):
+            return matcher_service_pb2.Command(drain=matcher_service_pb2.Drain(reason=reason, evict=evict))
+        case _:
+            assert_never(command)
+
+
+def heartbeat_answer_to_wire(answer: HeartbeatAnswer) -> matcher_service_pb2.ReportStateResponse:
+    """Return the answer to a heartbeat."""
+    renewed = [
+        matcher_service_pb2.RenewedLease(job_id=each.job_id, attempt=each.attempt, lease_s=each.lease.total_seconds())
+        for each in answer.renewed
+    ]
+    lost = [
+        matcher_service_pb2.LostLease(job_id=each.job_id, attempt=each.attempt, reason=each.reason)
+        for each in answer.lost
+    ]
+    return matcher_service_pb2.ReportStateResponse(
+        renewed=renewed,
+        lost=lost,
+        results=[_result(result) for result in answer.results],
+        commands=[_command(command) for command in answer.commands],
+        next_s=answer.next_in.total_seconds(),
+        node_wanted=answer.node_wanted,
+    )

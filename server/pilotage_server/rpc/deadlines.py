@@ -1,0 +1,33 @@
+"""How long a call may wait for something to happen."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+TAIL_ROOM_S = 1.0
+"""A waiting call answers so long before its deadline, or its answer would come too late."""
+
+
+class Timed(Protocol):
+    """What a call's context says of its deadline."""
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds left; None = the call has no deadline."""
+
+
+def patience_s(context: Timed, wanted_s: float, longest_s: float) -> float:
+    """Return how long the call waits: as it wants, as the server allows, and ending before its deadline."""
+    remaining_s = context.time_remaining()
+    room_s = longest_s if remaining_s is None else remaining_s - TAIL_ROOM_S
+    return max(0.0, min(wanted_s, longest_s, room_s))
+
+
+async def within(timeout_s: float, event: asyncio.Event) -> bool:
+    """Wait for `event`; False = it was not set in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,136 @@
+"""Calls that wait for work: news of waiting jobs wakes as many of them as there are jobs, not all.
+
+Rules
+-----
+Everything here happens in the event loop's thread. A waiter is entered before it looks for the first time, so
+that no job comes in unnoticed between its look and its wait. Who was told of jobs and did not take them hands
+the news on to the next, so no job waits beside an idle slot because the wrong waiter was woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pilotage_server.core.identity import PilotCredential
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.rpc.deadlines import within
+
+CouldTake = Callable[[TaskQueue, PilotCredential, Sequence[SlotOffer]], bool]
+"""Tells whether a pilot's slots could take jobs of a task queue."""
+
+
+@dataclass(slots=True)
+class _News:
+    """Jobs that came to wait: how many nobody took yet, how many look now, who may still be told."""
+
+    task_queue_id: int
+    untaken: int
+    untold: Iterator[Waiter]
+    looking: int = 0
+
+    def spread(self) -> None:
+        """Tell as many waiters as there are jobs that nobody looks for yet."""
+        while self.looking < self.untaken:
+            waiter = next(self.untold, None)
+            if waiter is None:
+                return
+            self.looking += 1
+            waiter.tell(self)
+
+    def answered(self, taken: int) -> None:
+        """Take note that one who was told has looked and took so many jobs."""
+        self.looking -= 1
+        self.untaken -= taken
+        self.spread()
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """One call that waits: what it offers, and the news that it has not looked into yet."""
+
+    credential: PilotCredential
+    slots: Sequence[SlotOffer]
+    is_open: bool = True
+    _event: asyncio.Event = field(default_factory=asyncio.Event)
+    _told: list[_News] = field(default_factory=list)
+    _looking_into: list[_News] = field(default_factory=list)
+
+    def tell(self, news: _News | None) -> None:
+        """Wake the call; None = for another reason than jobs."""
+        if news is not None:
+            self._told.append(news)
+        self._event.set()
+
+    def looks(self) -> None:
+        """Say that the call looks for jobs now, with all that it has been told."""
+        self._event.clear()
+        self._looking_into += self._told
+        self._told = []
+
+    def looked(self, taken: Mapping[int, int]) -> None:
+        """Say what the look gave: jobs taken, by task queue."""
+        news_seen, self._looking_into = self._looking_into, []
+        for news in news_seen:
+            news.answered(taken.get(news.task_queue_id, 0))
+
+    async def woken(self, timeout_s: float) -> bool:
+        """Wait until there is a reason to look again; False = there was none in time."""
+        return await within(timeout_s, self._event)
+
+    def leave(self) -> None:
+        """Hand on what the call was told and does not look into any more."""
+        self.is_open = False
+        self.looks()
+        self.looked({})
+
+
+class LongPolls:
+    """All calls that wait for work, the longest waiting first."""
+
+    def __init__(self, could_take: CouldTake) -> None:
+        self._could_take = could_take
+        self._waiters: dict[Waiter, None] = {}
+        self.is_open = True
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    @contextmanager
+    def waiting(self, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Iterator[Waiter]:
+        """Enter a waiter for the time of the block; however it ends, none is left behind."""
+        waiter = Waiter(credential, slots)
+        self._waiters[waiter] = None
+        try:
+            yield waiter
+        finally:
+            del self._waiters[waiter]
+            waiter.leave()
+
+    def jobs_arrived(self, task_queue: TaskQueue, count: int) -> None:
+        """Wake up to `count` waiters that could take jobs of the task queue."""
+        _News(task_queue.id, count, self._candidates(task_queue)).spread()
+
+    def _candidates(self, task_queue: TaskQueue) -> Iterator[Waiter]:
+        for waiter in tuple(self._waiters):
+            if waiter.is_open and self._could_take(task_queue, waiter.credential, waiter.slots):
+                yield waiter
+
+    def pilot_called(self, stamp: str) -> None:
+        """Wake the calls of one pilot: there is a command for it."""
+        for waiter in self._waiters:
+            if waiter.credential.stamp == stamp:
+                waiter.tell(None)
+
+    def everything_changed(self) -> None:
+        """Wake all: what may go where is no longer what it was."""
+        for waiter in self._waiters:
+            waiter.tell(None)
+
+    def close(self) -> None:
+        """Let every call that waits come to its end."""
+        self.is_open = False
+        self.everything_changed()

@@ -1,0 +1,102 @@
+"""ResourceService: the resource tree and its bans."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pilotage.v1 import resource_service_pb2, resource_service_pb2_grpc
+from pilotage.wire import section_from_wire
+from pilotage_server.operations.bans import ban, list_bans, unban
+from pilotage_server.operations.resources import NodeQuery, get_eligible_nodes, list_queues
+from pilotage_server.operations.tree_loading import parse_tree
+from pilotage_server.operations.trees import get_tree, put_tree, try_tree
+from pilotage_server.rpc.convert_resources import (
+    ban_from_wire,
+    ban_to_wire,
+    eligible_to_wire,
+    queue_view_to_wire,
+    tree_effect_to_wire,
+    tree_text_to_wire,
+    unban_from_wire,
+)
+from pilotage_server.rpc.convert_values import Fields
+from pilotage_server.rpc.interceptors import caller
+from pilotage_server.rpc.transactions import Transactions
+
+
+class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
+    """Holds the resource tree."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def PutTree(
+        self, request: resource_service_pb2.PutTreeRequest, context: Any
+    ) -> resource_service_pb2.PutTreeResponse:
+        identity = caller()
+        new = await asyncio.to_thread(parse_tree, request.text, request.format)
+        if request.validate_only:
+            return await self._transactions.read(lambda unit, world: tree_effect_to_wire(try_tree(unit, world, new)))
+        return await self._transactions.once(
+            identity,
+            "PutTree",
+            request,
+            resource_service_pb2.PutTreeResponse,
+            lambda unit, world: tree_effect_to_wire(put_tree(unit, world, identity, new)),
+        )
+
+    async def GetTree(
+        self, request: resource_service_pb2.GetTreeRequest, context: Any
+    ) -> resource_service_pb2.GetTreeResponse:
+        return await self._transactions.read(lambda unit, _: tree_text_to_wire(get_tree(unit)))
+
+    async def ListQueues(
+        self, request: resource_service_pb2.ListQueuesRequest, context: Any
+    ) -> resource_service_pb2.ListQueuesResponse:
+        identity = caller()
+
+        def show(unit: Any, world: Any) -> resource_service_pb2.ListQueuesResponse:
+            queues = list_queues(unit, world, identity, request.vo, request.site)
+            return resource_service_pb2.ListQueuesResponse(queues=[queue_view_to_wire(queue) for queue in queues])
+
+        return await self._transactions.read(show)
+
+    async def GetEligibleNodes(
+        self, request: resource_service_pb2.GetEligibleNodesRequest, context: Any
+    ) -> resource_service_pb2.GetEligibleNodesResponse:
+        identity = caller()
+        fields = Fields(request)
+        ce_select = fields("ce_select", section_from_wire)
+        queue_select = fields("queue_select", section_from_wire)
+        vo, level = fields.text("vo"), fields.text("level")
+        fields.done()
+        query = NodeQuery(vo, level, ce_select, queue_select)
+        return await self._transactions.read(
+            lambda unit, world: eligible_to_wire(get_eligible_nodes(unit, world, identity, query))
+        )
+
+    async def Ban(self, request: resource_service_pb2.BanRequest, context: Any) -> resource_service_pb2.BanResponse:
+        identity, order = caller(), ban_from_wire(request)
+
+        def put(unit: Any, world: Any) -> resource_service_pb2.BanResponse:
+            return resource_service_pb2.BanResponse(ban=ban_to_wire(ban(unit, world, identity, order)))
+
+        return await self._transactions.once(identity, "Ban", request, resource_service_pb2.BanResponse, put)
+
+    async def Unban(
+        self, request: resource_service_pb2.UnbanRequest, context: Any
+    ) -> resource_service_pb2.UnbanResponse:
+        node = unban_from_wire(request)
+
+        def lift(unit: Any, world: Any) -> resource_service_pb2.UnbanResponse:
+            ended = unban(unit, world, node)
+            return resource_service_pb2.UnbanResponse(bans=[ban_to_wire(record) for record in ended])
+
+        return await self._transactions.once(caller(), "Unban", request, resource_service_pb2.UnbanResponse, lift)
+
+    async def ListBans(
+        self, request: resource_service_pb2.ListBansRequest, context: Any
+    ) -> resource_service_pb2.ListBansResponse:
+        records = await self._transactions.read(lambda unit, _: list_bans(unit))
+        return resource_service_pb2.ListBansResponse(bans=[ban_to_wire(record) for record in records])

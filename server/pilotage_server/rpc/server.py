@@ -1,0 +1,157 @@
+"""The gRPC server: every service behind the door, with health and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from pilotage.channel import SHARED_OPTIONS
+from pilotage.clock import BootClock, Clock
+from pilotage.v1 import (
+    identity_service_pb2,
+    identity_service_pb2_grpc,
+    job_service_pb2,
+    job_service_pb2_grpc,
+    matcher_service_pb2,
+    matcher_service_pb2_grpc,
+    node_service_pb2,
+    node_service_pb2_grpc,
+    pilot_service_pb2,
+    pilot_service_pb2_grpc,
+    pool_service_pb2,
+    pool_service_pb2_grpc,
+    resource_service_pb2,
+    resource_service_pb2_grpc,
+)
+from pilotage_server.operations.request_jobs import could_take
+from pilotage_server.operations.world import World
+from pilotage_server.rpc.event_feed import EventFeed
+from pilotage_server.rpc.identity_servicer import IdentityServicer
+from pilotage_server.rpc.interceptors import Door
+from pilotage_server.rpc.job_servicer import JobServicer
+from pilotage_server.rpc.long_polls import LongPolls
+from pilotage_server.rpc.matcher_servicer import MatcherServicer
+from pilotage_server.rpc.node_servicer import NodeServicer
+from pilotage_server.rpc.pilot_servicer import PilotServicer, PilotTokens
+from pilotage_server.rpc.pool_servicer import PoolServicer
+from pilotage_server.rpc.resource_servicer import ResourceServicer
+from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
+from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.storage.file_store import FileStore
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    *SHARED_OPTIONS,
+    ("grpc.so_reuseport", 0),  # or a second server would share the port in silence
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # gRPC's own 5 min punish keepalive
+)
+
+SERVICES = tuple(
+    module.DESCRIPTOR.services_by_name[name].full_name
+    for module, name in (
+        (identity_service_pb2, "IdentityService"),
+        (job_service_pb2, "JobService"),
+        (matcher_service_pb2, "MatcherService"),
+        (node_service_pb2, "NodeService"),
+        (pilot_service_pb2, "PilotService"),
+        (pool_service_pb2, "PoolService"),
+        (resource_service_pb2, "ResourceService"),
+    )
+)
+"""Full names of Pilotage's own services."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the services go by: the longest wait of a call, the lives of tokens."""
+
+    longest_wait_s: float
+    pilot_token: timedelta
+    longest_token: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the services stand on."""
+
+    transactions: Transactions
+    store: FileStore
+    issuer: TokenIssuer
+    verifier: TokenVerifier
+    clock: Clock
+    boot_clock: BootClock
+
+
+class RpcServer:
+    """The services, and the calls that wait in them."""
+
+    def __init__(self, ground: Ground, limits: Limits, *, reflects: bool) -> None:
+        world = ground.transactions.world
+        self._polls = LongPolls(partial(could_take, world))
+        self._feed = EventFeed()
+        self._health = health.aio.HealthServicer()
+        door = Door(ground.verifier, ground.clock, ground.boot_clock)
+        self._server = grpc.aio.server(interceptors=[door], options=OPTIONS)
+        self._add_services(ground, limits)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if reflects:
+            names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+        _observe(world, self._polls, self._feed)
+
+    def _add_services(self, ground: Ground, limits: Limits) -> None:
+        transactions, wait_s = ground.transactions, limits.longest_wait_s
+        tokens = PilotTokens(ground.issuer, ground.clock, limits.pilot_token, limits.longest_token)
+        jobs = JobServicer(transactions, ground.store, self._feed, ground.boot_clock, wait_s)
+        matcher = MatcherServicer(transactions, ground.store, self._polls, ground.boot_clock, wait_s)
+        identity = IdentityServicer(ground.issuer, ground.clock, limits.longest_token)
+        server: Any = self._server
+        job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
+        matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
+        pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
+        resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
+        pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(PilotServicer(transactions, tokens), server)
+        node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
+        identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
+
+    async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+        """Serve at `address` and return the port; without credentials in plain text."""
+        if credentials is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, credentials)
+        await self._server.start()
+        for name in ("", *SERVICES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, let those under way come to their end, and cut off what lasts longer."""
+        await self._health.enter_graceful_shutdown()
+        self._polls.close()
+        self._feed.close()
+        await self._server.stop(grace_s)
+
+
+def _observe(world: World, polls: LongPolls, feed: EventFeed) -> None:
+    """Let the calls that wait hear, in the event loop's thread, what the writer threads have committed."""
+    loop = asyncio.get_running_loop()
+
+    def handed_over(hear: Callable[..., None]) -> Callable[..., None]:
+        def hand_over(*news: Any) -> None:
+            loop.call_soon_threadsafe(hear, *news)
+
+        return hand_over
+
+    world.on_enqueued.append(handed_over(polls.jobs_arrived))
+    world.on_commands.append(handed_over(polls.pilot_called))
+    world.on_reach_changed.append(handed_over(polls.everything_changed))
+    world.event_listeners.append(handed_over(feed.happened))

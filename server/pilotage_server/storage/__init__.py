@@ -1,0 +1,1 @@
+"""Rows and queries; rows never leave this package."""

@@ -1,0 +1,118 @@
+"""Job events in the database: appended in the order of commits, read by job and by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import RowMapping, func, insert, literal, select, text
+from sqlmodel import Session
+
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.storage.jobs import JOBS
+from pilotage_server.storage.tables import metadata
+
+EVENTS = metadata.tables["job_events"]
+
+FEED_LOCK = 0x70696C6F
+"""Number of the advisory lock that orders the feed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedQuery:
+    """Whose events: of (VO, owner), None = of anybody; of these jobs, none named = of any."""
+
+    whose: tuple[str, str] | None = None
+    job_ids: tuple[int, ...] = ()
+
+
+def lock_feed(session: Session) -> None:
+    """Let nobody else append events until this transaction has ended.
+
+    PostgreSQL hands out ids when a row is inserted, not when it is committed: without the lock a reader could
+    see position 8 and resume after it before 7 appears. SQLite has one writer at a time anyway. The lock is the
+    last one that a transaction takes, so waiting for it never closes a circle.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": FEED_LOCK})
+
+
+def append_events(session: Session, events: Sequence[JobEvent]) -> list[int]:
+    """Store the events in their order and return their positions; `lock_feed` comes first."""
+    rows = [
+        {
+            "job_id": event.job_id,
+            "time": event.time,
+            "from_state": event.from_state.value,
+            "to_state": event.to_state.value,
+            "cause": event.cause.value,
+            "reason": event.reason,
+            "attempt": event.attempt,
+            "actor": event.actor,
+        }
+        for event in events
+    ]
+    statement = insert(EVENTS).returning(EVENTS.c.id, sort_by_parameter_order=True)
+    return list(session.connection().execute(statement, rows).scalars())
+
+
+def append_first_events(session: Session, template_id: int, first: JobEvent) -> int:
+    """Store an event such as `first` for every job of the template, in the order of the jobs.
+
+    Returns
+    -------
+    int
+        The position of the event of the first job.
+    """
+    values = {
+        "time": literal(first.time, EVENTS.c.time.type),
+        "from_state": literal(first.from_state.value),
+        "to_state": literal(first.to_state.value),
+        "cause": literal(first.cause.value),
+        "reason": literal(first.reason),
+        "attempt": literal(first.attempt),
+        "actor": literal(first.actor),
+    }
+    rows = select(JOBS.c.id, *values.values()).where(JOBS.c.template_id == template_id).order_by(JOBS.c.id)
+    session.execute(insert(EVENTS).from_select(["job_id", *values], rows))
+    return session.execute(select(func.min(EVENTS.c.id)).where(EVENTS.c.job_id == first.job_id)).scalar_one() or 0
+
+
+def job_event(row: RowMapping) -> JobEvent:
+    """Return the event of one row of `job_events`."""
+    return JobEvent(
+        position=row["id"],
+        job_id=row["job_id"],
+        time=row["time"],
+        from_state=JobState(row["from_state"]),
+        to_state=JobState(row["to_state"]),
+        cause=JobCause(row["cause"]),
+        reason=row["reason"],
+        attempt=row["attempt"],
+        actor=row["actor"],
+    )
+
+
+def events_of(session: Session, job_id: int) -> tuple[JobEvent, ...]:
+    """Return the events of one job, oldest first."""
+    query = select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.id)
+    return tuple(job_event(row) for row in session.execute(query).mappings())
+
+
+def feed_bounds(session: Session) -> tuple[int, int]:
+    """Return the positions of the oldest and the newest event; (0, 0) where there is none."""
+    oldest, newest = session.execute(select(func.min(EVENTS.c.id), func.max(EVENTS.c.id))).one()
+    return oldest or 0, newest or 0
+
+
+def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, limit: int) -> tuple[JobEvent, ...]:
+    """Return at most `limit` events with after < position ≤ up_to, oldest first."""
+    query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
+    if wanted.job_ids:
+        query = query.where(EVENTS.c.job_id.in_(wanted.job_ids))
+    if wanted.whose is not None:
+        vo, owner = wanted.whose
+        query = query.join(JOBS, JOBS.c.id == EVENTS.c.job_id).where(JOBS.c.vo == vo, JOBS.c.owner == owner)
+    rows = session.execute(query.order_by(EVENTS.c.id).limit(limit)).mappings()
+    return tuple(job_event(row) for row in rows)

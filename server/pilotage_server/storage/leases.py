@@ -1,0 +1,64 @@
+"""Leases in the database: renewed, found when they have run out, extended when no server was there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from sqlalchemy import bindparam, select, update
+from sqlmodel import Session
+
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.storage.claims import IS_LEASED
+from pilotage_server.storage.inserting import insert_if_absent
+from pilotage_server.storage.jobs import JOBS, chunks, job_record
+from pilotage_server.storage.pilots import IS_ALIVE, PILOTS
+from pilotage_server.storage.tables import metadata
+
+LIFE = metadata.tables["server_life"]
+_THE_ROW = 1
+
+
+def renew(session: Session, pilot_stamp: str, job_ids: Iterable[int], until: datetime) -> set[int]:
+    """Let a pilot's leases run until then; return the ids of the jobs whose lease it still was."""
+    renewed: set[int] = set()
+    for chunk in chunks(sorted(job_ids)):
+        mine = (JOBS.c.id.in_(chunk), JOBS.c.pilot_stamp == pilot_stamp, IS_LEASED)
+        statement = update(JOBS).where(*mine).values(lease_until=until).returning(JOBS.c.id)
+        renewed |= set(session.connection().execute(statement).scalars())
+    return renewed
+
+
+def lock_expired(session: Session, now: datetime, most: int) -> tuple[JobRecord, ...]:
+    """Return jobs whose lease has run out, at most so many, the longest ago first; others sweep others."""
+    query = (
+        select(JOBS)
+        .where(IS_LEASED, JOBS.c.lease_until < now)
+        .order_by(JOBS.c.lease_until, JOBS.c.id)
+        .limit(most)
+        .with_for_update(skip_locked=True)
+    )
+    return tuple(job_record(row) for row in session.execute(query).mappings())
+
+
+def extend_all(session: Session, gap: timedelta) -> None:
+    """Let every lease run longer, and count no pilot as silent for a time in which there was nobody to hear it."""
+    jobs = session.execute(select(JOBS.c.id, JOBS.c.lease_until).where(IS_LEASED)).all()
+    if jobs:
+        longer = update(JOBS).where(JOBS.c.id == bindparam("job")).values(lease_until=bindparam("until"))
+        session.connection().execute(longer, [{"job": row.id, "until": row.lease_until + gap} for row in jobs])
+    heard = IS_ALIVE & PILOTS.c.last_seen.is_not(None)
+    pilots = session.execute(select(PILOTS.c.stamp, PILOTS.c.last_seen).where(heard)).all()
+    if pilots:
+        later = update(PILOTS).where(PILOTS.c.stamp == bindparam("pilot")).values(last_seen=bindparam("seen"))
+        session.connection().execute(later, [{"pilot": row.stamp, "seen": row.last_seen + gap} for row in pilots])
+
+
+def swap_last_alive(session: Session, now: datetime) -> datetime:
+    """Note that a server lives at `now`, and return when one last did; `now` itself for the first ever."""
+    if insert_if_absent(session, LIFE, {"id": _THE_ROW, "last_alive": now}):
+        return now
+    query = select(LIFE.c.last_alive).where(LIFE.c.id == _THE_ROW).with_for_update()
+    before: datetime = session.execute(query).scalar_one()
+    session.execute(update(LIFE).where(LIFE.c.id == _THE_ROW).values(last_alive=max(before, now)))
+    return before

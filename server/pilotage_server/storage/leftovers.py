@@ -1,0 +1,64 @@
+"""What is past its time in the database, removed in bounded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import delete, exists, select
+from sqlmodel import Session
+
+from pilotage_server.storage.events import EVENTS
+from pilotage_server.storage.files import ATTEMPTS, OUTPUTS, STORED
+from pilotage_server.storage.jobs import JOBS, chunks
+from pilotage_server.storage.templates import INPUT_FILES, TEMPLATES
+
+
+def delete_ended_jobs(session: Session, ended_before: datetime, limit: int) -> int:
+    """Remove at most `limit` jobs that ended earlier, with all that hangs on them; return how many."""
+    old = select(JOBS.c.id, JOBS.c.template_id).where(JOBS.c.ended < ended_before)
+    # A job that is being rescheduled at this moment is locked, and no longer ours to remove.
+    locked = old.order_by(JOBS.c.ended).limit(limit).with_for_update(skip_locked=True)
+    rows = session.execute(locked).all()
+    for chunk in chunks(row.id for row in rows):
+        for column in (OUTPUTS.c.job_id, ATTEMPTS.c.job_id, EVENTS.c.job_id, JOBS.c.id):
+            session.execute(delete(column.table).where(column.in_(chunk)))
+    delete_unused_templates(session, {row.template_id for row in rows})
+    return len(rows)
+
+
+def delete_unused_templates(session: Session, template_ids: Iterable[int]) -> None:
+    """Remove those of the templates that no job has any more, and what they say of input files."""
+    for chunk in chunks(sorted(template_ids)):
+        used = session.execute(select(JOBS.c.template_id).where(JOBS.c.template_id.in_(chunk)).distinct())
+        unused = sorted(set(chunk) - set(used.scalars()))
+        session.execute(delete(INPUT_FILES).where(INPUT_FILES.c.template_id.in_(unused)))
+        session.execute(delete(TEMPLATES).where(TEMPLATES.c.id.in_(unused)))
+
+
+def delete_unused_uploads(session: Session, before: datetime, limit: int) -> int:
+    """Remove at most `limit` older uploads that no job of their holder brings; return how many."""
+    brought = (
+        exists()
+        .where(INPUT_FILES.c.checksum == STORED.c.checksum)
+        .where(TEMPLATES.c.id == INPUT_FILES.c.template_id)
+        .where(TEMPLATES.c.owner == STORED.c.owner, TEMPLATES.c.vo == STORED.c.vo)
+    )
+    old = select(STORED.c.checksum, STORED.c.vo, STORED.c.owner).where(STORED.c.stored < before, ~brought)
+    rows = session.execute(old.order_by(STORED.c.stored).limit(limit)).all()
+    for checksum, vo, owner in rows:
+        key = STORED.c.checksum == checksum, STORED.c.vo == vo, STORED.c.owner == owner
+        # An upload that was repeated meanwhile counts as new.
+        session.execute(delete(STORED).where(*key, STORED.c.stored < before))
+    return len(rows)
+
+
+def unnamed_checksums(session: Session, checksums: Iterable[str]) -> set[str]:
+    """Return those of the checksums that no row names any more."""
+    unnamed: set[str] = set()
+    for chunk in chunks(checksums):
+        unnamed |= set(chunk)
+        for table in (STORED, OUTPUTS, INPUT_FILES):
+            query = select(table.c.checksum).where(table.c.checksum.in_(chunk))
+            unnamed -= set(session.execute(query.distinct()).scalars())
+    return unnamed

@@ -1,0 +1,150 @@
+"""Pilots in the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping, func, insert, or_, select, update
+from sqlmodel import Session
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.pilots import ALIVE, ARRIVING, OVER, PilotRecord, PilotState
+from pilotage_server.storage.jobs import chunks
+from pilotage_server.storage.tables import metadata
+
+PILOTS = metadata.tables["pilots"]
+
+IS_ALIVE = PILOTS.c.state.in_(sorted(state.value for state in ALIVE))
+IS_ARRIVING = PILOTS.c.state.in_(sorted(state.value for state in ARRIVING))
+IS_OVER = PILOTS.c.state.in_(sorted(state.value for state in OVER))
+
+_MOST_LISTED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class PilotCounts:
+    """How many pilots of a queue are on their way, and how many live."""
+
+    arriving: int = 0
+    alive: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewPilot:
+    """A pilot that is being registered."""
+
+    stamp: str
+    queue: QueueId
+    vos: tuple[str, ...]
+    registered_by: str
+
+
+def insert_pilots(session: Session, new: Iterable[NewPilot], now: datetime) -> None:
+    """Store new pilots, not heard of yet."""
+    rows = [
+        {
+            "stamp": pilot.stamp,
+            "site": pilot.queue.site,
+            "ce": pilot.queue.ce,
+            "queue": pilot.queue.queue,
+            "vos_json": json.dumps(pilot.vos, separators=(",", ":")),
+            "state": PilotState.REGISTERED.value,
+            "reason": "",
+            "glidein_id": "",
+            "node": "",
+            "node_json": "",
+            "drain_reason": "",
+            "drain_evicts": False,
+            "jobs_ended": 0,
+            "registered": now,
+            "registered_by": pilot.registered_by,
+        }
+        for pilot in new
+    ]
+    session.connection().execute(insert(PILOTS), rows)
+
+
+def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecord]:
+    """Return the pilots by stamp; those that there are not are left out."""
+    found: dict[str, PilotRecord] = {}
+    for chunk in chunks(sorted(set(stamps))):
+        rows = session.execute(select(PILOTS).where(PILOTS.c.stamp.in_(chunk))).mappings()
+        found |= {row["stamp"]: _record(row) for row in rows}
+    return found
+
+
+def list_pilots(session: Session, queue: QueueId | None, *, ended: bool) -> tuple[PilotRecord, ...]:
+    """Return the pilots of a queue (None = of all), the newest first; those that are over only where `ended`."""
+    query = select(PILOTS)
+    if queue is not None:
+        query = query.where(at_queue(queue))
+    if not ended:
+        query = query.where(~IS_OVER)
+    rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED)).mappings()
+    return tuple(_record(row) for row in rows)
+
+
+def load_silent(session: Session, heard_before: datetime, registered_before: datetime) -> tuple[PilotRecord, ...]:
+    """Return the pilots that were last heard, or were registered and never heard, before these times."""
+    silent = IS_ALIVE & (PILOTS.c.last_seen < heard_before)
+    never_came = IS_ARRIVING & (PILOTS.c.registered < registered_before)
+    rows = session.execute(select(PILOTS).where(or_(silent, never_came)).order_by(PILOTS.c.stamp)).mappings()
+    return tuple(_record(row) for row in rows)
+
+
+def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
+    """Return the pilots of every queue that has any, those that are over not counted."""
+    columns = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue, PILOTS.c.state)
+    counts: dict[QueueId, PilotCounts] = {}
+    for site, ce, name, state, count in session.execute(
+        select(*columns, func.count()).where(~IS_OVER).group_by(*columns)
+    ):
+        queue = QueueId(site, ce, name)
+        before = counts.get(queue, PilotCounts())
+        more = PilotCounts(arriving=count) if PilotState(state) in ARRIVING else PilotCounts(alive=count)
+        counts[queue] = PilotCounts(before.arriving + more.arriving, before.alive + more.alive)
+    return counts
+
+
+def change_pilots(session: Session, stamps: Iterable[str], values: Mapping[str, Any]) -> None:
+    """Give pilots these columns."""
+    for chunk in chunks(stamps):
+        session.connection().execute(update(PILOTS).where(PILOTS.c.stamp.in_(chunk)).values(dict(values)))
+
+
+def count_ended_jobs(session: Session, stamp: str, count: int) -> None:
+    """Add to the attempts that a pilot has brought to an end."""
+    more = PILOTS.c.jobs_ended + count
+    session.execute(update(PILOTS).where(PILOTS.c.stamp == stamp).values(jobs_ended=more))
+
+
+def node_text(session: Session, stamp: str) -> str | None:
+    """Return what the pilot last said of its node, as it was stored; None = there is no such pilot."""
+    return session.execute(select(PILOTS.c.node_json).where(PILOTS.c.stamp == stamp)).scalar_one_or_none()
+
+
+def at_queue(queue: QueueId) -> Any:
+    """Return the condition that a pilot is of this queue."""
+    return (PILOTS.c.site == queue.site) & (PILOTS.c.ce == queue.ce) & (PILOTS.c.queue == queue.queue)
+
+
+def _record(row: RowMapping) -> PilotRecord:
+    return PilotRecord(
+        stamp=row["stamp"],
+        queue=QueueId(row["site"], row["ce"], row["queue"]),
+        vos=tuple(json.loads(row["vos_json"])),
+        state=PilotState(row["state"]),
+        reason=row["reason"],
+        glidein_id=row["glidein_id"],
+        node=row["node"],
+        drain_reason=row["drain_reason"],
+        drain_evicts=row["drain_evicts"],
+        jobs_ended=row["jobs_ended"],
+        registered=row["registered"],
+        last_seen=row["last_seen"],
+        ends=row["ends"],
+    )

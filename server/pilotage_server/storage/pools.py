@@ -1,0 +1,138 @@
+"""The pools in the database, and the locks that order their removal with the jobs that come.
+
+A transaction that places a job holds the pool's row against removal until its commit; a cleanup skips rows that
+are held. Queries name the states of live jobs with the very text of the index on them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select, bindparam, delete, exists, select, text, update
+from sqlmodel import Session
+
+from pilotage.job_description import Value
+from pilotage_server.core.pools import Pool
+from pilotage_server.storage.inserting import insert_if_absent
+from pilotage_server.storage.jobs import chunks
+from pilotage_server.storage.tables import LIVE_JOB, metadata
+
+_POOLS = metadata.tables["pools"]
+_TASK_QUEUES = metadata.tables["task_queues"]
+_JOBS = metadata.tables["jobs"]
+
+
+def load_pools(session: Session) -> tuple[Pool, ...]:
+    """Return all pools, by id."""
+    return tuple(_pool(row) for row in session.execute(_ordered()))
+
+
+def hold_pool(session: Session, pool_id: str) -> Pool | None:
+    """Return a pool and keep it from being removed until the transaction ends; None = there is none."""
+    query = select(_POOLS).where(_POOLS.c.id == pool_id).with_for_update(read=True, key_share=True)
+    row = session.execute(query).one_or_none()
+    return _pool(row) if row is not None else None
+
+
+def lock_for_removal(session: Session, ids: Collection[str]) -> tuple[Pool, ...]:
+    """Return those of the pools that nobody holds, by id, and keep others from holding them."""
+    return _locked(session, ids, _ordered().with_for_update(skip_locked=True))
+
+
+def lock_for_mapping(session: Session, ids: Collection[str]) -> tuple[Pool, ...]:
+    """Return those of the pools that nobody else is mapping or removing, by id; jobs may come meanwhile."""
+    return _locked(session, ids, _ordered().with_for_update(key_share=True, skip_locked=True))
+
+
+def _ordered() -> Select[Any]:
+    return select(_POOLS).order_by(_POOLS.c.id)
+
+
+def _locked(session: Session, ids: Collection[str], query: Select[Any]) -> tuple[Pool, ...]:
+    found: list[Pool] = []
+    for batch in chunks(sorted(ids)):
+        found += (_pool(row) for row in session.execute(query.where(_POOLS.c.id.in_(batch))))
+    return tuple(found)
+
+
+def insert_pool(session: Session, pool: Pool) -> bool:
+    """Store a pool that has no mapping yet; return False when somebody else has just stored it."""
+    values = {
+        "id": pool.id,
+        "vo": pool.vo,
+        "canonical": pool.canonical,
+        "requirements_json": section_to_json(pool.section),
+        "created": pool.created,
+        "tree_version": pool.tree_version,
+    }
+    return insert_if_absent(session, _POOLS, values)
+
+
+def set_sections(session: Session, pools: Iterable[Pool]) -> None:
+    """Let pools be known by other sections, which mean what their canonical texts say."""
+    values = [{"the_pool": pool.id, "section": section_to_json(pool.section)} for pool in pools]
+    if values:
+        known_by = update(_POOLS).where(_POOLS.c.id == bindparam("the_pool"))
+        session.connection().execute(known_by.values(requirements_json=bindparam("section")), values)
+
+
+def set_idle_since(session: Session, ids: Collection[str], since: datetime | None) -> None:
+    """Note since when pools are seen idle, or that they are not (None)."""
+    for batch in chunks(ids):
+        session.execute(update(_POOLS).where(_POOLS.c.id.in_(batch)).values(idle_since=since))
+
+
+def note_job(session: Session, pool_id: str) -> None:
+    """Take back the note that a pool is idle; where somebody else is just writing it, that one's word counts."""
+    # Waiting for him instead could lock two submissions that name two pools in opposite order.
+    free = select(_POOLS.c.id).where(_POOLS.c.id == pool_id).with_for_update(key_share=True, skip_locked=True)
+    session.execute(update(_POOLS).where(_POOLS.c.id.in_(free)).values(idle_since=None))
+
+
+def delete_pools(session: Session, ids: Collection[str]) -> None:
+    """Remove pools that have no mapping rows any more."""
+    for batch in chunks(ids):
+        session.execute(delete(_POOLS).where(_POOLS.c.id.in_(batch)))
+
+
+def delete_task_queues(session: Session, pool_ids: Collection[str]) -> tuple[int, ...]:
+    """Remove the task queues of pools that no live job belongs to, and return their ids."""
+    # Whoever places a job holds the pool before he looks for its task queue, so none is found meanwhile.
+    removed: list[int] = []
+    for batch in chunks(pool_ids):
+        query = delete(_TASK_QUEUES).where(_TASK_QUEUES.c.pool_id.in_(batch)).returning(_TASK_QUEUES.c.id)
+        removed += session.execute(query).scalars()
+    return tuple(removed)
+
+
+def pools_with_live_jobs(session: Session) -> frozenset[str]:
+    """Return the ids of the pools with a job in a non-final state; costs one look-up a pool."""
+    live_job = exists().where(_JOBS.c.pool_id == _POOLS.c.id, text(f"jobs.{LIVE_JOB}"))
+    return frozenset(session.execute(select(_POOLS.c.id).where(live_job)).scalars())
+
+
+def _pool(row: Row[Any]) -> Pool:
+    return Pool(
+        id=row.id,
+        vo=row.vo,
+        canonical=row.canonical,
+        section=section_from_json(row.requirements_json),
+        created=row.created,
+        mapped=row.mapped,
+        tree_version=row.tree_version,
+        idle_since=row.idle_since,
+    )
+
+
+def section_to_json(section: Mapping[str, Value]) -> str:
+    """Return a section as canonical JSON."""
+    return json.dumps(dict(section), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def section_from_json(text_: str) -> dict[str, Value]:
+    """Return the section that `section_to_json` wrote."""
+    read: dict[str, Any] = json.loads(text_)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}

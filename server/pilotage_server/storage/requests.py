@@ -1,0 +1,70 @@
+"""Answered requests in the database: what makes a repeated request have one effect."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, insert, select, text
+from sqlmodel import Session
+
+from pilotage_server.storage.tables import metadata
+
+REQUESTS = metadata.tables["requests"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """Whose request it is, and the id that he gave it."""
+
+    caller: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRequest:
+    """What was asked (`digest` is that of the request's content) and the answer's bytes."""
+
+    method: str
+    digest: str
+    response: bytes
+
+
+def lock_request(session: Session, key: RequestKey) -> None:
+    """Let nobody else answer the same request until this transaction has ended (SQLite has one writer)."""
+    if session.get_bind().dialect.name == "postgresql":
+        digest = hashlib.sha256(f"{len(key.caller)}:{key.caller}{key.request_id}".encode()).digest()
+        number = int.from_bytes(digest[:8], "big", signed=True)
+        session.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
+
+
+def find_answer(session: Session, key: RequestKey) -> AnsweredRequest | None:
+    """Return what was answered to this request; None = it has not been answered."""
+    columns = REQUESTS.c.method, REQUESTS.c.digest, REQUESTS.c.response
+    query = select(*columns).where(REQUESTS.c.caller == key.caller, REQUESTS.c.request_id == key.request_id)
+    row = session.execute(query).first()
+    return AnsweredRequest(row.method, row.digest, row.response) if row else None
+
+
+def insert_answer(session: Session, key: RequestKey, answer: AnsweredRequest, now: datetime) -> None:
+    """Keep the answer beside the effects of the request."""
+    row = {
+        "caller": key.caller,
+        "request_id": key.request_id,
+        "method": answer.method,
+        "digest": answer.digest,
+        "response": answer.response,
+        "answered": now,
+    }
+    session.connection().execute(insert(REQUESTS), [row])
+
+
+def delete_answers(session: Session, before: datetime, limit: int) -> int:
+    """Remove at most `limit` answers that are older, oldest first; return how many."""
+    old = select(REQUESTS.c.caller, REQUESTS.c.request_id).where(REQUESTS.c.answered < before)
+    keys = session.execute(old.order_by(REQUESTS.c.answered).limit(limit)).all()
+    for caller, request_id in keys:
+        match = REQUESTS.c.caller == caller, REQUESTS.c.request_id == request_id
+        session.execute(delete(REQUESTS).where(*match))
+    return len(keys)

@@ -1,0 +1,116 @@
+"""Task queues in the database, and what waits in them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from sqlalchemy import RowMapping, func, select, text, update
+from sqlmodel import Session
+
+from pilotage_server.core.task_queues import (
+    TaskQueue,
+    Traits,
+    task_queue_key,
+    traits_from_json,
+    traits_to_json,
+)
+from pilotage_server.core.waiting import Head
+from pilotage_server.storage.inserting import insert_if_absent
+from pilotage_server.storage.jobs import chunks
+from pilotage_server.storage.tables import LIVE_JOB, WAITING_JOB, metadata
+
+TASK_QUEUES = metadata.tables["task_queues"]
+JOBS = metadata.tables["jobs"]
+
+_IS_LIVE = text(LIVE_JOB)
+IS_WAITING = text(WAITING_JOB)
+
+
+def find_or_insert(session: Session, traits: Traits, now: datetime) -> TaskQueue:
+    """Return the task queue with these traits, stored now if there was none."""
+    key = task_queue_key(traits)
+    by_key = select(TASK_QUEUES.c.id).where(TASK_QUEUES.c.key == key)
+    found = session.execute(by_key).scalar_one_or_none()
+    if found is None:
+        account = traits.account
+        values = {
+            "key": key,
+            "vo": account.vo,
+            "group": account.group,
+            "owner": account.owner,
+            "pool_id": traits.pool_id,
+            "needs_json": traits_to_json(traits),
+            "created": now,
+        }
+        insert_if_absent(session, TASK_QUEUES, values)
+        found = session.execute(by_key).scalar_one()
+    return TaskQueue(found, traits)
+
+
+def load_task_queues(session: Session, ids: Iterable[int]) -> tuple[TaskQueue, ...]:
+    """Return the task queues of these ids, by id; those that there are not are left out."""
+    found: list[TaskQueue] = []
+    for chunk in chunks(sorted(set(ids))):
+        query = select(TASK_QUEUES.c.id, TASK_QUEUES.c.needs_json).where(TASK_QUEUES.c.id.in_(chunk))
+        found += (_task_queue(row) for row in session.execute(query.order_by(TASK_QUEUES.c.id)).mappings())
+    return tuple(found)
+
+
+def load_live_task_queues(session: Session) -> tuple[TaskQueue, ...]:
+    """Return the task queues that have a job in a state that is not final, by id."""
+    live = select(JOBS.c.task_queue_id).where(_IS_LIVE).distinct()
+    return load_task_queues(session, session.execute(live).scalars())
+
+
+def templates_of(session: Session, task_queue_id: int) -> tuple[int, ...]:
+    """Return the templates of the live jobs of a task queue."""
+    query = select(JOBS.c.template_id).where(JOBS.c.task_queue_id == task_queue_id, _IS_LIVE).distinct()
+    return tuple(session.execute(query).scalars())
+
+
+def move_live_jobs(session: Session, task_queue_id: int, template_id: int, new_id: int) -> None:
+    """Let the live jobs of a template that are in one task queue be in another."""
+    mine = (JOBS.c.template_id == template_id, JOBS.c.task_queue_id == task_queue_id, _IS_LIVE)
+    session.execute(update(JOBS).where(*mine).values(task_queue_id=new_id))
+
+
+def count_waiting(session: Session, ids: Collection[int] | None = None) -> dict[int, int]:
+    """Return how many jobs wait in each task queue (None = all) in which any does."""
+    query = select(JOBS.c.task_queue_id, func.count()).where(IS_WAITING).group_by(JOBS.c.task_queue_id)
+    if ids is not None:
+        query = query.where(JOBS.c.task_queue_id.in_(sorted(ids)))
+    return {row[0]: row[1] for row in session.execute(query)}
+
+
+def read_heads(session: Session, ids: Iterable[int]) -> dict[int, Head]:
+    """Return the first waiting job of each of the task queues in which any waits."""
+    heads: dict[int, Head] = {}
+    for chunk in chunks(sorted(set(ids))):
+        first = (
+            select(JOBS.c.id)
+            .where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, IS_WAITING)
+            .order_by(JOBS.c.priority.desc(), JOBS.c.id)
+            .limit(1)
+            .correlate(TASK_QUEUES)
+            .scalar_subquery()
+        )
+        firsts = select(first).where(TASK_QUEUES.c.id.in_(chunk))
+        query = select(JOBS.c.task_queue_id, JOBS.c.priority, JOBS.c.id).where(JOBS.c.id.in_(firsts))
+        heads |= {row.task_queue_id: Head(row.priority, row.id) for row in session.execute(query)}
+    return heads
+
+
+def count_before(session: Session, task_queue_ids: Iterable[int], head: Head) -> int:
+    """Return how many waiting jobs of these task queues go before the job that `head` describes."""
+    higher = JOBS.c.priority > head.priority
+    earlier = (JOBS.c.priority == head.priority) & (JOBS.c.id < head.job_id)
+    before = 0
+    for chunk in chunks(sorted(set(task_queue_ids))):
+        query = select(func.count()).where(JOBS.c.task_queue_id.in_(chunk), IS_WAITING, higher | earlier)
+        before += session.execute(query).scalar_one()
+    return before
+
+
+def _task_queue(row: RowMapping) -> TaskQueue:
+    return TaskQueue(row["id"], traits_from_json(row["needs_json"]))

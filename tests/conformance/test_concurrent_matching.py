@@ -1,0 +1,91 @@
+"""Many threads ask for jobs at once, on every database: no job twice, none forgotten, limits exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import TypeVar
+
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import Outcome
+from pilotage_server.core.rules import Rules, RunningLimit
+from pilotage_server.operations.load_world import refresh_world
+from pilotage_server.storage.engine import Database
+from support.grid import LONG, Grid, Pilot, a_slot
+from support.virtual_clock import VirtualClock
+
+THREADS = 6
+
+Result = TypeVar("Result")
+
+
+def at_once(act: Callable[[int], Result]) -> list[Result]:
+    """Run `act` in many threads that start together, and return what came of it."""
+    start = Barrier(THREADS)
+
+    def run(number: int) -> Result:
+        start.wait(timeout=30)
+        return act(number)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(run, range(THREADS)))
+
+
+def take_all(pilot: Pilot, *, rounds: int) -> list[int]:
+    """Ask again and again, two slots at a time, and return the ids of all that came."""
+    return [job for _ in range(rounds) for job in pilot.claim(a_slot("a"), a_slot("b"))]
+
+
+def test_no_job_goes_to_two_pilots_and_none_is_forgotten(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=30) + grid.submit(count=30, request_memory_mib=0, priority=1)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=4)) for job in jobs]
+    assert max(Counter(taken).values()) == 1
+    left = [job for job, record in grid.jobs(ids).items() if record.state is JobState.WAITING]
+    assert sorted(taken + left) == ids
+    assert take_all(grid.start_pilot(), rounds=1 + len(left) // 2) == sorted(left, key=lambda job: (job <= 30, job))
+
+
+def test_servers_that_share_a_database_never_give_a_job_twice(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=40)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    servers = [grid.restarted() for _ in range(THREADS)]
+    for pilot, server in zip(pilots, servers, strict=True):
+        pilot.grid = server
+    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=3)) for job in jobs]
+    assert max(Counter(taken).values()) == 1
+    grid.read(lambda unit, world: refresh_world(unit, world))
+    rest = take_all(grid.start_pilot(), rounds=20)
+    assert sorted(taken + rest) == ids
+
+
+def test_a_running_limit_holds_when_all_ask_at_once(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=5)
+    grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
+    grid.submit(count=40)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    servers = [grid.restarted() for _ in range(THREADS)]
+    for pilot, server in zip(pilots, servers, strict=True):
+        pilot.grid = server
+    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=3)) for job in jobs]
+    assert len(taken) == 5
+
+
+def test_outcomes_and_sweeps_that_race_are_recorded_once(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=THREADS * 2)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    matches = [[pilot.take(), pilot.take()] for pilot in pilots]
+    clock.advance(minutes=30)
+
+    def race(number: int) -> int:
+        grid.sweep()
+        return sum(pilots[number].report(match, Outcome.EXITED, exit_code=0).accepted for match in matches[number])
+
+    accepted = sum(at_once(race))
+    states = Counter(record.state for record in grid.jobs(ids).values())
+    assert states[JobState.DONE] == accepted == len(ids)

@@ -1,0 +1,113 @@
+"""A repeated request has one effect and the same answer, on every database."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pilotage.errors import InvalidInputError
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_limits import Retention
+from pilotage_server.operations.idempotency import answered, keep_answer, once
+from pilotage_server.operations.retention import remove_old_requests
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Database, Unit
+from support.submissions import a_pilot_identity, a_user
+from support.virtual_clock import VirtualClock
+
+ALICE = a_user("alice")
+
+
+class Counter:
+    """An effect that can be counted; each answer is different."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self) -> bytes:
+        self.runs += 1
+        return f"answer {self.runs}".encode()
+
+
+def ask(
+    database: Database, counter: Counter, request_id: str = "r1", digest: str = "d", identity: Identity = ALICE
+) -> bytes:
+    return database.write(lambda unit: once(unit, identity, "Submit", request_id, digest, counter.run))
+
+
+def test_the_second_time_the_first_answer_comes_back(database: Database) -> None:
+    counter = Counter()
+    assert [ask(database, counter), ask(database, counter)] == [b"answer 1", b"answer 1"]
+    assert counter.runs == 1
+
+
+def test_the_same_id_of_another_caller_is_another_request(database: Database) -> None:
+    counter = Counter()
+    callers = [ALICE, a_user("bob"), a_user("alice", "atlas"), a_pilot_identity("p1"), a_pilot_identity("p2")]
+    answers = [ask(database, counter, identity=caller) for caller in callers]
+    assert len(set(answers)) == len(callers)
+
+
+def test_the_same_id_for_another_request_is_refused(database: Database) -> None:
+    counter = Counter()
+    ask(database, counter)
+    with pytest.raises(InvalidInputError) as refused:
+        ask(database, counter, digest="other")
+    assert refused.value.violations[0].where == "request_id"
+    with pytest.raises(InvalidInputError):
+        database.write(lambda unit: once(unit, ALICE, "Change", "r1", "d", counter.run))
+    assert counter.runs == 1
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 65, "a\nb", "a\0b"])
+def test_a_request_needs_an_id(database: Database, request_id: str) -> None:
+    with pytest.raises(InvalidInputError):
+        ask(database, Counter(), request_id)
+
+
+def test_an_effect_that_failed_may_be_tried_again(database: Database) -> None:
+    def fail(unit: Unit) -> bytes:
+        once(unit, ALICE, "Submit", "r1", "d", lambda: b"lost")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        database.write(fail)
+    assert ask(database, Counter()) == b"answer 1"
+
+
+def test_an_answer_may_be_kept_later_than_it_was_looked_for(database: Database) -> None:
+    def answer(unit: Unit) -> bytes | None:
+        known = answered(unit, ALICE, "Request", "r1", "d")
+        if known is None:
+            keep_answer(unit, ALICE, "Request", "r1", "d", b"later")
+        return known
+
+    assert [database.write(answer), database.write(answer)] == [None, b"later"]
+
+
+def test_a_request_that_comes_twice_at_once_has_one_effect(database: Database) -> None:
+    counter = Counter()
+    answers: list[bytes] = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(database, counter))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [b"answer 1"] * 6
+
+
+def test_old_answers_are_removed_in_batches(database: Database, clock: VirtualClock) -> None:
+    kept = Retention(requests=timedelta(hours=1), batch=2)
+    world = World(rules=replace(World().rules, retention=kept))
+    counter = Counter()
+    for number in range(3):
+        ask(database, counter, f"r{number}")
+    clock.advance(minutes=61)
+    ask(database, counter, "young")
+    removed = [database.write(lambda unit: remove_old_requests(unit, world)) for _ in range(3)]
+    assert removed == [2, 1, 0]
+    assert ask(database, counter, "young") == b"answer 4"
+    assert ask(database, counter, "r0") == b"answer 5"

@@ -1,0 +1,38 @@
+"""What tests of all kinds share: the real input, and how hard hypothesis searches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from support.shared_data import ENVIRONMENT, shared_data_dir
+
+pytest_plugins = ["support.postgresql", "support.database", "support.server"]
+
+settings.register_profile("dev", max_examples=100, deadline=None)
+settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile("deep", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_IN_CI = os.environ.get("CI") == "true"
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if _IN_CI else "dev"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that read the real input, so that they can be chosen or left out."""
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("shared_data")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Return the folder of the real input; without it a test is skipped, but fails in CI."""
+    folder = shared_data_dir()
+    if folder is None:
+        message = f"there is no real input: set {ENVIRONMENT} to its folder, or put it beside the checkout"
+        if _IN_CI:
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+    return folder

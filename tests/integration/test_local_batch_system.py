@@ -1,0 +1,106 @@
+"""The local batch system's own promises, beside those of every batch system."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, NotSubmitted, Submitted
+from pilotage_agents.batch_systems.local import LOG_NAME, LocalBatchSystem
+from pilotage_agents.core.pilot_shape import Shape
+from support.until import until
+
+
+def a_request(folder: Path, *command: str, stamp: str = "stamp") -> GlideinRequest:
+    (folder / stamp).mkdir()
+    return GlideinRequest(stamp, "default", command, folder / stamp, Shape())
+
+
+async def submitted(system: LocalBatchSystem, request: GlideinRequest) -> str:
+    (answer,) = await system.submit_many([request])
+    assert isinstance(answer, Submitted)
+    return answer.glidein_id
+
+
+async def end_of(system: LocalBatchSystem, glidein_id: str) -> int | None:
+    async with asyncio.timeout(30):
+        while True:
+            status = (await system.poll_all([glidein_id]))[glidein_id]
+            if status.state is GlideinState.ENDED:
+                return status.exit_code
+            await asyncio.sleep(0)
+
+
+async def test_what_a_pilot_prints_is_kept_in_its_folder(tmp_path: Path) -> None:
+    system = LocalBatchSystem(tmp_path)
+    glidein = await submitted(system, a_request(tmp_path, "sh", "-c", "pwd; echo oops >&2; exit 4"))
+    assert await end_of(system, glidein) == 4
+    assert (tmp_path / "stamp" / LOG_NAME).read_text() == f"{tmp_path / 'stamp'}\noops\n"
+
+
+async def test_a_program_that_is_not_there_ends_in_error(tmp_path: Path) -> None:
+    system = LocalBatchSystem(tmp_path)
+    glidein = await submitted(system, a_request(tmp_path, "no-such-program"))
+    assert await end_of(system, glidein) == 127
+    assert "no-such-program" in (tmp_path / "stamp" / LOG_NAME).read_text()
+
+
+async def test_a_pilot_may_end_its_work_in_its_own_time_when_it_is_cancelled(tmp_path: Path) -> None:
+    system = LocalBatchSystem(tmp_path)
+    patient = "trap 'echo bye; exit 3' TERM; touch ready; while :; do sleep 0.05; done"
+    glidein = await submitted(system, a_request(tmp_path, "sh", "-c", patient))
+    await until((tmp_path / "stamp" / "ready").exists)
+    await system.cancel_many([glidein])
+    assert await end_of(system, glidein) == 3
+    assert (tmp_path / "stamp" / LOG_NAME).read_text().endswith("bye\n")
+
+
+async def test_a_pilot_is_told_to_end_once_even_when_that_comes_as_it_starts(tmp_path: Path) -> None:
+    system = LocalBatchSystem(tmp_path)
+    counting = "trap 'echo told' TERM; touch ready; sleep 0.3; sleep 0.3; exit 0"
+    for place in range(20):
+        stamp = f"stamp{place}"
+        glidein = await submitted(system, a_request(tmp_path, "sh", "-c", counting, stamp=stamp))
+        await system.cancel_many([glidein])
+        assert await end_of(system, glidein) in (0, 128 + signal.SIGTERM)
+        assert (tmp_path / stamp / LOG_NAME).read_text() in ("", "told\n")
+
+
+async def test_a_pilot_that_does_not_listen_is_killed_with_all_its_processes(tmp_path: Path) -> None:
+    system = LocalBatchSystem(tmp_path, kill_after_s=0.2)
+    deaf = "trap '' TERM; sleep 1000 & echo $! > child; mv child ready; wait"
+    glidein = await submitted(system, a_request(tmp_path, "sh", "-c", deaf))
+    await until((tmp_path / "stamp" / "ready").exists)
+    await system.cancel_many([glidein])
+    assert await end_of(system, glidein) == 128 + signal.SIGKILL
+    child = int((tmp_path / "stamp" / "ready").read_text())
+    await until(lambda: has_ended(child))
+
+
+def has_ended(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or " Z " in stat.read_text()
+
+
+async def test_a_process_id_that_was_given_to_another_program_is_not_mistaken_for_the_pilot(
+    tmp_path: Path,
+) -> None:
+    system = LocalBatchSystem(tmp_path)
+    glidein = await submitted(system, a_request(tmp_path, "sleep", "1000"))
+    stamp, pid, start_time, boot = glidein.split(".")
+    someone_else = f"{stamp}.{pid}.{int(start_time) - 1}.{boot}"
+    before_the_last_boot = f"{stamp}.{pid}.{start_time}.another"
+    statuses = await system.poll_all([someone_else, before_the_last_boot])
+    assert {status.state for status in statuses.values()} == {GlideinState.ENDED}
+    await system.cancel_many([someone_else, before_the_last_boot])
+    assert (await system.poll_all([glidein]))[glidein].state is GlideinState.RUNNING
+    await system.cancel_many([glidein])
+
+
+async def test_a_folder_that_cannot_be_written_is_a_refusal_that_names_it(tmp_path: Path) -> None:
+    request = a_request(tmp_path, "true")
+    os.rmdir(request.folder)
+    (answer,) = await LocalBatchSystem(tmp_path).submit_many([request])
+    assert answer == NotSubmitted(f"{request.folder / LOG_NAME}: No such file or directory")

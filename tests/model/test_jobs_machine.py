@@ -1,0 +1,131 @@
+"""Any sequence of wishes and steps: jobs keep to the table, events tell all of it, and the memory agrees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, rule
+
+from pilotage.errors import StateConflictError
+from pilotage_server.core.job_changes import CAUSES, JobChange
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import FINAL, LEASED, TRANSITIONS, JobCause, JobState
+from pilotage_server.operations.change_jobs import change_jobs
+from pilotage_server.operations.edit_job import edit_job
+from pilotage_server.operations.job_events import get_events, read_feed
+from pilotage_server.operations.job_steps import step
+from pilotage_server.operations.query_jobs import JobFilter, get_jobs, list_jobs
+from pilotage_server.operations.submit import submit_jobs
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Database
+from pilotage_server.storage.tables import metadata
+from support.submissions import a_description, a_user
+from support.virtual_clock import VirtualClock
+
+ALICE = a_user("alice")
+memories = st.sampled_from([None, 1000, 2000])
+
+
+class JobsMachine(RuleBasedStateMachine):
+    """Jobs on a database in memory, moved in every way that there is."""
+
+    jobs: Bundle[int] = Bundle("jobs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock()
+        self.database = Database("sqlite:///:memory:", self.clock)
+        metadata.create_all(self.database.engine)
+        self.world = World()
+        self.heard: list[JobEvent] = []
+        self.world.event_listeners.append(self.heard.extend)
+
+    def teardown(self) -> None:
+        self.database.close()
+
+    def job(self, job_id: int) -> JobRecord:
+        return self.database.read(lambda unit: get_jobs(unit, ALICE, [job_id]))[0]
+
+    @rule(target=jobs, count=st.integers(1, 3), hold=st.booleans(), memory=memories)
+    def submit(self, count: int, hold: bool, memory: int | None) -> MultipleResults[int]:
+        description = a_description(count=count, hold=hold, requirements=memory and {"Memory": memory})
+        submitted = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, [description]))
+        return multiple(*submitted.job_ids)
+
+    @rule(job_id=jobs, cause=st.sampled_from(list(JobCause)))
+    def move(self, job_id: int, cause: JobCause) -> None:
+        before = self.job(job_id)
+        lease = before.lease_until or self.clock() + timedelta(minutes=20)
+        changes: dict[str, Any] = {"lease_until": lease} if TRANSITIONS.get((before.state, cause)) in LEASED else {}
+        if cause is JobCause.MATCHED:
+            changes["attempt"] = before.attempt + 1
+        try:
+            after = self.database.write(
+                lambda unit: step(unit, self.world, before, cause, reason="", actor="server", **changes)
+            )
+        except StateConflictError:
+            assert (before.state, cause) not in TRANSITIONS
+            assert self.job(job_id) == before
+        else:
+            assert after == self.job(job_id)
+
+    @rule(job_ids=st.lists(jobs, max_size=3), change=st.sampled_from(list(JobChange)))
+    def change(self, job_ids: list[int], change: JobChange) -> None:
+        before = {job_id: self.job(job_id) for job_id in job_ids}
+        results = self.database.write(lambda unit: change_jobs(unit, self.world, ALICE, job_ids, change, ""))
+        for result in results:
+            legal = (before[result.job_id].state, CAUSES[change]) in TRANSITIONS
+            assert legal == (result.refusal == "")
+            assert result.state is self.job(result.job_id).state
+
+    @rule(job_id=jobs, memory=memories, priority=st.integers(-2, 2))
+    def edit(self, job_id: int, memory: int | None, priority: int) -> None:
+        before = self.job(job_id)
+        description = a_description(priority=priority, requirements=memory and {"Memory": memory})
+        try:
+            edited = self.database.write(lambda unit: edit_job(unit, self.world, ALICE, job_id, description)).job
+        except StateConflictError:
+            assert before.state not in {JobState.WAITING, JobState.HELD}
+        else:
+            assert (edited.state, edited.priority, bool(edited.pool_id)) == (before.state, priority, bool(memory))
+
+    @rule(minutes=st.integers(1, 60))
+    def pass_time(self, minutes: int) -> None:
+        self.clock.advance(minutes=minutes)
+
+    @invariant()
+    def the_memory_counts_the_jobs_that_wait(self) -> None:
+        wanted = JobFilter(states=frozenset({JobState.WAITING}))
+        waiting = self.database.read(lambda unit: list_jobs(unit, ALICE, wanted)).jobs
+        counts = {each.task_queue.id: each.count for each in self.world.waiting.waiting()}
+        assert counts == Counter(job.task_queue_id for job in waiting)
+
+    @invariant()
+    def the_events_of_a_job_are_the_steps_to_its_state(self) -> None:
+        for job in self.database.read(lambda unit: list_jobs(unit, ALICE, JobFilter())).jobs:
+            events = self.database.read(partial(get_events, identity=ALICE, job_id=job.id))
+            assert events[0].from_state is JobState.RECEIVED
+            assert all(TRANSITIONS[event.from_state, event.cause] is event.to_state for event in events)
+            assert all(one.to_state is other.from_state for one, other in pairwise(events))
+            assert all(one.position < other.position and one.time <= other.time for one, other in pairwise(events))
+            assert events[-1].to_state is job.state
+            assert (job.ended is not None) == (job.state in FINAL)
+            assert (job.lease_until is not None) == (job.state in LEASED)
+
+    @invariant()
+    def listeners_heard_what_the_feed_tells_in_its_order(self) -> None:
+        positions = [event.position for event in self.heard]
+        assert positions == sorted(set(positions))
+        feed = {event.position: event for event in self.database.read(lambda unit: read_feed(unit, ALICE, 0)).events}
+        assert all(feed[event.position] == event for event in self.heard)
+
+
+JobsMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestJobsMachine = JobsMachine.TestCase

@@ -1,0 +1,168 @@
+"""Jobs, pilots and time in random order over a real database: nothing is lost, nothing happens twice."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from sqlalchemy import select
+
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.core.reports import HeldLease, Outcome
+from pilotage_server.operations.job_events import get_events
+from pilotage_server.storage import task_queues
+from pilotage_server.storage.attempts import ATTEMPTS
+from pilotage_server.storage.engine import Database, closing
+from pilotage_server.storage.tables import metadata
+from support.grid import LONG, Grid, Pilot, a_slot
+from support.submissions import a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+OUTCOMES = st.sampled_from(list(Outcome))
+OWNERS = st.sampled_from(["alice", "bob"])
+
+
+class LifeOfJobs(RuleBasedStateMachine):
+    """One server, its pilots, and what they know of the jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = ExitStack()
+        folder = Path(self.open.enter_context(tempfile.TemporaryDirectory()))
+        self.clock = VirtualClock()
+        database = self.open.enter_context(closing(Database(f"sqlite:///{folder / 'p.db'}", self.clock)))
+        metadata.create_all(database.engine)
+        self.grid = Grid(database, self.clock)
+        self.ids: list[int] = []
+        self.pilots: list[Pilot] = []
+        self.told: list[tuple[Pilot, HeldLease]] = []
+        self.ended: Counter[HeldLease] = Counter()
+
+    def teardown(self) -> None:
+        self.open.close()
+
+    @initialize()
+    def two_pilots(self) -> None:
+        self.pilots = [self.grid.start_pilot(LONG), self.grid.start_pilot(LONG)]
+
+    @rule(owner=OWNERS, count=st.integers(1, 4), priority=st.integers(0, 2), cpus=st.integers(1, 2))
+    def submit(self, owner: str, count: int, priority: int, cpus: int) -> None:
+        self.ids += self.grid.submit(a_user(owner), count=count, priority=priority, request_cpus=cpus)
+
+    @rule(number=st.integers(0, 5), slots=st.integers(1, 3))
+    def ask(self, number: int, slots: int) -> None:
+        pilot = self.pilots[number % len(self.pilots)]
+        answer = pilot.ask(*(a_slot(f"s{n}", cpus=2) for n in range(slots)))
+        self.told += [(pilot, HeldLease(match.job_id, match.attempt)) for match in answer.matches]
+
+    @precondition(lambda self: self.told)
+    @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
+    def report_an_end(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
+        pilot, lease = data.draw(st.sampled_from(self.told))
+        before = self.grid.job(lease.job_id)
+        code = exit_code if outcome is Outcome.EXITED else None
+        result = pilot.report(lease, outcome, exit_code=code)
+        after = self.grid.job(lease.job_id)
+        if not result.accepted:
+            assert (after.state, after.attempt) == (before.state, before.attempt)
+        elif before.state is not JobState.DONE and after.state is JobState.DONE:
+            self.ended[lease] += 1
+
+    @precondition(lambda self: self.told)
+    @rule(data=st.data(), state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]))
+    def report_progress(self, data: st.DataObject, state: JobState) -> None:
+        pilot, lease = data.draw(st.sampled_from(self.told))
+        pilot.report(lease, state=state)
+
+    @rule(number=st.integers(0, 5))
+    def beat(self, number: int) -> None:
+        pilot = self.pilots[number % len(self.pilots)]
+        held = set(pilot.held)
+        answer = pilot.beat()
+        renewed = {HeldLease(lease.job_id, lease.attempt) for lease in answer.renewed}
+        assert renewed <= held
+        assert all(self.grid.job(lease.job_id).attempt == lease.attempt for lease in renewed)
+
+    @rule(minutes=st.sampled_from([1, 10, 25]))
+    def pass_time(self, minutes: int) -> None:
+        self.grid.pass_time(minutes=minutes)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data(), change=st.sampled_from(list(JobChange)))
+    def change(self, data: st.DataObject, change: JobChange) -> None:
+        self.grid.change(change, data.draw(st.sampled_from(self.ids)))
+
+    @rule(number=st.integers(0, 5), said_by_itself=st.booleans())
+    def end_a_pilot(self, number: int, said_by_itself: bool) -> None:
+        pilot = self.pilots.pop(number % len(self.pilots))
+        if said_by_itself:
+            pilot.beat(ending=True)
+        else:
+            self.grid.glidein_ended(pilot)
+        self.pilots.append(self.grid.start_pilot(LONG))
+
+    @rule()
+    def restart_the_server(self) -> None:
+        self.grid = self.grid.restarted()
+        for pilot in [*self.pilots, *(pilot for pilot, _ in self.told)]:
+            pilot.grid = self.grid
+
+    @invariant()
+    def no_job_is_lost_and_at_most_one_attempt_lives(self) -> None:
+        jobs = self.grid.jobs(self.ids)
+        assert sorted(jobs) == sorted(self.ids)
+        live = self._live_attempts()
+        for job_id, job in jobs.items():
+            assert live.get(job_id, []) == ([job.attempt] if job.is_leased else [])
+            assert (job.lease_until is not None) is job.is_leased
+            assert job.spent_attempts <= self.grid.world.rules.attempt_limit
+
+    @invariant()
+    def memory_agrees_with_the_database(self) -> None:
+        counts = self.grid.read(lambda unit, _: task_queues.count_waiting(unit.session))
+        heads = self.grid.read(lambda unit, _: task_queues.read_heads(unit.session, counts))
+        index = self.grid.world.waiting
+        assert {each.task_queue.id: each.count for each in index.waiting()} == counts
+        for each in index.waiting():
+            assert each.head in (None, heads[each.task_queue.id])
+
+    @invariant()
+    def accounts_are_charged_for_just_what_runs(self) -> None:
+        cores: Counter[Any] = Counter()
+        for job in self.grid.jobs(self.ids).values():
+            if job.is_leased:
+                cores[job.owner] += 2
+        shares = self.grid.world.shares
+        for queue in self.grid.read(lambda unit, _: task_queues.load_live_task_queues(unit.session)):
+            assert shares.use(queue.account, self.clock()).cores == cores[queue.account.owner]
+
+    @invariant()
+    def an_end_is_told_once_until_the_job_is_rescheduled(self) -> None:
+        for job_id in self.ids:
+            events = self._events(job_id)
+            states = [event.from_state for event in events[1:]]
+            assert states == [event.to_state for event in events[:-1]]
+            ends = Counter(event.attempt for event in events if event.cause is JobCause.DONE)
+            assert not ends or max(ends.values()) == 1
+
+    def _events(self, job_id: int) -> tuple[JobEvent, ...]:
+        return self.grid.read(lambda unit, _: get_events(unit, an_operator(), job_id))
+
+    def _live_attempts(self) -> dict[int, list[int]]:
+        query = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(ATTEMPTS.c.ended.is_(None))
+        live: dict[int, list[int]] = defaultdict(list)
+        for job_id, attempt in self.grid.read(lambda unit, _: unit.session.execute(query).all()):
+            live[job_id].append(attempt)
+        return live
+
+
+LifeOfJobs.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestLifeOfJobs = LifeOfJobs.TestCase

@@ -1,0 +1,265 @@
+"""Rounds of a site director with a batch system and a server in memory."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.errors import ServerUnreachableError
+from pilotage.job_description import Value
+from pilotage.resource_tree import QueueId
+from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.link import TreeQueue
+from pilotage_agents.pilot_sender import PilotSender
+from pilotage_agents.settings import SiteDirectorSettings
+from pilotage_agents.site_director import SiteDirector
+from support.fake_batch_system import FakeBatchSystem
+from support.fake_director_link import FakeDirectorLink
+
+ONE_CORE: dict[str, Value] = {"CEType": "local", "CPUs": 1}
+QUEUE = QueueId("Lyon", "ce1", "short")
+
+
+def a_queue(queue: QueueId = QUEUE, *, enabled: bool = True, **parameters: Any) -> TreeQueue:
+    return TreeQueue(queue, enabled, {**ONE_CORE, **parameters})
+
+
+@dataclass
+class Grid:
+    """A director, its folder, its batch system, its server, and the time."""
+
+    folder: Path
+    link: FakeDirectorLink = field(default_factory=lambda: FakeDirectorLink((a_queue(),)))
+    batch: FakeBatchSystem = field(default_factory=FakeBatchSystem)
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def director(self, **settings: Any) -> SiteDirector:
+        """Return a director as it is after a start."""
+        read = SiteDirectorSettings.model_validate(
+            {"folder": self.folder, "batch_systems": {"local": {"type": "local"}}, **settings}
+        )
+        folders = self.folders()
+        folders.open()
+        systems = {"local": self.batch}
+        watch = GlideinWatch(folders, self.link, systems, lambda: self.now, keep_ended=read.keep_ended)
+        sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, self.link, folders, watch)
+        return SiteDirector(read, self.link, systems, watch, sender, lambda: self.now)
+
+    def folders(self) -> GlideinFolders:
+        return GlideinFolders(self.folder / "pilots")
+
+    @property
+    def submitted(self) -> list[str]:
+        """The stamps of the glideins that the batch system has taken."""
+        return [request.stamp for request in self.batch.requests.values()]
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Grid:
+    return Grid(tmp_path)
+
+
+def read_json(path: str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def read_private(path: str) -> str:
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+    return Path(path).read_text()
+
+
+async def test_a_round_asks_for_the_pools_of_all_queues_in_one_call(grid: Grid) -> None:
+    grid.link.tree = tuple(a_queue(QueueId("Lyon", "ce1", str(place))) for place in range(50))
+    director = grid.director()
+    await director.run_once()
+    grid.link.calls.clear()
+    await director.run_once()
+    assert grid.link.calls == ["pools_of", "demand"]
+
+
+async def test_waiting_jobs_call_pilots_and_the_same_jobs_call_no_more(grid: Grid) -> None:
+    grid.link.waiting = 3
+    director = grid.director()
+    await director.run_once()
+    await director.run_once()
+    assert len(grid.submitted) == 3
+    assert [(report.ended, report.glidein_id) for report in grid.link.reports] == [
+        (False, glidein_id) for glidein_id in grid.batch.requests
+    ]
+
+
+async def test_a_pilot_is_given_server_queue_pools_and_a_token_for_itself_alone(grid: Grid) -> None:
+    grid.link.waiting, grid.link.pools = 1, ("p1", "p2")
+    grid.link.tree = (a_queue(Memory="2 GB", MaxWallTime="1 h"),)
+    await grid.director(pilot={"grace_s": 3}, pilot_command=("the-pilot",)).run_once()
+    (request,) = grid.batch.requests.values()
+    *command, path = request.command
+    assert command == ["the-pilot", "run", "--config"]
+    config = read_json(path)
+    assert config["server"] == ["127.0.0.1:1"]
+    assert config["queue"] == {"cpus": 1, "memory_mib": 2048, "wall_time_s": 3600}
+    assert config["grace_s"] == 3
+    assert read_json(config["pools_file"]) == ["p1", "p2"]
+    assert read_private(config["token_file"]) == "token of stamp0"
+    assert (request.queue, request.wall_time_s) == ("short", 3600)
+
+
+async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_token_does(grid: Grid) -> None:
+    grid.link.waiting = 1
+    await grid.director(default_wall_time_s=1000, credential_s=50).run_once()
+    (request,) = grid.batch.requests.values()
+    assert read_json(request.command[-1])["queue"]["wall_time_s"] == 1000
+    assert grid.link.lifetimes_s == [1050]
+
+
+async def test_pilots_that_the_batch_system_refused_are_reported_as_ended(grid: Grid) -> None:
+    grid.link.waiting, grid.batch.refuses = 2, "the partition is down"
+    await grid.director().run_once()
+    assert grid.link.ended == {"stamp0": "the partition is down", "stamp1": "the partition is down"}
+    assert not list(grid.folder.glob("pilots/*/token"))
+
+
+async def test_a_queue_that_refuses_pilots_is_left_alone_for_growing_whiles(grid: Grid) -> None:
+    grid.link.waiting, grid.batch.refuses = 1, "no"
+    director = grid.director()
+    for _ in range(60):
+        await director.run_once()
+        grid.now += timedelta(seconds=1)
+    assert grid.link.calls.count("register_pilots") == 5  # at 0, 2, 6, 14 and 30 s
+
+
+async def test_a_glidein_that_ended_is_reported_once_and_its_token_removed(grid: Grid) -> None:
+    grid.link.waiting = 1
+    director = grid.director()
+    await director.run_once()
+    grid.batch.end("fake.1", 0, "its work was over")
+    grid.link.waiting = 0
+    await director.run_once()
+    await director.run_once()
+    assert grid.link.ended == {"stamp0": "its work was over"}
+    assert len([report for report in grid.link.reports if report.ended]) == 1
+    assert not list(grid.folder.glob("pilots/*/token"))
+
+
+async def test_a_batch_system_that_gives_no_answer_kills_nobody_and_doubles_nobody(grid: Grid) -> None:
+    grid.link.waiting = 2
+    director = grid.director()
+    await director.run_once()
+    grid.batch.is_reachable = False
+    for _ in range(5):
+        await director.run_once()
+    assert grid.link.ended == {}
+    assert len(grid.link.registered) == 2
+
+
+async def test_the_next_director_adopts_the_glideins_of_the_last_one(grid: Grid) -> None:
+    grid.link.waiting = 1
+    await grid.director().run_once()
+    grid.batch.end("fake.1", 0, "done")
+    grid.link.waiting = 0
+    await grid.director().run_once()
+    assert grid.link.ended == {"stamp0": "done"}
+
+
+async def test_an_end_that_the_server_did_not_hear_is_told_again(grid: Grid) -> None:
+    grid.link.waiting = 1
+    director = grid.director()
+    await director.run_once()
+    grid.batch.end("fake.1", 0, "done")
+    grid.link.is_reachable = False
+    with pytest.raises(ServerUnreachableError):
+        await director.run_once()
+    grid.link.is_reachable, grid.link.waiting = True, 0
+    await director.run_once()
+    assert grid.link.ended == {"stamp0": "done"}
+
+
+async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_end(grid: Grid) -> None:
+    grid.link.waiting = 1
+    await grid.director().run_once()
+    grid.folders().keep(GlideinRecord("stamp0", QUEUE, "local"))
+    await grid.link.register_pilots(QUEUE, 1, (), 0)
+    grid.folders().prepare(GlideinRecord("stamp1", QUEUE, "local"), "token", (), {})
+    grid.link.reports.clear()
+    await grid.director().run_once()
+    assert [(each.stamp, each.glidein_id) for each in grid.link.reports if not each.ended] == [("stamp0", "fake.1")]
+    assert grid.link.ended == {"stamp1": "it was never submitted"}
+    assert [record.glidein_id for record in grid.folders().records()] == ["fake.1"]
+
+
+@pytest.mark.parametrize(
+    "close",
+    [
+        lambda grid: grid.link.banned.add(QUEUE),
+        lambda grid: setattr(grid.link, "tree", (a_queue(enabled=False),)),
+        lambda grid: setattr(grid.link, "tree", (a_queue(CEType="slurm"),)),
+    ],
+    ids=["banned", "not enabled", "of another batch system"],
+)
+async def test_a_queue_that_is_not_to_be_used_gets_no_pilot(grid: Grid, close: Callable[[Grid], None]) -> None:
+    grid.link.waiting = 5
+    close(grid)
+    await grid.director(min_idle_pilots=1).run_once()
+    assert grid.submitted == []
+
+
+async def test_a_new_tree_is_served_from_the_round_that_sees_it(grid: Grid) -> None:
+    director = grid.director()
+    await director.run_once()
+    other = QueueId("Bologna", "ce1", "day")
+    grid.link.tree, grid.link.tree_version, grid.link.waiting = (a_queue(other),), 2, 1
+    await director.run_once()
+    assert set(grid.link.registered.values()) == {other}
+
+
+async def test_patterns_and_overrides_choose_queues_without_regard_to_case(grid: Grid) -> None:
+    queues = [QueueId(site, "ce1", "q") for site in ("Lyon", "Bologna", "Geneva")]
+    grid.link.tree = tuple(a_queue(queue) for queue in queues)
+    override = {"queues": ["bologna/*/*"], "min_idle_pilots": 2}
+    await grid.director(queues=["LYON/*/*", "bologna/*/*"], overrides=[override]).run_once()
+    assert list(grid.link.registered.values()) == [queues[1]] * 2
+
+
+async def test_a_dry_run_says_what_it_would_send_and_why_and_sends_nothing(grid: Grid) -> None:
+    grid.link.waiting = 4
+    assert await grid.director().dry_run() == ("Lyon/ce1/short: 4 pilots (4 jobs more to run)",)
+    assert grid.link.registered == {}
+
+
+async def test_a_stopped_director_ends_its_pilots_only_where_it_is_told_to(grid: Grid) -> None:
+    grid.link.waiting = 1
+    leaving = grid.director()
+    await leaving.run_once()
+    await leaving.stop()
+    assert grid.link.ended == {}
+    await grid.director(when_stopped="cancel").stop()
+    assert grid.link.ended == {"stamp0": "cancelled"}
+
+
+async def test_only_the_newest_folders_of_ended_glideins_are_kept(grid: Grid) -> None:
+    grid.link.waiting = 5
+    director = grid.director(keep_ended=2)
+    await director.run_once()
+    for glidein_id in grid.batch.requests:
+        grid.batch.end(glidein_id, 0)
+    grid.link.waiting = 0
+    await director.run_once()
+    assert len(list(grid.folder.glob("pilots/*"))) == 2
+
+
+async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: Grid) -> None:
+    grid.link.waiting = 2
+    await grid.director().run_once()
+    (grid.folder / "pilots" / "stamp0" / "glidein.json").write_text("{")
+    grid.batch.end("fake.2", 0, "done")
+    grid.link.waiting = 0
+    await grid.director().run_once()
+    assert grid.link.ended == {"stamp1": "done"}

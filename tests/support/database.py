@@ -1,0 +1,49 @@
+"""Fixtures for tests that must hold on every database: `database_url`, `database`, `clock`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage_server.storage.engine import Database, closing
+from pilotage_server.storage.tables import metadata
+from support.postgresql import PostgresqlServer
+from support.virtual_clock import VirtualClock
+
+BACKENDS = ("sqlite", "postgresql")
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """Return a clock that stands still."""
+    return VirtualClock()
+
+
+@pytest.fixture(params=BACKENDS)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of an empty database, once on SQLite and once on PostgreSQL."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'pilotage.db'}"
+        return
+    server: PostgresqlServer = request.getfixturevalue("postgresql_server")
+    url = server.new_database()
+    yield url.render_as_string(hide_password=False)
+    server.drop(url)
+
+
+@pytest.fixture
+def database(database_url: str, clock: VirtualClock) -> Iterator[Database]:
+    """Return an open database with all tables, none of them with rows."""
+    with closing(Database(database_url, clock)) as opened:
+        metadata.create_all(opened.engine)
+        yield opened
+
+
+@pytest.fixture
+def sqlite_database(tmp_path: Path, clock: VirtualClock) -> Iterator[Database]:
+    """Return an open SQLite database with all tables, for tests that need no other."""
+    with closing(Database(f"sqlite:///{tmp_path / 'pilotage.db'}", clock)) as opened:
+        metadata.create_all(opened.engine)
+        yield opened

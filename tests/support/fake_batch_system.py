@@ -1,0 +1,68 @@
+"""A batch system in memory, which passes the same conformance suite as the real ones and can be made to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pilotage.errors import WorldError
+from pilotage_agents.batch_systems.base import (
+    GlideinRequest,
+    GlideinState,
+    GlideinStatus,
+    NotSubmitted,
+    Submission,
+    Submitted,
+)
+
+_ENDS_AT_ONCE = {"true": 0, "false": 1}
+
+
+@dataclass
+class FakeBatchSystem:
+    """Keeps glideins in `statuses` by id; `true` and `false` end at once, all else runs until it is cancelled.
+
+    `refuses` is said to every submission while it is not empty. While `is_reachable` is False the batch system
+    gives no answer.
+    """
+
+    requests: dict[str, GlideinRequest] = field(default_factory=dict)
+    statuses: dict[str, GlideinStatus] = field(default_factory=dict)
+    refuses: str = ""
+    is_reachable: bool = True
+
+    async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
+        return tuple(self._submit(request) for request in requests)
+
+    async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
+        if not self.is_reachable:
+            raise WorldError("the batch system does not answer", transient=True)
+        return {
+            request.stamp: glidein_id
+            for glidein_id, request in self.requests.items()
+            if request.stamp in stamps and self.statuses[glidein_id].state is not GlideinState.ENDED
+        }
+
+    async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
+        unknown = GlideinStatus(GlideinState.UNKNOWN)
+        return {each: self.statuses.get(each, unknown) if self.is_reachable else unknown for each in glidein_ids}
+
+    async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
+        for glidein_id in glidein_ids:
+            if glidein_id in self.statuses and self.is_reachable:
+                self.end(glidein_id, 0, "cancelled")
+
+    def end(self, glidein_id: str, exit_code: int, reason: str = "") -> None:
+        """Let a glidein end, unless it has."""
+        if self.statuses[glidein_id].state is not GlideinState.ENDED:
+            self.statuses[glidein_id] = GlideinStatus(GlideinState.ENDED, reason, exit_code)
+
+    def _submit(self, request: GlideinRequest) -> Submission:
+        if self.refuses or not self.is_reachable:
+            return NotSubmitted(self.refuses or "the batch system does not answer")
+        glidein_id = f"fake.{len(self.requests) + 1}"
+        self.requests[glidein_id] = request
+        exit_code = _ENDS_AT_ONCE.get(request.command[0])
+        state = GlideinState.RUNNING if exit_code is None else GlideinState.ENDED
+        self.statuses[glidein_id] = GlideinStatus(state, "", exit_code)
+        return Submitted(glidein_id)

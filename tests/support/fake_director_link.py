@@ -1,0 +1,86 @@
+"""A server as the site director sees it, in memory: the test sets what waits, and reads what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pilotage.errors import NotFoundError, ServerUnreachableError
+from pilotage.resource_tree import QueueId
+from pilotage_agents.core.pilot_shape import Shape
+from pilotage_agents.core.provisioning import Demand, Supply
+from pilotage_agents.link import (
+    DemandAnswer,
+    GlideinReport,
+    NewPilot,
+    PoolsOfQueues,
+    QueueSupply,
+    TreeQueue,
+)
+
+
+@dataclass
+class FakeDirectorLink:
+    """Counts the pilots of each queue from what is registered and reported; they never begin to run by themselves.
+
+    `waiting` one-core jobs could go to every queue. `calls` holds the names of the calls, in order.
+    """
+
+    tree: tuple[TreeQueue, ...]
+    waiting: int = 0
+    tree_version: int = 1
+    pools: tuple[str, ...] = ("pool",)
+    is_reachable: bool = True
+    banned: set[QueueId] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+    registered: dict[str, QueueId] = field(default_factory=dict)
+    lifetimes_s: list[float] = field(default_factory=list)
+    reports: list[GlideinReport] = field(default_factory=list)
+
+    @property
+    def ended(self) -> dict[str, str]:
+        """Reasons of the glideins that were reported as ended, by stamp."""
+        return {report.stamp: report.reason for report in self.reports if report.ended}
+
+    async def queues(self) -> tuple[TreeQueue, ...]:
+        self._called("queues")
+        return self.tree
+
+    async def pools_of(self, queues: Sequence[QueueId]) -> PoolsOfQueues:
+        self._called("pools_of")
+        pools = tuple(self.pools if self._knows(queue) else None for queue in queues)
+        return PoolsOfQueues(self.tree_version, pools)
+
+    async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
+        self._called("demand")
+        known = tuple(place for place, queue in enumerate(queues) if self._knows(queue))
+        demands = (Demand("pool", "vo", self.waiting, Shape(cpus=1), known),)
+        return DemandAnswer(demands if self.waiting else (), tuple(self._supply(queue) for queue in queues))
+
+    async def register_pilots(
+        self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
+    ) -> tuple[NewPilot, ...]:
+        self._called("register_pilots")
+        if not self._knows(queue):
+            raise NotFoundError("queue", str(queue))
+        self.lifetimes_s.append(lifetime_s)
+        stamps = [f"stamp{len(self.registered) + place}" for place in range(count)]
+        self.registered |= dict.fromkeys(stamps, queue)
+        return tuple(NewPilot(stamp, f"token of {stamp}") for stamp in stamps)
+
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
+        self._called("report_glideins")
+        self.reports += reports
+        return tuple(report.stamp for report in reports if report.stamp not in self.registered)
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if not self.is_reachable:
+            raise ServerUnreachableError("the server does not answer")
+
+    def _supply(self, queue: QueueId) -> QueueSupply:
+        living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in self.ended]
+        return QueueSupply(self._knows(queue), queue in self.banned, Supply(pilots_waiting=len(living)))
+
+    def _knows(self, queue: QueueId) -> bool:
+        return queue in {each.id for each in self.tree}

@@ -1,0 +1,225 @@
+"""A grid in small: one server over a database, queues, pilots and jobs, so that scenarios read as stories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+from typing import Any, TypeVar
+
+from pilotage.job_description import JobDescription
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.identity import Identity, PilotCredential, Role
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.pilots import GlideinReport, PilotState
+from pilotage_server.core.reports import HeldLease, JobReport, NodeState, Outcome, SlotState
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.operations.change_jobs import change_jobs
+from pilotage_server.operations.expire_leases import Expired, expire_leases
+from pilotage_server.operations.explain import Explanation, explain_job
+from pilotage_server.operations.load_world import load_world
+from pilotage_server.operations.pilots import NewPilots, drain_pilots, register_pilots, report_glideins
+from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_state
+from pilotage_server.operations.reports import ReportResult
+from pilotage_server.operations.request_jobs import Match, WorkAnswer, WorkRequest, request_jobs
+from pilotage_server.operations.submit import submit_jobs
+from pilotage_server.operations.tree_loading import parse_tree
+from pilotage_server.operations.trees import put_tree
+from pilotage_server.operations.world import World
+from pilotage_server.storage.attempts import load_history
+from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.jobs import load_job, load_jobs
+from support.submissions import a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+Result = TypeVar("Result")
+
+LONG = "CERN/ce01/long"
+
+
+def a_tree(*queues: str, **parameters: Any) -> dict[str, Any]:
+    """Return the plain data of a tree in which each of the queues has these parameters."""
+    sites: dict[str, Any] = {}
+    for queue in map(QueueId.parse, queues):
+        ces = sites.setdefault(queue.site, {"ces": {}})["ces"]
+        ces.setdefault(queue.ce, {"queues": {}})["queues"][queue.queue] = dict(parameters)
+    return {"sites": sites}
+
+
+def a_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0, **fields: Any) -> SlotOffer:
+    """Return a slot that asks for work; say only what matters."""
+    return SlotOffer(name, Amounts(cpus, memory_mib, fields.pop("disk_mib", 0), fields.pop("gpus", 0)), **fields)
+
+
+@dataclass
+class Pilot:
+    """A pilot of a grid, which believes what it is told."""
+
+    grid: Grid
+    identity: Identity
+    held: list[HeldLease] = field(default_factory=list)
+
+    @property
+    def stamp(self) -> str:
+        """Its stamp."""
+        assert self.identity.pilot is not None
+        return self.identity.pilot.stamp
+
+    def ask(self, *slots: SlotOffer, reports: Iterable[JobReport] = ()) -> WorkAnswer:
+        """Ask for jobs, for one single-core slot where nothing else is said."""
+        request = WorkRequest(slots or (a_slot(),), tuple(reports))
+        answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, request))
+        self.held += [HeldLease(match.job_id, match.attempt) for match in answer.matches]
+        return answer
+
+    def take(self, *slots: SlotOffer) -> Match:
+        """Ask for jobs and return the only one that came."""
+        (match,) = self.ask(*slots).matches
+        return match
+
+    def claim(self, *slots: SlotOffer) -> list[int]:
+        """Ask for jobs and return the ids of those that came."""
+        return [match.job_id for match in self.ask(*slots).matches]
+
+    def beat(self, *reports: JobReport, **fields: Any) -> HeartbeatAnswer:
+        """Send a heartbeat with the leases held, and forget those that are lost."""
+        heartbeat = Heartbeat(leases=tuple(self.held), reports=reports, **fields)
+        answer = self.grid.write(lambda unit, world: report_state(unit, world, self.identity, heartbeat))
+        lost = {HeldLease(lease.job_id, lease.attempt) for lease in answer.lost}
+        self.held = [lease for lease in self.held if lease not in lost]
+        return answer
+
+    def report(self, match: Match | HeldLease, outcome: Outcome | None = None, **fields: Any) -> ReportResult:
+        """Report one attempt by heartbeat."""
+        lease = HeldLease(match.job_id, match.attempt)
+        report = JobReport(lease.job_id, lease.attempt, outcome=outcome, **fields)
+        if outcome is not None and lease in self.held:
+            self.held.remove(lease)
+        (result,) = self.beat(report).results
+        return result
+
+    def start(self, match: Match) -> ReportResult:
+        """Report that the payload runs."""
+        return self.report(match, state=JobState.RUNNING)
+
+    def finish(self, match: Match, exit_code: int = 0) -> ReportResult:
+        """Report that the payload has ended by itself."""
+        return self.report(match, Outcome.EXITED, exit_code=exit_code)
+
+    def show(self, *slots: SlotState, **fields: Any) -> HeartbeatAnswer:
+        """Report the node with these slots."""
+        return self.beat(node=NodeState(f"node-of-{self.stamp}", Amounts(8), slots=slots, **fields))
+
+
+class Grid:
+    """One server over `database`, with a tree of these queues."""
+
+    def __init__(
+        self, database: Database, clock: VirtualClock, *queues: str, rules: Rules | None = None, **parameters: Any
+    ) -> None:
+        self.database = database
+        self.clock = clock
+        self.world: World = database.read(lambda unit: load_world(unit, rules or Rules()))
+        self._stamps = count(1)
+        if self.world.tree.version == 0:
+            self.put(a_tree(*(queues or (LONG,)), **parameters))
+
+    def write(self, operation: Callable[[Unit, World], Result]) -> Result:
+        """Run an operation in one transaction."""
+        return self.database.write(lambda unit: operation(unit, self.world))
+
+    def read(self, operation: Callable[[Unit, World], Result]) -> Result:
+        """Run an operation that changes nothing."""
+        return self.database.read(lambda unit: operation(unit, self.world))
+
+    def put(self, tree: dict[str, Any]) -> None:
+        """Put a tree in force."""
+        new = parse_tree(json.dumps(tree), "json")
+        self.write(lambda unit, world: put_tree(unit, world, an_operator(), new))
+
+    def submit(self, user: Identity | None = None, count: int | None = None, **fields: Any) -> list[int]:
+        """Submit a job, or an array of `count`, and return the ids."""
+        description = JobDescription("/bin/true", count=count, **fields)
+        identity = user or a_user()
+        submitted = self.write(lambda unit, world: submit_jobs(unit, world, identity, [description]))
+        return list(submitted.job_ids)
+
+    def job(self, job_id: int) -> JobRecord:
+        """Return a job as it is now."""
+        return self.read(lambda unit, _: load_job(unit.session, job_id))
+
+    def jobs(self, ids: Iterable[int]) -> dict[int, JobRecord]:
+        """Return jobs as they are now."""
+        return self.read(lambda unit, _: load_jobs(unit.session, ids))
+
+    def history(self, job_id: int) -> list[tuple[int, str]]:
+        """Return number and outcome of each attempt of a job; "" = it holds its lease."""
+        attempts = self.read(lambda unit, _: load_history(unit.session, job_id))
+        return [(attempt.attempt, attempt.outcome) for attempt in attempts]
+
+    def change(self, change: JobChange, *ids: int, user: Identity | None = None) -> None:
+        """Remove, hold, release or reschedule jobs."""
+        self.write(lambda unit, world: change_jobs(unit, world, user or an_operator(), ids, change, "so it is wanted"))
+
+    def start_pilot(self, queue: str = LONG, *vos: str) -> Pilot:
+        """Register a pilot of a queue and return it."""
+        wanted = NewPilots(QueueId.parse(queue), 1, vos)
+        stamp = f"p{next(self._stamps)}"
+        (credential,) = self.write(
+            lambda unit, world: register_pilots(unit, world, an_operator(), wanted, lambda: stamp)
+        )
+        return self.pilot_of(credential)
+
+    def pilot_of(self, credential: PilotCredential) -> Pilot:
+        """Return a pilot with this credential, registered or not."""
+        identity = Identity(f"pilot:{credential.stamp}", "", (), frozenset({Role.PILOT}), credential)
+        return Pilot(self, identity)
+
+    def glidein_ended(self, pilot: Pilot, reason: str = "killed by the batch system") -> None:
+        """Let the batch system say that a pilot's glidein is gone."""
+        self.glidein(GlideinReport(pilot.stamp, "42", PilotState.ENDED, reason))
+
+    def glidein(self, *reports: GlideinReport) -> tuple[str, ...]:
+        """Report what a batch system says."""
+        return self.write(lambda unit, world: report_glideins(unit, world, an_operator(), reports))
+
+    def drain(self, *pilots: Pilot, evict: bool = False) -> None:
+        """Drain pilots."""
+        stamps = [pilot.stamp for pilot in pilots]
+        self.write(lambda unit, world: drain_pilots(unit, world, stamps, "maintenance", evict=evict))
+
+    def sweep(self) -> Expired:
+        """Expire what has run out."""
+        return self.write(expire_leases)
+
+    def pass_time(self, **amounts: float) -> Expired:
+        """Let time pass, and what has run out expire."""
+        self.clock.advance(timedelta(**amounts))
+        return self.sweep()
+
+    def why(self, job_id: int, user: Identity | None = None) -> Explanation:
+        """Explain a job."""
+        return self.read(lambda unit, world: explain_job(unit, world, user or an_operator(), job_id))
+
+    def restarted(self) -> Grid:
+        """Return the grid with another server over the same database."""
+        other = Grid(self.database, self.clock, rules=self.world.rules)
+        other._stamps = self._stamps
+        return other
+
+
+def an_idle_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0) -> SlotState:
+    """Return an unclaimed slot as a pilot reports it."""
+    amounts = Amounts(cpus, memory_mib)
+    return SlotState(name, "Unclaimed", "Idle", amounts, amounts)
+
+
+def a_busy_slot(name: str = "slot1", cpus: int = 1) -> SlotState:
+    """Return a slot that runs a job, as a pilot reports it."""
+    return replace(an_idle_slot(name, cpus), state="Claimed", activity="Busy", free=Amounts(), job_id=1)

@@ -1,0 +1,61 @@
+"""Short cuts for reading job texts in tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage_client.readers.jdl import read_jdl
+from pilotage_client.readers.read_error import ReadError
+from pilotage_client.readers.submit import read_submit
+from pilotage_client.readers.toml import read_toml
+
+
+def jdl_jobs(text: str) -> list[JobDescription]:
+    """Return the jobs of a JDL text."""
+    return read_jdl(text, "job.jdl")
+
+
+def jdl_job(text: str) -> JobDescription:
+    """Return the one job of a JDL text."""
+    (job,) = jdl_jobs(text)
+    return job
+
+
+def jdl_error(text: str) -> str:
+    """Return the error of a JDL text, "job.jdl:LINE: cause"."""
+    with pytest.raises(ReadError) as caught:
+        jdl_jobs(text)
+    return str(caught.value)
+
+
+def submit_jobs(text: str, base_dir: Path | None = None) -> list[JobDescription]:
+    """Return the jobs of a submit file; without its own executable it runs `run`."""
+    return read_submit(text, "job.sub", base_dir or Path("/nonexistent"))
+
+
+def submit_job(text: str, queue: str = "queue") -> JobDescription:
+    """Return the one job of submit commands, to which an executable and a queue statement are added."""
+    (job,) = submit_jobs(f"executable = run\n{text}\n{queue}\n")
+    return job
+
+
+def submit_error(text: str, base_dir: Path | None = None) -> str:
+    """Return the error of a submit file, "job.sub:LINE: cause"."""
+    with pytest.raises(ReadError) as caught:
+        submit_jobs(text, base_dir)
+    return str(caught.value)
+
+
+def toml_jobs(text: str) -> list[JobDescription]:
+    """Return the jobs of a TOML text."""
+    return read_toml(text, "job.toml")
+
+
+def toml_error(text: str) -> str:
+    """Return the error of a TOML text, "job.toml:LINE: cause"."""
+    with pytest.raises(ReadError) as caught:
+        toml_jobs(text)
+    return str(caught.value)

@@ -1,0 +1,53 @@
+"""Jobs in the hands of a pilot, brought there by the steps that a match takes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.leases import AttemptRecord
+from pilotage_server.operations.job_steps import step
+from pilotage_server.operations.world import World
+from pilotage_server.storage.attempts import insert_attempts
+from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.jobs import load_job
+
+THE_QUEUE = QueueId("A", "ce", "q")
+
+
+def lease_to(database: Database, world: World, job_id: int, stamp: str = "p1") -> JobRecord:
+    """Give a waiting job to a pilot, let it start, and return its record."""
+
+    def operation(unit: Unit) -> JobRecord:
+        job = load_job(unit.session, job_id)
+        matched = step(
+            unit,
+            world,
+            job,
+            JobCause.MATCHED,
+            reason="",
+            actor="server",
+            attempt=job.attempt + 1,
+            lease_until=unit.now + timedelta(minutes=20),
+            pilot_stamp=stamp,
+            queue=THE_QUEUE,
+            node="n1",
+            slot="slot1",
+        )
+        attempt = AttemptRecord(job_id, matched.attempt, stamp, THE_QUEUE, "n1", "slot1", 1, unit.now)
+        insert_attempts(unit.session, [attempt])
+        return step(unit, world, matched, JobCause.STARTED, reason="", actor=f"pilot:{stamp}", started=unit.now)
+
+    return database.write(operation)
+
+
+def end(database: Database, world: World, job_id: int, cause: JobCause = JobCause.DONE) -> JobRecord:
+    """Let the job's attempt end, as its pilot reports it."""
+
+    def operation(unit: Unit) -> JobRecord:
+        job = load_job(unit.session, job_id)
+        return step(unit, world, job, cause, reason="", actor=f"pilot:{job.pilot_stamp}", exit_code=0)
+
+    return database.write(operation)

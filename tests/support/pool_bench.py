@@ -1,0 +1,124 @@
+"""A server's memory over a database, for tests of pools, trees and bans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from pilotage.job_description import JobDescription, Value
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.pools import Pool
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.tree_changes import TreeEffect
+from pilotage_server.operations.catch_up import catch_up
+from pilotage_server.operations.job_steps import step
+from pilotage_server.operations.load_world import load_world
+from pilotage_server.operations.pools import clean_pools, refresh_pools
+from pilotage_server.operations.submit import submit_jobs
+from pilotage_server.operations.tree_loading import NewTree, parse_tree
+from pilotage_server.operations.trees import put_tree, try_tree
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.jobs import load_job
+from pilotage_server.storage.mappings import load_mappings
+from pilotage_server.storage.pools import load_pools
+
+Result = TypeVar("Result")
+
+OPERATOR = Identity("olga", "", (), frozenset({Role.OPERATOR}))
+BIG = QueueId("CERN", "ce01", "big")
+SMALL = QueueId("CERN", "ce01", "small")
+FAR = QueueId("FNAL", "ce02", "far")
+
+
+def a_user(vo: str = "cms", owner: str = "alice") -> Identity:
+    """Return a user of a VO."""
+    return Identity(owner, vo, ("users",), frozenset({Role.USER}))
+
+
+def a_new_tree(**top_level: object) -> NewTree:
+    """Return the tree of this plain data as it comes from its operator."""
+    return parse_tree(json.dumps({"sites": {}, **top_level}), "json")
+
+
+def three_queues(*, big: int = 8000, **top_level: object) -> NewTree:
+    """Return a tree with BIG (8000 MiB unless said), SMALL (2000) and FAR (4000, for VO cms only)."""
+    queues = {"big": {"Memory": big}, "small": {"Memory": 2000}}
+    cern = {"ces": {"ce01": {"queues": queues}}}
+    fnal = {"ces": {"ce02": {"queues": {"far": {"Memory": 4000, "VOs": ["cms"]}}}}}
+    return a_new_tree(sites={"CERN": cern, "FNAL": fnal}, **top_level)
+
+
+class PoolBench:
+    """One server over `database`; a second one over the same is another server of the same installation."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.world: World = database.read(lambda unit: load_world(unit, Rules()))
+
+    def write(self, operation: Callable[[Unit, World], Result]) -> Result:
+        """Run an operation in one transaction."""
+        return self.database.write(lambda unit: operation(unit, self.world))
+
+    def read(self, operation: Callable[[Unit, World], Result]) -> Result:
+        """Run an operation that changes nothing."""
+        return self.database.read(lambda unit: operation(unit, self.world))
+
+    def put(self, new: NewTree) -> TreeEffect:
+        """Put a tree in force."""
+        return self.write(lambda unit, world: put_tree(unit, world, OPERATOR, new))
+
+    def attempt(self, new: NewTree) -> TreeEffect:
+        """Only try a tree."""
+        return self.read(lambda unit, world: try_tree(unit, world, new))
+
+    def submit(self, user: Identity | None = None, count: int | None = None, **section: Value) -> JobRecord:
+        """Submit a job that requires this section, and return it (of an array the first)."""
+        description = JobDescription("run.sh", requirements=section or None, count=count)
+        owner = user or a_user()
+        submitted = self.write(lambda unit, world: submit_jobs(unit, world, owner, [description]))
+        return self.job(submitted.job_ids[0])
+
+    def job(self, job_id: int) -> JobRecord:
+        """Return a job as it is now."""
+        return self.database.read(lambda unit: load_job(unit.session, job_id))
+
+    def remove(self, job: JobRecord) -> None:
+        """Bring a job to its end."""
+        now = self.job(job.id)
+        self.write(lambda unit, world: step(unit, world, now, JobCause.REMOVED, reason="enough", actor=job.owner))
+
+    def refresh(self, **older_than: float) -> tuple[str, ...]:
+        """Refresh the mappings that have this age, such as `refresh(minutes=15)`."""
+        return self.write(lambda unit, world: refresh_pools(unit, world, timedelta(**older_than)))
+
+    def clean(self, **grace: float) -> tuple[str, ...]:
+        """Remove the pools that have been idle for so long, such as `clean(hours=1)`."""
+        return self.write(lambda unit, world: clean_pools(unit, world, timedelta(**grace)))
+
+    def stored(self) -> dict[str, Pool]:
+        """Return the pools in the database by id."""
+        return {pool.id: pool for pool in self.database.read(lambda unit: load_pools(unit.session))}
+
+    def stored_queues(self, pool_id: str) -> frozenset[QueueId]:
+        """Return where the database says that a pool may run."""
+        return self.database.read(lambda unit: load_mappings(unit.session).queues(pool_id))
+
+    def agree(self) -> None:
+        """Check that memory and database say the same of trees, mappings and waiting jobs."""
+        fresh = self.database.read(lambda unit: load_world(unit, Rules()))
+        assert self.world.tree.version == fresh.tree.version
+        assert set(self.world.mappings.all()) == set(fresh.mappings.all())
+        known, stored = self.world.waiting.waiting(), fresh.waiting.waiting()
+        assert [(wait.task_queue, wait.count) for wait in known] == [(wait.task_queue, wait.count) for wait in stored]
+        assert all(mine.head in {None, its.head} for mine, its in zip(known, stored, strict=True))
+        assert self.world.bans == fresh.bans
+
+    def catch_up(self) -> None:
+        """Learn what other servers have done."""
+        self.read(catch_up)

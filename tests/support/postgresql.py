@@ -1,0 +1,172 @@
+"""A real PostgreSQL for tests: in a scratch folder, behind a unix socket, gone when the tests are over."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import URL
+
+_READY = "database system is ready to accept connections"
+_USER = "pilotage"
+_TIMEOUT_S = 120
+
+
+class MissingComponentError(Exception):
+    """This machine has no PostgreSQL and cannot get one."""
+
+
+class PostgresqlServer:
+    """A running server; `new_database` gives an empty database on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = count(1)
+
+    def url(self, database: str) -> URL:
+        """Return the URL of a database on this server."""
+        return URL.create("postgresql+psycopg", _USER, database=database, query={"host": str(self._folder)})
+
+    def new_database(self, template: str = "template1") -> URL:
+        """Make a database, empty or as a copy of another, and return its URL."""
+        name = f"test_{next(self._numbers)}"
+        self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.url(name)
+
+    def drop(self, url: URL) -> None:
+        """Remove a database and end its connections."""
+        self._run(f"DROP DATABASE {url.database} WITH (FORCE)")
+
+    def _run(self, statement: str) -> None:
+        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                connection.execute(text(statement))
+        finally:
+            engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """Run one PostgreSQL for all tests; where there is none a test is skipped, but fails in CI."""
+    try:
+        programs = find_programs()
+    except MissingComponentError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    with running_postgresql(programs) as server:
+        yield server
+
+
+def find_programs() -> Path:
+    """Return the folder with initdb and postgres; installs them where root may."""
+    found = _installed_programs()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+        found = _installed_programs()
+    if found is None:
+        raise MissingComponentError("there is no PostgreSQL here: install the Debian package postgresql")
+    return found
+
+
+def _installed_programs() -> Path | None:
+    on_path = shutil.which("initdb")
+    versions = sorted(
+        Path("/usr/lib/postgresql").glob("[0-9]*/bin"), key=lambda folder: int(folder.parent.name), reverse=True
+    )
+    folders = [*([Path(on_path).resolve().parent] if on_path else []), *versions]
+    return next((folder for folder in folders if (folder / "postgres").exists()), None)
+
+
+def _install() -> None:
+    # Run level 1 keeps the package from starting a server of its own.
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", "postgresql"]):
+        done = subprocess.run(["apt-get", *command], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise MissingComponentError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")
+
+
+@contextmanager
+def running_postgresql(programs: Path) -> Iterator[PostgresqlServer]:
+    """Run a server in a new folder; it is stopped, and the folder removed, at the end of the block."""
+    folder = Path(tempfile.mkdtemp(prefix="pilotage-postgresql-"))
+    become = _become_another(folder) if os.geteuid() == 0 else []
+    data = folder / "data"
+    try:
+        _make_cluster([*become, str(programs / "initdb")], data)
+        with _running([*become, *_server_command(programs, folder, data)]):
+            yield PostgresqlServer(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _become_another(folder: Path) -> list[str]:
+    """Return the command that runs another as a user who is not root, as PostgreSQL demands."""
+    names = {user.pw_name for user in pwd.getpwall()}
+    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
+
+
+def _make_cluster(initdb: list[str], data: Path) -> None:
+    options = ["--username", _USER, "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"]
+    command = [*initdb, "-D", str(data), *options]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, f"initdb failed: {done.stderr}"
+
+
+def _server_command(programs: Path, folder: Path, data: Path) -> list[str]:
+    # Nothing here outlives the tests, so nothing needs to be on disk.
+    settings = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(folder),
+        "fsync": "off",
+        "synchronous_commit": "off",
+        "full_page_writes": "off",
+        "max_connections": "200",
+        "timezone": "Asia/Tokyo",  # a zone that nobody takes for UTC by chance
+    }
+    options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
+    return [str(programs / "postgres"), "-D", str(data), *options]
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[None]:
+    process = subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said: deque[str] = deque(maxlen=50)
+    ready = threading.Event()
+    reader = threading.Thread(target=_listen, args=(process, said, ready))
+    reader.start()
+    try:
+        ready.wait(_TIMEOUT_S)
+        assert process.poll() is None, f"PostgreSQL did not start: {''.join(said)}"
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(_TIMEOUT_S)
+        reader.join()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def _listen(process: subprocess.Popen[str], said: deque[str], ready: threading.Event) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        said.append(line)
+        if _READY in line:
+            ready.set()
+    ready.set()

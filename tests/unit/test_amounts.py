@@ -1,0 +1,85 @@
+"""Amounts: sizes in MiB, times in seconds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.errors import InvalidRequirementsError
+from pilotage.resources import NotAnAmount, amount_of, parse_size, parse_size_mib, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        (4000, 4000),
+        (4000.0, 4000),
+        ("4000", 4000),
+        ("4000 MB", 4000),
+        ("4000mb", 4000),
+        ("4G", 4096),
+        ("4 GiB", 4096),
+        ("1.5GB", 1536),
+        ("0.1 GB", 102.4),
+        ("512 KB", 0.5),
+        ("1TB", 1024 * 1024),
+        ("1048576 B", 1),
+        (" 2 t ", 2 * 1024 * 1024),
+    ],
+)
+def test_a_size_is_in_mib_with_units_in_powers_of_1024(text: object, mib: float) -> None:
+    assert parse_size(text) == mib
+
+
+def test_a_whole_amount_is_an_int_however_it_was_written() -> None:
+    assert [type(parse_size(text)) for text in (4000, 4000.0, "4000 MB", "4000.0")] == [int] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(90, 90), ("90 s", 90), ("5 min", 300), ("2 h", 7200), ("1 d", 86400), ("0.5h", 1800)]
+)
+def test_a_time_is_in_seconds(text: object, seconds: float) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "MB", "4 parsecs", "4 h", "4000 MB more", "0x10", "1e9999999", True, None, "²"])
+def test_what_is_no_size_is_refused_with_what_was_written(text: object) -> None:
+    with pytest.raises(InvalidRequirementsError) as refused:
+        parse_size(text, "request_memory")
+    (violation,) = refused.value.violations
+    assert violation.where == "request_memory"
+    assert repr(text) in violation.why
+
+
+@pytest.mark.parametrize("text", [-1, "-1 MB", float("nan"), float("inf")])
+def test_a_size_that_is_negative_or_not_finite_is_refused(text: object) -> None:
+    with pytest.raises(InvalidRequirementsError):
+        parse_size(text)
+
+
+def test_a_size_in_whole_mib_is_rounded_up() -> None:
+    assert parse_size_mib("1 KB") == 1
+    assert parse_size_mib("2 GB") == 2048
+
+
+def test_a_plain_number_is_in_the_unit_that_its_parameter_declares() -> None:
+    assert amount_of(2, "GB") == 2048
+    assert amount_of("2", "GB") == 2048
+    assert amount_of("2 MB", "GB") == 2
+    assert amount_of(2, "min") == 120
+
+
+def test_a_text_with_a_unit_is_no_amount_of_a_parameter_without_one() -> None:
+    assert amount_of("64GB") == NotAnAmount("not a plain number")
+    assert amount_of("100%", "MiB") == NotAnAmount("not a number")
+
+
+@given(st.integers(min_value=0, max_value=2**53))
+def test_a_number_its_float_and_its_text_are_one_amount(number: int) -> None:
+    assert amount_of(number) == amount_of(float(number)) == amount_of(str(number)) == number
+
+
+@given(st.text() | st.floats() | st.integers() | st.booleans() | st.none())
+def test_reading_an_amount_never_raises(value: object) -> None:
+    assert isinstance(amount_of(value, "MiB"), int | float | NotAnAmount)

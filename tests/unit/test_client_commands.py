@@ -1,0 +1,88 @@
+"""What commands do before they reach a server: ids, edits, ranges, exit codes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pilotage.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    PilotageError,
+    ServerUnreachableError,
+    StateConflictError,
+    Violation,
+    WorldError,
+)
+from pilotage.job_description import JobDescription
+from pilotage_client.commands.operators import node_names
+from pilotage_client.commands.submission import changed, ranges
+from pilotage_client.running import exit_code, job_ids, shown
+
+JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, sites=("A",))
+
+
+def test_ids_are_numbers_and_ranges() -> None:
+    assert job_ids(["7", "10-12"]) == [7, 10, 11, 12]
+
+
+@pytest.mark.parametrize("text", ["x", "0", "3-1", "-4", "1-", "1-99999999"])
+def test_what_is_no_id_is_refused_with_its_text(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        job_ids([text])
+
+
+@given(st.sets(st.integers(1, 60)).map(sorted))
+def test_printed_ranges_read_back_as_the_same_ids(ids: list[int]) -> None:
+    assert job_ids(ranges(ids).split()) == ids
+
+
+def test_an_edit_changes_one_thing_and_keeps_the_rest() -> None:
+    edited = changed(changed(JOB, "request_memory=2 GB"), "wall_time=2 h")
+    assert (edited.request_memory_mib, edited.wall_time) == (2048, timedelta(hours=2))
+    assert edited.requirements == JOB.requirements
+
+
+def test_an_edited_requirement_replaces_the_one_of_any_letter_case() -> None:
+    assert changed(JOB, "requirements.memory=8000").requirements == {"memory": 8000, "OS": "el9"}
+
+
+def test_an_empty_value_takes_a_wish_back() -> None:
+    assert changed(JOB, "sites=").sites == ()
+    without = changed(changed(JOB, "requirements.Memory="), "requirements.OS=")
+    assert without.requirements is None
+
+
+@pytest.mark.parametrize("change", ["priority", "colour=red", "request_cpus=many", "owner=root"])
+def test_an_edit_that_means_nothing_is_refused(change: str) -> None:
+    with pytest.raises(InvalidInputError):
+        changed(JOB, change)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidInputError(Violation("a", "b")), 2),
+        (NotFoundError("job", "7"), 2),
+        (PermissionDeniedError("no"), 2),
+        (StateConflictError("no"), 1),
+        (WorldError("disk", transient=False), 1),
+        (ServerUnreachableError("nobody there"), 3),
+    ],
+)
+def test_exit_codes_say_whose_turn_it_is(error: PilotageError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_every_violation_has_its_own_line() -> None:
+    assert shown(InvalidInputError(Violation("a", "b"), Violation("c", "d"))) == "a: b\nc: d"
+
+
+def test_a_node_has_one_to_three_names_and_a_queue_may_hold_a_slash() -> None:
+    assert node_names("CERN") == ["CERN"]
+    assert node_names("CERN/ce/long/fast") == ["CERN", "ce", "long/fast"]
+    with pytest.raises(InvalidInputError):
+        node_names("CERN//long")

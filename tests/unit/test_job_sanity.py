@@ -1,0 +1,109 @@
+"""Sanity of descriptions: each fault is found and named by its field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pilotage.job_description import InputFile
+from pilotage_server.core.job_limits import JobLimits
+from pilotage_server.core.sanity import faults_of
+from support.submissions import a_description
+
+CHECKSUM = "ab" * 32
+
+
+def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
+    found = faults_of(a_description(**fields), JobLimits(), stored or {})
+    assert all(fault.why for fault in found)
+    return [fault.where for fault in found]
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"executable": ""}, "executable"),
+        ({"executable": "  "}, "executable"),
+        ({"executable": "../run.sh"}, "executable"),
+        ({"executable": "run\0.sh"}, "executable"),
+        ({"arguments": "it's"}, "arguments"),
+        ({"name": "n" * 1001}, "name"),
+        ({"environment": {"A=B": "1"}}, "environment.A=B"),
+        ({"environment": {"": "1"}}, "environment."),
+        ({"environment": {"A": "\0"}}, "environment.A"),
+        ({"stdin": "/etc/passwd"}, "stdin"),
+        ({"stdout": "../out"}, "stdout"),
+        ({"stderr": "logs/"}, "stderr"),
+        ({"output_files": ("good", "/etc/shadow")}, "output_files[1]"),
+        ({"output_files": ("a/../../b",)}, "output_files[0]"),
+        ({"output_files": ("/",)}, "output_files[0]"),
+        ({"output_files": tuple(f"f{number}" for number in range(10_001))}, "output_files"),
+        ({"request_cpus": 0}, "request_cpus"),
+        ({"request_gpus": -1}, "request_gpus"),
+        ({"request_memory_mib": -1}, "request_memory_mib"),
+        ({"request_disk_mib": 2**60}, "request_disk_mib"),
+        ({"priority": 2**31}, "priority"),
+        ({"cpu_time": timedelta(seconds=-1)}, "cpu_time_s"),
+        ({"wall_time": timedelta(0)}, "wall_time_s"),
+        ({"lease": timedelta(seconds=1)}, "lease_s"),
+        ({"lease": timedelta(days=2)}, "lease_s"),
+        ({"count": 0}, "count"),
+        ({"count": -3}, "count"),
+        ({"count": 1_000_001}, "count"),
+        ({"requirements_expression": "x" * 4097}, "requirements_expression"),
+        ({"rank": "é" * 2049}, "rank"),
+        ({"attributes": {"": 1}}, "attributes."),
+        ({"attributes": {"a\nb": 1}}, "attributes.a\nb"),
+        ({"sites": ("CERN", " ")}, "sites[1]"),
+        ({"sites": ("CERN",), "banned_sites": ("cern",)}, "sites"),
+    ],
+)
+def test_a_fault_is_named_by_its_field(fields: dict[str, Any], where: str) -> None:
+    assert faults(**fields) == [where]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"executable": "run.sh"},
+        {"executable": "bin/run.sh"},
+        {"arguments": "'a b' c"},
+        {"stdin": "in/data.txt", "stdout": "/dev/null", "stderr": "err"},
+        {"output_files": ("*.root", "results/", "a..b")},
+        {"request_cpus": 1, "request_gpus": 0, "request_memory_mib": 0, "request_disk_mib": 0},
+        {"count": 1_000_000},
+        {"cpu_time": timedelta(0), "wall_time": timedelta(seconds=1)},
+        {"sites": ("CERN", "RAL"), "banned_sites": ("CERN",)},
+        {"sites": ("ANY",), "banned_sites": ("any",)},
+        {"rank": "x" * 4096},
+    ],
+)
+def test_what_makes_sense_has_no_fault(fields: dict[str, Any]) -> None:
+    assert faults(**fields) == []
+
+
+def test_all_faults_are_found_at_once() -> None:
+    assert faults(executable="", count=0, stdout="/x") == ["executable", "stdout", "count"]
+
+
+@pytest.mark.parametrize(
+    ("file", "where"),
+    [
+        (InputFile("a", checksum=None), "input_files[0].checksum"),
+        (InputFile("a", checksum="XY"), "input_files[0].checksum"),
+        (InputFile("a", checksum="cd" * 32), "input_files[0].checksum"),
+        (InputFile("/a", checksum=CHECKSUM), "input_files[0].name"),
+        (InputFile("", checksum=CHECKSUM), "input_files[0].name"),
+        (InputFile("x" * 256, checksum=CHECKSUM), "input_files[0].name"),
+    ],
+)
+def test_an_input_file_needs_a_name_of_the_folder_and_a_content_that_was_uploaded(file: InputFile, where: str) -> None:
+    assert faults({CHECKSUM: 5}, input_files=(file,)) == [where]
+
+
+def test_two_input_files_of_one_name_are_a_fault_of_both() -> None:
+    twins = (InputFile("a", checksum=CHECKSUM), InputFile("a", checksum=CHECKSUM))
+    assert faults({CHECKSUM: 5}, input_files=twins) == ["input_files[0].name", "input_files[1].name"]

@@ -1,0 +1,202 @@
+"""Calls that wait for work: who is woken, and who is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.job_needs import JobNeeds
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.identity import PilotCredential
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.task_queues import Account, TaskQueue, Traits
+from pilotage_server.rpc.long_polls import LongPolls, Waiter
+
+QUEUE = QueueId("S", "ce", "q")
+AT_ONCE_S = 0.0
+
+
+def a_task_queue(id_: int = 1, cpus: int = 1) -> TaskQueue:
+    needs = JobNeeds((), (), (), None, cpus, None, None, None)
+    return TaskQueue(id_, Traits(Account("sky", "grp", "alice"), "", needs))
+
+
+def has_the_cores(task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> bool:
+    return any(slot.free.cpus >= (task_queue.needs.cpus or 1) for slot in slots)
+
+
+class Waiting:
+    """Calls that wait, each by its stamp."""
+
+    def __init__(self) -> None:
+        self.polls = LongPolls(has_the_cores)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def enter(self, stamp: str, cpus: int = 1) -> Waiter:
+        offer = SlotOffer("slot1", Amounts(cpus=cpus))
+        waiter = self._stack.enter_context(self.polls.waiting(PilotCredential(stamp, QUEUE), [offer]))
+        waiter.looks()
+        waiter.looked({})
+        return waiter
+
+
+@pytest.fixture
+def waiting() -> Iterator[Waiting]:
+    with Waiting() as calls:
+        yield calls
+
+
+async def woken(*waiters: Waiter) -> list[bool]:
+    return [await waiter.woken(AT_ONCE_S) for waiter in waiters]
+
+
+async def test_as_many_are_woken_as_there_are_jobs_the_longest_waiting_first(waiting: Waiting) -> None:
+    calls = [waiting.enter(f"p{number}") for number in range(4)]
+
+    waiting.polls.jobs_arrived(a_task_queue(), 2)
+
+    assert await woken(*calls) == [True, True, False, False]
+
+
+async def test_only_those_are_woken_that_could_take_the_job(waiting: Waiting) -> None:
+    small, large = waiting.enter("small", cpus=1), waiting.enter("large", cpus=8)
+
+    waiting.polls.jobs_arrived(a_task_queue(cpus=4), 5)
+
+    assert await woken(small, large) == [False, True]
+
+
+async def test_who_took_nothing_hands_the_news_on(waiting: Waiting) -> None:
+    first, second, third = (waiting.enter(stamp) for stamp in ("a", "b", "c"))
+    waiting.polls.jobs_arrived(a_task_queue(), 1)
+    assert await woken(first, second, third) == [True, False, False]
+
+    first.looks()
+    first.looked({})
+
+    assert await woken(second, third) == [True, False]
+
+
+async def test_who_took_the_job_wakes_nobody_else(waiting: Waiting) -> None:
+    first, second = waiting.enter("a"), waiting.enter("b")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+
+    first.looks()
+    first.looked({7: 1})
+
+    assert await woken(second) == [False]
+
+
+async def test_who_took_a_job_of_another_task_queue_hands_the_news_on(waiting: Waiting) -> None:
+    first, second = waiting.enter("a"), waiting.enter("b")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+
+    first.looks()
+    first.looked({8: 1})
+
+    assert await woken(second) == [True]
+
+
+async def test_news_that_come_during_a_look_make_the_call_look_again(waiting: Waiting) -> None:
+    call = waiting.enter("a")
+    call.looks()
+    waiting.polls.jobs_arrived(a_task_queue(), 1)
+    call.looked({})
+
+    assert await woken(call) == [True]
+
+
+async def test_who_leaves_hands_on_what_it_was_told(waiting: Waiting) -> None:
+    with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))]) as leaving:
+        staying = waiting.enter("b")
+        waiting.polls.jobs_arrived(a_task_queue(), 1)
+        assert await woken(leaving, staying) == [True, False]
+
+    assert await woken(staying) == [True]
+
+
+async def test_a_cancelled_call_leaves_no_waiter_and_hands_the_news_on(waiting: Waiting) -> None:
+    entered = asyncio.Event()
+
+    async def call() -> None:
+        with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))]) as waiter:
+            waiter.looks()
+            waiter.looked({})
+            entered.set()
+            await waiter.woken(60)
+            waiter.looks()
+            await asyncio.Event().wait()  # the look never ends
+
+    task = asyncio.create_task(call())
+    await entered.wait()
+    other = waiting.enter("b")
+    waiting.polls.jobs_arrived(a_task_queue(), 1)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert len(waiting.polls) == 1
+    assert await woken(other) == [True]
+
+
+async def test_a_command_wakes_its_pilot_only(waiting: Waiting) -> None:
+    one, other = waiting.enter("one"), waiting.enter("other")
+
+    waiting.polls.pilot_called("one")
+
+    assert await woken(one, other) == [True, False]
+
+
+async def test_a_new_tree_wakes_all(waiting: Waiting) -> None:
+    calls = [waiting.enter(stamp) for stamp in "abc"]
+
+    waiting.polls.everything_changed()
+
+    assert await woken(*calls) == [True, True, True]
+
+
+async def test_closing_wakes_all_and_says_so(waiting: Waiting) -> None:
+    call = waiting.enter("a")
+
+    waiting.polls.close()
+
+    assert await woken(call) == [True]
+    assert not waiting.polls.is_open
+
+
+@given(takers=st.lists(st.booleans(), max_size=12), jobs=st.integers(1, 15))
+def test_no_job_waits_beside_a_call_that_would_take_it(takers: list[bool], jobs: int) -> None:
+    """Each call takes one job if it is a taker, else none; woken calls look until nobody is woken any more."""
+
+    async def story() -> tuple[int, int]:
+        with Waiting() as waiting:
+            calls = {waiting.enter(str(number)): takes for number, takes in enumerate(takers)}
+            left, looks = jobs, 0
+            waiting.polls.jobs_arrived(a_task_queue(1), jobs)
+            while woken_now := [call for call in calls if await call.woken(AT_ONCE_S)]:
+                for call in woken_now:
+                    looks += 1
+                    call.looks()
+                    taken = 1 if calls[call] and left else 0
+                    calls[call] = calls[call] and not taken
+                    left -= taken
+                    call.looked({1: taken})
+            return jobs - left, looks
+
+    taken, looks = asyncio.run(story())
+
+    assert taken == min(jobs, sum(takers))
+    assert looks <= len(takers)

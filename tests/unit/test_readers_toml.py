@@ -1,0 +1,94 @@
+"""Jobs in TOML."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from support.job_texts import toml_error, toml_jobs
+
+
+def test_a_table_is_a_job() -> None:
+    (job,) = toml_jobs("""
+        executable = "run.sh"
+        arguments = ["a", "b c"]
+        name = "n"
+        stdout = "o"
+        input_files = ["data/x", {name = "sub/y", source = "/tmp/y"}]
+        output_files = "*.root"
+        sites = "CERN"
+        banned_sites = ["A", "B"]
+        cpu_time = "2 h"
+        wall_time = 90
+        request_cpus = 2
+        request_memory = "4 GB"
+        request_disk = 1.5
+        priority = -1
+        hold = true
+        count = 5
+        requirements_expression = "Memory > 4"
+        environment = {A = "1", B = 2}
+        [requirements]
+        Memory = 4000
+        SoftwareTag = ["a", "b"]
+        GPU = true
+        [attributes]
+        Flavour = "long"
+    """)
+    assert (job.executable, job.arguments, job.name, job.stdout) == ("run.sh", "a 'b c'", "n", "o")
+    assert [(file.name, file.source) for file in job.input_files] == [("x", "data/x"), ("sub/y", "/tmp/y")]
+    assert (job.output_files, job.sites, job.banned_sites) == (("*.root",), ("CERN",), ("A", "B"))
+    assert (job.cpu_time, job.wall_time) == (timedelta(hours=2), timedelta(seconds=90))
+    assert (job.request_cpus, job.request_memory_mib, job.request_disk_mib) == (2, 4096, 2)
+    assert (job.priority, job.hold, job.count) == (-1, True, 5)
+    assert job.requirements == {"Memory": 4000, "SoftwareTag": ("a", "b"), "GPU": True}
+    assert (job.requirements_expression, job.environment) == ("Memory > 4", {"A": "1", "B": "2"})
+    assert job.attributes == {"Flavour": "long"}
+
+
+def test_a_list_of_tables_is_a_list_of_jobs() -> None:
+    jobs = toml_jobs('[[job]]\nexecutable = "a"\n[[job]]\nexecutable = "b"\n[job.requirements]\nMemory = 1\n')
+    assert [(job.executable, job.requirements) for job in jobs] == [("a", None), ("b", {"Memory": 1})]
+
+
+def test_parameters_make_a_job_for_each_position() -> None:
+    jobs = toml_jobs("""
+        executable = "run"
+        arguments = "--seed {seed} {other}"
+        stdout = "{mode}.out"
+        parameters = {seed = [1, 2], mode = ["fast", "slow"]}
+        requirements = {Mode = "{mode}"}
+    """)
+    assert [job.arguments for job in jobs] == ["--seed 1 {other}", "--seed 2 {other}"]
+    assert [job.stdout for job in jobs] == ["fast.out", "slow.out"]
+    assert jobs[1].requirements == {"Mode": "slow"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "cause"),
+    [
+        ('executable = "a"\nrequest_memry = 4', 2, "is request_memory meant?"),
+        ('[[job]]\nexecutable = "a"\n\n[[job]]\nexecutable = "a"\nsites = 4', 6, "sites"),
+        ('executable = "a"\n\n[requirements]\nMemory = []', 3, "empty list"),
+        ('executable = "a"\n\n[requirements]\nMemory = {a = 1}', 3, "Memory"),
+        ('executable = "a"\nrequest_memory = "4 XB"', 2, "request_memory"),
+        ('executable = "a"\nwall_time = 1e300', 2, "wall_time"),
+        ('executable = "a"\ncount = 0', 2, "at least 1"),
+        ('executable = "a"\nrequest_cpus = "2"', 2, "whole number"),
+        ('executable = "a"\narguments = "\'"', 2, "quotation"),
+        ('executable = "a"\nrank = "x +"', 2, "rank"),
+        ('executable = "a"\nhold = 1', 2, "true or false"),
+        ('executable = "a"\n[parameters]\nx = [1, 2]\ny = [1]', 2, "one length"),
+        ('executable = "a"\nparameters = 3', 2, "table of lists"),
+        ('executable = "a"\nname = ', 2, "Invalid value"),
+        ("name = 'x'", 1, "no executable"),
+        ("[[job]]\nexecutable = 'a'\n[[job]]\nname = 'x'", 3, "no executable"),
+        ("sites = 'x'\n[[job]]\nexecutable = 'a'", 1, "outside"),
+        ("job = 3", 1, "table"),
+    ],
+)
+def test_an_error_points_at_its_line(text: str, line: int, cause: str) -> None:
+    error = toml_error(text)
+    assert error.startswith(f"job.toml:{line}: ")
+    assert cause in error
