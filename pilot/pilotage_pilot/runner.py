@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-import structlog
-
 from pilotage.clock import BootClock, Clock
-from pilotage.errors import (
-    PermissionDeniedError,
-    PilotageError,
-    StateConflictError,
-    UnauthenticatedError,
-    WorldError,
-)
+from pilotage.errors import PilotageError
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.jobs import AttemptKey, Outcome
 from pilotage_pilot.core.machine import NEVER, PilotMachine
 from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.event_log import log_event
 from pilotage_pilot.link.base import NodeFacts, ServerLink
+from pilotage_pilot.link.failures import failure_of
 from pilotage_pilot.node.base import Node
 from pilotage_pilot.supervise.base import JobAtFaultError, NodeAtFaultError, Workshop
-
-log = structlog.get_logger()
 
 ReadPools = Callable[[bool], Awaitable[ev.PoolsRead]]
 """Finds out the pools; True = from the server, not from the file that the pilot was given."""
@@ -65,6 +56,7 @@ class Runner:
         self._boot_clock = edges.boot_clock
         self._events: deque[ev.Event] = deque()
         self._busy = False
+        self._over = False
         self._alarm: asyncio.TimerHandle | None = None
         self._requests: dict[str, tuple[ins.RequestJobs, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,6 +75,7 @@ class Runner:
                 end = await self._ended
                 self._cancel_all()
         finally:
+            self._over = True
             if self._alarm is not None:
                 self._alarm.cancel()
             await self._workshop.close()
@@ -91,7 +84,7 @@ class Runner:
     def feed(self, event: ev.Event) -> None:
         """Let the machine hear of an event, after those that it has not heard yet."""
         self._events.append(event)
-        if not self._busy:
+        if not self._busy and not self._over:
             self._go_on()
 
     def _go_on(self) -> None:
@@ -161,7 +154,8 @@ class Runner:
                 self._work_on(key, self._store(key))
             case ins.ForgetAttempt(key):
                 self._leave_off(key)
-                self._workshop.forget(key)
+                # Behind what has just been said to the server: nobody waits for a folder to be removed.
+                asyncio.get_running_loop().call_later(0, self._workshop.forget, key)
             case _:
                 self._signal(instruction)
 
@@ -280,47 +274,3 @@ class Runner:
 def _start_failed(key: AttemptKey, error: JobAtFaultError | NodeAtFaultError) -> ev.StartFailed:
     job_at_fault = isinstance(error, JobAtFaultError)
     return ev.StartFailed(key, Outcome.REFUSED_BY_JOB if job_at_fault else Outcome.START_FAILED, str(error))
-
-
-def failure_of(error: PilotageError) -> ev.Failure:
-    """Return what an error means for the next try."""
-    jitter = random.random()  # noqa: S311 - spreads retries, guards nothing
-    match error:
-        case UnauthenticatedError() | PermissionDeniedError():
-            return ev.Failure(ev.FailureKind.CREDENTIAL, str(error), jitter)
-        case WorldError() | StateConflictError():
-            return ev.Failure(ev.FailureKind.TRANSIENT, str(error), jitter)
-        case _:
-            return ev.Failure(ev.FailureKind.REFUSED, str(error), jitter)
-
-
-def log_event(event: ev.Event) -> None:
-    """Write the log line of an event that people may want to read later."""
-    match event:
-        case ev.JobsGranted(_, jobs) if jobs:
-            for job in jobs:
-                log.info("job granted", job=str(job.key), owner=job.owner, vo=job.vo, cpus=job.amounts.cpus)
-        case ev.StartFailed(key, outcome, reason):
-            log.warning("payload not started", job=str(key), outcome=outcome.value, reason=reason)
-        case ev.PayloadExited(key, exit_code, number, usage):
-            log.info("payload ended", job=str(key), exit_code=exit_code, signal=number, cpu_s=round(usage.cpu_s, 3))
-        case ev.LimitPassed(key, reason):
-            log.warning("payload over its limit", job=str(key), reason=reason)
-        case ev.StopRequested(reason, at_once):
-            log.info("pilot told to stop", reason=reason, at_once=at_once)
-        case ev.NodeRefused(faults):
-            log.error("node not fit for work", faults=faults)
-        case _:
-            _log_trouble(event)
-
-
-def _log_trouble(event: ev.Event) -> None:
-    match event:
-        case ev.RequestFailed(_, failure) | ev.HeartbeatFailed(_, failure) | ev.PoolsFailed(failure):
-            log.warning("call to the server failed", kind=failure.kind.value, reason=failure.why)
-        case ev.OutputFailed(key, failure):
-            log.warning("output not stored", job=str(key), kind=failure.kind.value, reason=failure.why)
-        case ev.HeartbeatAnswered() if event.lost or event.commands:
-            log.info("server says", lost=[str(lost.key) for lost in event.lost], commands=[*map(str, event.commands)])
-        case _:
-            return

@@ -74,9 +74,13 @@ def _library() -> tuple[ModuleType, ModuleType]:
     try:
         with _no_configuration():
             # In this order: htcondor2 sets the rules of evaluation for the whole process.
-            return importlib.import_module("htcondor2"), importlib.import_module("classad2")
+            htcondor2, classad2 = importlib.import_module("htcondor2"), importlib.import_module("classad2")
     except ImportError as error:
         raise ClassAdLibraryMissingError from error
+    # What it finds wrong in a text it also writes to the standard error, unless it has a log.
+    htcondor2.param["TOOL_LOG"] = os.devnull
+    htcondor2.enable_log()
+    return htcondor2, classad2
 
 
 @contextmanager
@@ -141,12 +145,17 @@ def _parsed(text: str) -> Any:
 def _limit_fault(text: str) -> str | None:
     depth = 0
     for token in tokens(text):
-        if token.kind is Kind.WORD and _INTEGER.fullmatch(token.text) and int(token.text) > _LARGEST_INTEGER:
-            return f"the number {token.text} does not fit into 64 bits"
+        if token.kind is Kind.WORD and _INTEGER.fullmatch(token.text) and _is_too_large(token.text):
+            return f"the number {_shortened(token.text)} does not fit into 64 bits"
         depth += (token.kind is Kind.OPEN) - (token.kind is Kind.CLOSE)
         if depth > _DEEPEST_NESTING:
             return f"brackets nest deeper than {_DEEPEST_NESTING}"
     return None
+
+
+def _is_too_large(digits: str) -> bool:
+    significant = digits.lstrip("0") or "0"
+    return len(significant) > len(str(_LARGEST_INTEGER)) or int(significant) > _LARGEST_INTEGER
 
 
 def _shortened(text: str, limit: int = 60) -> str:

@@ -35,9 +35,7 @@ Result = TypeVar("Result")
 
 def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
     """Return the message of a description; raises InvalidJobError, also for an input file not stored yet."""
-    plain: dict[str, Any] = {
-        name: getattr(description, name) for name in (*_PLAIN, *_TEXTS, *_OPTIONAL_TEXTS)
-    }
+    plain: dict[str, Any] = {name: getattr(description, name) for name in (*_PLAIN, *_TEXTS, *_OPTIONAL_TEXTS)}
     plain |= {name: getattr(description, name) for name in (*_LISTS, *_SMALLEST)}
     plain |= {field: _seconds(getattr(description, name)) for field, name in _LENGTHS.items()}
     message = jobs_pb2.JobDescription(**plain, has_requirements=description.requirements is not None)

@@ -4,6 +4,7 @@ Rules
 -----
 KB, MB, GB, TB are powers of 1024 (as condor_submit reads them). A plain number already has the base unit.
 Amounts are computed exactly and come out as int wherever they are whole, so that 4000 = 4000.0 = "4000 MB".
+`amount_of` never raises, as evaluation must not; the `parse_…` functions are for what people write and raise.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from types import MappingProxyType
+from typing import NoReturn
 
 from pilotage.errors import InvalidRequirementsError, Violation
 from pilotage.folding import fold
@@ -21,6 +24,11 @@ from pilotage.folding import fold
 Amount = int | float
 """A finite number; int wherever it is whole."""
 
+LARGEST_COUNT = 2**31 - 1
+"""The largest whole number that people may write: of cores, of jobs, as a priority."""
+
+_LARGEST_SIZE_MIB = 2**63 - 1
+_LONGEST_TIME_S = 10**10
 _LONGEST_AMOUNT = 64
 _AMOUNT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
@@ -128,9 +136,9 @@ def parse_size(value: object, where: str = "") -> Amount:
     Raises
     ------
     InvalidRequirementsError
-        For what is no size, is negative or is not finite; `where` is the field to blame.
+        For what is no size, is negative, not finite or beyond all reason; `where` is the field to blame.
     """
-    return _parse(value, SIZE, where)
+    return _parse(value, SIZE, _LARGEST_SIZE_MIB, where)
 
 
 def parse_size_mib(value: object, where: str = "") -> int:
@@ -139,14 +147,37 @@ def parse_size_mib(value: object, where: str = "") -> int:
 
 
 def parse_time(value: object, where: str = "") -> Amount:
-    """Return a time in seconds; raises as `parse_size`."""
-    return _parse(value, TIME, where)
+    """Return a time in seconds, at most some 317 years; raises as `parse_size`."""
+    return _parse(value, TIME, _LONGEST_TIME_S, where)
 
 
-def _parse(value: object, measure: Measure, where: str) -> Amount:
+def parse_duration(value: object, where: str = "") -> timedelta:
+    """Return a length of time; raises as `parse_size`."""
+    return timedelta(seconds=parse_time(value, where))
+
+
+def parse_whole_number(value: object, where: str = "", *, least: int = -LARGEST_COUNT) -> int:
+    """Return a whole number from `least` to LARGEST_COUNT, also one that is written as text; raises as `parse_size`."""
+    number = amount_of(value)
+    if not isinstance(number, int):
+        _blame(value, where, "not a whole number")
+    if number < least:
+        _blame(value, where, f"less than {least}")
+    if number > LARGEST_COUNT:
+        _blame(value, where, f"more than {LARGEST_COUNT}")
+    return number
+
+
+def _parse(value: object, measure: Measure, largest: int, where: str) -> Amount:
     amount = amount_of(value, measure.base)
     if isinstance(amount, NotAnAmount):
-        raise InvalidRequirementsError(Violation(where, f"{value!r} is {amount.why}"))
+        _blame(value, where, amount.why)
     if amount < 0:
-        raise InvalidRequirementsError(Violation(where, f"{value!r} is negative"))
+        _blame(value, where, "negative")
+    if amount > largest:
+        _blame(value, where, f"more than {largest} {measure.base}")
     return amount
+
+
+def _blame(value: object, where: str, why: str) -> NoReturn:
+    raise InvalidRequirementsError(Violation(where, f"{value!r:.60} is {why}"))

@@ -76,9 +76,7 @@ _FORMS: Mapping[type[PilotageError], _Form] = {
     StateConflictError: _Form(
         grpc.StatusCode.FAILED_PRECONDITION, "STATE_CONFLICT", lambda text, _: StateConflictError(text)
     ),
-    WorldError: _Form(
-        grpc.StatusCode.INTERNAL, "WORLD_FAILED", lambda text, _: WorldError(text, transient=False)
-    ),
+    WorldError: _Form(grpc.StatusCode.INTERNAL, "WORLD_FAILED", lambda text, _: WorldError(text, transient=False)),
 }
 _BUSY = _Form(grpc.StatusCode.UNAVAILABLE, "WORLD_BUSY", lambda text, _: WorldError(text, transient=True))
 _INVALID: Mapping[type[InvalidInputError], str] = {
@@ -95,9 +93,7 @@ def status_of(error: PilotageError) -> Status:
     """Return the status that says `error` on the wire, with its fields in the details."""
     if isinstance(error, InvalidInputError):
         reason = next(_INVALID[kind] for kind in type(error).__mro__ if kind in _INVALID)
-        return make_status(
-            grpc.StatusCode.INVALID_ARGUMENT, str(error), _info(reason), _bad_request(error.violations)
-        )
+        return make_status(grpc.StatusCode.INVALID_ARGUMENT, str(error), _info(reason), _bad_request(error.violations))
     if isinstance(error, WorldError) and error.transient:
         retry = RetryInfo(retry_delay=Duration(seconds=RETRY_AFTER_S))
         return make_status(_BUSY.code, str(error), _info(_BUSY.reason), retry)
@@ -143,7 +139,8 @@ def _bad_request(violations: tuple[Violation, ...]) -> BadRequest:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 1] + "…"
+    sendable = text.encode("utf-8", "backslashreplace").decode()
+    return sendable if len(sendable) <= LONGEST_MESSAGE else sendable[: LONGEST_MESSAGE - 1] + "…"
 
 
 def error_of(call: grpc.RpcError) -> PilotageError:

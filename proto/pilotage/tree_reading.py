@@ -8,7 +8,6 @@ Plain data is what any of the tree formats yields: mappings, lists and scalars. 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -30,6 +29,7 @@ from pilotage.resource_tree import (
     Site,
     Statement,
 )
+from pilotage.scalars import scalar_fault, text_fault
 
 Node = TypeVar("Node")
 Choice = TypeVar("Choice", ParameterType, Inherit)
@@ -135,10 +135,11 @@ class _Reader:
         return self._scalar(path, value)
 
     def _scalar(self, path: str, value: object) -> Scalar:
-        if isinstance(value, float) and not math.isfinite(value):
-            self._fault(path, f"{value} is not a finite number")
-        elif isinstance(value, bool | int | float | str):
-            return value
+        if isinstance(value, bool | int | float | str):
+            fault = scalar_fault(value)
+            if not fault:
+                return value
+            self._fault(path, fault)
         elif value is None:
             self._fault(path, "has no value")
         else:
@@ -201,6 +202,8 @@ class _Reader:
             key = fold(name) if isinstance(name, str) and names_fold else name
             if not isinstance(name, str) or not name.strip():
                 self._fault(where, f"{name!r} cannot be a name: it must be a text that is not empty")
+            elif text_fault(name):
+                self._fault(where, f"the name {text_fault(name)}")
             elif key in seen:
                 self._fault(where, f"is the same name as {seen[key]}: letter case tells no names apart here")
             else:

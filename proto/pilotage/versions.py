@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 
 from pilotage.folding import fold
 
+_REMEMBERED = 4096
 _PIECE = re.compile(r"\d+|[^\W\d_]+")
 _BEFORE_RELEASE = frozenset({"a", "alpha", "b", "beta", "dev", "pre", "preview", "rc"})
 
@@ -14,7 +15,7 @@ Piece = tuple[int, int, str]
 _END: Piece = (0, 0, "")
 
 
-@cache
+@lru_cache(_REMEMBERED)
 def version_key(text: str) -> tuple[Piece, ...]:
     """Return what versions are sorted by; equal versions have equal keys.
 
@@ -34,7 +35,7 @@ def version_key(text: str) -> tuple[Piece, ...]:
 
 def version_text(text: str) -> str:
     """Return the one spelling that all versions equal to `text` have."""
-    return ".".join(word or str(number) for _, number, word in version_key(text)[:-1]) or "0"
+    return ".".join(word or f"{number:x}" for _, number, word in version_key(text)[:-1]) or "0"
 
 
 def _without_leading_v(text: str) -> str:
@@ -44,7 +45,8 @@ def _without_leading_v(text: str) -> str:
 
 def _piece(word: str) -> Piece:
     if word.isdecimal():
-        return (0, int(word), "")
+        # Read in base 16 decimal digits keep their order, and there may be more of them than Python reads in base 10.
+        return (0, int(word, 16), "")
     return (-1 if word in _BEFORE_RELEASE else 0, 0, word)
 
 

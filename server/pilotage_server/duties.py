@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import structlog
 
 from pilotage.telemetry import cause_bound
-from pilotage_server.operations.catch_up import catch_up
 from pilotage_server.operations.expire_leases import expire_leases, note_alive
 from pilotage_server.operations.load_world import refresh_world
 from pilotage_server.operations.retention import (
@@ -61,10 +60,18 @@ class LeaseDuties:
                 log.info("leases expired", jobs=len(expired.jobs), lost_pilots=len(expired.pilots))
             more = expired.more
 
-    async def catch_up(self) -> None:
-        """Take in what other servers on the same database did."""
-        await self._transactions.read(catch_up)
+
+class NeighbourDuty:
+    """Takes in what other servers on the same database did, and lets the calls that wait here hear of it."""
+
+    def __init__(self, transactions: Transactions, nudge: Callable[[], None]) -> None:
+        self._transactions = transactions
+        self._nudge = nudge
+
+    async def run_once(self) -> None:
+        """Make the memory agree with the database, and let those look again who wait for events."""
         await self._transactions.read(refresh_world)
+        self._nudge()
 
 
 class RetentionDuty:
@@ -84,15 +91,17 @@ class RetentionDuty:
         await self._transactions.read(lambda unit, world: sweep_files(unit, world, self._store, portion))
 
 
-def duties_of(settings: Settings, transactions: Transactions, store: FileStore) -> tuple[Duty, ...]:
-    """Return what a server with these settings does by itself."""
+def duties_of(
+    settings: Settings, transactions: Transactions, store: FileStore, nudge: Callable[[], None]
+) -> tuple[Duty, ...]:
+    """Return what a server with these settings does by itself; `nudge` wakes the calls that follow events."""
     leases, retention = LeaseDuties(transactions), RetentionDuty(transactions, store)
-    shared = [] if transactions.database.is_sqlite else [Duty("catch up", CATCH_UP_EVERY_S, leases.catch_up)]
+    neighbours = Duty("neighbours", CATCH_UP_EVERY_S, NeighbourDuty(transactions, nudge).run_once)
     return (
         Duty("sign of life", settings.alive_every_s, leases.note_alive),
         Duty("lease expiry", settings.expire_every_s, leases.expire),
         Duty("retention", settings.retention_every_s, retention.run_once),
-        *shared,
+        *(() if transactions.database.is_sqlite else (neighbours,)),
     )
 
 

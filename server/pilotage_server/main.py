@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: PilotageError, code: int) -> int:
-    sys.stderr.write(f"pilotage-server: {error}\n")
+    sys.stderr.write(f"pilotage-server: {' '.join(str(error).split())}\n")  # one line, whatever a library says
     return code
 
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +23,7 @@ from pilotage.channel import split_address
 from pilotage.errors import WorldError
 from pilotage_server.duties import duties_of, keep_doing
 from pilotage_server.operations.expire_leases import note_alive
+from pilotage_server.operations.limit_keys import rekey_for_limits
 from pilotage_server.operations.load_world import load_world
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.server import Ground, Limits, RpcServer
@@ -52,6 +54,7 @@ def run_server(
             upgrade(database)
             world = database.read(lambda unit: load_world(unit, settings.rules()))
             database.write(lambda unit: note_alive(unit, world))
+            database.write(lambda unit: rekey_for_limits(unit, world))
             try:
                 asyncio.run(_serve(settings, database, world, issuer, ready_file))
             finally:
@@ -81,11 +84,15 @@ async def _serve(
     if ready_file is not None:
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:
-        for duty in duties_of(settings, transactions, store):
+        duties = [
             tasks.create_task(keep_doing(duty, stopping))
+            for duty in duties_of(settings, transactions, store, server.nudge)
+        ]
         await stopping.wait()
         log.info("server stops", grace_s=settings.stop_grace_s)
         await server.stop(settings.stop_grace_s)
+        for task in duties:  # one that has much to remove would go on for long; each of its transactions is whole
+            task.cancel()
     log.info("server stopped")
 
 
@@ -102,14 +109,22 @@ async def _start(server: RpcServer, settings: Settings) -> str:
     _check_free(host, port)
     credentials = None
     if settings.tls_key is not None and settings.tls_cert is not None:
-        pair = (settings.tls_key.read_bytes(), settings.tls_cert.read_bytes())
-        credentials = grpc.ssl_server_credentials([pair])
+        credentials = _credentials(settings.tls_cert, settings.tls_key)
     try:
         taken = await server.start(settings.listen, credentials)
     except RuntimeError as error:
         raise WorldError(f"cannot listen at {settings.listen}: {error}", transient=False) from error
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{taken}"
+
+
+def _credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
+    try:  # gRPC itself would say in many lines that they do not fit
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:
+        message = f"the certificate {certificate} with the key {key} cannot be used: {error}"
+        raise WorldError(message, transient=False) from error
+    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
 
 
 def _check_free(host: str, port: int) -> None:
@@ -131,6 +146,8 @@ def _clear_failures(settings: Settings) -> Iterator[None]:
     except OSError as error:
         what = error.filename or settings.data
         raise WorldError(f"{what} cannot be used: {error.strerror or error}", transient=False) from error
+    except ModuleNotFoundError as error:  # a driver comes with an extra of the distribution
+        raise WorldError(f"the database needs the Python module {error.name}", transient=False) from error
 
 
 @contextmanager

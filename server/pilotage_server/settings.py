@@ -23,6 +23,8 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from pilotage.channel import is_loopback, split_address
 from pilotage.errors import InvalidInputError, Violation
@@ -32,6 +34,9 @@ from pilotage_server.core.optimizers import check_chain
 from pilotage_server.core.rules import Rules, RunningLimit, Sharing
 
 ENVIRONMENT_PREFIX = "PILOTAGE_SERVER_"
+
+DATABASES = ("sqlite", "postgresql")
+"""What a database's URL may begin with."""
 
 MIB = 1024 * 1024
 DAY_S = 86400.0
@@ -124,6 +129,18 @@ class Settings(BaseSettings):
         except InvalidInputError as error:
             raise ValueError(error.violations[0].why) from error
         return optimizers
+
+    @field_validator("database")
+    @classmethod
+    def _a_database(cls, database: SecretStr | None) -> SecretStr | None:
+        if database is not None:
+            try:
+                backend = make_url(database.get_secret_value()).get_backend_name()
+            except ArgumentError:
+                backend = ""
+            if backend not in DATABASES:
+                raise ValueError(f"is not a URL of {' or '.join(DATABASES)}, such as postgresql+psycopg://host/name")
+        return database
 
     @model_validator(mode="after")
     def _safe_in_itself(self) -> Self:

@@ -89,3 +89,13 @@ def test_outcomes_and_sweeps_that_race_are_recorded_once(database: Database, clo
     accepted = sum(at_once(race))
     states = Counter(record.state for record in grid.jobs(ids).values())
     assert states[JobState.DONE] == accepted == len(ids)
+
+
+def test_a_server_hears_of_jobs_that_another_took_in(database: Database, clock: VirtualClock) -> None:
+    one, other = Grid(database, clock), Grid(database, clock)
+    told: list[tuple[str, int]] = []
+    other.world.on_enqueued.append(lambda queue, count: told.append((queue.account.owner, count)))
+    one.submit(count=3)
+    other.read(refresh_world)
+    other.read(refresh_world)
+    assert told == [("alice", 3)]

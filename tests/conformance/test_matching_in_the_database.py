@@ -7,17 +7,23 @@ from typing import Any
 
 import pytest
 
+from pilotage.errors import NotFoundError
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
+from pilotage_server.core.pilots import GlideinReport, PilotState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.core.rules import Rules, RunningLimit
-from pilotage_server.core.task_queues import Account
+from pilotage_server.core.task_queues import Account, TaskQueue
 from pilotage_server.operations.expire_leases import note_alive
+from pilotage_server.operations.limit_keys import rekey_for_limits
 from pilotage_server.operations.pilot_calls import DrainPilot, Kill
+from pilotage_server.operations.pilots import list_pilots
+from pilotage_server.operations.request_jobs import WorkRequest, could_take, request_jobs
+from pilotage_server.operations.slots import list_slots
 from pilotage_server.storage.engine import Database
-from support.grid import LONG, Grid, a_slot, a_tree
+from support.grid import LONG, Grid, a_slot, a_tree, an_idle_slot
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
@@ -371,3 +377,77 @@ def test_what_an_owner_has_used_survives_a_restart(grid: Grid) -> None:
         600, rel=0.01
     )
     assert pilot.take().owner == "bob"
+
+
+def test_a_new_limit_tells_jobs_apart_that_came_before_it(database: Database, clock: VirtualClock) -> None:
+    before = Grid(database, clock)
+    ids = before.submit(attributes={"JobType": "MC"}) + before.submit(attributes={"JobType": "user"})
+    ids += before.submit(attributes={"JobType": "mc"})
+    limit = RunningLimit("CERN", None, None, "jobtype", "MC", at_most=1)
+    after = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    assert after.write(rekey_for_limits) == 1
+    assert after.write(rekey_for_limits) == 0
+    assert len({job.task_queue_id for job in after.jobs(ids).values()}) == 2
+    assert after.start_pilot().claim(*(a_slot(f"s{n}") for n in range(3))) == ids[:2]
+
+
+def test_who_waits_is_woken_only_for_what_it_could_take(grid: Grid) -> None:
+    told: list[TaskQueue] = []
+    grid.world.on_enqueued.append(lambda queue, _: told.append(queue))
+    grid.submit(request_cpus=2)
+    credential = grid.start_pilot(LONG, "lhcb").identity.pilot
+    other = grid.start_pilot(LONG, "cms").identity.pilot
+    assert credential is not None
+    assert other is not None
+    assert could_take(grid.world, told[0], credential, [a_slot(cpus=1), a_slot(cpus=2)])
+    assert not could_take(grid.world, told[0], credential, [a_slot(cpus=1)])
+    assert not could_take(grid.world, told[0], other, [a_slot(cpus=2)])
+
+
+def test_slots_are_kept_as_their_pilot_last_showed_them(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    assert pilot.beat().node_wanted
+    assert not pilot.show(an_idle_slot("a"), an_idle_slot("b")).node_wanted
+    assert not pilot.beat().node_wanted
+    pilot.show(an_idle_slot("b", cpus=4), an_idle_slot("c"))
+    slots = grid.read(lambda unit, _: list_slots(unit, QueueId.parse(LONG)))
+    assert [(info.slot.name, info.slot.free.cpus, info.pilot_stamp) for info in slots] == [
+        ("b", 4, pilot.stamp),
+        ("c", 1, pilot.stamp),
+    ]
+    pilot.beat(ending=True)
+    assert grid.read(lambda unit, _: list_slots(unit)) == ()
+
+
+def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
+    grid.submit(count=3)
+    busy, idle = grid.start_pilot(), grid.start_pilot()
+    match = busy.take()
+    busy.take()
+    busy.finish(match)
+    grid.glidein_ended(idle)
+    assert grid.glidein(GlideinReport("nobody", "1", PilotState.RUNNING)) == ("nobody",)
+    (info,) = grid.read(lambda unit, _: list_pilots(unit))
+    assert (info.pilot.stamp, info.pilot.state, info.jobs, info.pilot.jobs_ended) == (
+        busy.stamp,
+        PilotState.RUNNING,
+        1,
+        1,
+    )
+    every = grid.read(lambda unit, _: list_pilots(unit, QueueId.parse(LONG), ended=True))
+    assert {each.pilot.stamp: each.pilot.state for each in every}[idle.stamp] is PilotState.ENDED
+
+
+def test_a_pilot_cannot_be_registered_for_a_queue_that_is_not_there(grid: Grid) -> None:
+    with pytest.raises(NotFoundError, match="CERN/ce01/none"):
+        grid.start_pilot("CERN/ce01/none")
+
+
+def test_pools_that_differ_from_the_servers_are_told(grid: Grid) -> None:
+    grid.put(a_tree(LONG, Memory=8000))
+    pilot = grid.start_pilot()
+    assert not pilot.ask().pools_changed
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    assert pilot.ask().pools_changed
+    request = WorkRequest(pool_ids=(grid.job(job_id).pool_id,))
+    assert not grid.write(lambda unit, world: request_jobs(unit, world, pilot.identity, request)).pools_changed

@@ -29,7 +29,7 @@ def test_a_job_runs_and_the_next_up_finds_it_as_it_was(tmp_path: Path) -> None:
         up.start()
         with up.client() as client:
             assert client.jobs([job_id]) == [before]
-            (out,) = client.output_files(job_id)
+            (out,) = [file for file in client.output_files(job_id) if file.name == "out"]
             assert client.read_output(job_id, out) == b"hello\n"
 
 
@@ -90,6 +90,23 @@ def test_agents_that_are_killed_are_started_again(tmp_path: Path) -> None:
             (job_id,) = client.submit([a_job("exit 0")]).job_ids
             (job,) = client.wait([job_id], PATIENCE_S)
             assert job.state == "DONE"
+
+
+def test_a_job_outlives_the_death_of_the_server(tmp_path: Path) -> None:
+    go, started = tmp_path / "go", tmp_path / "started"
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        with up.client() as client:
+            script = f"touch {started}; while [ ! -e {go} ]; do sleep 0.05; done"
+            (job_id,) = client.submit([a_job(script)]).job_ids
+            up.until(started.exists)
+        os.kill(up.children()[0], signal.SIGKILL)
+        up.until(lambda: "the server ended with signal 9" in up.printed)
+        up.until(lambda: len(up.children()) == 2)
+        go.touch()
+        with up.client() as client:
+            (job,) = client.wait([job_id], PATIENCE_S)
+            assert (job.state, job.attempt) == ("DONE", 1)
 
 
 Obstacle = Literal["port in use", "folder in the way", "no tree"]

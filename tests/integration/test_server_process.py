@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import socket
@@ -15,13 +16,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 
-from pilotage.errors import PilotageError, ServerUnreachableError, UnauthenticatedError
+from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
     job_service_pb2,
-    matcher_service_pb2,
 )
+from support.polls import Polls
 from support.postgresql import PostgresqlServer
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, a_job
@@ -104,10 +105,28 @@ def test_a_key_that_others_can_read_is_one_clear_line(tmp_path: Path) -> None:
         (["--listen", "0.0.0.0:0"], "tls_cert"),
         (["--listen", "nowhere"], "listen"),
         (["--config", "/does/not/exist.toml"], "there is no file"),
+        (["--database", "nonsense"], "is not a URL of sqlite or postgresql"),
+        (["--database", "mysql://host/name"], "is not a URL of sqlite or postgresql"),
     ],
 )
 def test_a_wrong_setting_is_one_clear_line(tmp_path: Path, arguments: list[str], words: str) -> None:
     assert_one_clear_line(run_command("run", "--data", str(tmp_path), *arguments), words, code=2)
+
+
+def test_a_database_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
+    nobody = "postgresql+psycopg://somebody@127.0.0.1:1/jobs"
+
+    done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--database", nobody)
+
+    assert_one_clear_line(done, "the database does not serve")
+
+
+def test_a_certificate_that_is_none_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f'tls_cert = "{tmp_path}/config.toml"\ntls_key = "{tmp_path}/absent"\n')
+
+    done = run_command("run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "config.toml"))
+
+    assert_one_clear_line(done, "cannot be used")
 
 
 def test_a_token_signed_offline_opens_the_door(server: RunningServer) -> None:
@@ -185,42 +204,33 @@ def test_a_server_that_is_not_there_is_said_so(server: RunningServer) -> None:
         identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(identity_service_pb2.WhoAmIRequest())
 
 
-def test_a_server_that_stops_lets_waiting_calls_end(grid: WireGrid) -> None:
-    pilot = grid.start_pilot()
-    job_ids = grid.submit(a_job(Memory=9999))
-    answers: dict[str, object] = {}
+async def test_a_server_that_stops_lets_waiting_calls_end(grid: WireGrid) -> None:
+    (job_id,) = grid.submit(a_job(Memory=9999))
+    async with Polls(grid) as polls:
+        poll = await polls.begin(grid.start_pilot())
+        wait = await polls.begin_wait(grid.server.token(vo=grid.vo), job_id)
 
-    def poll() -> None:
-        answers["poll"] = pilot.ask(wait_s=50)
+        assert await asyncio.to_thread(grid.server.stop) == 0
 
-    def wait() -> None:
-        request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=50)
-        answers["wait"] = grid.jobs.WaitForJobs(request, timeout=60)
-
-    calls = [threading.Thread(target=call) for call in (poll, wait)]
-    for call in calls:
-        call.start()
-    pilot.heartbeat()
-    assert grid.server.stop() == 0
-    for call in calls:
-        call.join()
-
-    assert isinstance(answers.get("poll"), matcher_service_pb2.RequestJobsResponse)
-    assert isinstance(answers.get("wait"), job_service_pb2.WaitForJobsResponse)
+        assert not (await poll).matches
+        assert not (await wait).all_final
 
 
 def test_a_disk_that_fills_is_told_to_the_caller_and_survived(tmp_path: Path) -> None:
-    with running_server(tmp_path / "data", max_file_bytes_on_disk=3_000_000) as server:
+    with running_server(tmp_path / "data", max_file_bytes_on_disk=1_500_000) as server:
         grid = WireGrid(server)
-        with pytest.raises(PilotageError, match="database does not serve") as full:
-            for _ in range(1000):
-                grid.submit(*(a_job() for _ in range(500)))
-        assert not isinstance(full.value, UnauthenticatedError)
+        with pytest.raises(WorldError, match="database does not serve"):
+            _submit_without_end(grid)
         assert grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(page_size=1)).jobs
         assert server.process is not None
         assert server.process.poll() is None
         assert len(server.log().splitlines()) < 60
         grid.close()
+
+
+def _submit_without_end(grid: WireGrid) -> None:
+    for _ in range(1000):
+        grid.submit(*(a_job() for _ in range(500)))
 
 
 def test_leases_that_ended_give_their_jobs_back(tmp_path: Path) -> None:
@@ -255,14 +265,45 @@ def test_a_server_stands_on_postgresql(tmp_path: Path, postgresql_server: Postgr
         postgresql_server.drop(url)
 
 
+async def test_what_one_server_does_another_on_the_same_database_hears(
+    tmp_path: Path, postgresql_server: PostgresqlServer
+) -> None:
+    url = postgresql_server.new_database()
+    options = {
+        "database": url.render_as_string(hide_password=False),
+        "signing_key": str(tmp_path / "key.pem"),
+        "files": (tmp_path / "files").as_uri(),
+    }
+    try:
+        with running_server(tmp_path / "a", **options) as one:
+            here = WireGrid(one)
+            here.put_tree()
+            with running_server(tmp_path / "b", **options) as other:
+                await _submit_here_run_there(here, WireGrid(other))
+    finally:
+        postgresql_server.drop(url)
+
+
+async def _submit_here_run_there(here: WireGrid, there: WireGrid) -> None:
+    there.vo = here.vo
+    async with Polls(here) as waits, Polls(there) as polls:
+        pilot = there.start_pilot()
+        poll = await polls.begin(pilot)
+        (job_id,) = await asyncio.to_thread(here.submit, a_job(Memory=2000))
+        wait = await waits.begin_wait(here.server.token(vo=here.vo), job_id)
+        assert [match.job_id for match in (await poll).matches] == [job_id]
+        await asyncio.to_thread(pilot.finish, job_id)
+        assert (await wait).all_final
+    here.close()
+    there.close()
+
+
 def test_tls_guards_a_server_that_is_reached_from_elsewhere(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-    )
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*request.split(), *names, *files], check=True, capture_output=True)
     with running_server(tmp_path / "data", tls_cert=str(certificate), tls_key=str(key)) as server:
         with server.encrypted_channel(server.token(), certificate.read_bytes()) as channel:
             stub = identity_service_pb2_grpc.IdentityServiceStub(channel)

@@ -7,7 +7,6 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-import grpc.aio
 import pytest
 
 from pilotage.clock import boot_time_s
@@ -23,11 +22,9 @@ from pilotage.v1 import (
     resource_service_pb2,
 )
 from pilotage_server.core.identity import Role
+from support.polls import SOON_S, Polls
 from support.server import RunningServer, request_id
-from support.wire_grid import QUEUE, WireGrid, WirePilot, a_job
-
-SOON_S = 30.0
-"""Long polls are answered by then, or by the news that they wait for; no test waits for it to pass."""
+from support.wire_grid import QUEUE, WireGrid, a_job
 
 
 @pytest.fixture
@@ -42,40 +39,6 @@ def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
 async def polls(grid: WireGrid) -> AsyncIterator[Polls]:
     async with Polls(grid) as polls:
         yield polls
-
-
-class Polls:
-    """Long polls of pilots, all under way at the same time."""
-
-    def __init__(self, grid: WireGrid) -> None:
-        self._grid = grid
-        self._channels: list[grpc.aio.Channel] = []
-        self._calls: list[asyncio.Task[matcher_service_pb2.RequestJobsResponse]] = []
-
-    async def __aenter__(self) -> Polls:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
-        for channel in self._channels:
-            await channel.close()
-
-    async def begin(self, pilot: WirePilot) -> asyncio.Task[matcher_service_pb2.RequestJobsResponse]:
-        """Return a long poll that is under way."""
-        channel = self._grid.server.async_channel(pilot.token)
-        self._channels.append(channel)
-        stub = matcher_service_pb2_grpc.MatcherServiceStub(channel)
-        poll = asyncio.create_task(self._call(stub, pilot.request(wait_s=SOON_S)))
-        self._calls.append(poll)
-        await channel.channel_ready()
-        await asyncio.to_thread(pilot.heartbeat)  # the server has read the poll by the time it has answered this
-        return poll
-
-    async def _call(self, stub: object, request: object) -> matcher_service_pb2.RequestJobsResponse:
-        answer: matcher_service_pb2.RequestJobsResponse = await stub.RequestJobs(request, timeout=SOON_S + 20)  # type: ignore[attr-defined]
-        return answer
 
 
 async def test_a_new_job_ends_the_wait_of_as_many_pilots_as_it_needs(grid: WireGrid, polls: Polls) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures for tests that must hold on every database: `database_url`, `database`, `clock`."""
+"""Fixtures for tests that must hold on every database: `database`, `clock`, and `database_url` for an empty one."""
 
 from __future__ import annotations
 
@@ -34,16 +34,23 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 
 @pytest.fixture
-def database(database_url: str, clock: VirtualClock) -> Iterator[Database]:
-    """Return an open database with all tables, none of them with rows."""
-    with closing(Database(database_url, clock)) as opened:
-        metadata.create_all(opened.engine)
-        yield opened
-
-
-@pytest.fixture
 def sqlite_database(tmp_path: Path, clock: VirtualClock) -> Iterator[Database]:
     """Return an open SQLite database with all tables, for tests that need no other."""
     with closing(Database(f"sqlite:///{tmp_path / 'pilotage.db'}", clock)) as opened:
         metadata.create_all(opened.engine)
         yield opened
+
+
+@pytest.fixture
+def postgresql_database(postgresql_server: PostgresqlServer, clock: VirtualClock) -> Iterator[Database]:
+    """Return an open PostgreSQL database with all tables, none of them with rows."""
+    url = postgresql_server.emptied_database(metadata)
+    with closing(Database(url.render_as_string(hide_password=False), clock)) as opened:
+        yield opened
+
+
+@pytest.fixture(params=BACKENDS)
+def database(request: pytest.FixtureRequest) -> Database:
+    """Return an open database with all tables, none of them with rows: once SQLite and once PostgreSQL."""
+    opened: Database = request.getfixturevalue(f"{request.param}_database")
+    return opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from pilotage_client.readers.jdl import read_jdl
 from pilotage_client.readers.read_error import ReadError
 from pilotage_client.readers.submit import read_submit
 from pilotage_client.readers.toml import read_toml
+
+NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
+"""When the submit files of tests are submitted."""
 
 
 def jdl_jobs(text: str) -> list[JobDescription]:
@@ -33,7 +37,7 @@ def jdl_error(text: str) -> str:
 
 def submit_jobs(text: str, base_dir: Path | None = None) -> list[JobDescription]:
     """Return the jobs of a submit file; without its own executable it runs `run`."""
-    return read_submit(text, "job.sub", base_dir or Path("/nonexistent"))
+    return read_submit(text, "job.sub", base_dir or Path("/nonexistent"), NOW)
 
 
 def submit_job(text: str, queue: str = "queue") -> JobDescription:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pilotage.job_description import JobDescription
 from pilotage_pilot.core import events as ev
@@ -28,13 +28,13 @@ def a_job(
     cpus: int = 1,
     memory_mib: int = 0,
     lease_s: float = 1200.0,
-    **description: object,
+    **description: Any,
 ) -> GrantedJob:
     return GrantedJob(
         key=AttemptKey(job_id, attempt),
         slot="slot1",
         lease_s=lease_s,
-        description=JobDescription("/bin/true", **description),  # type: ignore[arg-type]
+        description=JobDescription(**{"executable": "/bin/true", **description}),
         amounts=Amounts(cpus, memory_mib),
     )
 
@@ -109,7 +109,7 @@ class PilotBench:
 
     def take(self, kind: type[Kind]) -> list[Kind]:
         """Return what was said of this kind since it was last asked for."""
-        found = [instruction for instruction in self.unread if isinstance(instruction, kind)]
+        found: list[Kind] = [instruction for instruction in self.unread if isinstance(instruction, kind)]
         self.unread = [instruction for instruction in self.unread if not isinstance(instruction, kind)]
         return found
 
@@ -133,13 +133,13 @@ class PilotBench:
     def exit(self, job: GrantedJob, exit_code: int = 0) -> tuple[Instruction, ...]:
         return self.feed(ev.PayloadExited(job.key, exit_code, None))
 
-    def answer_beat(self, **answer: object) -> tuple[Instruction, ...]:
+    def answer_beat(self, **answer: Any) -> tuple[Instruction, ...]:
         """Answer the last heartbeat; all that it held is renewed unless `answer` says else."""
         beat = [said for said in self.said if isinstance(said, SendHeartbeat)][-1]
         self.take(SendHeartbeat)
         renewed = tuple(ev.RenewedLease(key, 1200.0) for key in beat.leases)
-        fields = {"renewed": renewed, "results": accepted(beat.reports), "next_s": 30.0} | answer
-        return self.feed(ev.HeartbeatAnswered(beat.request_id, **fields))  # type: ignore[arg-type]
+        fields: dict[str, Any] = {"renewed": renewed, "results": accepted(beat.reports), "next_s": 30.0} | answer
+        return self.feed(ev.HeartbeatAnswered(beat.request_id, **fields))
 
     def reports(self) -> list[Report]:
         """Return every report in what was said so far, oldest first."""

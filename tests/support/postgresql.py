@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import MetaData, create_engine, text
 from sqlalchemy.engine import URL
 
 _READY = "database system is ready to accept connections"
@@ -29,31 +29,49 @@ class MissingComponentError(Exception):
 
 
 class PostgresqlServer:
-    """A running server; `new_database` gives an empty database on it."""
+    """A running server; `new_database` gives an empty database on it, `emptied_database` one with empty tables."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = count(1)
+        self._with_tables: URL | None = None
 
     def url(self, database: str) -> URL:
         """Return the URL of a database on this server."""
         return URL.create("postgresql+psycopg", _USER, database=database, query={"host": str(self._folder)})
 
-    def new_database(self, template: str = "template1") -> URL:
-        """Make a database, empty or as a copy of another, and return its URL."""
-        name = f"test_{next(self._numbers)}"
-        self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
-        return self.url(name)
+    def new_database(self) -> URL:
+        """Make an empty database and return its URL."""
+        url = self.url(f"test_{next(self._numbers)}")
+        self._run(f"CREATE DATABASE {url.database}")
+        return url
+
+    def emptied_database(self, metadata: MetaData) -> URL:
+        """Return the URL of a database with these tables, all of them empty: the same one every time, as it is quick.
+
+        Who still uses it, such as a test that failed, loses his connection.
+        """
+        if self._with_tables is None:
+            self._with_tables = self.new_database()
+            engine = create_engine(self._with_tables)
+            metadata.create_all(engine)
+            engine.dispose()
+        tables = ", ".join(f'"{name}"' for name in metadata.tables)
+        disconnect = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        mine = f"{disconnect} AND datname = '{self._with_tables.database}'"
+        self._run(mine, f"TRUNCATE {tables} RESTART IDENTITY", on=self._with_tables)
+        return self._with_tables
 
     def drop(self, url: URL) -> None:
         """Remove a database and end its connections."""
         self._run(f"DROP DATABASE {url.database} WITH (FORCE)")
 
-    def _run(self, statement: str) -> None:
-        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+    def _run(self, *statements: str, on: URL | None = None) -> None:
+        engine = create_engine(on or self.url("postgres"), isolation_level="AUTOCOMMIT")
         try:
             with engine.connect() as connection:
-                connection.execute(text(statement))
+                for statement in statements:
+                    connection.execute(text(statement))
         finally:
             engine.dispose()
 

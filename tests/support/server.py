@@ -8,9 +8,10 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -51,6 +52,7 @@ class RunningServer:
         self.address = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._ready = data / "ready.json"
+        self._key = Path(str(settings.get("signing_key", data / "keys" / "tokens.pem")))
         self._environment = {f"PILOTAGE_SERVER_{name.upper()}": _text(each) for name, each in settings.items()}
 
     def start(self) -> Self:
@@ -61,16 +63,15 @@ class RunningServer:
         command += ["--listen", self.address or "127.0.0.1:0", "--ready-file", str(self._ready), *self._arguments]
         environment = {**os.environ, **self._environment}
         with (self.data / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stderr=log, preexec_fn=self._limit_files)
+            self.process = subprocess.Popen(command, env=environment, stderr=log, preexec_fn=self._limits())
         self._wait_until_ready(self.process)
         self.address = json.loads(self._ready.read_text())["address"]
         return self
 
-    def _limit_files(self) -> None:
-        """Let files grow to a size only: to the process it looks as a full disk does."""
-        if self._max_file_bytes_on_disk is not None:
-            limit = self._max_file_bytes_on_disk
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    def _limits(self) -> Callable[[], None] | None:
+        """Return what lets files grow to a size only: to the process it looks as a full disk does."""
+        size = self._max_file_bytes_on_disk
+        return None if size is None else partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         give_up = clock.boot_time_s() + START_TIMEOUT_S
@@ -110,7 +111,7 @@ class RunningServer:
         return self._issuer().issue(identity, timedelta(hours=1), clock.now())
 
     def _issuer(self) -> TokenIssuer:
-        return TokenIssuer(load_or_make_key(self.data / "keys" / "tokens.pem"))
+        return TokenIssuer(load_or_make_key(self._key))
 
     def channel(self, token: str, *, timeout_s: float = 30.0) -> grpc.Channel:
         """Return a channel that calls with this token; a context manager closes it."""

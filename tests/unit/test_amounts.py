@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.errors import InvalidRequirementsError
-from pilotage.resources import NotAnAmount, amount_of, parse_size, parse_size_mib, parse_time
+from pilotage.resources import (
+    LARGEST_COUNT,
+    NotAnAmount,
+    amount_of,
+    parse_duration,
+    parse_size,
+    parse_size_mib,
+    parse_time,
+    parse_whole_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +63,39 @@ def test_what_is_no_size_is_refused_with_what_was_written(text: object) -> None:
     assert repr(text) in violation.why
 
 
-@pytest.mark.parametrize("text", [-1, "-1 MB", float("nan"), float("inf")])
-def test_a_size_that_is_negative_or_not_finite_is_refused(text: object) -> None:
+@pytest.mark.parametrize("text", [-1, "-1 MB", float("nan"), float("inf"), "1e900", 2**63])
+def test_a_size_that_is_negative_not_finite_or_beyond_all_reason_is_refused(text: object) -> None:
     with pytest.raises(InvalidRequirementsError):
         parse_size(text)
+
+
+def test_a_time_of_centuries_is_refused_and_a_shorter_one_is_a_duration() -> None:
+    assert parse_duration("2 d") == timedelta(days=2)
+    with pytest.raises(InvalidRequirementsError, match="more than 10000000000 s"):
+        parse_duration(1e300)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"), [(8, 8), (8.0, 8), ("8", 8), (" -3 ", -3), (LARGEST_COUNT, LARGEST_COUNT)]
+)
+def test_a_whole_number_may_be_written_as_text(written: object, number: int) -> None:
+    assert parse_whole_number(written) == number
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("many", "not a whole number"),
+        (1.5, "not a whole number"),
+        (True, "not a whole number"),
+        ("9" * 5000, "not a whole number"),
+        (-1, "less than 0"),
+        (2**31, "more than 2147483647"),
+    ],
+)
+def test_what_is_no_count_is_refused(written: object, why: str) -> None:
+    with pytest.raises(InvalidRequirementsError, match=f"^cpus: .* is {why}"):
+        parse_whole_number(written, "cpus", least=0)
 
 
 def test_a_size_in_whole_mib_is_rounded_up() -> None:

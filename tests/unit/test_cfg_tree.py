@@ -146,9 +146,12 @@ def test_a_section_for_a_vo_overlays_its_level() -> None:
     assert offered("gpu", "lhcb")["Memory"] == 4096
 
 
-def test_sections_beside_resources_are_ignored_with_a_warning() -> None:
-    _, warnings = tree_from_mapping(read_tree_text(CFG, "cfg"))
-    assert [str(warning) for warning in warnings] == ["Operations: has no meaning here and is ignored"]
+def test_sections_without_a_meaning_for_a_tree_are_ignored_with_a_warning() -> None:
+    text = CFG.replace("Name = EXAMPLE-T2", "Cpu { Model = x }").replace("NumberOfGPUs = 1", "Extra { }")
+    _, warnings = tree_from_mapping(read_tree_text(f"{text}\nSystems {{ }}", "cfg"))
+    site = "Resources/Sites/LCG/LCG.Example.it"
+    ignored = ["Operations", "Systems", f"{site}/Cpu", f"{site}/CEs/ce01.example.it/Queues/gpu/Extra"]
+    assert [str(warning) for warning in warnings] == [f"{name}: has no meaning here and is ignored" for name in ignored]
 
 
 @pytest.mark.parametrize(

@@ -177,15 +177,39 @@ async def test_closing_wakes_all_and_says_so(waiting: Waiting) -> None:
     assert not waiting.polls.is_open
 
 
-@given(takers=st.lists(st.booleans(), max_size=12), jobs=st.integers(1, 15))
-def test_no_job_waits_beside_a_call_that_would_take_it(takers: list[bool], jobs: int) -> None:
+async def test_jobs_that_come_one_by_one_wake_as_many_as_a_batch(waiting: Waiting) -> None:
+    calls = [waiting.enter(f"p{number}") for number in range(3)]
+
+    waiting.polls.jobs_arrived(a_task_queue(), 1)
+    waiting.polls.jobs_arrived(a_task_queue(), 1)
+
+    assert await woken(*calls) == [True, True, False]
+
+
+async def test_a_job_that_is_taken_answers_for_one_job_only(waiting: Waiting) -> None:
+    first, second = waiting.enter("a"), waiting.enter("b")
+    waiting.polls.jobs_arrived(a_task_queue(8), 2)  # keeps both busy
+    for _ in range(2):
+        waiting.polls.jobs_arrived(a_task_queue(7), 1)  # both tell the first
+    second.looks()
+    second.looked({8: 1})
+
+    first.looks()
+    first.looked({7: 1})
+
+    assert await woken(second) == [True]
+
+
+@given(takers=st.lists(st.booleans(), max_size=12), batches=st.lists(st.integers(1, 6), min_size=1, max_size=5))
+def test_no_job_waits_beside_a_call_that_would_take_it(takers: list[bool], batches: list[int]) -> None:
     """Each call takes one job if it is a taker, else none; woken calls look until nobody is woken any more."""
 
     async def story() -> tuple[int, int]:
         with Waiting() as waiting:
             calls = {waiting.enter(str(number)): takes for number, takes in enumerate(takers)}
-            left, looks = jobs, 0
-            waiting.polls.jobs_arrived(a_task_queue(1), jobs)
+            left, looks = sum(batches), 0
+            for batch in batches:
+                waiting.polls.jobs_arrived(a_task_queue(1), batch)
             while woken_now := [call for call in calls if await call.woken(AT_ONCE_S)]:
                 for call in woken_now:
                     looks += 1
@@ -194,9 +218,9 @@ def test_no_job_waits_beside_a_call_that_would_take_it(takers: list[bool], jobs:
                     calls[call] = calls[call] and not taken
                     left -= taken
                     call.looked({1: taken})
-            return jobs - left, looks
+            return sum(batches) - left, looks
 
     taken, looks = asyncio.run(story())
 
-    assert taken == min(jobs, sum(takers))
-    assert looks <= len(takers)
+    assert taken == min(sum(batches), sum(takers))
+    assert looks <= len(takers) * len(batches)

@@ -27,7 +27,7 @@ from pilotage_pilot.core.instructions import (
     ValidateNode,
     WarnPayload,
 )
-from pilotage_pilot.core.jobs import AttemptKey, Outcome, ReportedState, StoredFile, Usage
+from pilotage_pilot.core.jobs import AttemptKey, Outcome, ReportedState, ReportResult, StoredFile, Usage
 from pilotage_pilot.core.rules import Rules
 from support.pilot_bench import PilotBench, a_job, transient
 
@@ -98,7 +98,7 @@ def test_an_outcome_travels_with_the_request_for_the_slot_that_it_frees() -> Non
     again = bench.one(RequestJobs)
     assert (again.request_id, again.reports) == (call.request_id, call.reports)
     assert len(bench.machine.payloads) == 1
-    bench.feed(ev.JobsGranted(again.request_id, results=(ev.ReportResult(ONE.key, True),)))
+    bench.feed(ev.JobsGranted(again.request_id, results=(ReportResult(ONE.key, True),)))
     assert len(bench.machine.payloads) == 0
 
 
@@ -205,7 +205,7 @@ def test_an_attempt_that_the_server_gave_up_is_killed_at_once(how: str) -> None:
     if how == "lost":
         answer = ev.HeartbeatAnswered(beat.request_id, lost=(ev.LostLease(ONE.key, "expired"),))
     else:
-        answer = ev.HeartbeatAnswered(beat.request_id, results=(ev.ReportResult(ONE.key, False, "expired"),))
+        answer = ev.HeartbeatAnswered(beat.request_id, results=(ReportResult(ONE.key, False, "expired"),))
     assert KillPayload(ONE.key) in bench.feed(answer)
     bench.feed(ev.PayloadExited(ONE.key, None, 9))
     assert bench.reports()[-1].outcome is Outcome.KILLED
@@ -221,7 +221,7 @@ def test_a_kill_command_gives_the_payload_its_grace() -> None:
     bench.pass_time(9.9)
     assert bench.take(KillPayload) == []
     bench.pass_time(0.2)
-    assert bench.one(KillPayload)
+    assert len(bench.take(KillPayload)) == 1
     bench.feed(ev.PayloadExited(ONE.key, None, 9))
     assert (bench.reports()[-1].outcome, bench.reports()[-1].reason) == (Outcome.KILLED, "removed by alice")
 
@@ -250,8 +250,8 @@ def test_a_drained_pilot_declines_lets_its_jobs_end_and_says_good_bye() -> None:
     bench.exit(ONE)
     bench.feed(ev.OutputStored(ONE.key))
     assert bench.machine.phase is Phase.DRAINING
-    while bench.machine.phase is not Phase.LEAVING:
-        bench.answer_beat()
+    bench.answer_beat()
+    bench.answer_beat()
     beats = bench.take(SendHeartbeat)
     assert [beat.ending for beat in beats] == [True]
     said = bench.feed(ev.HeartbeatAnswered(beats[0].request_id))
@@ -353,7 +353,7 @@ def test_a_pilot_with_idle_time_zero_runs_what_there_is_and_ends() -> None:
     assert waiting.request_id in {back.request_id for back in bench.take(TakeBackRequest)}
     for request in (waiting, *bench.take(RequestJobs)):
         bench.feed(
-            ev.JobsGranted(request.request_id, results=tuple(ev.ReportResult(r.key, True) for r in request.reports))
+            ev.JobsGranted(request.request_id, results=tuple(ReportResult(r.key, True) for r in request.reports))
         )
     assert bench.machine.phase is not Phase.OPEN
 

@@ -69,6 +69,9 @@ def test_what_the_library_would_take_in_part_or_wrongly_is_refused(text: str) ->
 def test_a_number_beyond_64_bits_is_not_read_as_zero() -> None:
     with pytest.raises(InvalidClassAdError, match="64 bits"):
         parse_value("{1, 18446744073709551616}")
+    with pytest.raises(InvalidClassAdError, match="64 bits"):
+        parse_value("9" * 5000)
+    assert parse_value("9223372036854775807") == 2**63 - 1
 
 
 def test_arithmetic_that_has_no_result_stays_an_expression() -> None:

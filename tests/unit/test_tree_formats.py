@@ -43,12 +43,12 @@ def test_a_file_that_does_not_say_its_format_is_refused() -> None:
         ("json", '{"a": 1, "\\u0061": 2}', 'line 1, column 10: "a" stands twice'),
         ("json", "[]", "the text is not a section with names"),
         ("json", "[" * 100_000, "sections are nested too deeply"),
-        ("json", '{"a": ' + "9" * 5000 + "}", "limit"),
+        ("json", '{"a":\n ' + "9" * 5000 + "}", "line 2, column 2: a number of thousands of digits"),
         ("toml", "a = 1\na = 2\n", "line 2"),
         ("toml", "[sites\n", "line 1, column 7"),
         ("toml", 'a = "', "line 1, column 6: Unterminated string"),
         ("toml", "a = " + "[" * 100_000, "sections are nested too deeply"),
-        ("toml", "a = " + "9" * 5000, "limit"),
+        ("toml", "a = " + "9" * 5000, "line 1, column 5: a number of thousands of digits"),
         ("yaml", "a:\n  b: 1\n  b: 2\n", 'line 3, column 3: "b" stands twice'),
         ("yaml", "a: [1\nb: 2", "line 2, column 2"),
         ("yaml", "? [1]\n: 2", "line 1, column 3: a name must be a text"),
@@ -57,8 +57,8 @@ def test_a_file_that_does_not_say_its_format_is_refused() -> None:
         ("yaml", "a: &b {c: *b}", "line 1, column 4"),
         ("yaml", "", "the text is empty"),
         ("yaml", "a: \x00", "control characters are not allowed"),
-        ("yaml", "[" * 100_000, "sections are nested too deeply"),
-        ("yaml", "a: " + "9" * 5000, "limit"),
+        ("yaml", "[" * 100_000, "line 1, column 65: sections are nested too deeply"),
+        ("yaml", "a: " + "9" * 5000, "line 1, column 4: a number of thousands of digits"),
     ],
 )
 def test_a_syntax_error_is_told_with_its_place(kind: str, text: str, fault: str) -> None:
@@ -96,3 +96,16 @@ def test_names_in_yaml_are_text_whatever_they_look_like() -> None:
 def test_a_yaml_mapping_may_state_anew_what_it_merges() -> None:
     text = "base: &b {x: 1, y: 1}\nown:\n  <<: *b\n  x: 2\n"
     assert read_tree_text(text, "yaml")["own"] == {"x": 2, "y": 1}
+
+
+def test_yaml_that_its_aliases_blow_up_is_refused_before_it_is_built() -> None:
+    levels = (f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 30))
+    assert "line 7, column 15: more than 500,000 values" in refusal_of("\n".join(("a0: &a0 [x]", *levels)), "yaml")
+
+
+def test_yaml_that_repeats_the_same_defaults_often_is_taken() -> None:
+    queues = "".join(f"  q{number}: {{<<: *usual, Memory: {number}}}\n" for number in range(2000))
+    read = read_tree_text(f"usual: &usual {{CPUs: 8, OS: el9}}\nqueues:\n{queues}", "yaml")
+    queues_read = read["queues"]
+    assert isinstance(queues_read, dict)
+    assert queues_read["q1999"] == {"CPUs": 8, "OS": "el9", "Memory": 1999}

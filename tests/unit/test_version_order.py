@@ -44,3 +44,8 @@ def test_the_one_spelling_of_a_version_is_equal_to_it(text: str) -> None:
 @given(st.text())
 def test_any_text_has_its_place_in_the_order(text: str) -> None:
     assert version_key(text) >= version_key("dev") or version_key(text) < version_key("dev")
+
+
+def test_a_version_of_more_digits_than_python_reads_has_its_place_too() -> None:
+    assert version_key("1") < version_key("9" * 4000) < version_key("9" * 5000)
+    assert version_text("0" + "9" * 5000) == "9" * 5000

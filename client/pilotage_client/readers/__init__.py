@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from pilotage import clock
 from pilotage.job_description import JobDescription
 from pilotage_client.readers.jdl import read_jdl
 from pilotage_client.readers.local_files import resolve_local_files
@@ -48,7 +49,7 @@ def read_jobs(path: Path, *, language: str | None = None) -> list[JobDescription
         case "jdl":
             return read_jdl(text, file)
         case "submit":
-            return read_submit(text, file, path.parent)
+            return read_submit(text, file, path.parent, clock.now())
         case "toml":
             return read_toml(text, file)
         case unknown:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pilotage.folding import fold
-from pilotage.resources import parse_size_mib
+from pilotage.resources import parse_duration, parse_size_mib
 from pilotage_client.readers import jdl_meanings as meanings
 from pilotage_client.readers.draft import Draft
 from pilotage_client.readers.jdl_values import Attribute
@@ -22,8 +22,8 @@ _NOT_STAGED = "names data that is not staged; it is kept as an attribute"
 _MEANINGS: Mapping[str, meanings.Meaning] = {
     "executable": meanings.executable,
     "arguments": meanings.arguments,
-    "jobname": meanings.text("name"),
-    "stdinput": meanings.text("stdin"),
+    "jobname": meanings.kept_too(meanings.text("name")),
+    "stdinput": meanings.kept_too(meanings.text("stdin")),
     "stdoutput": meanings.text("stdout"),
     "stderror": meanings.text("stderr"),
     "inputsandbox": meanings.input_files,
@@ -35,14 +35,14 @@ _MEANINGS: Mapping[str, meanings.Meaning] = {
     "executionenvironment": meanings.environment,
     "requirements": meanings.requirements,
     "requirementsexpression": meanings.requirements_expression,
-    "rank": meanings.rank,
+    "rank": meanings.kept_too(meanings.rank),
     "site": meanings.places("sites"),
     "sites": meanings.places("sites"),
     "bannedsite": meanings.places("banned_sites"),
     "bannedsites": meanings.places("banned_sites"),
     "platform": meanings.places("platforms"),
-    "cputime": meanings.measured("cpu_time", meanings.duration),
-    "ttl": meanings.measured("wall_time", meanings.duration),
+    "cputime": meanings.measured("cpu_time", parse_duration),
+    "ttl": meanings.kept_too(meanings.measured("wall_time", parse_duration)),
     "minram": meanings.measured("request_memory_mib", parse_size_mib),
     "workdirectorysize": meanings.measured("request_disk_mib", parse_size_mib),
     "numberofprocessors": meanings.count("request_cpus"),
@@ -53,7 +53,7 @@ _MEANINGS: Mapping[str, meanings.Meaning] = {
     "wholenode": meanings.whole_node,
     "tag": meanings.tags,
     "tags": meanings.tags,
-    "priority": meanings.priority,
+    "priority": meanings.kept_too(meanings.priority),
     "type": meanings.kept_quietly_if("job", "parametric"),
     "jobtype": meanings.kept_quietly_if("normal", "user", "job", "parametric"),
     "owner": meanings.kept_because(_FROM_TOKEN),

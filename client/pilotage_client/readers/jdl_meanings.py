@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -12,7 +11,6 @@ from pilotage.arguments import join_arguments, split_arguments
 from pilotage.errors import InvalidRequirementsError
 from pilotage.folding import fold
 from pilotage.job_description import InputFile, Value
-from pilotage.resources import parse_time
 from pilotage_client.readers.draft import NO_MEANING, Draft
 from pilotage_client.readers.jdl_values import (
     Attribute,
@@ -33,7 +31,7 @@ Meaning = Callable[[Draft, Attribute], None]
 """Puts what an attribute says into a draft; raises StatementFaultError where it says nothing that can be."""
 
 _REMOTE = re.compile(r"(?!file:)[A-Za-z][\w+.-]+:")
-_PROCESSOR_TAG = re.compile(r"(\d+)Processors", re.IGNORECASE)
+_PROCESSOR_TAG = re.compile(r"(\d{1,9})Processors", re.IGNORECASE | re.ASCII)
 _UNEXPANDED = re.compile(r"\$\{?[A-Za-z_]")
 _ALIEN_PLACE = re.compile(r"@[\w:,=]*$")
 
@@ -61,6 +59,16 @@ def kept_quietly_if(*ordinary: str) -> Meaning:
         draft.keep(attribute.name, as_attribute(attribute.value), None if is_ordinary else NO_MEANING)
 
     return keep
+
+
+def kept_too(meaning: Meaning) -> Meaning:
+    """Return a meaning whose attribute is kept as it was written, too: `convert` has no key for what it sets."""
+
+    def put(draft: Draft, attribute: Attribute) -> None:
+        meaning(draft, attribute)
+        draft.keep(attribute.name, as_attribute(attribute.value))
+
+    return put
 
 
 def text(field: str) -> Meaning:
@@ -214,9 +222,7 @@ def count(field: str, *, is_default: bool = False) -> Meaning:
     """Return the meaning of a number of things; a default gives way to what another attribute says."""
 
     def put(draft: Draft, attribute: Attribute) -> None:
-        number = whole_number_of(attribute)
-        if number < 0:
-            raise StatementFaultError(attribute.line, f"{attribute.name} is negative")
+        number = whole_number_of(attribute, least=0)
         if is_default:
             draft.fields.setdefault(field, number)
         else:
@@ -230,22 +236,15 @@ def priority(draft: Draft, attribute: Attribute) -> None:
     draft.put(priority=whole_number_of(attribute))
 
 
-def measured(field: str, measure: Callable[[Any], Any]) -> Meaning:
+def measured(field: str, measure: Callable[[object, str], Any]) -> Meaning:
     """Return the meaning of a size or a time, which AliEn writes as text or as a list of one text."""
 
     def put(draft: Draft, attribute: Attribute) -> None:
         elements = flattened(attribute.value)
-        amount = elements[0] if len(elements) == 1 else attribute.value
+        amount = elements[0] if len(elements) == 1 else as_text(attribute.value)
         try:
-            draft.put(**{field: measure(amount)})
+            draft.put(**{field: measure(amount, attribute.name)})
         except InvalidRequirementsError as error:
-            raise StatementFaultError(attribute.line, f"{attribute.name}: {error}") from error
-        except OverflowError as error:
-            raise StatementFaultError(attribute.line, f"{attribute.name} is longer than any job") from error
+            raise StatementFaultError(attribute.line, str(error)) from error
 
     return put
-
-
-def duration(value: object) -> timedelta:
-    """Return a time in seconds or with a unit; raises InvalidRequirementsError and OverflowError."""
-    return timedelta(seconds=parse_time(value))

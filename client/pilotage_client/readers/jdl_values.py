@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pilotage.classads import AdValue, Expression, InvalidClassAdError, check_expression, parse_value
+from pilotage.errors import InvalidRequirementsError
 from pilotage.folding import fold
 from pilotage.job_description import Scalar, Value
+from pilotage.resources import LARGEST_COUNT, parse_whole_number
 from pilotage_client.readers.jdl_text import (
     Statement,
     jdl_statements,
@@ -27,6 +29,7 @@ from pilotage_client.readers.read_error import StatementFaultError
 EXPRESSIONS = frozenset({"requirements", "requirementsexpression", "rank", "fuzzyrank"})
 """Attributes whose value is an expression, so that a word without quotes is a reference in it."""
 
+_DEEPEST_SECTION = 50
 _MISSING_SEMICOLON = re.compile(r"\n\s*[A-Za-z_][\w.]*\s*=(?!=)")
 _PLACEHOLDER = re.compile(r"<\w+>|\$\w+|@\w+@")
 
@@ -61,9 +64,11 @@ def read_attributes(text: str) -> list[Attribute]:
     return [_attribute(statement) for statement in jdl_statements(text)]
 
 
-def _attribute(statement: Statement) -> Attribute:
+def _attribute(statement: Statement, depth: int = 0) -> Attribute:
     if statement.is_section:
-        attributes = tuple(_attribute(inner) for inner in section_statements(statement))
+        if depth == _DEEPEST_SECTION:
+            raise StatementFaultError(statement.line, f"sections nest deeper than {_DEEPEST_SECTION}")
+        attributes = tuple(_attribute(inner, depth + 1) for inner in section_statements(statement))
         return Attribute(statement.name, Section(attributes, statement.text), statement.line)
     try:
         value = _value(statement)
@@ -172,13 +177,12 @@ def texts_of(attribute: Attribute) -> list[str]:
     return [as_text(element) for element in elements]
 
 
-def whole_number_of(attribute: Attribute) -> int:
+def whole_number_of(attribute: Attribute, *, least: int = -LARGEST_COUNT) -> int:
     """Return the whole number that an attribute must be, also written as text; raises StatementFaultError."""
-    text = text_of(attribute).strip()
     try:
-        return int(text)
-    except ValueError as error:
-        raise StatementFaultError(attribute.line, f"{attribute.name} must be a whole number, not {text!r}") from error
+        return parse_whole_number(text_of(attribute), attribute.name, least=least)
+    except InvalidRequirementsError as error:
+        raise StatementFaultError(attribute.line, str(error)) from error
 
 
 def scalar_of(attribute: Attribute, value: JdlValue) -> Scalar:

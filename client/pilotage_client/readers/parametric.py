@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pilotage.classads import AdValue
@@ -152,7 +153,8 @@ def _dirac_values(sequence: _Sequence, count: int) -> Sequence[AdValue]:
     if parameters is not None and isinstance(parameters.value, tuple):
         return parameters.value
     step, factor = sequence.number("parameterstep", 0), sequence.number("parameterfactor", 1)
-    value = sequence.number("parameterstart", 1)
+    # The first value has the type of those that follow: with a factor of 1.5 it is 1.0, not 1.
+    value = sequence.number("parameterstart", 1) * type(factor)(1) + type(step)(0)
     values = []
     for _ in range(count):
         values.append(value)
@@ -179,10 +181,9 @@ def _number(attribute: Attribute) -> int | float:
 
 def _number_in(text: str) -> int | float | None:
     for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            number = kind(text)
+            return number if abs(number) <= _LARGEST_VALUE else None
     return None
 
 

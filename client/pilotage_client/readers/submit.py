@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from pilotage.folding import fold
 from pilotage.job_description import JobDescription
+from pilotage.resources import LARGEST_COUNT
 from pilotage_client.readers.draft import Draft
 from pilotage_client.readers.read_error import ReadError, StatementFaultError
 from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
@@ -23,10 +25,11 @@ _INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\
 _IDS = dict.fromkeys(("Cluster", "ClusterId"), "$(DOLLAR)(Cluster)")
 
 
-def read_submit(text: str, file: str, base_dir: Path) -> list[JobDescription]:
+def read_submit(text: str, file: str, base_dir: Path, now: datetime) -> list[JobDescription]:
     """Return the jobs that a submit file queues, in its order; jobs that are alike are one array.
 
-    Files of items, patterns and included files are looked for from `base_dir` on.
+    Files of items, patterns and included files are looked for from `base_dir` on. `now` is the time that the
+    file's macros call the time of submission.
 
     Raises
     ------
@@ -34,9 +37,17 @@ def read_submit(text: str, file: str, base_dir: Path) -> list[JobDescription]:
         With the first line of the statement at fault; `file` is what it calls the text.
     """
     try:
-        return _merged(_descriptions(_with_included_paths(submit_statements(text), base_dir), base_dir))
+        statements = _with_included_paths(submit_statements(text), base_dir)
+        return _merged(_descriptions(statements, base_dir, _given_macros(file, now)))
     except StatementFaultError as fault:
         raise ReadError(file, fault.line, fault.cause) from fault
+
+
+def _given_macros(file: str, now: datetime) -> dict[str, str]:
+    """Return the macros that condor_submit gives a value for a whole file (its manual, pre-defined macros)."""
+    moment = now.astimezone()
+    dates = {"Year": f"{moment:%Y}", "Month": f"{moment:%m}", "Day": f"{moment:%d}"}
+    return _IDS | dates | {"SUBMIT_TIME": str(int(now.timestamp())), "SUBMIT_FILE": file}
 
 
 def _with_included_paths(statements: list[Statement], base_dir: Path) -> list[Statement]:
@@ -51,7 +62,7 @@ def _included(statement: Statement, base_dir: Path) -> Statement:
     return replace(statement, lines=(f"{found['head']}{base_dir.absolute() / found['path']}",))
 
 
-def _descriptions(statements: list[Statement], base_dir: Path) -> Iterator[JobDescription]:
+def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[str, str]) -> Iterator[JobDescription]:
     queues = [statement for statement in statements if statement.kind is Kind.QUEUE]
     if not queues:
         raise StatementFaultError(statements[-1].line if statements else 1, "there is no queue statement")
@@ -60,14 +71,15 @@ def _descriptions(statements: list[Statement], base_dir: Path) -> Iterator[JobDe
         program = SubmitProgram(statements, queue)
         if not program.is_reached:
             continue
+        program.define_live(given)
         wanted = queued(queue, base_dir, program.expand, program.split_items)
         if program.value("executable") != executable:  # another executable begins another cluster
             process, executable = 0, program.value("executable")
         for description in _jobs_of_queue(program, statements, queue, wanted, process):
             process += description.count or 1
             jobs += 1
-            if jobs > MOST_JOBS:
-                raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs")
+            if jobs > MOST_JOBS or process > LARGEST_COUNT:
+                raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs, {LARGEST_COUNT} in all")
             yield description
     if not jobs:
         raise StatementFaultError(queues[-1].line, "no job is queued")
@@ -86,7 +98,7 @@ def _jobs_of_queue(
             raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs")
         for step in range(0, wanted.count, together):
             numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
-            program.define_live({name: str(number) for name, number in numbers.items()} | _IDS)
+            program.define_live({name: str(number) for name, number in numbers.items()})
             draft = commands.draft()
             for warning in duplicates:
                 draft.warn(warning)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import PurePosixPath
 
 from pilotage.arguments import join_arguments
-from pilotage.classads import Expression, InvalidClassAdError, expression_from_old_syntax, parse_value
+from pilotage.classads import AdValue, Expression, InvalidClassAdError, expression_from_old_syntax, parse_value
 from pilotage.errors import InvalidRequirementsError
 from pilotage.folding import fold
 from pilotage.job_description import InputFile
-from pilotage.resources import parse_size_mib, parse_time
+from pilotage.resources import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.readers.condor_quoting import argument_words, environment_settings
 from pilotage_client.readers.draft import NO_MEANING, Draft
 from pilotage_client.readers.jdl_values import as_attribute
@@ -37,12 +36,11 @@ Meaning = Callable[[Draft, Command], None]
 """Puts what a command says into a draft; raises StatementFaultError where it says nothing that can be."""
 
 _REMOTE = re.compile(r"[A-Za-z][\w+.-]*://")
-_WHOLE_NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
 _AMOUNT = re.compile(r"[+-]?[\d.]+\s*[a-z]*", re.IGNORECASE | re.ASCII)
 _NULL_DEVICE = "/dev/null"
 _TRUE = frozenset({"true", "t", "yes", "y", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "0"})
-_NO_NUMBER = "is an expression, which cannot be asked of a slot, and is kept as an attribute"
+_NO_NUMBER = "is an expression, not a number, and is kept as an attribute"
 
 
 def keep(draft: Draft, command: Command) -> None:
@@ -70,6 +68,16 @@ def kept_unless(*ordinary: str, warning: str = NO_MEANING) -> Meaning:
     def put(draft: Draft, command: Command) -> None:
         is_ordinary = not command.value or fold(command.value) in ordinary
         draft.keep(command.name, command.value, None if is_ordinary else warning)
+
+    return put
+
+
+def kept_too(meaning: Meaning) -> Meaning:
+    """Return a meaning whose command is kept as it was written, too: `convert` has no key for what it sets."""
+
+    def put(draft: Draft, command: Command) -> None:
+        meaning(draft, command)
+        draft.keep(command.name, command.value)
 
     return put
 
@@ -176,57 +184,53 @@ def _expression(command: Command) -> str:
         raise command.fault(error) from error
 
 
+def _literal(command: Command) -> AdValue:
+    """Return the value of a command that is an expression; only what is no literal stays one."""
+    return parse_value(_expression(command))
+
+
 def count(field: str) -> Meaning:
-    """Return the meaning of a number of things; an expression is kept."""
-
-    def put(draft: Draft, command: Command) -> None:
-        if _WHOLE_NUMBER.fullmatch(command.value) is None:
-            draft.keep(command.name, command.value, _NO_NUMBER if command.value else None)
-        elif int(command.value) < 0:
-            raise command.fault("is negative")
-        else:
-            draft.put(**{field: int(command.value)})
-
-    return put
+    """Return the meaning of a number of things; an expression over a slot's attributes is kept."""
+    return _measured(field, lambda value: parse_whole_number(value, least=0))
 
 
 def size(field: str, unit: str) -> Meaning:
     """Return the meaning of a size that has `unit` when it is written without one; an expression is kept."""
 
-    def put(draft: Draft, command: Command) -> None:
-        if _AMOUNT.fullmatch(command.value) is None:
-            draft.keep(command.name, command.value, _NO_NUMBER if command.value else None)
-            return
-        has_unit = command.value[-1].isalpha()
-        try:
-            draft.put(**{field: parse_size_mib(command.value if has_unit else f"{command.value} {unit}")})
-        except InvalidRequirementsError as error:
-            raise command.fault(error) from error
+    def measure(value: object) -> int:
+        has_unit = isinstance(value, str) and value[-1:].isalpha()
+        return parse_size_mib(value if has_unit else f"{value} {unit}")
 
-    return put
+    return _measured(field, measure)
 
 
 def duration(field: str) -> Meaning:
     """Return the meaning of a time in seconds; an expression is kept."""
-
-    def put(draft: Draft, command: Command) -> None:
-        if _WHOLE_NUMBER.fullmatch(command.value) is None:
-            draft.keep(command.name, command.value, _NO_NUMBER if command.value else None)
-            return
-        try:
-            draft.put(**{field: timedelta(seconds=parse_time(command.value))})
-        except (InvalidRequirementsError, OverflowError) as error:
-            raise command.fault(error) from error
-
-    return put
+    return _measured(field, parse_duration)
 
 
 def priority(draft: Draft, command: Command) -> None:
     """Put the priority among the owner's jobs."""
-    if _WHOLE_NUMBER.fullmatch(command.value):
-        draft.put(priority=int(command.value))
-    else:
-        draft.keep(command.name, command.value, NO_MEANING if command.value else None)
+    _measured("priority", parse_whole_number)(draft, command)
+
+
+def _measured(field: str, measure: Callable[[object], object]) -> Meaning:
+    """Return the meaning of an amount, which may be written as arithmetic; what is no number is kept."""
+
+    def put(draft: Draft, command: Command) -> None:
+        if not command.value:
+            draft.keep(command.name, "")
+            return
+        amount = command.value if _AMOUNT.fullmatch(command.value) else _literal(command)
+        if isinstance(amount, Expression):
+            draft.keep(command.name, command.value, _NO_NUMBER)
+            return
+        try:
+            draft.put(**{field: measure(amount)})
+        except InvalidRequirementsError as error:
+            raise command.fault(error) from error
+
+    return put
 
 
 def hold(draft: Draft, command: Command) -> None:
@@ -239,12 +243,11 @@ def hold(draft: Draft, command: Command) -> None:
 
 def own_attribute(draft: Draft, command: Command) -> None:
     """Keep an attribute that the owner adds to the job (`+Name`); a value that is no literal is kept as text."""
+    if not command.name:
+        raise StatementFaultError(command.line, "an attribute without a name")
     if not command.value:
         draft.keep(command.name, "")
         return
-    try:
-        value = parse_value(expression_from_old_syntax(command.value))
-    except InvalidClassAdError as error:
-        raise command.fault(error) from error
+    value = _literal(command)
     is_literal = not isinstance(value, Expression)
     draft.keep(command.name, as_attribute(value), None if is_literal else "is an expression and is kept as its text")

@@ -19,15 +19,17 @@ from pilotage.folding import fold
 from pilotage_client.readers.read_error import StatementFaultError
 from pilotage_client.readers.submit_text import Kind, Statement
 
-LIVE = frozenset({"cluster", "clusterid", "process", "procid", "step", "row", "item", "itemindex", "node", "dollar"})
-"""Macros whose value HTCondor gives."""
+_LIVE = frozenset({"cluster", "clusterid", "process", "procid", "step", "row", "item", "itemindex", "node", "dollar"})
+"""Macros whose value HTCondor gives for each job, or for each item."""
+
+_OF_SUBMISSION = frozenset({"year", "month", "day", "submit_time", "submit_file"})
 
 _VARYING = frozenset({"process", "procid", "step", "random_choice", "random_integer"})
 _LONGEST_TEXT = 1_000_000
 _DEEPEST_NESTING = 200
 _REFERENCE = re.compile(r"(?<!\$)\$(?P<function>\w*)\(\s*(?P<name>[\w.]+)?(?P<rest>[^()$]*)(?P<closed>\))?")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
-_MARK = "pilotage_reached_line_"
+_MARK = "pilotage_queue_statement_reached"
 _PROBE = "pilotage_probe"
 
 
@@ -46,13 +48,10 @@ class SubmitProgram:
         self._before = [each for each in statements if each.line <= queue.line]
         self._text = _program_text(self._before)
         self._submit = _parsed(self._before)
-        self.is_reached = f"{_MARK}{queue.line}" in self._submit
+        self.is_reached = _MARK in self._submit
         """Whether the queue statement stands under no `if` that does not hold."""
-        self._values = {fold(name): value for name, value in self._raw().items() if not name.startswith(_MARK)}
+        self._values = {fold(name): self._submit[name] for name in self._submit if name != _MARK}
         self._check_for_circles()
-
-    def _raw(self) -> dict[str, str]:
-        return {name: self._submit[name] for name in self._submit}
 
     def define(self, values: Mapping[str, str]) -> None:
         """Give macros a value, as a queue statement gives its variables the words of an item."""
@@ -132,7 +131,7 @@ class SubmitProgram:
         function, name = fold(found["function"]), found["name"]
         if not name or not found["closed"] or found["rest"].startswith(":"):
             return False
-        if not function and fold(name) in LIVE:
+        if not function and fold(name) in _LIVE | _OF_SUBMISSION:
             return False
         if function == "env":
             return not self.expand(f"$ENV({name}:)") and bool(self.expand(f"$ENV({name})"))
@@ -201,13 +200,13 @@ def _first_fault(statements: list[Statement]) -> Statement:
 
 
 def _program_text(statements: list[Statement]) -> str:
-    """Return the text of the statements, each queue statement as a mark, every `if` closed."""
+    """Return the text of the statements, a queue statement at their end as a mark, without others, each `if` closed."""
     lines: list[str] = []
     depth = 0
     for statement in statements:
         depth += (statement.kind is Kind.IF) - (statement.kind is Kind.ENDIF)
-        if statement.kind is Kind.QUEUE:
-            lines.append(f"{_MARK}{statement.line} = reached")
-        else:
+        if statement.kind is not Kind.QUEUE:
             lines.extend(statement.lines)
+    if statements and statements[-1].kind is Kind.QUEUE:
+        lines.append(f"{_MARK} = true")
     return "\n".join([*lines, *["endif"] * depth]) + "\n"

@@ -9,13 +9,13 @@ from glob import iglob
 from pathlib import Path
 
 from pilotage.classads import InvalidClassAdError, parse_value
+from pilotage.resources import LARGEST_COUNT
 from pilotage_client.readers.read_error import StatementFaultError
 from pilotage_client.readers.submit_text import Statement
 
 MOST_JOBS = 100_000
 """More jobs than this in one file are refused, unless they are all alike."""
 
-_LARGEST_COUNT = 2**31 - 1
 _SOURCE = re.compile(r"(?:^|[\s,])(?P<source>in|from|matching)\b(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _HEAD = re.compile(r"(?P<count>[^A-Za-z_]*?)[\s,]*(?P<variables>[A-Za-z_][\w.]*(?:[\s,]+[A-Za-z_][\w.]*)*)?[\s,]*")
 _SLICE = re.compile(r"\s*\[(?P<parts>[-+\d\s:]*)\]")
@@ -76,9 +76,11 @@ def _count(statement: Statement, text: str) -> int:
     except InvalidClassAdError:
         count = text
     if isinstance(count, bool) or not isinstance(count, int):
-        raise StatementFaultError(statement.line, f"queue {statement.text}: {text.strip()} is not a number of jobs")
-    if not 0 <= count <= _LARGEST_COUNT:
-        raise StatementFaultError(statement.line, f"queue {statement.text}: {count} jobs are out of range")
+        raise StatementFaultError(
+            statement.line, f"queue {statement.text:.60}: {text.strip():.60} is not a number of jobs"
+        )
+    if not 0 <= count <= LARGEST_COUNT:
+        raise StatementFaultError(statement.line, f"queue {statement.text:.60}: {count} jobs are out of range")
     return count
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.attempts import (
     KEEPS_OUTPUT,
     LEASED,
@@ -23,24 +24,12 @@ from pilotage_pilot.core.attempts import (
     Step,
 )
 from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, PayloadExited, StartFailed
-from pilotage_pilot.core.instructions import (
-    ContinuePayload,
-    ForgetAttempt,
-    Instruction,
-    KillPayload,
-    PrepareJob,
-    StartPayload,
-    StopPayload,
-    StoreOutput,
-    SuspendPayload,
-    WarnPayload,
-)
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.rules import Rules, backoff_s
 from pilotage_pilot.core.slots import Partition
 
-Instructions = list[Instruction]
+Instructions = list[ins.Instruction]
 
 
 class Payloads:
@@ -87,7 +76,7 @@ class Payloads:
         if slot is None:
             return self.decline(job, f"it asks {job.amounts}, free is {self.partition.free}", now)
         self._attempts[job.key] = Attempt(job, end)
-        return [PrepareJob(job, slot)]
+        return [ins.PrepareJob(job, slot)]
 
     def decline(self, job: GrantedJob, reason: str, now: Moment) -> Instructions:
         """Give a job back before its start."""
@@ -113,7 +102,7 @@ class Payloads:
         if attempt.stage is Stage.REPORTING:
             return self._finish(attempt, now)
         self._move(attempt, now)
-        return [StartPayload(key)]
+        return [ins.StartPayload(key)]
 
     def start_failed(self, event: StartFailed, now: Moment) -> Instructions:
         """End an attempt that has no payload and will have none."""
@@ -133,7 +122,7 @@ class Payloads:
         self._node_failures = 0
         attempt = attempt.step(Step.STARTED, started=now, clock_boot_s=now.boot_s)
         self._move(attempt, now)
-        return [KillPayload(key)] if attempt.stage is Stage.KILLING else []
+        return [ins.KillPayload(key)] if attempt.stage is Stage.KILLING else []
 
     def exited(self, event: PayloadExited, now: Moment) -> Instructions:
         """Store what a payload left, where its outcome keeps it."""
@@ -157,7 +146,7 @@ class Payloads:
             return self._finish(attempt, now)
         self._move(attempt, now)
         self.partition.keep_disk_only(event.key)
-        return [StoreOutput(event.key)]
+        return [ins.StoreOutput(event.key)]
 
     def stored(self, event: OutputStored, now: Moment) -> Instructions:
         """Let an attempt whose files are safe be reported."""
@@ -192,7 +181,7 @@ class Payloads:
         grace_end = now.boot_s + self._rules.grace_s
         stopping = attempt.clocked(now).step(Step.STOP_ORDERED, ending=ending, kill_boot_s=grace_end)
         self._move(stopping, now)
-        return [StopPayload(key)]
+        return [ins.StopPayload(key)]
 
     def kill(self, key: AttemptKey, ending: Ending, now: Moment) -> Instructions:
         """End a payload, or what is done for it, at once; the first ending that was ordered stands."""
@@ -204,7 +193,7 @@ class Payloads:
             return self._finish(attempt.step(Step.ABANDONED, ending=first), now)
         attempt = attempt.clocked(now).step(Step.KILL_ORDERED, ending=first, kill_boot_s=None)
         self._move(attempt, now)
-        return [KillPayload(key)]
+        return [ins.KillPayload(key)]
 
     def stop_all(self, ending: Ending, now: Moment, *, at_once: bool) -> Instructions:
         """Stop (or kill, `at_once`) every attempt whose payload has not ended."""
@@ -217,20 +206,20 @@ class Payloads:
         running = [attempt for attempt in self if attempt.stage is Stage.RUNNING]
         for attempt in running:
             self._move(attempt.clocked(now).step(Step.SUSPENDED), now)
-        return [SuspendPayload(attempt.key) for attempt in running]
+        return [ins.SuspendPayload(attempt.key) for attempt in running]
 
     def continue_all(self, now: Moment) -> Instructions:
         """Let every suspended payload go on."""
         suspended = [attempt for attempt in self if attempt.stage is Stage.SUSPENDED]
         for attempt in suspended:
             self._move(attempt.clocked(now).step(Step.CONTINUED), now)
-        return [ContinuePayload(attempt.key) for attempt in suspended]
+        return [ins.ContinuePayload(attempt.key) for attempt in suspended]
 
     def warn(self, key: AttemptKey, left_s: float) -> Instructions:
         """Warn a payload, if it runs or is suspended."""
         attempt = self._attempts.get(key)
         alive = attempt is not None and attempt.stage in (Stage.RUNNING, Stage.SUSPENDED)
-        return [WarnPayload(key, left_s)] if alive else []
+        return [ins.WarnPayload(key, left_s)] if alive else []
 
     def warn_all(self, left_s: float) -> Instructions:
         """Warn every payload that runs or is suspended."""
@@ -247,7 +236,7 @@ class Payloads:
             return self.kill(attempt.key, attempt.ending or Ending(Outcome.KILLED), now)
         if attempt.retry_boot_s is not None and attempt.retry_boot_s <= now.boot_s:
             self._put(replace(attempt, retry_boot_s=None))
-            return [StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
+            return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
         wall_end = attempt.wall_end_boot_s()
         if wall_end is not None and wall_end <= now.boot_s:
             limit = attempt.job.description.wall_time
@@ -280,7 +269,7 @@ class Payloads:
         ended = attempt.ended or now
         self._put(replace(attempt, ended=ended, kill_boot_s=None, retry_boot_s=None, report_boot_s=None))
         self.partition.release(attempt.key)
-        return [ForgetAttempt(attempt.key)]
+        return [ins.ForgetAttempt(attempt.key)]
 
     def _move(self, attempt: Attempt, now: Moment) -> None:
         due = now.boot_s + self._rules.report_delay_s

@@ -62,4 +62,4 @@ class Workshop(Protocol):
         """Remove the folder of an attempt."""
 
     async def close(self) -> None:
-        """End every payload and remove all folders."""
+        """End every payload and remove all folders; what is closed already stays so."""

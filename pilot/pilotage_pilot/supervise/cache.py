@@ -9,7 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from pilotage.errors import WorldError
+from pilotage.errors import NotFoundError, WorldError
 from pilotage.job_description import InputFile
 from pilotage_pilot.supervise.base import JobAtFaultError
 
@@ -48,6 +48,8 @@ class FileCache:
         self._under_way[checksum] = asyncio.Event()
         try:
             self._sizes[checksum] = await self._bring(job_id, name, checksum, size)
+        except NotFoundError as error:
+            raise JobAtFaultError(f"the input file {name} is not on the server") from error
         finally:
             self._under_way.pop(checksum).set()
 

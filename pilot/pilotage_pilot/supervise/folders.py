@@ -141,4 +141,6 @@ def inside(folder: Path, name: str) -> Path:
 
 def really_inside(folder: Path, path: Path) -> bool:
     """Whether `path`, all links followed, lies in `folder`, all links followed."""
+    if path.parent == folder and not path.is_symlink():
+        return True
     return path.resolve().is_relative_to(folder.resolve())

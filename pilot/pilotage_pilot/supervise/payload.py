@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Callable
@@ -75,7 +76,7 @@ class Payload:
             os.killpg(self.pid, signal.SIGKILL)
         _, status, rusage = os.wait4(self.pid, 0)
         self._process.returncode = code = os.waitstatus_to_exitcode(status)
-        usage = Usage(rusage.ru_utime + rusage.ru_stime, -(-rusage.ru_maxrss // 1024))
+        usage = Usage(rusage.ru_utime + rusage.ru_stime, _own_peak_mib(rusage.ru_maxrss))
         self._end_when_empty(code, usage, _FIRST_ROUND_S)
 
     def _end_when_empty(self, code: int, usage: Usage, round_s: float) -> None:
@@ -87,16 +88,20 @@ class Payload:
             again = min(_LONGEST_ROUND_S, round_s * 2)
             asyncio.get_running_loop().call_later(round_s, self._end_when_empty, code, usage, again)
             return
+        if self._on_end is not None:
+            self._on_end(self._end(code, usage))
+
+    def _end(self, code: int, usage: Usage) -> End:
         limit = None
+        peak = max(usage.peak_memory_mib, self._peak_mib)
         if self._group is not None:
-            usage = Usage(
-                max(usage.cpu_s, self._group.cpu_s()), max(usage.peak_memory_mib, self._group.peak_memory_mib())
-            )
+            # What the kernel has counted for the group is exact: no sampling, nothing counted twice.
+            usage = Usage(max(usage.cpu_s, self._group.cpu_s()))
+            peak = self._group.peak_memory_mib() or peak
             limit = "it used more memory than it asked for" if self._group.was_out_of_memory() else None
             self._group.remove()
-        usage = Usage(usage.cpu_s, max(usage.peak_memory_mib, self._peak_mib))
-        if self._on_end is not None:
-            self._on_end(End(code if code >= 0 else None, -code if code < 0 else None, usage, limit))
+        usage = Usage(usage.cpu_s, peak)
+        return End(code if code >= 0 else None, -code if code < 0 else None, usage, limit)
 
     def _left_behind(self) -> set[int]:
         """Return what of the payload still lives now that its leader is gone; the dead are reaped."""
@@ -186,6 +191,12 @@ class Payload:
         memory = sum(processes[pid].memory_mib for pid in tree)
         self._peak_mib = max(self._peak_mib, int(memory))
         return memory
+
+
+def _own_peak_mib(peak_kib: int) -> int:
+    """Return a child's peak in MiB; 0 = not known, for until its exec it shared the pilot's memory, which counts."""
+    pilots_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return -(-peak_kib // 1024) if peak_kib > pilots_kib else 0
 
 
 def proportional_memory_mib(pids: set[int]) -> float:

@@ -101,21 +101,21 @@ def spawn(command: Command) -> subprocess.Popen[bytes]:
     """Return the process of a payload, in a session of its own; raises JobAtFaultError or NodeAtFaultError."""
     opened: list[int] = []
     try:
-        stdin = _open(command.stdin, os.O_RDONLY, opened)
-        stdout = _open(command.stdout, os.O_WRONLY, opened)
+        stdin = _open(command.stdin, os.O_RDONLY, command.folder, opened)
+        stdout = _open(command.stdout, os.O_WRONLY, command.folder, opened)
         same = command.stderr is not None and command.stderr == command.stdout
-        stderr = stdout if same else _open(command.stderr, os.O_WRONLY, opened)
+        stderr = stdout if same else _open(command.stderr, os.O_WRONLY, command.folder, opened)
         return _execute(command, (stdin, stdout, stderr))
     finally:
         for descriptor in opened:
             os.close(descriptor)
 
 
-def _open(path: Path | None, mode: int, opened: list[int]) -> int:
+def _open(path: Path | None, mode: int, folder: Path, opened: list[int]) -> int:
     # Appending lets the pilot cut a file that grows too long while the payload goes on writing to it.
     flags = mode | os.O_CLOEXEC | (os.O_CREAT | os.O_APPEND if mode == os.O_WRONLY else 0)
     try:
-        if path is not None and mode == os.O_WRONLY:
+        if path is not None and mode == os.O_WRONLY and path.parent != folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path if path is not None else NULL, flags, 0o600)
     except OSError as error:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotage.errors import WorldError
+from pilotage.errors import InvalidInputError, PilotageError, WorldError
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.events import LimitPassed, PayloadExited
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
@@ -22,14 +19,14 @@ from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.base import Happening, JobAtFaultError, NodeAtFaultError
 from pilotage_pilot.supervise.cache import FileCache
 from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
-from pilotage_pilot.supervise.environment import MARKER, Folders, Site, environment_of
+from pilotage_pilot.supervise.descent import Warden, become_reaper
+from pilotage_pilot.supervise.environment import Folders, Site, environment_of
 from pilotage_pilot.supervise.folders import PilotFolder, inside, remove_small, remove_tree
 from pilotage_pilot.supervise.output import Bounds, digest_of, find_output, store_small, stream_names
 from pilotage_pilot.supervise.payload import End, Payload, proportional_memory_mib
 from pilotage_pilot.supervise.processes import all_processes
 from pilotage_pilot.supervise.spawn import command_of, output_path, spawn
 
-_PR_SET_CHILD_SUBREAPER = 36
 _LAST_KILL_S = 5.0
 
 
@@ -75,10 +72,11 @@ class LocalWorkshop:
         self._work: dict[AttemptKey, _Work] = {}
         self._hear: Callable[[Happening], None] = _nobody
         self._removals: set[asyncio.Future[None]] = set()
+        self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
-        _become_reaper()
-        self._warden = _start_warden(site.marker)
+        become_reaper()
+        self._warden = Warden(site.marker)
         self._watching: asyncio.TimerHandle | None = None
 
     def listen(self, hear: Callable[[Happening], None]) -> None:
@@ -100,9 +98,11 @@ class LocalWorkshop:
                 await self._cache.put(job.key.job_id, file, inside(folders.work, file.name))
         except FileExistsError as error:
             raise JobAtFaultError(f"two of its input files have one place: {error.filename}") from error
+        except (JobAtFaultError, NodeAtFaultError):
+            raise
         except OSError as error:
             raise NodeAtFaultError(f"its folder could not be made: {error}") from error
-        except WorldError as error:
+        except PilotageError as error:
             raise NodeAtFaultError(f"its input did not arrive: {error}") from error
 
     def start(self, key: AttemptKey) -> None:
@@ -229,12 +229,15 @@ class LocalWorkshop:
         try:
             found = find_output(work.job.description, work.folders.work, self._bounds)
             small, large = store_small(found, self._bounds, work.cut)
-            stored = list(small)
+            stored, notes = list(small), list(found.notes)
             for name, path in large.items():
-                stored.append(await self._store_large(work, name, path))
+                try:
+                    stored.append(await self._store_large(work, name, path))
+                except InvalidInputError as error:
+                    notes.append(f"the server does not take output file {name}: {error}")
         except OSError as error:
             raise WorldError(f"the output cannot be read: {error}", transient=False) from error
-        return tuple(stored), "; ".join(found.notes)
+        return tuple(stored), "; ".join(notes)
 
     async def _store_large(self, work: _Work, name: str, path: Path) -> StoredFile:
         checksum, length = await asyncio.to_thread(digest_of, path, self._bounds.file_bytes)
@@ -252,6 +255,9 @@ class LocalWorkshop:
 
     async def close(self) -> None:
         """End every payload, the warden, and all folders."""
+        if self._closed:
+            return
+        self._closed = True
         for work in tuple(self._work.values()):
             if work.payload is not None:
                 work.payload.kill()
@@ -261,7 +267,7 @@ class LocalWorkshop:
         if self._watching is not None:
             self._watching.cancel()
         await asyncio.gather(*self._removals)
-        await asyncio.to_thread(_end_warden, self._warden)
+        await asyncio.to_thread(self._warden.end, _LAST_KILL_S)
         if self._groups is not None:
             self._groups.close()
         await asyncio.to_thread(self._folder.remove)
@@ -276,30 +282,3 @@ def _size(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return 0
-
-
-def _become_reaper() -> None:
-    """Make this process the parent of all that its payloads leave without one, so that nothing escapes it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _start_warden(marker: str) -> subprocess.Popen[bytes]:
-    script = Path(__file__).with_name("warden.py")
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(script), MARKER, f"{marker}/"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-        env={},
-    )
-
-
-def _end_warden(warden: subprocess.Popen[bytes]) -> None:
-    # It looks once more for what may have got away, then it ends by itself.
-    try:
-        warden.communicate(timeout=_LAST_KILL_S)
-    except subprocess.TimeoutExpired:
-        warden.kill()
-        warden.communicate()

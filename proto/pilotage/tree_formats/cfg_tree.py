@@ -16,7 +16,7 @@ tag it is a tag like all others, for a queue offers only what it names; the site
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeGuard
 
@@ -51,8 +51,8 @@ _SI00_PER_HS06 = 250
 def read_cfg_tree(text: str) -> Mapping[str, object]:
     """Return the plain data of the tree in a DIRAC configuration; raises InvalidTreeError.
 
-    Sections beside Resources are named in the result with nothing in them, so that whoever takes the tree can
-    say that they have no meaning.
+    Sections without a meaning for a tree are named in the result by their paths, with nothing in them, so that
+    whoever takes the tree can say that they are ignored.
     """
     top = parse_cfg(text)
     resources = top.at("Resources")
@@ -64,7 +64,32 @@ def read_cfg_tree(text: str) -> Mapping[str, object]:
         "platforms": _options(resources.at("Computing", "OSCompatibility")),
         "defaults": _level(resources.at("Computing", "CEDefaults")),
     }
-    return tree | {name: None for name in top.sections if name != "Resources"}
+    return tree | dict.fromkeys(_ignored(top))
+
+
+def _ignored(top: CfgSection) -> Iterator[str]:
+    """Return the paths of the sections that are not read."""
+    yield from _others(top, "", "Resources")
+    resources = top.sections["Resources"]
+    yield from _others(resources, "Resources/", "Sites", "Computing", "Parameters")
+    yield from _others(resources.at("Computing"), "Resources/Computing/", "CEDefaults", "OSCompatibility")
+    for grid, sites in resources.sections["Sites"].sections.items():
+        for site, section in sites.sections.items():
+            path = f"Resources/Sites/{grid}/{site}/"
+            yield from _others(section, path, "CEs", _FOR_VO)
+            for ce, inner in _inside(section, "CEs"):
+                yield from _others(inner, f"{path}CEs/{ce}/", "Queues", _FOR_VO)
+                for queue, innermost in _inside(inner, "Queues"):
+                    yield from _others(innermost, f"{path}CEs/{ce}/Queues/{queue}/", _FOR_VO)
+
+
+def _others(section: CfgSection | None, path: str, *known: str) -> Iterator[str]:
+    return (f"{path}{name}" for name in (section.sections if section else ()) if name not in known)
+
+
+def _inside(section: CfgSection, name: str) -> Iterable[tuple[str, CfgSection]]:
+    inner = section.at(name)
+    return inner.sections.items() if inner else ()
 
 
 def _sites(grids: CfgSection) -> Iterator[tuple[str, Level]]:
@@ -79,17 +104,16 @@ def _sites(grids: CfgSection) -> Iterator[tuple[str, Level]]:
 
 
 def _site(section: CfgSection) -> Level:
-    ces = section.at("CEs") or CfgSection(section.line)
-    for_all_ces = _level(CfgSection(ces.line, ces.options))
+    ces = section.at("CEs")
+    for_all_ces = _level(CfgSection(ces.line, ces.options)) if ces else {}
     site = _laid_over(_level(section), for_all_ces)
-    return site | {"ces": {name: _ce(ce, site) for name, ce in ces.sections.items()}}
+    return site | {"ces": {name: _ce(ce, site) for name, ce in _inside(section, "CEs")}}
 
 
 def _ce(section: CfgSection, site: Level) -> Level:
     ce = _level(section)
-    queues = section.at("Queues") or CfgSection(section.line)
     inherited = site | ce
-    return ce | {"queues": {name: _queue(queue, inherited) for name, queue in queues.sections.items()}}
+    return ce | {"queues": {name: _queue(queue, inherited) for name, queue in _inside(section, "Queues")}}
 
 
 def _queue(section: CfgSection, inherited: Level) -> Level:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from pilotage.errors import InvalidTreeError, Violation
-from pilotage.tree_formats.syntax import as_section, place_of, syntax_error, too_deep
+from pilotage.errors import InvalidTreeError
+from pilotage.tree_formats.syntax import as_section, place_of, syntax_error, too_deep, too_long_a_number
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]')
 
@@ -29,8 +29,8 @@ def read_json(text: str) -> Mapping[str, object]:
         raise syntax_error(error.msg, error.lineno, error.colno) from error
     except RecursionError as error:
         raise too_deep() from error
-    except ValueError as error:  # an int of thousands of digits
-        raise InvalidTreeError(Violation("", str(error))) from error
+    except ValueError as error:
+        raise too_long_a_number(text) from error
     if repeated:
         raise _first_repetition(text)
     return as_section(data)

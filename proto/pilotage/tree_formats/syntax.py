@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 
 from pilotage.errors import InvalidTreeError, Violation
+
+_LONG_NUMBER = re.compile(rf"\d{{{sys.int_info.default_max_str_digits}}}")
 
 
 def syntax_error(why: str, line: int, column: int | None = None) -> InvalidTreeError:
@@ -27,6 +31,14 @@ def as_section(data: object) -> Mapping[str, object]:
     raise InvalidTreeError(Violation("", why))
 
 
-def too_deep() -> InvalidTreeError:
-    """Return the error for sections within sections without end."""
-    return InvalidTreeError(Violation("", "sections are nested too deeply"))
+def too_deep(line: int | None = None, column: int | None = None) -> InvalidTreeError:
+    """Return the error for sections within sections without end; None = the place is not known."""
+    why = "sections are nested too deeply"
+    return InvalidTreeError(Violation("", why)) if line is None else syntax_error(why, line, column)
+
+
+def too_long_a_number(text: str) -> InvalidTreeError:
+    """Return the error for the number in `text` that has more digits than Python reads."""
+    why = "a number of thousands of digits"
+    found = _LONG_NUMBER.search(text)
+    return syntax_error(why, *place_of(text, found.start())) if found else InvalidTreeError(Violation("", why))

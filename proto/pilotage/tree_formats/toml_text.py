@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 
 from pilotage.errors import InvalidTreeError, Violation
-from pilotage.tree_formats.syntax import place_of, syntax_error, too_deep
+from pilotage.tree_formats.syntax import place_of, syntax_error, too_deep, too_long_a_number
 
 _PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
@@ -20,8 +20,8 @@ def read_toml(text: str) -> Mapping[str, object]:
         raise _with_place(str(error), text) from error
     except RecursionError as error:
         raise too_deep() from error
-    except ValueError as error:  # an int of thousands of digits
-        raise InvalidTreeError(Violation("", str(error))) from error
+    except ValueError as error:
+        raise too_long_a_number(text) from error
 
 
 def _with_place(message: str, text: str) -> InvalidTreeError:

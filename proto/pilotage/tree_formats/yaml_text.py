@@ -2,7 +2,8 @@
 
 Only null, true, false and numbers in their plain decimal form are more than text: `NO` is a country,
 `2026-01-01` and `1:30` stay as they stand, `010` is no octal number. Names are text whatever they look like.
-A name that stands twice in one mapping is an error, and so is a tag such as `!!set`.
+A name that stands twice in one mapping is an error, and so is a tag such as `!!set`. Aliases repeat what they
+stand for, so a text has a largest size with them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from pilotage.errors import InvalidTreeError, Violation
-from pilotage.tree_formats.syntax import as_section, syntax_error, too_deep
+from pilotage.tree_formats.syntax import as_section, syntax_error, too_deep, too_long_a_number
 
 if TYPE_CHECKING:
     from yaml import SafeLoader as _Base
@@ -23,6 +24,7 @@ else:
     _Base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _DEEPEST = 64
+_MOST_VALUES = 500_000
 _WHOLE = r"(?:0|[1-9][0-9]*)"
 
 _PLAIN_VALUES = {
@@ -84,8 +86,10 @@ def read_yaml(text: str) -> Mapping[str, object]:
         if mark is None:
             raise InvalidTreeError(Violation("", why)) from error
         raise syntax_error(why, mark.line + 1, mark.column + 1) from error
-    except (yaml.YAMLError, ValueError) as error:  # a control character, an int of thousands of digits
+    except yaml.YAMLError as error:  # a control character
         raise InvalidTreeError(Violation("", f"this is not YAML: {error}")) from error
+    except ValueError as error:
+        raise too_long_a_number(text) from error
 
 
 def _place(event: yaml.Event) -> tuple[int, int]:
@@ -95,14 +99,46 @@ def _place(event: yaml.Event) -> tuple[int, int]:
 
 def _refuse_what_trees_never_have(text: str) -> None:
     # Deep nesting must be found here: libyaml builds nodes recursively and takes the process down with it.
-    depth = 0
+    size = _Size()
     for event in yaml.parse(text, Loader=_Base):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > _DEEPEST:
-            raise too_deep()
+        size.add(event)
+        if size.depth > _DEEPEST:
+            raise too_deep(*_place(event))
+        if size.values > _MOST_VALUES:
+            raise syntax_error(f"more than {_MOST_VALUES:,} values, with those that aliases repeat", *_place(event))
         if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag:
             why = f"a tag such as {event.tag} has no meaning in a tree"
             raise syntax_error(why, *_place(event))
+
+
+class _Size:
+    """How large what a text says is, up to the event that was added last."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        """Scalars, lists and mappings, each as often as aliases repeat it."""
+        self._open: list[tuple[str | None, int]] = []
+        self._of_anchors: dict[str, int] = {}
+
+    @property
+    def depth(self) -> int:
+        """How many lists and mappings are open."""
+        return len(self._open)
+
+    def add(self, event: yaml.Event) -> None:
+        """Count one event of the parser."""
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._open.append((event.anchor, self.values))
+            self.values += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = self._open.pop()
+            self._name(anchor, self.values - before)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._name(event.anchor, 1)
+            self.values += 1
+        elif isinstance(event, yaml.AliasEvent):
+            self.values += self._of_anchors.get(event.anchor or "", 1)
+
+    def _name(self, anchor: str | None, values: int) -> None:
+        if anchor is not None:
+            self._of_anchors[anchor] = values

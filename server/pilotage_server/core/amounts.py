@@ -22,7 +22,12 @@ class Amounts:
 
     def fits_in(self, other: Amounts) -> bool:
         """Whether `other` has at least as much of everything."""
-        return not self.exceeding(other)
+        return (
+            self.cpus <= other.cpus
+            and self.memory_mib <= other.memory_mib
+            and self.disk_mib <= other.disk_mib
+            and self.gpus <= other.gpus
+        )
 
     def exceeding(self, other: Amounts) -> tuple[tuple[str, int, int], ...]:
         """Return (name, asked, offered) of everything of which `other` has too little."""

@@ -7,7 +7,7 @@ group, then the owner furthest below their fair share; then the higher priority;
 The round decides and never touches the database: who runs it claims what was chosen, tells whether that
 succeeded and which job is the next head, and asks again. It is deterministic for a given state.
 
-A slot's own rank and the jobs' expressions order and filter in `_choices_for`, before the shares, once there are
+A slot's own rank and the jobs' expressions order and filter in `_choice_for`, before the shares, once there are
 policies.
 """
 
@@ -67,18 +67,16 @@ class MatchRound:
         self._limits = limits
         self._end_margin = end_margin
         self._in_turn: dict[Account, list[Waiting]] = {}
-        self._hopeless: set[SlotOffer] = set()
+        self._unfit: dict[SlotOffer, set[int]] = {}
         self._given = 0
 
     def next_choice(self) -> Choice | None:
         """Return what is to be claimed next; None = the round is over."""
         while self._slots and self._given < MOST_CHOICES:
             slot = self._slots[0]
-            choice = next(self._choices_for(slot), None) if _shape(slot) not in self._hopeless else None
+            choice = self._choice_for(slot)
             if choice is not None:
                 return choice
-            # what no job fits now no job fits later in the round: limits only tighten and jobs only leave
-            self._hopeless.add(_shape(slot))
             self._slots.popleft()
         return None
 
@@ -97,16 +95,18 @@ class MatchRound:
         """Take note that others were quicker and nothing waits there any more."""
         self._head_is(choice.task_queue, None)
 
-    def _choices_for(self, slot: SlotOffer) -> Iterator[Choice]:
+    def _choice_for(self, slot: SlotOffer) -> Choice | None:
+        unfit = self._unfit.setdefault(_shape(slot), set())
         for share, waiting in self._in_order():
             task_queue = waiting.task_queue
-            if (
-                fits(task_queue, slot, self._end_margin)
-                and self._candidates.can_go(task_queue)
-                and self._limits.reached(task_queue.traits) is None
-            ):
+            if task_queue.id in unfit:
+                continue
+            if self._limits.reached(task_queue.traits) is None and fits(task_queue, slot, self._end_margin):
                 amounts = slot.given_to(task_queue.traits.amounts)
-                yield Choice(slot.name, task_queue, amounts, share)
+                return Choice(slot.name, task_queue, amounts, share)
+            # what does not fit now does not fit later in the round: limits only tighten and jobs only leave
+            unfit.add(task_queue.id)
+        return None
 
     def _in_order(self) -> Iterator[tuple[Share, Waiting]]:
         accounts = sorted((self._shares.share(account), account) for account in self._candidates.waiting.accounts())
@@ -115,9 +115,11 @@ class MatchRound:
                 yield share, waiting
 
     def _of_account(self, account: Account) -> list[Waiting]:
-        """Return the task queues of an account in their turn; sorted once a round, then kept in order."""
+        """Return what can go of an account, in its turn; sorted once a round, then kept in order."""
         if account not in self._in_turn:
-            self._in_turn[account] = sorted(self._candidates.waiting.of_account(account), key=head_order)
+            waiting = self._candidates.waiting.of_account(account)
+            reachable = (each for each in waiting if self._candidates.can_go(each.task_queue))
+            self._in_turn[account] = sorted(reachable, key=head_order)
         return self._in_turn[account]
 
     def _head_is(self, task_queue: TaskQueue, head: Head | None) -> None:

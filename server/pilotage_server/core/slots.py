@@ -64,4 +64,6 @@ def _too_long(task_queue: TaskQueue, time_left_s: float, power: float) -> Iterat
 
 def fits(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> bool:
     """Whether the jobs of the task queue fit in the slot."""
+    if not task_queue.traits.amounts.fits_in(slot.free):  # told apart first, for it is the most common and cheap
+        return False
     return next(obstacles(task_queue, slot, end_margin), None) is None

@@ -31,7 +31,10 @@ def load_world(unit: Unit, rules: Rules) -> World:
 
 
 def refresh_world(unit: Unit, world: World) -> None:
-    """Take in what there is, waits and runs as the database has it now, for other servers change that too."""
+    """Take in what there is, waits and runs as the database has it now, for other servers change that too.
+
+    Where more jobs wait than were known, those who wait for jobs are told.
+    """
     catch_up(unit, world)
     known = task_queues.load_live_task_queues(unit.session)
     counts = task_queues.count_waiting(unit.session)
@@ -40,8 +43,12 @@ def refresh_world(unit: Unit, world: World) -> None:
     with world.lock:
         for task_queue in known:
             world.waiting.take_in(task_queue)
+        more = {each: count - world.waiting.count(each) for each, count in counts.items()}
         world.waiting.replace_counts({each: (count, heads.get(each)) for each, count in counts.items()})
         world.shares.load(uses.items())
+    for task_queue_id, count in more.items():
+        if count > 0:
+            world.tell_enqueued(task_queue_id, count)
 
 
 def freshen_waiting(unit: Unit, world: World) -> None:

@@ -59,7 +59,11 @@ class World:
         """Take note that jobs wait: this one, and for an array those that follow it."""
         with self.lock:
             self.waiting.enqueued(task_queue_id, Head(priority, job_id), count)
-            task_queue = self.waiting.task_queue(task_queue_id)
+        self.tell_enqueued(task_queue_id, count)
+
+    def tell_enqueued(self, task_queue_id: int, count: int) -> None:
+        """Tell that jobs have come to wait; those of a task queue that is not known yet may fit any queue."""
+        task_queue = self.waiting.task_queue(task_queue_id)
         if task_queue is None:
             self.reach_changed()
             return

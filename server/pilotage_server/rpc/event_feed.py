@@ -73,8 +73,12 @@ class EventFeed:
         finally:
             self._followers.discard(follower)
 
+    def nudge(self) -> None:
+        """Let every follower look into the database: there may be events that this server was not told of."""
+        for follower in self._followers:
+            follower.wake()
+
     def close(self) -> None:
         """Let every call that follows come to its end."""
         self.is_open = False
-        for follower in self._followers:
-            follower.wake()
+        self.nudge()

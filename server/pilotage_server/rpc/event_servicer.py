@@ -43,17 +43,19 @@ class EventCalls:
         identity = caller()
         position, job_ids = _feed_request(request)
         follower = Follower()
+        tells = True  # the first message tells the position, also without events
         with self._event_feed.followed_by(follower):
             while True:
                 page = await self._page(identity, position, job_ids)
-                position = page.position
-                events = [event_to_wire(event) for event in page.events]
-                yield job_service_pb2.WatchEventsResponse(events=events, position=position)
+                if tells or page.events:
+                    events = [event_to_wire(event) for event in page.events]
+                    yield job_service_pb2.WatchEventsResponse(events=events, position=page.position)
+                position, tells = page.position, False
                 if page.at_end:
                     patience = patience_s(context, SIGN_OF_LIFE_S, SIGN_OF_LIFE_S)
                     if request.until_now or patience == 0 or not self._event_feed.is_open:
                         return
-                    await follower.woken(patience)
+                    tells = not await follower.woken(patience)
 
     async def _page(self, identity: Identity, position: int, job_ids: tuple[int, ...]) -> FeedPage:
         return await self._event_transactions.read(lambda unit, _: read_feed(unit, identity, position, job_ids))

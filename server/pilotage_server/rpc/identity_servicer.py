@@ -9,7 +9,7 @@ from typing import Any
 from pilotage.clock import Clock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
-from pilotage.wire import time_to_wire
+from pilotage.wire import text_from_wire, time_to_wire
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.convert_values import Fields, each, some
 from pilotage_server.rpc.interceptors import callers_token
@@ -51,12 +51,13 @@ class IdentityServicer(identity_service_pb2_grpc.IdentityServiceServicer):
         owner, vo = fields.text("owner"), fields.text("vo")
         fields("roles", some)
         roles = fields("roles", lambda names: each(names, role_for_token))
+        groups = fields("groups", lambda names: each(names, text_from_wire))
         lifetime = fields.length("lifetime_s")
         longest_s = self._longest.total_seconds()
         fields.faults.unless(bool(request.owner.strip()), "owner", "is missing")
         fields.faults.unless(0 < request.lifetime_s <= longest_s, "lifetime_s", f"is not 1 to {longest_s:.0f} s")
         fields.done()
-        return Identity(owner, vo, tuple(request.groups), frozenset(roles)), lifetime
+        return Identity(owner, vo, groups, frozenset(roles)), lifetime
 
 
 def role_for_token(name: str) -> Role:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
     ) -> job_service_pb2.SubmitJobsResponse:
         identity = caller()
-        descriptions = descriptions_from_wire(request.descriptions)
+        descriptions = await asyncio.to_thread(descriptions_from_wire, request.descriptions)  # may be thousands
 
         def submit(unit: Any, world: Any) -> job_service_pb2.SubmitJobsResponse:
             done = submit_jobs(unit, world, identity, descriptions, request.group, validate_only=request.validate_only)
@@ -68,12 +69,12 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         )
 
     async def GetJobs(self, request: job_service_pb2.GetJobsRequest, context: Any) -> job_service_pb2.GetJobsResponse:
-        jobs = await self._jobs(job_ids_from_wire(request.job_ids))
-        return job_service_pb2.GetJobsResponse(jobs=[job_to_wire(job) for job in jobs])
+        identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
 
-    async def _jobs(self, job_ids: Sequence[int]) -> tuple[JobRecord, ...]:
-        identity = caller()
-        return await self._transactions.read(lambda unit, _: get_jobs(unit, identity, job_ids))
+        def show(unit: Any, _: Any) -> job_service_pb2.GetJobsResponse:
+            return job_service_pb2.GetJobsResponse(jobs=map(job_to_wire, get_jobs(unit, identity, job_ids)))
+
+        return await self._transactions.read(show)
 
     async def ListJobs(
         self, request: job_service_pb2.ListJobsRequest, context: Any
@@ -102,16 +103,17 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         fields = Fields(request)
         fields.length("timeout_s")
         fields.done()
-        patience = patience_s(context, request.timeout_s, self._longest_wait_s)
-        until_s = self._boot_clock() + patience
-        follower = EndFollower(job_ids)
+        until_s = self._boot_clock() + patience_s(context, request.timeout_s, self._longest_wait_s)
+        identity, follower = caller(), EndFollower(job_ids)
         with self._feed.followed_by(follower):
-            jobs = await self._jobs(job_ids)
-            while not _all_final(jobs) and self._feed.is_open and self._boot_clock() < until_s:
-                await follower.woken(until_s - self._boot_clock())
-                jobs = await self._jobs(job_ids)
-        messages = [job_to_wire(job) for job in jobs]
-        return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=_all_final(jobs))
+            while True:
+                jobs = await self._transactions.read(lambda unit, _: get_jobs(unit, identity, job_ids))
+                all_final, left_s = _all_final(jobs), until_s - self._boot_clock()
+                if all_final or left_s <= 0 or not self._feed.is_open:
+                    break
+                await follower.woken(left_s)
+        messages = await asyncio.to_thread(lambda: [job_to_wire(job) for job in jobs])
+        return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=all_final)
 
     async def ChangeJobs(
         self, request: job_service_pb2.ChangeJobsRequest, context: Any

@@ -10,6 +10,7 @@ the news on to the next, so no job waits beside an idle slot because the wrong w
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,11 +42,13 @@ class _News:
             self.looking += 1
             waiter.tell(self)
 
-    def answered(self, taken: int) -> None:
-        """Take note that one who was told has looked and took so many jobs."""
+    def answered(self, taken: int) -> int:
+        """Take note that one who was told has looked and took so many jobs; return how many of them were these."""
         self.looking -= 1
-        self.untaken -= taken
+        credited = min(taken, self.untaken)
+        self.untaken -= credited
         self.spread()
+        return credited
 
 
 @dataclass(eq=False, slots=True)
@@ -73,9 +76,15 @@ class Waiter:
 
     def looked(self, taken: Mapping[int, int]) -> None:
         """Say what the look gave: jobs taken, by task queue."""
+        left = Counter(taken)  # a job taken answers one piece of news, not all that told of its task queue
         news_seen, self._looking_into = self._looking_into, []
         for news in news_seen:
-            news.answered(taken.get(news.task_queue_id, 0))
+            left[news.task_queue_id] -= news.answered(left[news.task_queue_id])
+
+    @property
+    def is_told(self) -> bool:
+        """Whether there is news that the call has not answered for yet."""
+        return bool(self._told or self._looking_into)
 
     async def woken(self, timeout_s: float) -> bool:
         """Wait until there is a reason to look again; False = there was none in time."""
@@ -115,9 +124,15 @@ class LongPolls:
         _News(task_queue.id, count, self._candidates(task_queue)).spread()
 
     def _candidates(self, task_queue: TaskQueue) -> Iterator[Waiter]:
+        """Yield those that could take the jobs, first those that no other news keeps busy."""
+        busy: list[Waiter] = []
         for waiter in tuple(self._waiters):
             if waiter.is_open and self._could_take(task_queue, waiter.credential, waiter.slots):
-                yield waiter
+                if waiter.is_told:
+                    busy.append(waiter)
+                else:
+                    yield waiter
+        yield from (waiter for waiter in busy if waiter.is_open)
 
     def pilot_called(self, stamp: str) -> None:
         """Wake the calls of one pilot: there is a command for it."""

@@ -10,11 +10,11 @@ from typing import Any
 from pilotage.clock import Clock
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import pilot_service_pb2, pilot_service_pb2_grpc
-from pilotage.wire import queue_from_wire
+from pilotage.wire import queue_from_wire, text_from_wire
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.operations.pilots import drain_pilots, list_pilots, register_pilots, report_glideins
 from pilotage_server.rpc.convert_pilots import glidein_reports_from_wire, new_pilots_from_wire, pilot_to_wire
-from pilotage_server.rpc.convert_values import Fields, not_too_many, reason_from_wire, some
+from pilotage_server.rpc.convert_values import Fields, each, not_too_many, reason_from_wire, some
 from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.tokens import TokenIssuer
 from pilotage_server.rpc.transactions import Transactions
@@ -59,7 +59,7 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
 
         def register(unit: Any, world: Any) -> pilot_service_pb2.RegisterPilotsResponse:
             credentials = register_pilots(unit, world, identity, wanted, _new_stamp)
-            stamps = [pilot_service_pb2.PilotCredential(stamp=each.stamp) for each in credentials]
+            stamps = [pilot_service_pb2.PilotCredential(stamp=made.stamp) for made in credentials]
             return pilot_service_pb2.RegisterPilotsResponse(pilots=stamps)
 
         # what is kept for a repeated request has no tokens: they are signed anew, so none lie in the database
@@ -102,9 +102,9 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         fields = Fields(request)
         fields("stamps", not_too_many)
         fields("stamps", some)
+        stamps = fields("stamps", lambda stamps: each(stamps, text_from_wire))
         reason = fields("reason", reason_from_wire)
         fields.done()
-        stamps = tuple(request.stamps)
 
         def drain(unit: Any, world: Any) -> pilot_service_pb2.DrainPilotsResponse:
             unknown = drain_pilots(unit, world, stamps, reason, evict=request.evict)

@@ -24,9 +24,12 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         self, request: pool_service_pb2.ListPoolsRequest, context: Any
     ) -> pool_service_pb2.ListPoolsResponse:
         identity = caller()
+        fields = Fields(request)
+        vo = fields.text("vo")
+        fields.done()
 
         def show(unit: Any, world: Any) -> pool_service_pb2.ListPoolsResponse:
-            pools = list_pools(unit, world, identity, request.vo)
+            pools = list_pools(unit, world, identity, vo)
             return pool_service_pb2.ListPoolsResponse(pools=[pool_to_wire(pool) for pool in pools])
 
         return await self._transactions.read(show)

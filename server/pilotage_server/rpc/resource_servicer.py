@@ -55,9 +55,12 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         self, request: resource_service_pb2.ListQueuesRequest, context: Any
     ) -> resource_service_pb2.ListQueuesResponse:
         identity = caller()
+        fields = Fields(request)
+        vo, site = fields.text("vo"), fields.text("site")
+        fields.done()
 
         def show(unit: Any, world: Any) -> resource_service_pb2.ListQueuesResponse:
-            queues = list_queues(unit, world, identity, request.vo, request.site)
+            queues = list_queues(unit, world, identity, vo, site)
             return resource_service_pb2.ListQueuesResponse(queues=[queue_view_to_wire(queue) for queue in queues])
 
         return await self._transactions.read(show)

@@ -133,6 +133,10 @@ class RpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return port
 
+    def nudge(self) -> None:
+        """Let the calls that follow events look again: another server may have had some."""
+        self._feed.nudge()
+
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those under way come to their end, and cut off what lasts longer."""
         await self._health.enter_graceful_shutdown()

@@ -1,0 +1,59 @@
+"""What every node does, be it real or a test's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotage import clock
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.node.base import Node
+from pilotage_pilot.node.local import LocalNode
+from pilotage_pilot.node.probe import Probe, Stated, Surroundings
+from pilotage_pilot.node.validate import Checks
+from support.fake_pilot_edges import FakeNode
+
+BROKEN = ("sh", "-c", "echo no software here; exit 1")
+
+
+def a_node(kind: str, folder: Path, *commands: tuple[str, ...], timeout_s: float = 30.0) -> Node:
+    if kind == "fake":
+        return FakeNode(Amounts(2, 100, 100), *(" ".join(command) for command in commands))
+    probe = Probe(Surroundings({}, folder), Stated(), Stated(2, 100, 100))
+    return LocalNode(probe, Checks(folder, 1, commands, timeout_s), clock.now, clock.boot_time_s)
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+async def test_a_node_says_what_it_gives(kind: str, tmp_path: Path) -> None:
+    found = a_node(kind, tmp_path).share()
+    assert found.amounts == Amounts(2, 100, 100)
+    assert len(found.gpu_ids) == found.amounts.gpus
+    assert found.host
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+async def test_a_node_is_fit_unless_something_is_wrong(kind: str, tmp_path: Path) -> None:
+    assert await a_node(kind, tmp_path).faults() == ()
+    assert len(await a_node(kind, tmp_path, BROKEN).faults()) == 1
+
+
+async def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
+    faults = await a_node("real", tmp_path, ("true",), BROKEN, ("no-such-command",)).faults()
+    assert faults == (
+        "sh -c echo no software here; exit 1: exit code 1: no software here",
+        "no-such-command: No such file or directory",
+    )
+
+
+async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
+    faults = await a_node("real", tmp_path, ("sh", "-c", "sleep 600 & sleep 600"), timeout_s=0.1).faults()
+    assert faults == ("sh -c sleep 600 & sleep 600: it did not end within 0.1 s",)
+
+
+async def test_a_scratch_that_is_full_or_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
+    probe = Probe(Surroundings({}, tmp_path), Stated(), Stated())
+    full = LocalNode(probe, Checks(tmp_path, 2**40), clock.now, clock.boot_time_s)
+    assert "are needed" in (await full.faults())[0]
+    absent = LocalNode(probe, Checks(tmp_path / "absent", 1), clock.now, clock.boot_time_s)
+    assert "cannot be written" in (await absent.faults())[0]

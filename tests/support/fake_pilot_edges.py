@@ -1,0 +1,207 @@
+"""Twins of a pilot's four edges: clock, link, workshop, node. They do no I/O and obey the test."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pilotage.errors import NotFoundError, PilotageError
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, PayloadExited, PoolsRead, RenewedLease
+from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Report, ReportResult, StoredFile, Usage
+from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.link.base import NodeFacts
+from pilotage_pilot.node.base import Share
+from pilotage_pilot.supervise.base import Happening, JobAtFaultError
+
+EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+class FakeClocks:
+    """A wall clock and a boot clock that pass together, when the test says."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.passed_s)
+
+    def boot_time_s(self) -> float:
+        return 1000.0 + self.passed_s
+
+    def advance(self, seconds: float) -> None:
+        self.passed_s += seconds
+
+
+@dataclass
+class FakeLink:
+    """A server in memory: jobs that were put in are granted in order, one slot's worth a request."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    waiting: deque[GrantedJob] = field(default_factory=deque)
+    reports: list[Report] = field(default_factory=list)
+    requests: list[RequestJobs] = field(default_factory=list)
+    beats: list[SendHeartbeat] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    failures: deque[PilotageError] = field(default_factory=deque)
+    known: bool = True
+    answers: dict[str, JobsGranted] = field(default_factory=dict)
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def put(self, *jobs: GrantedJob) -> None:
+        """Let these jobs wait for a slot."""
+        async with self.news:
+            self.waiting += jobs
+            self.news.notify_all()
+
+    async def command(self, command: Command) -> None:
+        """Have something commanded with the next answer."""
+        async with self.news:
+            self.commands.append(command)
+            self.news.notify_all()
+
+    async def request_jobs(self, call: RequestJobs) -> JobsGranted:
+        self.requests.append(call)
+        if self.failures:
+            raise self.failures.popleft()
+        if call.request_id in self.answers:
+            return self.answers[call.request_id]
+        self._record(call.reports)
+        async with self.news:
+            try:
+                async with asyncio.timeout(call.wait_s):
+                    await self.news.wait_for(lambda: bool(self.waiting or self.commands))
+            except TimeoutError:
+                pass
+            results = tuple(ReportResult(report.key, True) for report in call.reports)
+            granted = JobsGranted(call.request_id, self._fitting(call), results, commands=self._take_commands())
+        if granted.jobs:
+            self.answers[call.request_id] = granted
+        return granted
+
+    def _fitting(self, call: RequestJobs) -> tuple[GrantedJob, ...]:
+        free = call.slots[0].free
+        jobs = []
+        while self.waiting and self.waiting[0].amounts.fits_in(free):
+            jobs.append(self.waiting.popleft())
+            free -= jobs[-1].amounts
+        return tuple(jobs)
+
+    async def beat(self, call: SendHeartbeat, node: NodeFacts) -> HeartbeatAnswered:
+        self.beats.append(call)
+        if self.failures:
+            raise self.failures.popleft()
+        self._record(call.reports)
+        return HeartbeatAnswered(
+            call.request_id,
+            tuple(RenewedLease(key, 1200.0) for key in call.leases),
+            results=tuple(ReportResult(report.key, True) for report in call.reports),
+            commands=self._take_commands(),
+            next_s=30.0,
+        )
+
+    def _record(self, reports: tuple[Report, ...]) -> None:
+        self.reports += reports
+
+    def _take_commands(self) -> tuple[Command, ...]:
+        taken, self.commands = tuple(self.commands), []
+        return taken
+
+    async def read_pools(self) -> PoolsRead:
+        return PoolsRead(self.known)
+
+    async def download(self, job_id: int, checksum: str) -> AsyncIterator[bytes]:
+        if checksum not in self.files:
+            raise NotFoundError("content", checksum)
+        yield self.files[checksum]
+
+    async def upload(self, path: Path, checksum: str, size: int) -> None:
+        content = _read(path)[:size]
+        assert hashlib.sha256(content).hexdigest() == checksum
+        self.files[checksum] = content
+
+    async def close(self) -> None:
+        return
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+class FakeNode:
+    """A node that is fit unless the test says what is wrong."""
+
+    def __init__(self, amounts: Amounts, *faults: str) -> None:
+        self._amounts = amounts
+        self._faults = faults
+
+    def share(self) -> Share:
+        return Share(self._amounts, (), None, "node1", ())
+
+    async def faults(self) -> tuple[str, ...]:
+        return self._faults
+
+
+class FakeWorkshop:
+    """Payloads that exist in name only. `true` ends at once; `sleep` when it is stopped; all others are not there."""
+
+    def __init__(self) -> None:
+        self.running: dict[AttemptKey, GrantedJob] = {}
+        self.prepared: dict[AttemptKey, GrantedJob] = {}
+        self.suspended: set[AttemptKey] = set()
+        self.warned: dict[AttemptKey, float] = {}
+        self.closed = False
+        self._hear: Callable[[Happening], None] | None = None
+
+    def listen(self, hear: Callable[[Happening], None]) -> None:
+        self._hear = hear
+
+    async def prepare(self, job: GrantedJob, slot: Slot) -> None:
+        self.prepared[job.key] = job
+
+    def start(self, key: AttemptKey) -> None:
+        job = self.prepared[key]
+        program = job.description.executable.rpartition("/")[2]
+        if program not in ("true", "sleep"):
+            raise JobAtFaultError(f"there is no program {program}")
+        self.running[key] = job
+        if program == "true":
+            asyncio.get_running_loop().call_soon(self._end, key, 0, None)
+
+    def _end(self, key: AttemptKey, exit_code: int | None, number: int | None) -> None:
+        if self.running.pop(key, None) is not None and self._hear is not None:
+            self._hear(PayloadExited(key, exit_code, number, Usage(0.1, 1)))
+
+    def stop(self, key: AttemptKey) -> None:
+        asyncio.get_running_loop().call_soon(self._end, key, None, 15)
+
+    def kill(self, key: AttemptKey) -> None:
+        asyncio.get_running_loop().call_soon(self._end, key, None, 9)
+
+    def suspend(self, key: AttemptKey) -> None:
+        self.suspended.add(key)
+
+    def resume(self, key: AttemptKey) -> None:
+        self.suspended.discard(key)
+
+    def warn(self, key: AttemptKey, left_s: float) -> None:
+        self.warned[key] = left_s
+
+    async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
+        content = b""
+        checksum = hashlib.sha256(content).hexdigest()
+        return tuple(StoredFile(name, checksum, 0, content) for name in ("stdout", "stderr")), ""
+
+    def forget(self, key: AttemptKey) -> None:
+        self.prepared.pop(key, None)
+
+    async def close(self) -> None:
+        for key in tuple(self.running):
+            self._end(key, None, 9)
+        self.closed = True

@@ -1,0 +1,120 @@
+"""Jobs as real people wrote them, made runnable here: real job files, requirements drawn from a real tree.
+
+What a job file asks of its place (sizes, sites, platform, streams, files, arguments) is kept. Its program and its
+input files are not to be had, so a stand-in takes each one's place; its Requirements section is drawn from the
+values that the queues of the tree state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotage.job_description import InputFile, JobDescription, Scalar, Value
+from pilotage_client.readers import ReadError, read_jobs
+from support.brute_force import Row, Wish
+
+DRAWN = ("Memory", "CPUs", "OS", "Tags", "MaxWallTime", "Country", "CEType", "Facility", "Profile")
+STAND_IN = "#!/bin/sh\necho ran: $0 with $# arguments\n"
+MOST_OF_A_FILE = 3
+SECTIONS_EACH = 2
+
+
+@dataclass(frozen=True)
+class RealJob:
+    """A job of a VO; `wish` is the same for the brute-force check."""
+
+    vo: str
+    description: JobDescription
+
+    @property
+    def wish(self) -> Wish:
+        """What it asks of a place."""
+        asked = self.description
+        return Wish(
+            vo=self.vo,
+            requirements=dict(asked.requirements or {}),
+            sites=asked.sites,
+            banned_sites=asked.banned_sites,
+            platforms=asked.platforms,
+            cpu_time_s=asked.cpu_time.total_seconds() if asked.cpu_time else None,
+            cpus=asked.request_cpus,
+            memory_mib=asked.request_memory_mib,
+            disk_mib=asked.request_disk_mib,
+            gpus=asked.request_gpus,
+        )
+
+
+def real_jobs(shared_data: Path, rows: Sequence[Row], manned: Sequence[Row], stand_ins: Path) -> list[RealJob]:
+    """Return jobs of every readable real job file, each with a section drawn from one of the queues."""
+    dice = random.Random(20130309)
+    jobs = []
+    for number, description in enumerate(_descriptions(shared_data)):
+        row = dice.choice(manned if number % 3 else rows)
+        jobs.append(RealJob(dice.choice(row.offers["vos"]), _runnable(description, _section(row, dice), stand_ins)))
+    return jobs
+
+
+def _descriptions(shared_data: Path) -> Iterator[JobDescription]:
+    for file in sorted((shared_data / "data" / "jdl").iterdir()) + sorted((shared_data / "data" / "submit").iterdir()):
+        try:
+            described = read_jobs(file)[:MOST_OF_A_FILE]
+        except ReadError:
+            continue  # which files are errors is the readers' own test
+        yield from described * SECTIONS_EACH
+
+
+def _section(row: Row, dice: random.Random) -> dict[str, Value]:
+    stated = {name: row.offers[name.lower()] for name in DRAWN if name.lower() in row.offers}
+    names = dice.sample(sorted(stated), k=min(len(stated), dice.randint(1, 3)))
+    section = {name: _asked(stated[name]) for name in names}
+    if dice.random() < 0.1:
+        section["SoftwareTag"] = "no-queue-states-this"
+    return section
+
+
+def _asked(stated: object) -> Value:
+    if isinstance(stated, list):
+        return tuple(str(item) for item in stated)
+    assert isinstance(stated, Scalar), f"a tree states {stated!r}"
+    # a count that is not a number, such as CPUs = "auto", is nothing that a job can ask for
+    return 1 if stated in {"auto", "slot", "node"} else stated
+
+
+def _runnable(description: JobDescription, section: dict[str, Value], stand_ins: Path) -> JobDescription:
+    stand_in = stand_ins / "stand-in.sh"
+    if not stand_in.exists():
+        stand_in.write_text(STAND_IN)
+        stand_in.chmod(0o755)
+    names = {Path(file.name).name or "folder-content": None for file in description.input_files}
+    program = "real_program.sh"
+    inputs = [InputFile(name, source=str(stand_in), executable=True) for name in (*names, program)]
+    return dataclasses.replace(
+        description,
+        executable=program,
+        input_files=tuple({file.name: file for file in inputs}.values()),
+        stdin=None,
+        requirements=section,
+        requirements_expression=None,
+        rank=None,
+        hold=False,
+        count=None,
+        attributes={},
+    )
+
+
+def manned_queues(rows: Sequence[Row], count: int, sites: int) -> list[Row]:
+    """Return enabled queues of at least so many sites, spread over the whole tree, each with a list of its VOs."""
+    fit = [row for row in rows if row.offers.get("enabled") is not False and row.offers.get("vos")]
+    by_site: dict[str, list[Row]] = {}
+    for row in fit:
+        by_site.setdefault(row.site, []).append(row)
+    step = len(by_site) // (2 * sites)
+    chosen = [row for site in sorted(by_site)[::step] for row in by_site[site][:3]][:count]
+    assert len(chosen) == count, f"only {len(chosen)} queues could be chosen"
+    assert len({row.site for row in chosen}) >= sites, json.dumps([row.place for row in chosen])
+    return chosen

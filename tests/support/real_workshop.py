@@ -1,0 +1,88 @@
+"""A real workshop in a test's own folder, with a link in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pilotage.job_description import InputFile
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.events import LimitPassed, PayloadExited
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
+from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.slots import Activity, Slot, SlotState
+from pilotage_pilot.supervise.base import Happening, Workshop
+from pilotage_pilot.supervise.cgroups import CgroupMaker
+from pilotage_pilot.supervise.environment import Site
+from pilotage_pilot.supervise.folders import PilotFolder
+from pilotage_pilot.supervise.workshop import Handling, LocalWorkshop
+from support.fake_pilot_edges import EPOCH, FakeLink
+
+SITE = Site("pilot-under-test", queue="S/C/Q", node="node1")
+
+
+def a_slot(job: GrantedJob) -> Slot:
+    now = Moment(EPOCH, 1000.0)
+    return Slot("slot1_1", SlotState.CLAIMED, Activity.IDLE, job.amounts, Amounts(), now, job.key)
+
+
+class Bench:
+    """A workshop and what it has told."""
+
+    def __init__(self, workshop: Workshop, link: FakeLink, folder: Path) -> None:
+        self.workshop = workshop
+        self.link = link
+        self.folder = folder
+        self.told: asyncio.Queue[Happening] = asyncio.Queue()
+        workshop.listen(self.told.put_nowait)
+
+    def an_input(self, name: str, content: bytes, *, executable: bool = False) -> InputFile:
+        """Return an input file that the server has."""
+        checksum = hashlib.sha256(content).hexdigest()
+        self.link.files[checksum] = content
+        return InputFile(name, None, checksum, len(content), executable)
+
+    async def start(self, job: GrantedJob) -> AttemptKey:
+        await self.workshop.prepare(job, a_slot(job))
+        self.workshop.start(job.key)
+        return job.key
+
+    async def happens(self) -> Happening:
+        async with asyncio.timeout(20):
+            return await self.told.get()
+
+    async def ends(self) -> PayloadExited:
+        """Return how the next payload ends."""
+        happening = await self.happens()
+        assert isinstance(happening, PayloadExited), happening
+        return happening
+
+    async def passes_limit(self) -> LimitPassed:
+        happening = await self.happens()
+        assert isinstance(happening, LimitPassed), happening
+        return happening
+
+    async def run(self, job: GrantedJob) -> tuple[PayloadExited, dict[str, StoredFile], str]:
+        """Run a job to its end and return what it left by name."""
+        await self.start(job)
+        end = await self.ends()
+        files, notes = await self.workshop.store(job.key)
+        return end, {file.name: file for file in files}, notes
+
+    def work_of(self, key: AttemptKey) -> Path:
+        return next(self.folder.glob(f"*/jobs/{key}/work"))
+
+
+@asynccontextmanager
+async def a_workshop(
+    folder: Path, handling: Handling | None = None, groups: CgroupMaker | None = None
+) -> AsyncIterator[Bench]:
+    link = FakeLink()
+    workshop = LocalWorkshop(PilotFolder(folder), link, SITE, handling or Handling(watch_s=0.05), groups)
+    try:
+        yield Bench(workshop, link, folder)
+    finally:
+        await workshop.close()
