@@ -41,7 +41,7 @@ from pilotage_client.statuses import (
     job_status,
 )
 
-MOST_IDS = 10_000
+MOST_IDS = 10_000  # the server takes no more in one call
 LONGEST_POLL_S = 60.0
 
 
@@ -107,11 +107,8 @@ class Client:
 
     def jobs(self, job_ids: Sequence[int]) -> list[JobStatus]:
         """Return the present state of jobs, in the order asked; raises NotFoundError for one that is not there."""
-        found: list[JobStatus] = []
-        for start in range(0, len(job_ids), MOST_IDS):
-            request = job_service_pb2.GetJobsRequest(job_ids=job_ids[start : start + MOST_IDS])
-            found.extend(job_status(job) for job in self._jobs.GetJobs(request).jobs)
-        return found
+        requests = (job_service_pb2.GetJobsRequest(job_ids=batch) for batch in _batches(job_ids))
+        return [job_status(job) for request in requests for job in self._jobs.GetJobs(request).jobs]
 
     def list_jobs(self, *, states: Sequence[str] = (), owner: str = "", pool: str = "") -> Iterator[JobStatus]:
         """Yield jobs, oldest first; `owner` empty = the caller's own, "*" = all that he may see."""
@@ -126,10 +123,10 @@ class Client:
 
     def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
         """Return the jobs as soon as all are final, or as they are after one poll of at most `timeout_s`."""
+        poll_s = min(timeout_s, LONGEST_POLL_S)
         found: list[JobStatus] = []
-        for start in range(0, len(job_ids), MOST_IDS):
-            poll_s = min(timeout_s, LONGEST_POLL_S)
-            request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids[start : start + MOST_IDS], timeout_s=poll_s)
+        for batch in _batches(job_ids):
+            request = job_service_pb2.WaitForJobsRequest(job_ids=batch, timeout_s=poll_s)
             found.extend(job_status(job) for job in self._jobs.WaitForJobs(request, timeout=poll_s + 10).jobs)
         return found
 
@@ -141,7 +138,7 @@ class Client:
     def follow(self, job_ids: Sequence[int] = (), *, after: int = 0, until_now: bool = False) -> Iterator[JobEvent]:
         """Yield the events after a position as they happen; no ids = all that the caller may see."""
         request = job_service_pb2.WatchEventsRequest(job_ids=job_ids, after_position=after, until_now=until_now)
-        for answer in self._jobs.WatchEvents(request, timeout=files.FOLLOWING_S):
+        for answer in self._jobs.WatchEvents(request, timeout=files.LONGEST_STREAM_S):
             yield from (job_event(event) for event in answer.events)
 
     def remove(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
@@ -163,10 +160,11 @@ class Client:
     def _change(
         self, job_ids: Sequence[int], change: job_service_pb2.JobChange.ValueType, reason: str
     ) -> list[ChangeResult]:
-        request = job_service_pb2.ChangeJobsRequest(
-            request_id=new_request_id(), job_ids=job_ids, change=change, reason=reason
+        requests = (
+            job_service_pb2.ChangeJobsRequest(request_id=new_request_id(), job_ids=batch, change=change, reason=reason)
+            for batch in _batches(job_ids)
         )
-        return [change_result(result) for result in self._jobs.ChangeJobs(request).results]
+        return [change_result(result) for request in requests for result in self._jobs.ChangeJobs(request).results]
 
     def description(self, job_id: int) -> JobDescription:
         """Return a job's description as it stands now."""
@@ -229,8 +227,7 @@ class Client:
 
     def queues(self, *, vo: str = "", site: str = "") -> list[resource_service_pb2.QueueInfo]:
         """Return queues with their effective values and where these come from, in the tree's order."""
-        request = resource_service_pb2.ListQueuesRequest(vo=vo, site=site)
-        return list(self._resources.ListQueues(request).queues)
+        return list(self._resources.ListQueues(resource_service_pb2.ListQueuesRequest(vo=vo, site=site)).queues)
 
     def tree(self) -> resource_service_pb2.GetTreeResponse:
         """Return the tree in force as it was given."""
@@ -291,6 +288,11 @@ class Client:
 def new_request_id() -> str:
     """Return a new id that makes a repeated request have one effect."""
     return secrets.token_hex(16)
+
+
+def _batches(job_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield the ids in as many pieces as the server takes in one call."""
+    return (job_ids[start : start + MOST_IDS] for start in range(0, len(job_ids), MOST_IDS))
 
 
 def _three(node: Sequence[str]) -> tuple[str, str, str]:

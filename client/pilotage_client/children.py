@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Never
 
@@ -19,6 +20,7 @@ Say = Callable[[str], None]
 """Shows a line to the user."""
 
 _LONGEST_LINE = 1024 * 1024
+_LAST_WORDS_S = 1.0
 _LOOK_EVERY_S = 0.02
 _MOST_DEATHS = 5
 _LONGEST_PAUSE_S = 30.0
@@ -38,6 +40,40 @@ def program(name: str) -> str:
     return found
 
 
+def tied_to_parent(command: Sequence[str]) -> list[str]:
+    """Return the command that runs `command` and has it told to end (SIGTERM) when this process dies, however."""
+    return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, *command]
+
+
+class _Life(asyncio.SubprocessProtocol):
+    """What one process does: its lines go into the log as they come, its end is an event."""
+
+    def __init__(self, log: BoundedLog) -> None:
+        self.exited = asyncio.Event()
+        self.silent = asyncio.Event()
+        self._log = log
+        self._begun = b""
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        for line in lines:
+            self._log.write(line + b"\n")
+        if len(self._begun) > _LONGEST_LINE:
+            self.write_rest()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self.silent.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+
+    def write_rest(self) -> None:
+        """Log the line that has no end yet."""
+        if self._begun:
+            self._log.write(self._begun + b"\n")
+        self._begun = b""
+
+
 class Child:
     """One child process; a session of its own, so that Ctrl-C reaches the parent alone."""
 
@@ -45,31 +81,39 @@ class Child:
         self.name = name
         self.log = log
         self._command = command
-        self._process: asyncio.subprocess.Process | None = None
+        self._life = _Life(log)
+        self._process: asyncio.SubprocessTransport | None = None
 
     async def start(self) -> None:
         """Start the process; raises WorldError."""
+        self._life = _Life(self.log)
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, *self._command),
+            self._process, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: self._life,
+                *tied_to_parent(self._command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
-                limit=_LONGEST_LINE,
                 env={name: each for name, each in os.environ.items() if name not in _KEPT_FROM_CHILDREN},
             )
         except OSError as error:
             raise WorldError(f"{self.name} cannot be started: {error.strerror}", transient=False) from error
 
     async def end(self) -> int:
-        """Log what the process prints; returns the exit code when it has ended. May be cancelled and resumed."""
+        """Return the exit code when the process has ended and what it printed is logged. May be cancelled."""
         assert self._process is not None, "a child is started before it is waited for"
-        assert self._process.stdout is not None, "the output is a pipe"
-        while line := await _line_of(self._process.stdout):
-            self.log.write(line)
+        await self._life.exited.wait()
+        # A process of its own that outlives it may hold its output open for ever.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._life.silent.wait()
+        self._process.close()
+        self._life.write_rest()
         self.log.close()
-        return await self._process.wait()
+        exit_code = self._process.get_returncode()
+        assert exit_code is not None, "a process that has exited has an exit code"
+        return exit_code
 
     async def ready(self, is_ready: Callable[[], bool], patience_s: float) -> None:
         """Return as soon as it `is_ready`; raises WorldError when the process ends before, or takes too long."""
@@ -122,17 +166,11 @@ class Child:
     def death(self, exit_code: int) -> WorldError:
         """Return the error that tells how the process died, with its last lines."""
         how = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+        where = f"its log is lost ({self.log.trouble})" if self.log.trouble else f"see {self.log.path}"
         lines = "".join(f"\n  {line}" for line in self.log.last_lines)
-        return WorldError(f"the {self.name} ended with {how}; see {self.log.path}{lines}", transient=True)
+        return WorldError(f"the {self.name} ended with {how}; {where}{lines}", transient=True)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
-
-
-async def _line_of(output: asyncio.StreamReader) -> bytes:
-    """Return the next line with its end; empty = there are no more."""
-    try:
-        return await output.readline()
-    except ValueError:  # asyncio's word for a line over the limit, which it has thrown away
-        return b"(a line that was too long)\n"
+        if self._process is not None and self._process.get_returncode() is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)

@@ -16,7 +16,7 @@ from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.v1.job_service_pb2 import ExplainJobResponse
 from pilotage_client.api import Client
-from pilotage_client.children import Say, program
+from pilotage_client.children import Say, program, tied_to_parent
 from pilotage_client.commands.submission import ranges
 from pilotage_client.location import UP_FILE, Wishes
 from pilotage_client.readers import read_jobs
@@ -35,7 +35,7 @@ _LOOK_EVERY_S = 0.1
 class DemoResult:
     """How the demonstration went: the jobs as they ended, and why others wait.
 
-    `scratch` is the folder with everything, logs too; it is gone when all went well.
+    `scratch` is the folder with everything, logs too; it is gone when all went well or the user has had enough.
     """
 
     jobs: tuple[JobStatus, ...]
@@ -62,10 +62,24 @@ def run_demo(examples: Path, say: Say) -> DemoResult:
         raise InvalidInputError(*(Violation(str(examples / name), "there is no such file") for name in missing))
     started_s = boot_time_s()
     scratch = Path(tempfile.mkdtemp(prefix="pilotage-demo-"))
+    try:
+        jobs, stuck = _shown(scratch, examples, say)
+    except KeyboardInterrupt:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    result = DemoResult(jobs, stuck, boot_time_s() - started_s, scratch)
+    if result.went_well:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return result
+
+
+def _shown(scratch: Path, examples: Path, say: Say) -> tuple[tuple[JobStatus, ...], tuple[ExplainJobResponse, ...]]:
+    """Run the examples through a stack of their own; returns the jobs as they ended, and why others wait."""
+    started_s = boot_time_s()
     with _up(scratch, examples, say) as data, Client.located(Wishes(data=data)) as client:
         say(f"\n== The stack is up after {boot_time_s() - started_s:.1f} s; submitting the examples ==")
         labels = _submit(client, examples, say)
-        stuck = [answer for answer in map(client.explain, labels) if not answer.eligible_queues]
+        stuck = tuple(answer for answer in map(client.explain, labels) if not answer.eligible_queues)
         for answer in stuck:
             del labels[answer.job.id]
         say("\n== Progress ==")
@@ -74,10 +88,7 @@ def run_demo(examples: Path, say: Say) -> DemoResult:
         for job in jobs:
             say(_outcome(client, job, labels[job.id]))
         say("\n== Stopping all that was started ==")
-    result = DemoResult(tuple(jobs), tuple(stuck), boot_time_s() - started_s, scratch)
-    if result.went_well:
-        shutil.rmtree(scratch)
-    return result
+    return tuple(jobs), stuck
 
 
 @contextmanager
@@ -87,7 +98,7 @@ def _up(scratch: Path, examples: Path, say: Say) -> Iterator[Path]:
     command = [program("pilotage"), "up", "--data", str(data), "--port", "0", "--tree", str(examples / _TREE)]
     say(f"$ {' '.join(['pilotage', *command[1:]])}")
     with printed.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(tied_to_parent(command), stdout=output, stderr=output, start_new_session=True)
     try:
         _wait_until_up(process, data / UP_FILE, printed)
         yield data

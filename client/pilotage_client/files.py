@@ -13,7 +13,8 @@ from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 
 PIECE_BYTES = 256 * 1024
-FOLLOWING_S = 24 * 3600.0
+LONGEST_STREAM_S = 24 * 3600.0
+"""How long a call may take that streams: a file's upload or download, the feed of events."""
 
 
 def upload_missing(jobs: JobServiceStub, descriptions: Sequence[JobDescription]) -> None:
@@ -30,7 +31,7 @@ def upload_missing(jobs: JobServiceStub, descriptions: Sequence[JobDescription])
 
 def _upload(jobs: JobServiceStub, file: InputFile) -> None:
     assert file.source is not None, "a file with a checksum was read from somewhere"
-    jobs.UploadFile(_pieces(file), timeout=FOLLOWING_S)
+    jobs.UploadFile(_pieces(file), timeout=LONGEST_STREAM_S)
 
 
 def _pieces(file: InputFile) -> Iterator[job_service_pb2.UploadFileRequest]:
@@ -47,7 +48,7 @@ def download(jobs: JobServiceStub, job_id: int, file: jobs_pb2.OutputFile) -> It
     """Yield a file's content piece by piece; raises WorldError when it does not have the checksum promised."""
     digest = hashlib.sha256()
     asked = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
-    for piece in jobs.DownloadFile(asked, timeout=FOLLOWING_S):
+    for piece in jobs.DownloadFile(asked, timeout=LONGEST_STREAM_S):
         digest.update(piece.content)
         yield piece.content
     if digest.hexdigest() != file.checksum:

@@ -48,19 +48,19 @@ def locate(wishes: Wishes, environment: Mapping[str, str] = os.environ) -> Locat
                 "no server is known; start one with `pilotage up`, or name it by --server or PILOTAGE_SERVER",
             )
         )
-    return Location(server, _token(wishes, environment, left_by_up))
+    # The tokens of `pilotage up` are for its own server, and nothing to show to others.
+    tokens = left_by_up if server == left_by_up.get("server") else {}
+    return Location(server, _token(wishes, environment, tokens))
 
 
 def _token(wishes: Wishes, environment: Mapping[str, str], left_by_up: Mapping[str, str]) -> str:
     if wishes.token_file is not None:
         return _read_token(wishes.token_file)
-    kept = left_by_up.get("operator_token_file" if wishes.operator else "token_file")
-    if not wishes.operator and environment.get("PILOTAGE_TOKEN"):
-        return environment["PILOTAGE_TOKEN"].strip()
-    if kept and not environment.get("PILOTAGE_TOKEN"):
-        return _read_token(Path(kept))
     if environment.get("PILOTAGE_TOKEN"):
         return environment["PILOTAGE_TOKEN"].strip()
+    kept = left_by_up.get("operator_token_file" if wishes.operator else "token_file")
+    if kept:
+        return _read_token(Path(kept))
     raise InvalidInputError(Violation("token", "no token is known; name one by --token-file or PILOTAGE_TOKEN"))
 
 

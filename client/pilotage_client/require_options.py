@@ -6,21 +6,22 @@ import re
 from collections.abc import Iterable, Iterator
 
 from pilotage.errors import InvalidRequirementsError, Violation
-from pilotage.folding import fold
+from pilotage.folding import fold, folded_set
 from pilotage.job_description import Scalar, Value
-from pilotage.parameters import ParameterDeclarations, ParameterType
-from pilotage.resources import parse_size
+from pilotage.parameters import ParameterDeclaration, ParameterDeclarations, ParameterType
+from pilotage.resources import SIZE, NotAnAmount, amount_of
 
 _ITEM = re.compile(r"""\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<plain>[^,"']*))\s*(?P<comma>,)?""")
-_INTEGER = re.compile(r"[+-]?\d+$")
-_NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?$")
-_SIZE = re.compile(r"(\d+\.\d*|\.\d+|\d+)\s*[kmgt](i?b)?$", re.IGNORECASE)
+_QUANTITY = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)(e[+-]?\d+|\s*[kmgt](i?b)?)?", re.IGNORECASE | re.ASCII)
+_FLAGS = {"true": True, "false": False}
 _AS_WRITTEN = frozenset({ParameterType.VERSION, ParameterType.TAGS})
 """Types whose values are texts even where they look like numbers: version 2.10 is not 2.1."""
 
 
 def read_require_options(options: Iterable[str], declarations: ParameterDeclarations) -> dict[str, Value]:
-    """Return a Requirements section; sizes with units become MiB, numbers and booleans are typed.
+    """Return a Requirements section; numbers, sizes with units and booleans are typed, all else is text.
+
+    A number with a unit comes in the base unit of what is declared; without a declaration it is a size in MiB.
 
     Raises
     ------
@@ -33,15 +34,14 @@ def read_require_options(options: Iterable[str], declarations: ParameterDeclarat
         name = name.strip()
         if not equals or not name:
             raise InvalidRequirementsError(Violation(option, "is no requirement; write NAME=VALUE"))
-        if fold(name) in {fold(known) for known in section}:
+        if fold(name) in folded_set(section):
             raise InvalidRequirementsError(Violation(name, "is required twice; write a list with commas"))
-        declared = declarations.get(name)
-        section[name] = _value(name, text, declared.type if declared else None)
+        section[name] = _value(name, text, declarations.get(name))
     return section
 
 
-def _value(name: str, text: str, declared: ParameterType | None) -> Value:
-    items = [_item(match, declared) for match in _matches(name, text)]
+def _value(name: str, text: str, declaration: ParameterDeclaration | None) -> Value:
+    items = [_item(match, declaration) for match in _matches(name, text)]
     if len(items) == 1:
         return items[0]
     return tuple(item for item in items if item != "")
@@ -59,19 +59,16 @@ def _matches(name: str, text: str) -> Iterator[re.Match[str]]:
         position = match.end()
 
 
-def _item(match: re.Match[str], declared: ParameterType | None) -> Scalar:
+def _item(match: re.Match[str], declaration: ParameterDeclaration | None) -> Scalar:
     quoted = match["double"] if match["double"] is not None else match["single"]
     if quoted is not None:
         return quoted
     plain = match["plain"].strip()
-    return plain if declared in _AS_WRITTEN else _typed(plain, sizes=declared is not ParameterType.VALUE)
+    if declaration is None:
+        return _typed(plain, SIZE.base) if _QUANTITY.fullmatch(plain) else _FLAGS.get(fold(plain), plain)
+    return plain if declaration.type in _AS_WRITTEN else _typed(plain, declaration.unit)
 
 
-def _typed(text: str, *, sizes: bool) -> Scalar:
-    if text.lower() in {"true", "false"}:
-        return text.lower() == "true"
-    if _INTEGER.match(text):
-        return int(text)
-    if _NUMBER.match(text):
-        return float(text)
-    return parse_size(text) if sizes and _SIZE.match(text) else text
+def _typed(text: str, unit: str | None) -> Scalar:
+    amount = amount_of(text, unit)
+    return _FLAGS.get(fold(text), text) if isinstance(amount, NotAnAmount) else amount

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ DONE, FAILED, WRONG_REQUEST, UNREACHABLE = 0, 1, 2, 3
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
-_RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 
 
 def exit_code(error: PilotageError) -> int:
@@ -45,26 +46,34 @@ def exit_code(error: PilotageError) -> int:
 
 
 def shown(error: PilotageError) -> str:
-    """Return an error for people, one fault a line."""
+    """Return an error for people: a fault of the input a line each, as compilers do, with its place at the front."""
     if isinstance(error, InvalidInputError):
         return "\n".join(str(violation) for violation in error.violations)
-    return str(error)
+    return f"pilotage: {error}"
 
 
 class CommandGroup(click.Group):
     """A group whose commands end with a clear line and the right exit code, never with a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; Pilotage's errors become exit codes."""
+        """Run the command; errors become exit codes."""
         try:
             return super().invoke(ctx)
         except PilotageError as error:
-            click.echo(f"pilotage: {shown(error)}", err=True)
+            click.echo(shown(error), err=True)
             ctx.exit(exit_code(error))
-        except BrokenPipeError:
-            # The reader of our output went away (| head): nothing is left to say, also not at interpreter exit.
-            sys.stderr.close()
+        except BrokenPipeError:  # the reader of our output went away (| head): nothing is left to say
+            _discard_output()
             ctx.exit(DONE)
+        except OSError as error:
+            _discard_output()
+            click.echo(f"pilotage: {(error.strerror or str(error)).lower()}", err=True)
+            ctx.exit(FAILED)
+
+
+def _discard_output() -> None:
+    """Lead the standard output nowhere: what is still buffered would fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +113,7 @@ def job_ids(texts: Iterable[str]) -> list[int]:
     """Return the ids of "7" and "10-12"; raises InvalidInputError for what is neither."""
     found: list[int] = []
     for text in texts:
-        match = _RANGE.match(text)
+        match = _RANGE.fullmatch(text)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 0 < first <= last or last - first >= 1_000_000:
             raise InvalidInputError(Violation(text, "is no job id; give a number, or a range such as 10-12"))
@@ -113,8 +122,8 @@ def job_ids(texts: Iterable[str]) -> list[int]:
 
 
 def echo_json(value: Any) -> None:
-    """Print one JSON object on one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    """Print one JSON object on one line, in ASCII alone, whatever the terminal's encoding."""
+    click.echo(json.dumps(value))
 
 
 def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:

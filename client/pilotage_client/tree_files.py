@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilotage.errors import InvalidInputError, Violation
-
-FORMATS = {".json": "json", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".cfg": "cfg"}
+from pilotage import tree_formats
+from pilotage.errors import InvalidInputError, InvalidTreeError, Violation
+from pilotage.resource_tree import ResourceTree
+from pilotage.tree_reading import tree_from_mapping
 
 
 def tree_format(file: Path) -> str:
-    """Return the format that a file's ending names; raises InvalidInputError for others."""
-    try:
-        return FORMATS[file.suffix.lower()]
-    except KeyError:
-        known = ", ".join(FORMATS)
-        raise InvalidInputError(Violation(str(file), f"its ending names no format; known are {known}")) from None
+    """Return the format that a file's ending names; raises InvalidTreeError for others."""
+    return tree_formats.tree_format(file.name).value
 
 
 def read_tree_file(file: Path) -> str:
     """Return a tree file's text; raises InvalidInputError where it cannot be read."""
     try:
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(Violation(str(file), f"cannot be read: {error}")) from error
+    except OSError as error:
+        raise InvalidInputError(Violation(str(file), (error.strerror or "cannot be read").lower())) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InvalidInputError(Violation(f"{file}:{line}", "not a text in UTF-8")) from error
+
+
+def read_tree(file: Path) -> tuple[ResourceTree, tuple[Violation, ...]]:
+    """Return the tree of a file, and warnings; raises InvalidTreeError with every fault, the file before each."""
+    try:
+        return tree_from_mapping(tree_formats.read_tree_text(read_tree_file(file), file.name))
+    except InvalidTreeError as error:
+        raise InvalidTreeError(*(Violation(str(file), str(fault)) for fault in error.violations)) from error

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -15,7 +15,7 @@ from pilotage.errors import InvalidInputError, PilotageError
 from pilotage.telemetry import set_up_logging
 from pilotage_pilot.composition import build_pilot
 from pilotage_pilot.core.departure import ExitCode, Reason
-from pilotage_pilot.core.events import ContinueRequested, StopRequested, SuspendRequested
+from pilotage_pilot.core.events import ContinueRequested, Event, StopRequested, SuspendRequested
 from pilotage_pilot.runner import Runner
 from pilotage_pilot.settings import PilotSettings, load_settings
 
@@ -53,8 +53,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 async def _run(settings: PilotSettings) -> Reason:
+    ears = Ears(asyncio.get_running_loop())
     pilot = build_pilot(settings)
-    _listen_to_signals(pilot.runner)
+    ears.tell(pilot.runner)
     try:
         end = await pilot.runner.run()
     finally:
@@ -62,19 +63,31 @@ async def _run(settings: PilotSettings) -> Reason:
     return Reason(end.reason, ExitCode(end.exit_code))
 
 
-def _listen_to_signals(runner: Runner) -> None:
-    """Let the pilot hear of signals: the first to end gives payloads their grace, the next does not."""
-    loop = asyncio.get_running_loop()
-    heard: list[signal.Signals] = []
+class Ears:
+    """Hears signals from the first moment on, and tells the runner of them as soon as there is one.
 
-    def stop(number: signal.Signals) -> None:
-        heard.append(number)
-        runner.feed(StopRequested(f"it was told to stop ({number.name})", at_once=len(heard) > 1))
+    The first signal to end gives payloads their grace, the next does not.
+    """
 
-    for number in _STOPS:
-        loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(signal.SIGTSTP, runner.feed, SuspendRequested())
-    loop.add_signal_handler(signal.SIGCONT, runner.feed, ContinueRequested())
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._stops = 0
+        self._unheard: list[Event] = []
+        self._hear: Callable[[Event], None] = self._unheard.append
+        for number in _STOPS:
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGTSTP, lambda: self._hear(SuspendRequested()))
+        loop.add_signal_handler(signal.SIGCONT, lambda: self._hear(ContinueRequested()))
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stops += 1
+        self._hear(StopRequested(f"it was told to stop ({number.name})", at_once=self._stops > 1))
+
+    def tell(self, runner: Runner) -> None:
+        """Tell `runner` of all signals, also of those that came before it."""
+        self._hear = runner.feed
+        loop = asyncio.get_running_loop()
+        for event in self._unheard:
+            loop.call_soon(runner.feed, event)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -71,9 +71,9 @@ def _asked_capacity(declaration: ParameterDeclaration, elements: tuple[Scalar, .
     for element in elements:
         amount = amount_of(element, declaration.unit)
         if isinstance(amount, NotAnAmount):
-            _refuse(declaration, f"{element!r} is {amount.why}, and {declaration.name} is a capacity")
+            _refuse(declaration, f"{element!r:.60} is {amount.why}, and {declaration.name} is a capacity")
         if amount < 0:
-            _refuse(declaration, f"{element!r} is negative, and {declaration.name} is a capacity")
+            _refuse(declaration, f"{element!r:.60} is negative, and {declaration.name} is a capacity")
         amounts.append(amount)
     # Whoever takes any of several capacities takes the smallest.
     return min(amounts)
@@ -132,7 +132,7 @@ def _asked_flag(declaration: ParameterDeclaration, elements: tuple[Scalar, ...])
     for element in elements:
         flag = _flag(element)
         if flag is None:
-            _refuse(declaration, f"{element!r} is neither true nor false, and {declaration.name} is a flag")
+            _refuse(declaration, f"{element!r:.60} is neither true nor false, and {declaration.name} is a flag")
         flags.add(flag)
     return tuple(sorted(flags))
 

@@ -30,6 +30,7 @@ LARGEST_COUNT = 2**31 - 1
 _LARGEST_SIZE_MIB = 2**63 - 1
 _LONGEST_TIME_S = 10**10
 _LONGEST_AMOUNT = 64
+_EXACT_BITS = 1000  # of a longer number a fraction says nothing, and a float could not hold it
 _AMOUNT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -91,7 +92,7 @@ def amount_of(value: object, unit: str | None = None) -> Amount | NotAnAmount:
         return NotAnAmount("not a number")
     if isinstance(value, str):
         return _amount_of_text(value, unit)
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         return NotAnAmount("not a finite number")
     return _plain(_exact(value) * _factor(unit))
 
@@ -124,8 +125,8 @@ def _exact(number: Amount) -> Fraction:
 
 
 def _plain(amount: Fraction) -> Amount:
-    if amount.denominator == 1:
-        return amount.numerator
+    if amount.denominator == 1 or amount.numerator.bit_length() > _EXACT_BITS:
+        return round(amount)
     number = float(amount)
     return int(number) if number.is_integer() else number
 

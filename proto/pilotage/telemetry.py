@@ -10,8 +10,9 @@ import logging
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -34,6 +35,22 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class _StandardError:
+    """Standard error as it is at each line, for it may be replaced while loggers live on.
+
+    A line that nobody takes (a full disk, a reader that is gone) is lost: no work fails for the sake of its log.
+    """
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
 def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
     """Send the log lines of this process to standard error: one JSON object a line, or text for people."""
     last: Processor = structlog.processors.JSONRenderer(default=str, sort_keys=True)
@@ -50,7 +67,7 @@ def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _StandardError())),
         cache_logger_on_first_use=True,
     )
 

@@ -37,6 +37,7 @@ Choice = TypeVar("Choice", ParameterType, Inherit)
 _TOP_LEVEL = ("sites", "parameters", "defaults", "platforms")
 _SECTIONS = folded_set(("sites", "ces", "queues", FOR_VO))
 _UNITABLE = frozenset({ParameterType.TAGS, ParameterType.VALUE})
+_NEAREST_ALWAYS = folded_set((ENABLED, VOS))
 
 
 def tree_from_mapping(data: object) -> tuple[ResourceTree, tuple[Violation, ...]]:
@@ -128,7 +129,7 @@ class _Reader:
             return ()
         if fold(name) == fold(ENABLED) and not isinstance(value, bool):
             self._fault(path, f"{value!r} is neither true nor false")
-        if fold(name) == fold(VOS) and not all(isinstance(vo, str) for vo in _listed(value)):
+        if fold(name) == fold(VOS) and not all(isinstance(vo, str) and vo.strip() for vo in _listed(value)):
             self._fault(path, f"{value!r} is not the name of a VO, nor a list of names")
         if isinstance(value, list | tuple):
             return tuple(self._scalar(f"{path}[{index}]", element) for index, element in enumerate(value))
@@ -170,6 +171,8 @@ class _Reader:
             return None
         if inherit is Inherit.UNITE and kind not in _UNITABLE:
             self._fault(f"{path}.inherit", f"a {kind} cannot be united, only tags and values can")
+        if inherit is Inherit.UNITE and fold(name) in _NEAREST_ALWAYS:
+            self._fault(f"{path}.inherit", "is nearest for this parameter, always")
         return ParameterDeclaration(name, kind, unit, inherit)
 
     def _choice(self, path: str, value: object, choices: type[Choice]) -> Choice | None:

@@ -18,7 +18,8 @@ from pilotage_server.operations.pools import clean_pools
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
-from pilotage_server.storage.tables import LIVE_JOB, metadata
+from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import LIVE_JOB
 from pilotage_server.storage.templates import load_description
 from support.pool_bench import BIG, FAR, PoolBench, a_user, three_queues
 

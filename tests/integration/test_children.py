@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -61,6 +62,24 @@ async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     await child.start()
     await child.ready((tmp_path / "ready").exists, 30)
     assert not await child.stop(0.1)
+
+
+async def test_a_child_has_ended_though_what_it_started_holds_its_output_open(tmp_path: Path) -> None:
+    child = a_child(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; printf unfinished; exit 3")
+    await child.start()
+    try:
+        async with asyncio.timeout(30):
+            assert await child.end() == 3
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert child.log.path.read_text() == "unfinished\n"
+
+
+async def test_the_death_of_a_child_whose_log_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file in the way")
+    child = a_child(tmp_path, "echo bye")
+    await child.start()
+    assert "its log is lost" in str(child.death(await child.end()))
 
 
 async def test_children_do_not_see_the_users_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

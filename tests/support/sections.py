@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from pilotage.scalars import LARGEST_INTEGER, SMALLEST_INTEGER
+
 NAMES = ("Memory", "Disk", "CPUs", "MaxWallTime", "Tags", "RequiredTags", "OS", "CPUModel", "Production", "KSI2K")
 ASKABLE = tuple(name for name in NAMES if name != "RequiredTags")
 VOS = ("cms", "ATLAS", "lhcb")
@@ -31,7 +33,10 @@ _ASKED = {
 sections = st.fixed_dictionaries({}, optional=_ASKED)
 """Sections that can be asked for."""
 
-scalars = st.booleans() | NUMBERS | WORDS | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+_INTEGERS = st.integers(SMALLEST_INTEGER, LARGEST_INTEGER)
+_FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+_TEXTS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"))
+scalars = st.booleans() | NUMBERS | WORDS | _INTEGERS | _FLOATS | _TEXTS
 values = scalars | st.lists(scalars, max_size=3)
 """Whatever a tree may state."""
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pilotage.errors import (
     InvalidInputError,
     NotFoundError,
@@ -29,7 +30,7 @@ def test_ids_are_numbers_and_ranges() -> None:
     assert job_ids(["7", "10-12"]) == [7, 10, 11, 12]
 
 
-@pytest.mark.parametrize("text", ["x", "0", "3-1", "-4", "1-", "1-99999999"])
+@pytest.mark.parametrize("text", ["x", "0", "3-1", "-4", "1-", "1-99999999", "9" * 5000, "\N{FULLWIDTH DIGIT SEVEN}"])
 def test_what_is_no_id_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
         job_ids([text])
@@ -56,10 +57,13 @@ def test_an_empty_value_takes_a_wish_back() -> None:
     assert without.requirements is None
 
 
-@pytest.mark.parametrize("change", ["priority", "colour=red", "request_cpus=many", "owner=root"])
+@pytest.mark.parametrize(
+    "change", ["priority", "colour=red", "request_cpus=many", "owner=root", "wall_time=1e300", "request_disk=-1"]
+)
 def test_an_edit_that_means_nothing_is_refused(change: str) -> None:
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InvalidInputError) as refusal:
         changed(JOB, change)
+    assert change.partition("=")[0] in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +81,9 @@ def test_exit_codes_say_whose_turn_it_is(error: PilotageError, code: int) -> Non
     assert exit_code(error) == code
 
 
-def test_every_violation_has_its_own_line() -> None:
+def test_every_violation_has_its_own_line_and_begins_with_its_place() -> None:
     assert shown(InvalidInputError(Violation("a", "b"), Violation("c", "d"))) == "a: b\nc: d"
+    assert shown(StateConflictError("the job has ended")) == "pilotage: the job has ended"
 
 
 def test_a_node_has_one_to_three_names_and_a_queue_may_hold_a_slash() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from pilotage.errors import InvalidInputError
 from pilotage_client.location import UP_FILE, Location, Wishes, locate
 
@@ -41,8 +42,14 @@ def test_the_environment_wins_over_the_data_folder_and_flags_over_both(data: Pat
     assert locate(Wishes(server="flag:3", token_file=flag), environment) == Location("flag:3", "flags")
 
 
+def test_a_token_of_the_data_folder_is_not_shown_to_another_server(data: Path) -> None:
+    assert locate(Wishes(server="127.0.0.1:1", data=data), {}).token == "users"
+    with pytest.raises(InvalidInputError, match="no token is known"):
+        locate(Wishes(server="elsewhere:1", data=data), {})
+
+
 def test_without_any_server_the_error_names_the_ways_to_name_one(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="pilotage up.*PILOTAGE_SERVER"):
+    with pytest.raises(InvalidInputError, match=r"pilotage up.*PILOTAGE_SERVER"):
         locate(Wishes(data=tmp_path), {})
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import Value
 from pilotage.parameters import SHIPPED, ParameterDeclaration, ParameterType
+from pilotage.requirements import read_requirements
 from pilotage_client.require_options import read_require_options
 
 
@@ -26,6 +28,12 @@ from pilotage_client.require_options import read_require_options
         ("HasGPU=False", False),
         ('HasGPU="true"', "true"),
         ("Model=3", 3),
+        ("Model=9 kings", "9 kings"),
+        ("Model=1_000", "1_000"),
+        ("MaxWallTime=5m", 300),
+        ("MaxWallTime=2 h", 7200),
+        ("MaxWallTime=4 GB", "4 GB"),
+        ("Memory=true", True),
         ("Tags=7,gpu", ("7", "gpu")),
         ("Empty=", ""),
     ],
@@ -33,6 +41,13 @@ from pilotage_client.require_options import read_require_options
 def test_an_option_is_typed_as_it_reads(option: str, value: Value) -> None:
     name = option.partition("=")[0]
     assert read_require_options([option], SHIPPED) == {name: value}
+
+
+def test_any_digits_are_taken_and_judged_where_they_are_compared() -> None:
+    digits = "9" * 5000
+    assert read_require_options([f"Memory={digits}"], SHIPPED) == {"Memory": digits}
+    with pytest.raises(InvalidRequirementsError, match="is not a number, and Memory is a capacity"):
+        read_requirements({"Memory": digits}, "cms")
 
 
 def test_a_version_stays_a_text_because_2_10_is_not_2_1() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.attempts import TRANSITIONS, Attempt, Ending, IllegalStepError, Stage, Step
 from pilotage_pilot.core.departure import ExitCode, Phase
 from pilotage_pilot.core.instructions import (
     ContinuePayload,
@@ -372,8 +373,10 @@ def test_a_lost_answer_to_a_request_is_asked_for_with_the_same_id() -> None:
 def test_a_credential_that_the_server_refuses_ends_the_pilot() -> None:
     bench = PilotBench()
     call = bench.one(RequestJobs)
-    bench.feed(ev.RequestFailed(call.request_id, ev.Failure(ev.FailureKind.CREDENTIAL, "token expired")))
-    bench.pass_time(60)
+    bench.hears = False
+    refused = ev.Failure(ev.FailureKind.CREDENTIAL, "token expired")
+    bench.feed(ev.RequestFailed(call.request_id, refused))
+    bench.feed(ev.HeartbeatFailed(bench.take(SendHeartbeat)[-1].request_id, refused))
     end = bench.said[-1]
     assert isinstance(end, EndPilot)
     assert (end.exit_code, "token expired" in end.reason) == (ExitCode.NO_SERVER, True)
@@ -452,3 +455,85 @@ def test_a_pilot_that_cannot_reach_its_server_for_too_long_ends() -> None:
     end = bench.said[-1]
     assert isinstance(end, EndPilot)
     assert end.exit_code is ExitCode.NO_SERVER
+
+
+def test_a_step_that_the_table_lacks_changes_nothing_and_says_what_was_tried() -> None:
+    attempt = Attempt(ONE, 0.0)
+    with pytest.raises(IllegalStepError, match=r"attempt 1\.1 is preparing: it cannot be stored"):
+        attempt.step(Step.STORED)
+    assert attempt.stage is Stage.PREPARING
+
+
+def test_every_stage_but_the_last_can_be_left() -> None:
+    assert {stage for stage, _ in TRANSITIONS} == set(Stage) - {Stage.REPORTING}
+
+
+def test_pools_that_cannot_be_read_are_asked_for_again() -> None:
+    bench = PilotBench(opened=False)
+    bench.feed(ev.NodeValidated())
+    bench.take(ReadPools)
+    bench.feed(ev.PoolsFailed(transient()))
+    assert bench.take(RequestJobs) == []
+    bench.pass_time(1)
+    assert bench.one(ReadPools) == ReadPools(fresh=False)
+
+
+def test_a_drain_that_evicts_gives_running_jobs_back() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.hears = False
+    bench.pass_time(1)
+    assert StopPayload(ONE.key) in bench.answer_beat(commands=(ev.DrainCommanded("reboot", evict=True),))
+    bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    assert [attempt.ending for attempt in bench.machine.payloads] == [Ending(Outcome.EVICTED, "reboot")]
+
+
+def test_a_payload_that_passes_a_limit_fails_and_keeps_what_it_has_written() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    assert StopPayload(ONE.key) in bench.feed(ev.LimitPassed(ONE.key, "it used 90 MiB"))
+    assert StoreOutput(ONE.key) in bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    bench.feed(ev.OutputStored(ONE.key, notes="output file a is not there"))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.reason) == (Outcome.LIMIT_EXCEEDED, "it used 90 MiB; output file a is not there")
+
+
+def test_a_payload_that_the_kernel_ended_for_its_memory_passed_a_limit() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.feed(ev.PayloadExited(ONE.key, None, 9, limit="too much memory"))
+    bench.feed(ev.OutputStored(ONE.key))
+    assert bench.outcome(ONE) is Outcome.LIMIT_EXCEEDED
+
+
+def test_a_payload_that_starts_after_the_warning_is_warned_at_once() -> None:
+    bench = PilotBench(ends_after_s=400)
+    bench.pass_time(150)
+    bench.run(replace(ONE, lease_s=100_000))
+    assert bench.one(WarnPayload).left_s == pytest.approx(190)
+
+
+def test_an_answer_that_says_nothing_of_a_report_has_it_told_again() -> None:
+    bench = PilotBench(cpus=1)
+    bench.grant(ONE)
+    bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
+    call = bench.one(RequestJobs)
+    bench.feed(ev.JobsGranted(call.request_id, (TWO,)))
+    assert [report.key for report in bench.reports()] == [ONE.key, ONE.key]
+    assert bench.machine.payloads.get(ONE.key) is None
+
+
+def test_late_news_of_an_attempt_that_is_over_changes_nothing() -> None:
+    bench = PilotBench()
+    bench.grant(ONE)
+    bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
+    bench.take(RequestJobs)
+    for event in (
+        ev.JobPrepared(ONE.key),
+        ev.PayloadStarted(ONE.key),
+        ev.PayloadExited(ONE.key, 0, None),
+        ev.OutputStored(ONE.key),
+        ev.OutputFailed(ONE.key, transient()),
+        ev.LimitPassed(ONE.key, "much"),
+    ):
+        assert bench.feed(event) == ()

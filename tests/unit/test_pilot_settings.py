@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage_pilot.composition import read_pool_ids
 from pilotage_pilot.link.server_link import queue_of_token
 from pilotage_pilot.main import run
 from pilotage_pilot.settings import load_settings
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """Undo what a command does to the log of the whole process."""
+    yield
+    structlog.reset_defaults()
+
 
 NEEDED = {"server": ["localhost:4711"], "token": "t"}
 

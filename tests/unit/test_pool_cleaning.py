@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pilotage_server.core.jobs import FINAL, LEASED
 from pilotage_server.core.pools import Pool, cleaning, due_for_refresh
-from pilotage_server.storage.tables import LEASED_JOB, LIVE_JOB
+from pilotage_server.storage.tables.conditions import LEASED_JOB, LIVE_JOB
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

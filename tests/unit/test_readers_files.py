@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -125,6 +126,14 @@ def test_a_name_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     with pytest.raises(InvalidJobError, match="inside the job's folder"):
         resolve_local_files(JobDescription("a", input_files=(InputFile("../x", source="x"),)), tmp_path)
+
+
+def test_a_name_that_cannot_be_sent_or_cannot_be_at_all_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
+    with pytest.raises(InvalidJobError, match="lone surrogate"):
+        resolve_local_files(job_with("*.txt"), tmp_path)
+    with pytest.raises(InvalidJobError, match="cannot be the name of a file"):
+        resolve_local_files(job_with("a\0b"), tmp_path)
 
 
 def test_an_executable_beside_the_job_file_travels(tmp_path: Path) -> None:

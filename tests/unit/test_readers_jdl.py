@@ -133,6 +133,19 @@ def test_what_has_no_meaning_here_is_kept_and_warned_of() -> None:
         assert any(warning.startswith(name) for warning in job.warnings)
 
 
+def test_what_convert_has_no_key_for_is_kept_as_it_was_written() -> None:
+    written = 'JobName = "n"; StdInput = "i"; Rank = other.Speed; TTL = "3600"; Priority = "3";'
+    job = jdl_job(f'Executable = "a"; {written}')
+    assert (job.name, job.stdin, job.rank, job.priority) == ("n", "i", "other.Speed", 3)
+    assert job.attributes == {"JobName": "n", "StdInput": "i", "Rank": "other.Speed", "TTL": "3600", "Priority": "3"}
+    assert job.warnings == ()
+
+
+def test_a_tag_of_more_processors_than_any_machine_has_is_a_tag() -> None:
+    tag = f"{'9' * 5000}Processors"
+    assert jdl_job(f'Executable = "a"; Tags = {{ "{tag}" }};').requirements == {"Tags": (tag,)}
+
+
 def test_an_empty_attribute_is_kept_without_a_warning() -> None:
     job = jdl_job('Executable = "a"; MyProxyServer = " "; InputData = "";')
     assert (job.attributes, job.warnings) == ({"MyProxyServer": " ", "InputData": ""}, ())
@@ -169,8 +182,13 @@ def test_submission_arguments_of_alien_stay_with_a_warning() -> None:
         ('Executable = "a";\nEnvironment = {"A"};', 2, "NAME=VALUE"),
         ('Executable = "a";\nCPUTime = "soon";', 2, "CPUTime"),
         ('Executable = "a";\nCPUTime = 1e300;', 2, "CPUTime"),
-        ('Executable = "a";\nNumberOfProcessors = -1;', 2, "negative"),
+        ('Executable = "a";\nNumberOfProcessors = -1;', 2, "less than 0"),
         ('Executable = "a";\nPriority = "high";', 2, "whole number"),
+        ('Executable = "a";\nPriority = 99999999999;', 2, "more than"),
+        ('Executable = "a";\nNumberOfProcessors = "' + "9" * 5000 + '";', 2, "whole number"),
+        ('Executable = "a";\nX = ' + "9" * 5000 + ";", 2, "64 bits"),
+        ('Executable = "a";\nMinRAM = "1e900";', 2, "MinRAM"),
+        ('Executable = "a";\nX = ' + "[a=" * 1000 + "1" + "]" * 1000 + ";", 2, "nest deeper"),
         ('\nStdOutput = "o";', 2, "no Executable"),
         ('StdOutput = "o";\nExecutable = "";', 2, "empty"),
         ("", 1, "no Executable"),

@@ -47,6 +47,11 @@ def test_a_factor_of_dirac_multiplies_before_the_step_is_added() -> None:
     assert arguments_of(text) == ["1", "3", "7"]
 
 
+def test_the_first_value_of_dirac_has_the_type_of_those_that_follow() -> None:
+    assert arguments_of('Arguments = "%s"; Parameters = 3; ParameterFactor = 1.5;') == ["1.0", "1.5", "2.25"]
+    assert arguments_of('Arguments = "%s"; Parameters = 2; ParameterStep = 0.5;') == ["1.0", "1.5"]
+
+
 def test_the_number_of_the_job_is_as_wide_as_the_largest() -> None:
     assert arguments_of('Arguments = "%n"; Parameters = 11;')[::5] == ["00", "05", "10"]
     assert arguments_of('Arguments = "%n"; Parameters = 10;')[-1] == "9"
@@ -77,6 +82,8 @@ def test_without_parameters_marks_are_plain_text() -> None:
         ('Parameters = 3;\nParameters.B = { "a", "b" };', 3, "2 values for 3 jobs"),
         ("Parameters = 0;", 2, "no job"),
         ("Parameters = many;", 2, "number"),
+        ('Parameters = "' + "9" * 5000 + '";', 2, "number"),
+        ('Parameters = 2;\nParameterStart = "nan";', 3, "number"),
         ("Parameters = 2.5;", 2, "whole number"),
         ("Parameters = 100000000;", 2, "more than"),
         ("Parameters = 90;\nParameterFactor = 1000;", 2, "64 bits"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage_client.readers.read_error import ReadError
-from support.job_texts import submit_error, submit_job, submit_jobs
+from support.job_texts import NOW, submit_error, submit_job, submit_jobs
 
 
 def arguments_of(text: str, base_dir: Path | None = None) -> list[str]:
@@ -113,6 +113,13 @@ def test_a_macro_without_a_value_is_empty_and_warned_of() -> None:
     assert "$(i) has no value here" in job.warnings
 
 
+def test_the_date_of_submission_is_filled_in() -> None:
+    job = submit_job("output = $(YEAR)-$(Month)-$(Day).$(SUBMIT_TIME).$(SUBMIT_FILE)")
+    moment = NOW.astimezone()
+    assert job.stdout == f"{moment:%Y-%m-%d}.{int(NOW.timestamp())}.job.sub"
+    assert not any("no value" in warning for warning in job.warnings)
+
+
 def test_what_a_slot_would_fill_in_stays_with_a_warning() -> None:
     job = submit_job("arguments = $$(Arch)")
     assert job.arguments == "$$(Arch)"
@@ -134,6 +141,11 @@ def test_sizes_have_the_units_of_condor_submit() -> None:
     assert (plain.request_cpus, plain.request_gpus) == (2, 1)
     units = submit_job("RequestMemory = 1.5 GB\nrequest_disk = 2 TB")
     assert (units.request_memory_mib, units.request_disk_mib) == (1536, 2 * 1024 * 1024)
+
+
+def test_an_amount_may_be_written_as_arithmetic() -> None:
+    job = submit_job("request_memory = 2 * 1024\nrequest_cpus = (4 + 4)\nallowed_execute_duration = 2 * 3600")
+    assert (job.request_memory_mib, job.request_cpus, job.wall_time) == (2048, 8, timedelta(hours=2))
 
 
 def test_a_size_that_is_an_expression_is_kept_with_a_warning() -> None:
@@ -192,7 +204,7 @@ def test_files_that_travel_are_named_as_in_the_folder() -> None:
         ("c.txt", "in/c.txt"),
     ]
     assert (job.stdin, job.output_files) == ("c.txt", ("o/", "p"))
-    assert job.attributes == {"transfer_input_files": ("osdf:///x/y",)}
+    assert job.attributes == {"transfer_input_files": ("osdf:///x/y",), "input": "in/c.txt"}
 
 
 def test_an_owner_who_names_no_output_files_is_told_what_comes_back() -> None:
@@ -243,6 +255,13 @@ def test_names_times_and_priorities_are_read() -> None:
     )
     assert (job.name, job.priority, job.hold) == ("cards", 5, True)
     assert (job.wall_time, job.lease) == (timedelta(minutes=1), timedelta(seconds=90))
+    assert job.attributes == {
+        "batch_name": "cards",
+        "priority": "5",
+        "hold": "true",
+        "allowed_execute_duration": "60",
+        "job_lease_duration": "90",
+    }
 
 
 def test_null_devices_are_no_files() -> None:
@@ -276,7 +295,16 @@ def test_null_devices_are_no_files() -> None:
         ('executable = a\nenvironment = "A"\nqueue', 2, "NAME=VALUE"),
         ("executable = a\nrequirements = (x ==\nqueue", 2, "requirements"),
         ("executable = a\n+X = {1,\nqueue", 2, "X"),
-        ("executable = a\nrequest_cpus = -1\nqueue", 2, "negative"),
+        ("executable = a\nrequest_cpus = -1\nqueue", 2, "less than 0"),
+        ("executable = a\nrequest_cpus = " + "9" * 5000 + "\nqueue", 2, "whole number"),
+        ("executable = a\nrequest_cpus = 4 # cores\nqueue", 2, "not a ClassAd expression"),
+        ("executable = a\nrequest_memory = 5 XB\nqueue", 2, "no unit XB"),
+        ("executable = a\npriority = 99999999999\nqueue", 2, "more than"),
+        ("executable = a\njob_lease_duration = 99999999999999\nqueue", 2, "more than"),
+        ("executable = a\n+X = " + "9" * 5000 + "\nqueue", 2, "64 bits"),
+        ("executable = a\n+ = 3\nqueue", 2, "+NAME = VALUE"),
+        ("executable = a\nqueue " + "9" * 5000, 2, "not a number of jobs"),
+        ("executable = a\nqueue 2147483647\nqueue 2147483647", 3, "in all"),
         ("executable = a\nA = $(B)\nB = $(A)\nqueue", 2, "circle"),
         ("executable = a\nB = $(A)\nqueue A in ($(B))", 2, "circle"),
         ("executable = a\nif defined x\nqueue", 2, "endif"),

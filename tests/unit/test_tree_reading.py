@@ -139,6 +139,17 @@ def test_only_tags_and_values_can_be_united() -> None:
     assert list(faults) == ["parameters.Memory.inherit"]
 
 
+@pytest.mark.parametrize("name", ["Enabled", "vos"])
+def test_who_may_use_a_queue_is_never_united(name: str) -> None:
+    declarations = {name: {"type": "value", "inherit": "unite"}}
+    assert list(faults_of({"sites": {}, "parameters": declarations})) == [f"parameters.{name}.inherit"]
+
+
+@pytest.mark.parametrize("vos", ["", ["cms", " "]])
+def test_an_empty_text_names_no_vo(vos: object) -> None:
+    assert "is not the name of a VO" in faults_of(site(VOs=vos))["sites.CERN.VOs"]
+
+
 @pytest.mark.parametrize("text", ["", "CERN", "CERN/ce01", "CERN//long", "/ce01/long", "CERN/ce01/"])
 def test_a_text_that_names_no_queue_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="SITE/CE/QUEUE"):

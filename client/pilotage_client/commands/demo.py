@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from pilotage_client.running import FAILED
 @click.pass_context
 def demo(context: click.Context, examples: Path) -> None:
     """Start everything in a scratch folder, run the example jobs, show what became of them, stop everything."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is stopped, as by Ctrl-C
     result = run_demo(examples, click.echo)
     for answer in result.stuck:
         click.echo(f"\n== Why job {answer.job.id} ({answer.job.name}) waits ==")

@@ -1,32 +1,23 @@
-"""Commands over jobs that exist: status, wait, logs, output, changes, why."""
+"""Commands over jobs that exist: status, wait, logs, output, and changes."""
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import click
 
+from pilotage import clock
+from pilotage.v1 import jobs_pb2
 from pilotage_client.api import Client
 from pilotage_client.running import FAILED, echo_json, echo_table, job_ids, with_client
-from pilotage_client.statuses import ChangeResult, JobEvent, JobStatus
+from pilotage_client.statuses import FINAL_STATES, ChangeResult, JobEvent, JobStatus, state_name
 
 IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-STATES = (
-    "RECEIVED",
-    "WAITING",
-    "MATCHED",
-    "RUNNING",
-    "SUSPENDED",
-    "COMPLETING",
-    "DONE",
-    "FAILED",
-    "HELD",
-    "REMOVED",
-)
+STATES = tuple(state_name(number) for number in jobs_pb2.JobState.values() if number)
 
 
 @click.command()
@@ -85,11 +76,10 @@ def wait(ctx: click.Context, client: Client, ids: Sequence[str], timeout_s: floa
 
 
 def _wait_until_final(client: Client, wanted: Sequence[int], timeout_s: float | None) -> list[JobStatus]:
-    ends = None if timeout_s is None else time.perf_counter() + timeout_s
+    ends = math.inf if timeout_s is None else clock.boot_time_s() + timeout_s
     while True:
-        left_s = 60.0 if ends is None else max(0.0, ends - time.perf_counter())
-        jobs = client.wait(wanted, left_s)
-        if all(job.is_final for job in jobs) or (ends is not None and time.perf_counter() >= ends):
+        jobs = client.wait(wanted, max(0.0, ends - clock.boot_time_s()))
+        if all(job.is_final for job in jobs) or clock.boot_time_s() >= ends:
             return jobs
 
 
@@ -104,7 +94,7 @@ def logs(client: Client, job: str, follow: bool, as_json: bool) -> None:
     events = client.follow([job_id]) if follow else iter(client.events(job_id))
     for event in events:
         _show_event(event, as_json=as_json)
-        if follow and event.after in {"DONE", "FAILED", "REMOVED"}:
+        if follow and event.after in FINAL_STATES:
             return
 
 

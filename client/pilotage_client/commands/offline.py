@@ -13,22 +13,19 @@ from pilotage.effective import effective_queues
 from pilotage.pool_mapping import PoolMapper
 from pilotage.requirements import read_requirements
 from pilotage.resource_tree import QueueId, ResourceTree
-from pilotage.tree_formats import read_tree_text
-from pilotage.tree_reading import tree_from_mapping
-from pilotage_client.readers import read_jobs
+from pilotage_client.readers import LANGUAGES, read_jobs
 from pilotage_client.readers.shown import as_json as description_json
 from pilotage_client.require_options import read_require_options
 from pilotage_client.running import echo_json
-from pilotage_client.tree_files import read_tree_file
+from pilotage_client.tree_files import read_tree
 
-TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path, dir_okay=False))
+TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path))
+LANGUAGE = click.option("--language", type=click.Choice(LANGUAGES), help="Default: from the file's name and text.")
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--language", type=click.Choice(["jdl", "submit", "toml"]), help="Default: from the file's name and text."
-)
+@click.argument("file", type=click.Path(path_type=Path))
+@LANGUAGE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line (the default shows them indented).")
 def convert(file: Path, language: str | None, as_json: bool) -> None:
     """Show what a job file means here: JDL (DIRAC, gLite, AliEn), an HTCondor submit file, or TOML."""
@@ -47,10 +44,10 @@ def convert(file: Path, language: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def resolve(tree_file: Path, vo: str | None, as_json: bool) -> None:
     """Print every queue of a tree file with its effective values."""
-    for queue in effective_queues(read_tree(tree_file), vo):
-        line = {"site": queue.id.site, "ce": queue.id.ce, "queue": queue.id.queue, "params": queue.parameters()}
+    for queue in effective_queues(_tree_of(tree_file), vo):
         if as_json:
-            click.echo(json.dumps(line, sort_keys=True, ensure_ascii=False))
+            params = dict(sorted(queue.parameters().items()))
+            echo_json({"ce": queue.id.ce, "params": params, "queue": queue.id.queue, "site": queue.id.site})
             continue
         click.echo(str(queue.id))
         for value in queue.values.values():
@@ -69,7 +66,7 @@ def _text(value: Any) -> str:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object {SITE: {CE: [QUEUE...]}}.")
 def eligible(tree_file: Path, vo: str, requires: Sequence[str], as_json: bool) -> None:
     """Print which queues of a tree file fit requirements: "Memory=4000", "SoftwareTag=a,b", 'OS="el9"'."""
-    tree = read_tree(tree_file)
+    tree = _tree_of(tree_file)
     section = read_require_options(requires, tree.declarations)
     mapper = PoolMapper(tree)
     if section:
@@ -93,9 +90,8 @@ def nested(queues: Sequence[QueueId]) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def read_tree(file: Path) -> ResourceTree:
-    """Return the tree of a file, its warnings shown; raises InvalidTreeError with every fault."""
-    tree, warnings = tree_from_mapping(read_tree_text(read_tree_file(file), file.name))
+def _tree_of(file: Path) -> ResourceTree:
+    tree, warnings = read_tree(file)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     return tree

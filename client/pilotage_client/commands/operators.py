@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import click
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.resources import parse_time
+from pilotage.resources import parse_duration, parse_time
 from pilotage.v1 import identity_service_pb2, resource_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.commands.offline import eligible, resolve
@@ -38,7 +37,7 @@ def show(client: Client) -> None:
 
 
 @tree.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option("--validate-only", is_flag=True, help="Only say what it would change.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_operator_client
@@ -87,7 +86,7 @@ def _show_changes(answer: resource_service_pb2.PutTreeResponse, *, validate_only
 @with_operator_client
 def ban(client: Client, node: str, reason: str, duration: str | None) -> None:
     """Take a site, a CE or a queue out of use, without editing the tree."""
-    until = clock.now() + timedelta(seconds=parse_time(duration)) if duration else None
+    until = clock.now() + parse_duration(duration, "--for") if duration else None
     client.ban(node_names(node), reason=reason, until=until)
     click.echo(f"{node} is banned" + (f" until {until.isoformat(timespec='seconds')}" if until else ""))
 
@@ -157,7 +156,7 @@ def token(
 ) -> None:
     """Make a token for somebody (admins of a stand-alone server)."""
     request = identity_service_pb2.IssueTokenRequest(
-        owner=owner, vo=vo, groups=groups, roles=roles, lifetime_s=float(parse_time(lifetime))
+        owner=owner, vo=vo, groups=groups, roles=roles, lifetime_s=float(parse_time(lifetime, "--lifetime"))
     )
     write_private(path, client.issue_token(request).token + "\n")
     click.echo(f"the token of {owner} lies in {path}")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.folding import fold
 from pilotage.job_description import JobDescription
 from pilotage.parameters import SHIPPED
-from pilotage.resources import parse_size_mib, parse_time
+from pilotage.resources import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.api import Client
+from pilotage_client.commands.offline import LANGUAGE
 from pilotage_client.readers import read_jobs
 from pilotage_client.readers.local_files import resolve_local_files
 from pilotage_client.require_options import read_require_options
@@ -22,10 +23,8 @@ from pilotage_client.running import echo_json, job_ids, with_client
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--language", type=click.Choice(["jdl", "submit", "toml"]), help="Default: from the file's name and text."
-)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@LANGUAGE
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only say what would happen.")
 @click.option("--json", "as_json", is_flag=True, help='One JSON object {"jobs": [ID...], "warnings": [...]}.')
@@ -69,7 +68,7 @@ def ranges(ids: Sequence[int]) -> str:
 
 _TEXTS = ("executable", "arguments", "name", "stdin", "stdout", "stderr", "requirements_expression", "rank")
 _LISTS = ("sites", "banned_sites", "platforms", "output_files")
-_COUNTS = ("request_cpus", "request_gpus", "priority")
+_COUNTS = ("request_cpus", "request_gpus")
 _SIZES = {"request_memory": "request_memory_mib", "request_disk": "request_disk_mib"}
 _TIMES = ("cpu_time", "wall_time", "lease")
 
@@ -113,28 +112,23 @@ def _field(name: str, text: str) -> tuple[str, Any]:
         return name, text if text or name in {"executable", "arguments", "name"} else None
     if name in _LISTS:
         return name, tuple(item.strip() for item in text.split(",") if item.strip())
+    if name == "priority":
+        return name, parse_whole_number(text or 0, name)
     if name in _COUNTS:
-        return name, _whole_number(name, text)
+        return name, parse_whole_number(text, name, least=0) if text else None
     if name in _SIZES:
-        return _SIZES[name], parse_size_mib(text) if text else None
+        return _SIZES[name], parse_size_mib(text, name) if text else None
     if name in _TIMES:
-        return name, timedelta(seconds=parse_time(text)) if text else None
-    known = ", ".join((*_TEXTS, *_LISTS, *_COUNTS, *_SIZES, *_TIMES, "requirements.NAME", "environment.NAME"))
+        return name, parse_duration(text, name) if text else None
+    known = ", ".join(
+        (*_TEXTS, *_LISTS, *_COUNTS, *_SIZES, *_TIMES, "priority", "requirements.NAME", "environment.NAME")
+    )
     raise InvalidInputError(Violation(name, f"cannot be changed; these can: {known}"))
-
-
-def _whole_number(name: str, text: str) -> int | None:
-    if not text:
-        return 0 if name == "priority" else None
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInputError(Violation(name, f"{text} is no whole number")) from None
 
 
 def _with_requirement(description: JobDescription, name: str, text: str) -> JobDescription:
     section = dict(description.requirements or {})
-    for present in [known for known in section if known.casefold() == name.casefold()]:
+    for present in [known for known in section if fold(known) == fold(name)]:
         del section[present]
     if text:
         section.update(read_require_options([f"{name}={text}"], SHIPPED))

@@ -74,7 +74,7 @@ def guess_language(path: Path, text: str) -> str:
 def _is_toml(text: str) -> bool:
     try:
         tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return False
     return True
 

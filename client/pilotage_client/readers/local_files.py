@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from pilotage.errors import InvalidJobError, Violation
 from pilotage.folding import fold
 from pilotage.job_description import InputFile, JobDescription
+from pilotage.scalars import text_fault
 
 _CHUNK_BYTES = 1024 * 1024
 _REMEMBERED_SUMS = 10_000
@@ -65,6 +66,8 @@ class _Collected:
                 self._add_plain(found)
         except OSError as error:
             self._blame(f"{file.source or file.name}: {(error.strerror or 'cannot be read').lower()}")
+        except ValueError:
+            self._blame(f"{file.source or file.name!r} cannot be the name of a file")
 
     def expect(self, program: PurePosixPath) -> None:
         """Blame an executable with a relative path that nothing brings along."""
@@ -75,6 +78,9 @@ class _Collected:
         name = PurePosixPath(file.name)
         if name.is_absolute() or ".." in name.parts or not name.parts:
             self._blame(f"{file.name!r} is no name inside the job's folder")
+            return
+        if fault := text_fault(file.name):
+            self._blame(f"the name {file.name!r} {fault}")
             return
         first = self.files.setdefault(str(name), replace(file, name=str(name)))
         if first.checksum != file.checksum:

@@ -67,6 +67,7 @@ def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[st
     if not queues:
         raise StatementFaultError(statements[-1].line if statements else 1, "there is no queue statement")
     process, executable, jobs = 0, "", 0
+    duplicates = _duplicates(statements)
     for queue in queues:
         program = SubmitProgram(statements, queue)
         if not program.is_reached:
@@ -75,7 +76,7 @@ def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[st
         wanted = queued(queue, base_dir, program.expand, program.split_items)
         if program.value("executable") != executable:  # another executable begins another cluster
             process, executable = 0, program.value("executable")
-        for description in _jobs_of_queue(program, statements, queue, wanted, process):
+        for description in _jobs_of_queue(program, queue, wanted, process, duplicates[queue.line]):
             process += description.count or 1
             jobs += 1
             if jobs > MOST_JOBS or process > LARGEST_COUNT:
@@ -86,10 +87,9 @@ def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[st
 
 
 def _jobs_of_queue(
-    program: SubmitProgram, statements: list[Statement], queue: Statement, wanted: Queued, process: int
+    program: SubmitProgram, queue: Statement, wanted: Queued, process: int, duplicates: list[str]
 ) -> Iterator[JobDescription]:
     """Yield the jobs of one queue statement; those of an item are one array where nothing tells them apart."""
-    duplicates = _duplicates(statements, queue)
     for row, item in enumerate(wanted.items or ({},)):
         program.define(item)
         commands = _Commands(program, queue)
@@ -133,23 +133,25 @@ class _Commands:
         return draft
 
 
-def _duplicates(statements: list[Statement], queue: Statement) -> list[str]:
-    """Return a warning for each command that is given twice for this queue statement, whatever an `if` says."""
+def _duplicates(statements: list[Statement]) -> dict[int, list[str]]:
+    """Return by the line of each queue statement a warning for each command given twice since the one before it.
+
+    What stands under an `if` is left out: there it often is an alternative.
+    """
+    warnings: dict[int, list[str]] = {}
     given: dict[str, Statement] = {}
-    warnings: list[str] = []
+    found: list[str] = []
     depth = 0
     for statement in statements:
         depth += (statement.kind is Kind.IF) - (statement.kind is Kind.ENDIF)
-        if statement.line == queue.line:
-            break
         if statement.kind is Kind.QUEUE:
-            given.clear()
-            warnings.clear()
+            warnings[statement.line] = found
+            given, found = {}, []
         elif statement.kind is Kind.ASSIGN and not depth and is_command(statement.name):
             earlier = given.get(squashed(statement.name))
             given[squashed(statement.name)] = statement
             if earlier is not None and f"$({statement.name}" not in fold(statement.text):
-                warnings.append(
+                found.append(
                     f"{statement.name} is given twice: line {statement.line} counts, "
                     f"line {earlier.line} said {earlier.text.partition('=')[2].strip()}"
                 )

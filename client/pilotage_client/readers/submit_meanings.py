@@ -243,8 +243,6 @@ def hold(draft: Draft, command: Command) -> None:
 
 def own_attribute(draft: Draft, command: Command) -> None:
     """Keep an attribute that the owner adds to the job (`+Name`); a value that is no literal is kept as text."""
-    if not command.name:
-        raise StatementFaultError(command.line, "an attribute without a name")
     if not command.value:
         draft.keep(command.name, "")
         return

@@ -66,7 +66,7 @@ def submit_statements(text: str) -> list[Statement]:
     Raises
     ------
     StatementFaultError
-        At a multi-line value, a queue list or an `if` without an end, and at an end of none.
+        At a multi-line value, a queue list or an `if` without an end, an end of none, an attribute without a name.
     """
     statements = list(_statements(text.split("\n")))
     _check_conditions(statements)
@@ -122,6 +122,8 @@ def _plain_statement(lines: list[str], start: int, end: int, text: str) -> tuple
     if assign is not None and assign["tag"] is not None:
         end = _line_after(lines, start, f"@{assign['tag']}", f"the value that ends with @{assign['tag']}")
         text = "\n".join(lines[start:end])
+    if assign is None and text.startswith("+"):
+        raise StatementFaultError(start + 1, f"not an attribute +NAME = VALUE: {text:.60}")
     word = _WORD.match(text)
     kind = _KINDS.get(word["word"].lower(), Kind.OTHER) if word is not None else Kind.OTHER
     name = ""

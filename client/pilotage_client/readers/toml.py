@@ -36,7 +36,7 @@ def read_toml(text: str, file: str) -> list[JobDescription]:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise _syntax_error(error, text, file) from error
     try:
         return [job for number, table in enumerate(_tables(document, text)) for job in _jobs(table, text, number)]
@@ -44,11 +44,14 @@ def read_toml(text: str, file: str) -> list[JobDescription]:
         raise ReadError(file, fault.line, fault.cause) from fault
 
 
-def _syntax_error(error: tomllib.TOMLDecodeError, text: str, file: str) -> ReadError:
+def _syntax_error(error: ValueError | RecursionError, text: str, file: str) -> ReadError:
     found = _ERROR_LINE.fullmatch(str(error))
     if found is not None:
         return ReadError(file, int(found["line"]), found["cause"])
-    return ReadError(file, max(text.rstrip().count("\n") + 1, 1), str(error))
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return ReadError(file, max(text.rstrip().count("\n") + 1, 1), str(error))
+    what = "lists or tables are nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
+    return ReadError(file, 1, what)
 
 
 def _tables(document: dict[str, Any], text: str) -> list[dict[str, Any]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
 from pilotage.arguments import join_arguments, split_arguments
 from pilotage.classads import InvalidClassAdError, check_expression
 from pilotage.job_description import InputFile, Scalar, Value
-from pilotage.resources import parse_size_mib, parse_time
+from pilotage.resources import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.readers.draft import Draft
 
 
@@ -49,17 +48,21 @@ def _arguments(draft: Draft, value: Any) -> None:
 
 
 def _environment(draft: Draft, value: Any) -> None:
-    draft.environment.update({name: as_text(each) for name, each in _table_of(value).items()})
+    for name, each in _table_of(value).items():
+        if not name or "=" in name:
+            raise InvalidValueError(f"has {name!r}, which cannot be the name of a variable")
+        draft.environment[name] = as_text(each)
 
 
 def _input_files(draft: Draft, value: Any) -> None:
     """Read paths, or tables that give the name in the job's folder, too."""
     for entry in value if isinstance(value, list) else [value]:
-        if isinstance(entry, dict) and set(entry) == {"name", "source"}:
+        if isinstance(entry, str):
+            draft.input_files.append(InputFile(PurePosixPath(entry).name or ".", source=entry))
+        elif isinstance(entry, dict) and set(entry) == {"name", "source"}:
             draft.input_files.append(InputFile(_text_of(entry["name"]), source=_text_of(entry["source"])))
         else:
-            path = _text_of(entry)
-            draft.input_files.append(InputFile(PurePosixPath(path).name or ".", source=path))
+            raise InvalidValueError("must be paths, or tables with name and source")
 
 
 def _output_files(draft: Draft, value: Any) -> None:
@@ -89,27 +92,15 @@ def _attributes(draft: Draft, value: Any) -> None:
         draft.keep(name, _value_of(name, each))
 
 
-def _size(field: str) -> Put:
-    return lambda draft, value: draft.put(**{field: parse_size_mib(value)})
+def _measured(field: str, measure: Callable[[object], object]) -> Put:
+    return lambda draft, value: draft.put(**{field: measure(value)})
 
 
-def _time(field: str) -> Put:
+def _count(field: str, least: int) -> Put:
     def put(draft: Draft, value: Any) -> None:
-        try:
-            draft.put(**{field: timedelta(seconds=parse_time(value))})
-        except OverflowError as error:
-            raise InvalidValueError("is longer than any job") from error
-
-    return put
-
-
-def _whole_number(field: str, least: int | None = None) -> Put:
-    def put(draft: Draft, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not isinstance(value, int):
             raise InvalidValueError("must be a whole number")
-        if least is not None and value < least:
-            raise InvalidValueError(f"must be at least {least}")
-        draft.put(**{field: value})
+        draft.put(**{field: parse_whole_number(value, least=least)})
 
     return put
 
@@ -172,17 +163,17 @@ KEYS: Mapping[str, Put] = {
     "sites": _texts("sites"),
     "banned_sites": _texts("banned_sites"),
     "platforms": _texts("platforms"),
-    "cpu_time": _time("cpu_time"),
-    "wall_time": _time("wall_time"),
-    "lease": _time("lease"),
-    "request_cpus": _whole_number("request_cpus", least=0),
-    "request_memory": _size("request_memory_mib"),
-    "request_disk": _size("request_disk_mib"),
-    "request_gpus": _whole_number("request_gpus", least=0),
-    "priority": _whole_number("priority"),
+    "cpu_time": _measured("cpu_time", parse_duration),
+    "wall_time": _measured("wall_time", parse_duration),
+    "lease": _measured("lease", parse_duration),
+    "request_cpus": _count("request_cpus", least=0),
+    "request_memory": _measured("request_memory_mib", parse_size_mib),
+    "request_disk": _measured("request_disk_mib", parse_size_mib),
+    "request_gpus": _count("request_gpus", least=0),
+    "priority": _count("priority", least=-LARGEST_COUNT),
     "hold": _hold,
     "attributes": _attributes,
-    "count": _whole_number("count", least=1),
+    "count": _count("count", least=1),
     "parameters": lambda draft, value: None,  # read before the job is
 }
 """What each key of a job puts into its draft."""

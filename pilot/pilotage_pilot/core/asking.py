@@ -44,10 +44,6 @@ class Asking:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def get(self, request_id: str) -> Request | None:
-        """Return a request; None = it is not under way (any more)."""
-        return self._requests.get(request_id)
-
     def answered(self, request_id: str) -> Request | None:
         """Take out a request that was answered or refused; None = it was before."""
         return self._requests.pop(request_id, None)

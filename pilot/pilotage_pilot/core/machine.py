@@ -145,6 +145,8 @@ class PilotMachine:
     def _call_failed(self, failure: ev.Failure, now: Moment) -> Instructions:
         if failure.kind is ev.FailureKind.TRANSIENT:
             return []
+        if self.phase is Phase.LEAVING:
+            return [self._end()]
         if failure.kind is ev.FailureKind.CREDENTIAL and not self._payloads.working:
             self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
         return self._drain(f"the server refuses the pilot: {failure.why}", ExitCode.NO_SERVER)

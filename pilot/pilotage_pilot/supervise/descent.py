@@ -1,4 +1,4 @@
-"""What makes sure that no payload gets away: the pilot adopts what loses its parent, and a warden outlives the pilot."""
+"""What lets no payload get away: the pilot adopts what loses its parent, and a warden outlives the pilot."""
 
 from __future__ import annotations
 

@@ -59,7 +59,13 @@ class Payload:
         self._peak_mib = 0
         self._killing = False
         self._on_end: Callable[[End], None] | None = None
-        self._pidfd = os.pidfd_open(process.pid)
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            # What cannot be watched must not run.
+            process.kill()
+            process.wait()
+            raise
 
     # Its end ----------------------------------------------------------------------------------------------------
 

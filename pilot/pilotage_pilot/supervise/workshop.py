@@ -109,17 +109,18 @@ class LocalWorkshop:
         """Start the payload of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
         work = self._work[key]
         environment = environment_of(work.job, work.slot, self._site, work.folders)
-        command = command_of(work.job.description, work.folders.work, environment, self._handling.nice)
         group = self._new_group(key, work.slot.amounts)
         try:
+            command = command_of(work.job.description, work.folders.work, environment, self._handling.nice)
             process = spawn(command)
-        except (JobAtFaultError, NodeAtFaultError):
-            if group is not None:
+            work.payload = Payload(key, process, self._site.marker_of(work.job), group, self._own_pids)
+        except OSError as error:
+            raise NodeAtFaultError(f"its process could not be made: {error}") from error
+        finally:
+            if group is not None and work.payload is None:
                 group.remove()
-            raise
         if group is not None:
             group.add(process.pid)
-        work.payload = Payload(key, process, self._site.marker_of(work.job), group, self._own_pids)
         self._empty.clear()
         work.payload.watch(lambda end: self._ended(key, end))
         self._keep_watching()
@@ -178,7 +179,8 @@ class LocalWorkshop:
         work = self._work.get(key)
         if work is None:
             return
-        work.folders.warning.write_text(f"{left_s:.0f}\n")
+        with contextlib.suppress(OSError):
+            work.folders.warning.write_text(f"{left_s:.0f}\n")
         if work.payload is not None and self._handling.warn_signal is not None:
             work.payload.signal_leader(self._handling.warn_signal)
 
@@ -217,8 +219,7 @@ class LocalWorkshop:
     def _cut_streams(self, work: _Work) -> None:
         for name in stream_names(work.job.description):
             path = output_path(work.folders.work, name)
-            if path is not None and _size(path) > self._bounds.file_bytes:
-                os.truncate(path, self._bounds.file_bytes)
+            if path is not None and _size(path) > self._bounds.file_bytes and _cut(path, self._bounds.file_bytes):
                 work.cut.add(name)
 
     # Output -----------------------------------------------------------------------------------------------------
@@ -275,6 +276,21 @@ class LocalWorkshop:
 
 def _nobody(happening: Happening) -> None:
     del happening
+
+
+def _cut(path: Path, size: int) -> bool:
+    """Cut a file to `size`, unless it is a link by now; returns whether it was cut."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _size(path: Path) -> int:

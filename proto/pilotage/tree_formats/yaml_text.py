@@ -82,12 +82,12 @@ def read_yaml(text: str) -> Mapping[str, object]:
         return as_section(yaml.load(text, Loader=_TreeLoader))  # noqa: S506 (derived from the safe loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        why = error.problem or "this is not YAML"
+        why = ", ".join(part for part in (error.context, error.problem) if part) or "this is not YAML"
         if mark is None:
             raise InvalidTreeError(Violation("", why)) from error
         raise syntax_error(why, mark.line + 1, mark.column + 1) from error
     except yaml.YAMLError as error:  # a control character
-        raise InvalidTreeError(Violation("", f"this is not YAML: {error}")) from error
+        raise InvalidTreeError(Violation("", f"this is not YAML: {' '.join(str(error).split())}")) from error
     except ValueError as error:
         raise too_long_a_number(text) from error
 

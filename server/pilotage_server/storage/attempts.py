@@ -14,7 +14,8 @@ from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.reports import JobReport
 from pilotage_server.core.task_queues import Account
 from pilotage_server.storage.jobs import chunks
-from pilotage_server.storage.tables import UNREPORTED, metadata
+from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import UNREPORTED
 
 ATTEMPTS = metadata.tables["attempts"]
 JOBS = metadata.tables["jobs"]

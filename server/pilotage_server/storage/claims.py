@@ -12,7 +12,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.rules import RunningLimit
 from pilotage_server.storage.jobs import chunks, job_record
-from pilotage_server.storage.tables import LEASED_JOB
+from pilotage_server.storage.tables.conditions import LEASED_JOB
 from pilotage_server.storage.task_queues import IS_WAITING, JOBS
 
 IS_LEASED = text(LEASED_JOB)

@@ -12,7 +12,7 @@ from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.tree_changes import Holding
 from pilotage_server.storage.jobs import JOBS, chunks, load_jobs
-from pilotage_server.storage.tables import LIVE_JOB
+from pilotage_server.storage.tables.conditions import LIVE_JOB
 from pilotage_server.storage.templates import load_descriptions
 
 _IS_LIVE = text(f"jobs.{LIVE_JOB}")

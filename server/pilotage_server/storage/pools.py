@@ -18,7 +18,8 @@ from pilotage.job_description import Value
 from pilotage_server.core.pools import Pool
 from pilotage_server.storage.inserting import insert_if_absent
 from pilotage_server.storage.jobs import chunks
-from pilotage_server.storage.tables import LIVE_JOB, metadata
+from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import LIVE_JOB
 
 _POOLS = metadata.tables["pools"]
 _TASK_QUEUES = metadata.tables["task_queues"]

@@ -7,7 +7,7 @@ from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.storage.jobs import JOBS
-from pilotage_server.storage.tables import LEASED_JOB
+from pilotage_server.storage.tables.conditions import LEASED_JOB
 
 _IS_LEASED = text(f"jobs.{LEASED_JOB}")
 

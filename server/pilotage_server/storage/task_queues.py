@@ -18,7 +18,8 @@ from pilotage_server.core.task_queues import (
 from pilotage_server.core.waiting import Head
 from pilotage_server.storage.inserting import insert_if_absent
 from pilotage_server.storage.jobs import chunks
-from pilotage_server.storage.tables import LIVE_JOB, WAITING_JOB, metadata
+from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import LIVE_JOB, WAITING_JOB
 
 TASK_QUEUES = metadata.tables["task_queues"]
 JOBS = metadata.tables["jobs"]

@@ -1,0 +1,9 @@
+"""The tables; rows are built from valid domain values only and never leave `storage`.
+
+Times are aware and in UTC. Amounts: cores, MiB, GPUs. Texts named `*_json` hold canonical JSON.
+"""
+
+from pilotage_server.storage.tables import accounts, files, jobs, pilots, resources
+from pilotage_server.storage.tables.base import UtcDateTime, metadata
+
+__all__ = ["UtcDateTime", "accounts", "files", "jobs", "metadata", "pilots", "resources"]

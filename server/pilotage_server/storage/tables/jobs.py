@@ -1,0 +1,144 @@
+"""The tables of jobs: where they wait, what was submitted, where they are, what happened to them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Column, Index, Text, TextClause, text
+from sqlmodel import Field
+
+from pilotage_server.storage.tables.base import NEVER_REUSED, Base, BigId, id_column, time_column
+from pilotage_server.storage.tables.conditions import (
+    HELD_JOB,
+    LEASED_JOB,
+    LINGERING_JOB,
+    LIVE_JOB,
+    UNREPORTED,
+    WAITING_JOB,
+)
+
+
+def _partial(name: str, *columns: str | TextClause, where: str) -> Index:
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+class TaskQueueRow(Base, table=True):
+    """A task queue: all waiting jobs that no slot could tell apart; its text is canonical, its key a hash."""
+
+    __tablename__ = "task_queues"
+    __table_args__ = (NEVER_REUSED,)
+    id: int | None = Field(default=None, sa_column=id_column())
+    key: str = Field(max_length=64, unique=True)
+    vo: str
+    group: str
+    owner: str
+    pool_id: str = Field(default="", max_length=64, index=True)
+    needs_json: str = Field(sa_column=Column(Text, nullable=False))
+    created: datetime = Field(sa_column=time_column())
+
+
+class TemplateRow(Base, table=True):
+    """What was submitted: one description with its owner, shared by the jobs of an array; never changed."""
+
+    __tablename__ = "templates"
+    __table_args__ = (NEVER_REUSED,)
+    id: int | None = Field(default=None, sa_column=id_column())
+    owner: str
+    vo: str
+    group: str
+    description_json: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class JobRow(Base, table=True):
+    """A job's present state; what it was and why is in its events.
+
+    `lease_until` of a job without a lease = its last attempt was taken from a pilot that may run it until then.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        _partial("ix_jobs_waiting", "task_queue_id", text("priority DESC"), "id", where=WAITING_JOB),
+        _partial("ix_jobs_leased", "lease_until", where=LEASED_JOB),
+        _partial("ix_jobs_lingering", "lease_until", where=LINGERING_JOB),
+        _partial("ix_jobs_held", "id", where=HELD_JOB),
+        _partial("ix_jobs_live", "pool_id", "task_queue_id", where=LIVE_JOB),
+        Index("ix_jobs_owner_id", "owner", "id"),
+        Index("ix_jobs_ended", "ended"),
+        Index("ix_jobs_pilot_stamp", "pilot_stamp"),
+        NEVER_REUSED,
+    )
+    id: int | None = Field(default=None, sa_column=id_column())
+    template_id: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    cluster: int = Field(sa_column=Column(BigId, nullable=False))
+    process: int
+    owner: str
+    vo: str
+    group: str
+    name: str
+    state: str
+    reason: str
+    priority: int
+    task_queue_id: int = Field(sa_column=Column(BigId, nullable=False))
+    pool_id: str = Field(default="", max_length=64)
+    attempt: int = 0
+    spent_attempts: int = 0
+    lease_s: float = 0.0
+    lease_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    pilot_stamp: str = ""
+    site: str = ""
+    ce: str = ""
+    queue: str = ""
+    node: str = ""
+    slot: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    submitted: datetime = Field(sa_column=time_column())
+    started: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class AttemptRow(Base, table=True):
+    """One attempt of a job: who had it, how it ended, what it used; `ended` None = it holds its lease.
+
+    `reported` = its pilot has said how it ended; until then the pilot may still be running it.
+    """
+
+    __tablename__ = "attempts"
+    __table_args__ = (_partial("ix_attempts_unreported", "pilot_stamp", where=UNREPORTED),)
+    job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    attempt: int = Field(primary_key=True)
+    pilot_stamp: str
+    site: str
+    ce: str
+    queue: str
+    node: str
+    slot: str
+    cpus: int
+    matched: datetime = Field(sa_column=time_column())
+    started: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    outcome: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    suspended_s: float = 0.0
+    peak_memory_mib: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+    reported: bool = False
+
+
+class JobEventRow(Base, table=True):
+    """One transition of a job; `id` is its position in the feed."""
+
+    __tablename__ = "job_events"
+    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"), NEVER_REUSED)
+    id: int | None = Field(default=None, sa_column=id_column())
+    job_id: int = Field(sa_column=Column(BigId, nullable=False))
+    time: datetime = Field(sa_column=time_column(index=True))
+    from_state: str
+    to_state: str
+    cause: str
+    reason: str
+    attempt: int
+    actor: str

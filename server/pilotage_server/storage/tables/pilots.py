@@ -1,0 +1,44 @@
+"""The tables of pilots and their slots."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Column, Index, Text
+from sqlmodel import Field
+
+from pilotage_server.storage.tables.base import Base, time_column
+
+
+class PilotRow(Base, table=True):
+    """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows."""
+
+    __tablename__ = "pilots"
+    __table_args__ = (Index("ix_pilots_queue", "site", "ce", "queue"),)
+    stamp: str = Field(primary_key=True)
+    site: str
+    ce: str
+    queue: str
+    vos_json: str
+    state: str = Field(index=True)
+    reason: str = ""
+    glidein_id: str = ""
+    node: str = ""
+    node_json: str = Field(default="", sa_column=Column(Text, nullable=False))
+    drain_reason: str = ""
+    drain_evicts: bool = False
+    jobs_ended: int = 0
+    registered: datetime = Field(sa_column=time_column())
+    registered_by: str
+    last_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
+
+
+class SlotRow(Base, table=True):
+    """A slot as its pilot last reported it."""
+
+    __tablename__ = "slots"
+    pilot_stamp: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    state_json: str = Field(sa_column=Column(Text, nullable=False))
