@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from pilotage.errors import WorldError
+from pilotage.errors import PilotageError
 from pilotage.telemetry import cause_bound, new_cause
 from pilotage_agents.core.backoff import backoff
 
@@ -112,7 +112,7 @@ class AgentLoop:
         self.rounds += 1
         try:
             length = await self._agent.run_once()
-        except WorldError as error:
+        except PilotageError as error:
             return self._failed(str(error))
         except Exception as error:
             log.exception("agent met an error of its own", agent=self._agent.name)

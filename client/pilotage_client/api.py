@@ -110,9 +110,11 @@ class Client:
         requests = (job_service_pb2.GetJobsRequest(job_ids=batch) for batch in _batches(job_ids))
         return [job_status(job) for request in requests for job in self._jobs.GetJobs(request).jobs]
 
-    def list_jobs(self, *, states: Sequence[str] = (), owner: str = "", pool: str = "") -> Iterator[JobStatus]:
-        """Yield jobs, oldest first; `owner` empty = the caller's own, "*" = all that he may see."""
-        request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool)
+    def list_jobs(
+        self, *, states: Sequence[str] = (), owner: str = "", pool: str = "", newest_first: bool = False
+    ) -> Iterator[JobStatus]:
+        """Yield jobs in the order of ids; `owner` empty = the caller's own, "*" = all that he may see."""
+        request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first)
         request.states.extend(jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}") for state in states)
         while True:
             page = self._jobs.ListJobs(request)
@@ -124,11 +126,9 @@ class Client:
     def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
         """Return the jobs as soon as all are final, or as they are after one poll of at most `timeout_s`."""
         poll_s = min(timeout_s, LONGEST_POLL_S)
-        found: list[JobStatus] = []
-        for batch in _batches(job_ids):
-            request = job_service_pb2.WaitForJobsRequest(job_ids=batch, timeout_s=poll_s)
-            found.extend(job_status(job) for job in self._jobs.WaitForJobs(request, timeout=poll_s + 10).jobs)
-        return found
+        requests = (job_service_pb2.WaitForJobsRequest(job_ids=batch, timeout_s=poll_s) for batch in _batches(job_ids))
+        answers = (self._jobs.WaitForJobs(request, timeout=poll_s + 10) for request in requests)
+        return [job_status(job) for answer in answers for job in answer.jobs]
 
     def events(self, job_id: int) -> list[JobEvent]:
         """Return a job's events, oldest first."""

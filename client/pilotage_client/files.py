@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +10,7 @@ from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage_client.whole_files import whole_file
 
 PIECE_BYTES = 256 * 1024
 LONGEST_STREAM_S = 24 * 3600.0
@@ -61,17 +61,9 @@ def fetch(jobs: JobServiceStub, job_id: int, files: Iterable[jobs_pb2.OutputFile
 
 
 def _fetch_one(jobs: JobServiceStub, job_id: int, file: jobs_pb2.OutputFile, target: Path) -> Path:
-    partial = target.with_name(f".{target.name}.part{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as output:
-            for piece in download(jobs, job_id, file):
-                output.write(piece)
-        partial.replace(target)
-    except OSError as error:
-        raise WorldError(f"{target} cannot be written: {error.strerror}", transient=False) from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(target) as output:
+        for piece in download(jobs, job_id, file):
+            output.write(piece)
     return target
 
 

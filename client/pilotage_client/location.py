@@ -13,6 +13,8 @@ from pilotage.errors import InvalidInputError, Violation
 DEFAULT_DATA = Path("~/.local/share/pilotage")
 UP_FILE = "up.json"
 
+_TOKEN_KEYS = {"user": "token_file", "operator": "operator_token_file", "admin": "admin_token_file"}
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -24,12 +26,12 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the command line says of the server; None = nothing."""
+    """What the command line says of the server; None = nothing. `acts_as`: user, operator or admin."""
 
     server: str | None = None
     token_file: Path | None = None
     data: Path | None = None
-    operator: bool = False
+    acts_as: str = "user"
 
 
 def data_folder(wished: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -39,13 +41,17 @@ def data_folder(wished: Path | None, environment: Mapping[str, str] = os.environ
 
 def locate(wishes: Wishes, environment: Mapping[str, str] = os.environ) -> Location:
     """Return the server and token to use; raises InvalidInputError that says how to name the missing one."""
-    left_by_up = _read_up_file(data_folder(wishes.data, environment) / UP_FILE)
+    folder = data_folder(wishes.data, environment)
+    left_by_up = _read_up_file(folder / UP_FILE)
+    if wishes.data is not None and wishes.server is None:
+        environment = {}  # who names a folder means the server and the tokens that are named there
     server = wishes.server or environment.get("PILOTAGE_SERVER") or left_by_up.get("server")
     if not server:
         raise InvalidInputError(
             Violation(
                 "server",
-                "no server is known; start one with `pilotage up`, or name it by --server or PILOTAGE_SERVER",
+                f"no server is known, also not in {folder}; start one with `pilotage up`, or name one by "
+                "--data, --server, PILOTAGE_DATA or PILOTAGE_SERVER",
             )
         )
     # The tokens of `pilotage up` are for its own server, and nothing to show to others.
@@ -58,7 +64,7 @@ def _token(wishes: Wishes, environment: Mapping[str, str], left_by_up: Mapping[s
         return _read_token(wishes.token_file)
     if environment.get("PILOTAGE_TOKEN"):
         return environment["PILOTAGE_TOKEN"].strip()
-    kept = left_by_up.get("operator_token_file" if wishes.operator else "token_file")
+    kept = left_by_up.get(_TOKEN_KEYS[wishes.acts_as])
     if kept:
         return _read_token(Path(kept))
     raise InvalidInputError(Violation("token", "no token is known; name one by --token-file or PILOTAGE_TOKEN"))

@@ -89,21 +89,26 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def with_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
     """Call a command with a connected `Client` as its first argument."""
-    return _connected(command, operator=False)
+    return _connected(command, "user")
 
 
 def with_operator_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
     """Call a command with a `Client` that uses the operator's token of `pilotage up`, where there is one."""
-    return _connected(command, operator=True)
+    return _connected(command, "operator")
 
 
-def _connected(command: Callable[..., Returned], *, operator: bool) -> Callable[..., Returned]:
+def with_admin_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Call a command with a `Client` that uses the administrator's token of `pilotage up`, where there is one."""
+    return _connected(command, "admin")
+
+
+def _connected(command: Callable[..., Returned], acts_as: str) -> Callable[..., Returned]:
     @server_options
     @wraps(command)
     def connected(
         *args: Any, server: str | None, token_file: Path | None, data: Path | None, **kwargs: Any
     ) -> Returned:
-        with Client.located(Wishes(server, token_file, data, operator)) as client:
+        with Client.located(Wishes(server, token_file, data, acts_as)) as client:
             return command(client, *args, **kwargs)
 
     return connected

@@ -8,6 +8,7 @@ from pilotage import tree_formats
 from pilotage.errors import InvalidInputError, InvalidTreeError, Violation
 from pilotage.resource_tree import ResourceTree
 from pilotage.tree_reading import tree_from_mapping
+from pilotage_client.bounded_files import content_of
 
 
 def tree_format(file: Path) -> str:
@@ -18,7 +19,7 @@ def tree_format(file: Path) -> str:
 def read_tree_file(file: Path) -> str:
     """Return a tree file's text; raises InvalidInputError where it cannot be read."""
     try:
-        return file.read_text(encoding="utf-8")
+        return content_of(file).decode()
     except OSError as error:
         raise InvalidInputError(Violation(str(file), (error.strerror or "cannot be read").lower())) from error
     except UnicodeDecodeError as error:

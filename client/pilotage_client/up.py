@@ -18,7 +18,7 @@ from pilotage_client.children import Child, Say, program
 from pilotage_client.location import data_folder
 from pilotage_client.machine import default_tree, this_machine
 from pilotage_client.private_files import write_private
-from pilotage_client.tree_files import read_tree_file, tree_format
+from pilotage_client.tree_files import read_tree, read_tree_file, tree_format
 from pilotage_client.up_folder import UpFolder
 
 HOST = "127.0.0.1"
@@ -44,7 +44,9 @@ class UpOptions:
 def run_up(options: UpOptions, say: Say) -> None:
     """Run the stack until SIGINT or SIGTERM; raises a PilotageError when it cannot start or be kept running."""
     if options.tree is not None:
-        tree_format(options.tree)
+        _, warnings = read_tree(options.tree)
+        for warning in warnings:
+            say(f"warning: {warning}")
     with sole_owner(options.data, "another `pilotage up`"):
         folder = UpFolder(options.data.absolute())
         folder.prepare()

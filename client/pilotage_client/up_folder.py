@@ -88,6 +88,7 @@ class UpFolder:
             "server": address,
             "token_file": str(self.token_file("user")),
             "operator_token_file": str(self.token_file("operator")),
+            "admin_token_file": str(self.token_file("admin")),
         }
         write_private(self.root / UP_FILE, json.dumps(found, indent=1))
         if not self.first_job.exists():

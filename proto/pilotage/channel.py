@@ -48,6 +48,7 @@ SHARED_OPTIONS: tuple[tuple[str, int], ...] = (
 _CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # so long an attempt to connect may take, where gRPC would wait 20 s
     ("grpc.enable_http_proxy", 0),  # worker nodes set http_proxy to a web cache that cannot carry gRPC
 )
 _RETRIES = {
@@ -55,9 +56,9 @@ _RETRIES = {
         {
             "name": [{}],
             "retryPolicy": {
-                "maxAttempts": 5,
+                "maxAttempts": 4,  # some 1.3 s in all: who types commands is told soon, who serves asks again anyway
                 "initialBackoff": "0.1s",
-                "maxBackoff": "3s",
+                "maxBackoff": "1s",
                 "backoffMultiplier": 3,
                 "retryableStatusCodes": ["UNAVAILABLE"],
             },

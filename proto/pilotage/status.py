@@ -7,9 +7,11 @@ An error that is not Pilotage's own never crosses the wire as it is: an incident
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -47,6 +49,7 @@ RETRY_AFTER_S = 1
 """What RetryInfo says after a passing failure."""
 
 _DETAILS_KEY = "grpc-status-details-bin"
+_NOT_CONNECTED = re.compile(r".*last error: \w+: ipv[46]:(?P<where>\S+): (?P<why>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ def _made_again(form: _Form, text: str, fields: Mapping[str, str]) -> PilotageEr
 def _error_of_transport(code: grpc.StatusCode, text: str) -> PilotageError:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
-            return ServerUnreachableError(text)
+            return ServerUnreachableError(_not_connected(text))
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ServerUnreachableError(f"no answer in time: {text}")
         case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -198,3 +201,11 @@ def _error_of_transport(code: grpc.StatusCode, text: str) -> PilotageError:
             return StateConflictError(text)
         case _:
             return WorldError(f"{text} ({code.name})", transient=code is grpc.StatusCode.CANCELLED)
+
+
+def _not_connected(text: str) -> str:
+    """Return gRPC's account of a connection that failed as people would give it."""
+    told = _NOT_CONNECTED.fullmatch(text)
+    if told is None:
+        return text
+    return f"no server answers at {unquote(told['where'])}: {told['why'].rpartition('remote host: ')[2]}"

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
@@ -47,18 +48,22 @@ class LeaseDuties:
 
     async def note_alive(self) -> None:
         """Note that the server lives."""
-        gap = await self._transactions.write(note_alive)
-        if gap:
-            log.warning("leases extended", why="no server was there", gap_s=gap.total_seconds())
+        _log_gap(await self._transactions.write(note_alive))
 
     async def expire(self) -> None:
         """Give back the jobs whose leases have ended."""
         more = True
         while more:
             expired = await self._transactions.write(expire_leases)
+            _log_gap(expired.gap)
             if expired.jobs or expired.pilots:
                 log.info("leases expired", jobs=len(expired.jobs), lost_pilots=len(expired.pilots))
             more = expired.more
+
+
+def _log_gap(gap: timedelta) -> None:
+    if gap:
+        log.warning("leases extended", why="no server was there", gap_s=gap.total_seconds())
 
 
 class NeighbourDuty:
@@ -84,7 +89,7 @@ class RetentionDuty:
 
     async def run_once(self) -> None:
         """Remove all that is past its time, and sweep one portion of the files."""
-        for remove in (remove_finished, remove_old_uploads, remove_old_requests):
+        for remove in REMOVALS:
             while removed := await self._transactions.write(remove):
                 log.info("old things removed", kind=remove.__name__, removed=removed)
         portion = next(self._portions)

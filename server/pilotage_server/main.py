@@ -6,9 +6,8 @@ import argparse
 import os
 import pwd
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 from pilotage import clock
@@ -18,7 +17,7 @@ from pilotage_server.core.identity import Identity, Role
 from pilotage_server.process import run_server
 from pilotage_server.rpc.tokens import TokenIssuer, load_or_make_key
 from pilotage_server.settings import Settings, read_settings
-from pilotage_server.token_files import ROLES, Person, write_tokens
+from pilotage_server.token_files import ROLES, Person, TokenFiles
 
 USUAL_LIFE_S = 30 * 86400.0
 """How long a token holds that is signed here, when nothing is said."""
@@ -52,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--listen", help="HOST:PORT; port 0 = any free one (default 127.0.0.1:4711)")
     run.add_argument("--database", help="the database's URL (default: SQLite in the data folder)")
     run.add_argument("--ready-file", type=Path, help='gets {"address": "HOST:PORT"} as soon as the server serves')
-    run.add_argument("--bootstrap-tokens", type=Path, metavar="DIR", help="write a token for each role there")
+    run.add_argument("--bootstrap-tokens", type=Path, metavar="DIR", help="keep a token for each role there")
     token = commands.add_parser("token", help="print a token, signed with the key in the data folder")
     token.add_argument("--group", action="append", default=[], help="a group; the first is the default one")
     token.add_argument("--role", action="append", required=True, choices=[*ROLES], help="a role")
@@ -81,11 +80,10 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 def _run(settings: Settings, options: argparse.Namespace) -> None:
     set_up_logging(json=settings.log_json, level=settings.log_level)
-    prepare: Callable[[TokenIssuer], None] | None = None
+    token_files = None
     if options.bootstrap_tokens is not None:
-        person = Person(options.owner, options.vo)
-        prepare = partial(write_tokens, options.bootstrap_tokens, person=person, now=clock.now())
-    run_server(settings, options.ready_file, prepare)
+        token_files = TokenFiles(options.bootstrap_tokens, Person(options.owner, options.vo), clock.now)
+    run_server(settings, options.ready_file, token_files)
 
 
 def _print_token(settings: Settings, options: argparse.Namespace) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
-import os
 import secrets
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -21,7 +20,8 @@ import structlog
 from pilotage import clock
 from pilotage.channel import split_address
 from pilotage.errors import WorldError
-from pilotage_server.duties import duties_of, keep_doing
+from pilotage.folder_lock import sole_owner
+from pilotage_server.duties import Duty, duties_of, keep_doing
 from pilotage_server.operations.expire_leases import note_alive
 from pilotage_server.operations.limit_keys import rekey_for_limits
 from pilotage_server.operations.load_world import load_world
@@ -29,34 +29,33 @@ from pilotage_server.operations.world import World
 from pilotage_server.rpc.server import Ground, Limits, RpcServer
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier, load_or_make_key
 from pilotage_server.rpc.transactions import Transactions
-from pilotage_server.settings import Settings
+from pilotage_server.settings import MIB, Settings
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.file_store import open_store
 from pilotage_server.storage.schema import upgrade
+from pilotage_server.token_files import RENEWED_EVERY_S, TokenFiles
 
 log = structlog.get_logger()
 
 
-def run_server(
-    settings: Settings, ready_file: Path | None = None, prepare: Callable[[TokenIssuer], None] | None = None
-) -> None:
-    """Serve until SIGTERM or SIGINT; `prepare` is called before, when the key is there.
+def run_server(settings: Settings, ready_file: Path | None = None, token_files: TokenFiles | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, with `token_files` kept from expiring.
 
     Raises WorldError, with one clear sentence, where the data folder, the database, the key or the address
     cannot be used.
     """
-    with _clear_failures(settings), _locked_folder(settings.data):
+    with _clear_failures(settings), sole_owner(settings.data, "another server"):
         _forget(ready_file)
         issuer = TokenIssuer(load_or_make_key(settings.key_file))
-        if prepare is not None:
-            prepare(issuer)
-        with closing(Database(settings.database_url, clock.now)) as database:
+        if token_files is not None:
+            token_files.write(issuer)
+        with closing(Database(settings.database_url)) as database:
             upgrade(database)
             world = database.read(lambda unit: load_world(unit, settings.rules()))
             database.write(lambda unit: note_alive(unit, world))
             database.write(lambda unit: rekey_for_limits(unit, world))
             try:
-                asyncio.run(_serve(settings, database, world, issuer, ready_file))
+                asyncio.run(_serve(settings, _ground(settings, database, world, issuer), ready_file, token_files))
             finally:
                 _forget(ready_file)
 
@@ -66,13 +65,15 @@ def _forget(ready_file: Path | None) -> None:
         ready_file.unlink(missing_ok=True)
 
 
-async def _serve(
-    settings: Settings, database: Database, world: World, issuer: TokenIssuer, ready_file: Path | None
-) -> None:
+def _ground(settings: Settings, database: Database, world: World, issuer: TokenIssuer) -> Ground:
+    store = open_store(settings.files_url, settings.max_file_mib * MIB)
+    verifier = TokenVerifier([issuer.trusted()])
+    return Ground(Transactions(database, world), store, issuer, verifier, clock.now, clock.boot_time_s)
+
+
+async def _serve(settings: Settings, ground: Ground, ready_file: Path | None, token_files: TokenFiles | None) -> None:
     stopping = _stop_on_signals()
-    transactions = Transactions(database, world)
-    store = open_store(settings.files_url, settings.max_file_mib * 1024 * 1024)
-    ground = Ground(transactions, store, issuer, TokenVerifier([issuer.trusted()]), clock.now, clock.boot_time_s)
+    transactions = ground.transactions
     limits = Limits(
         settings.long_poll_s,
         timedelta(seconds=settings.pilot_token_s),
@@ -80,13 +81,17 @@ async def _serve(
     )
     server = RpcServer(ground, limits, reflects=settings.reflection)
     address = await _start(server, settings)
-    log.info("server started", address=address, database=database.url.render_as_string(), tree=world.tree.version)
+    database = transactions.database.url.render_as_string()
+    log.info("server started", address=address, database=database, tree=transactions.world.tree.version)
     if ready_file is not None:
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:
         duties = [
             tasks.create_task(keep_doing(duty, stopping))
-            for duty in duties_of(settings, transactions, store, server.nudge)
+            for duty in (
+                *duties_of(settings, transactions, ground.store, server.nudge),
+                *_token_duties(token_files, ground.issuer),
+            )
         ]
         await stopping.wait()
         log.info("server stops", grace_s=settings.stop_grace_s)
@@ -94,6 +99,12 @@ async def _serve(
         for task in duties:  # one that has much to remove would go on for long; each of its transactions is whole
             task.cancel()
     log.info("server stopped")
+
+
+def _token_duties(token_files: TokenFiles | None, issuer: TokenIssuer) -> Iterator[Duty]:
+    if token_files is not None:
+        renew = partial(asyncio.to_thread, token_files.write, issuer)
+        yield Duty("tokens in files", RENEWED_EVERY_S, renew)
 
 
 def _stop_on_signals() -> asyncio.Event:
@@ -148,24 +159,6 @@ def _clear_failures(settings: Settings) -> Iterator[None]:
         raise WorldError(f"{what} cannot be used: {error.strerror or error}", transient=False) from error
     except ModuleNotFoundError as error:  # a driver comes with an extra of the distribution
         raise WorldError(f"the database needs the Python module {error.name}", transient=False) from error
-
-
-@contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    """Keep the data folder for this process alone; the lock goes with the process, however it ends."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "server.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "unknown"
-            message = f"another server (process {owner}) uses the data folder {folder}"
-            raise WorldError(message, transient=False) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        yield
 
 
 def write_atomically(path: Path, text: str) -> None:

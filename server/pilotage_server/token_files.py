@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
+from pilotage.clock import Clock
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.tokens import TokenIssuer, write_private
 
 BOOTSTRAP_LIFETIME = timedelta(days=30)
-"""How long the tokens hold that a server writes at its start."""
+"""How long the tokens hold that a server writes."""
+
+RENEWED_EVERY_S = 3600.0
+"""How often they are written anew: far more often than they must be, also where the machine sleeps most of the time."""
 
 ROLES = {
     "user": (Role.USER,),
@@ -33,18 +36,29 @@ class Person:
     groups: tuple[str, ...] = ()
 
 
-def bootstrap_tokens(issuer: TokenIssuer, person: Person, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield the name of each token and the token; the agents' is in a name of its own."""
-    for name, roles in ROLES.items():
-        owner = "agent:local" if Role.AGENT in roles else person.owner
-        identity = Identity(owner, person.vo, person.groups, frozenset(roles))
-        yield name, issuer.issue(identity, BOOTSTRAP_LIFETIME, now)
+@dataclass(frozen=True, slots=True)
+class TokenFiles:
+    """A folder with a token for each of the `ROLES`, in files that their owner alone may read."""
 
+    folder: Path
+    person: Person
+    clock: Clock
 
-def write_tokens(folder: Path, issuer: TokenIssuer, person: Person, now: datetime) -> None:
-    """Write NAME.token files that their owner alone may read, in the place of those of an earlier start."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, token in bootstrap_tokens(issuer, person, now):
-        draft = folder / f".{name}.{secrets.token_hex(4)}"
-        write_private(draft, f"{token}\n".encode())
-        os.replace(draft, folder / f"{name}.token")
+    def write(self, issuer: TokenIssuer) -> None:
+        """Write NAME.token files, each whole, in the place of those that were written before."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, token in self._tokens(issuer):
+            draft = self.folder / f".{name}.{secrets.token_hex(4)}"
+            try:
+                write_private(draft, f"{token}\n".encode())
+                draft.replace(self.folder / f"{name}.token")
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def _tokens(self, issuer: TokenIssuer) -> Iterator[tuple[str, str]]:
+        """Yield the name of each token and the token; the agents' is in a name of its own."""
+        now = self.clock()
+        for name, roles in ROLES.items():
+            owner = "agent:local" if Role.AGENT in roles else self.person.owner
+            identity = Identity(owner, self.person.vo, self.person.groups, frozenset(roles))
+            yield name, issuer.issue(identity, BOOTSTRAP_LIFETIME, now)

@@ -111,7 +111,7 @@ def test_a_running_job_loses_its_lease_at_once_and_its_pilot_is_called(
     lease_to(jobs.database, jobs.world, job_id)
     (result,) = jobs.change([job_id], change)
     after = jobs.job(job_id)
-    assert (result.state, after.state, after.lease_until, after.attempt) == (state, state, None, 1)
+    assert (result.state, after.state, after.is_leased, after.attempt) == (state, state, False, 1)
     assert called == ["p1"]
     attempt = jobs.database.read(lambda unit: load_attempts(unit.session, [(job_id, 1)]))[job_id, 1]
     assert attempt.ended is not None

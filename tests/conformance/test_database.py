@@ -6,9 +6,10 @@ import threading
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
 
-from pilotage_server.storage.engine import Database, Unit
+from pilotage import clock as machine
+from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
 
 BANS = metadata.tables["bans"]
@@ -70,3 +71,41 @@ def test_writers_in_several_threads_wait_for_one_another(database: Database) -> 
     for thread in threads:
         thread.join()
     assert database.read(bans) == 8
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_without_a_clock_of_its_own_a_server_goes_by_that_of_postgresql(database_url: str) -> None:
+    ahead = timedelta(days=400)
+    with closing(Database(database_url)) as set_up:
+        set_up.write(lambda unit: _set_the_clock_ahead(unit, ahead))
+    with closing(Database(database_url)) as database:
+        for time in (database.write(lambda unit: unit.now), database.read(lambda unit: unit.now)):
+            assert time.tzinfo is UTC
+            assert abs(time - machine.now() - ahead) < timedelta(minutes=5)
+
+
+def _set_the_clock_ahead(unit: Unit, ahead: timedelta) -> None:
+    """Put a clock that runs ahead before the one of this database's own."""
+    body = f"SELECT pg_catalog.clock_timestamp() + interval '{ahead.days} days'"
+    unit.session.execute(
+        text(f"CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $${body}$$")
+    )
+    name = unit.session.execute(text("SELECT current_database()")).scalar_one()
+    unit.session.execute(text(f"ALTER DATABASE {name} SET search_path = public, pg_catalog"))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_without_a_clock_of_its_own_a_server_on_sqlite_goes_by_its_machine(database_url: str) -> None:
+    with closing(Database(database_url)) as database:
+        before = machine.now()
+        assert before <= database.write(lambda unit: unit.now) <= machine.now()
+
+
+def test_a_read_sees_one_snapshot(database: Database) -> None:
+    def look_twice(unit: Unit) -> tuple[int, int]:
+        before = bans(unit)
+        database.submit_write(a_ban).result()
+        return before, bans(unit)
+
+    assert database.read(look_twice) == (0, 0)
+    assert database.read(bans) == 1

@@ -71,6 +71,19 @@ def test_pages_follow_one_another_without_gap_or_overlap(database: Database, wor
     assert token == ""
 
 
+def test_pages_may_come_newest_first_and_do_not_mix_with_those_of_the_other_order(
+    database: Database, world: World
+) -> None:
+    ids = submit(database, world, ALICE, 5)
+    newest = JobFilter(newest_first=True)
+    first = listing(database, newest, 3)
+    rest = listing(database, newest, 3, first.next_page_token)
+    assert [job.id for job in (*first.jobs, *rest.jobs)] == [*reversed(ids)]
+    assert rest.next_page_token == ""
+    with pytest.raises(InvalidInputError, match="other filters"):
+        listing(database, JobFilter(), 3, first.next_page_token)
+
+
 def test_jobs_are_listed_by_state_owner_and_pool(database: Database, world: World) -> None:
     hers = submit(database, world, ALICE, 2)
     (his,) = submit(database, world, BOB)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from pilotage.clock import boot_time_s
 
 ROOT = Path(__file__).parents[2]
 _WITHIN_S = 60
@@ -33,3 +38,30 @@ def test_a_demo_without_its_examples_says_what_is_missing(tmp_path: Path) -> Non
     ran = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     assert ran.returncode == 2
     assert f"{tmp_path}/hello.toml: there is no such file" in ran.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_demo_nothing_of_it_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "pilotage_client.main", "demo", "--examples", str(ROOT / "deploy" / "examples")]
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert any("== The stack is up" in line for line in demo.stdout)
+        demo.send_signal(number)
+        demo.communicate(timeout=_WITHIN_S)
+    assert demo.returncode == (-number if number is signal.SIGKILL else 1)
+    if number is not signal.SIGKILL:
+        assert list(tmp_path.glob("pilotage-demo-*")) == []
+    give_up_s = boot_time_s() + _WITHIN_S
+    while left := _processes_of(tmp_path):
+        assert boot_time_s() < give_up_s, left
+
+
+def _processes_of(folder: Path) -> list[str]:
+    mark, found = str(folder).encode(), []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [path.parent.name] if mark in path.read_bytes() else []
+        except OSError:  # it has ended meanwhile
+            continue
+    return found

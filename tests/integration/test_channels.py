@@ -29,7 +29,7 @@ def test_the_second_address_serves_when_the_first_does_not(shared_server: Runnin
         assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK).owner == "alice"
 
 
-def test_a_name_that_nobody_knows_does_not_hide_the_others(shared_server: RunningServer) -> None:
+def test_a_name_may_stand_among_the_addresses(shared_server: RunningServer) -> None:
     endpoint = Endpoint(("localhost:1", shared_server.address), shared_server.token())
 
     with open_channel(endpoint) as channel:
@@ -42,6 +42,16 @@ def test_a_token_that_is_renewed_is_asked_for_at_every_call(shared_server: Runni
     with open_channel(Endpoint((shared_server.address,), lambda: next(tokens))) as channel:
         stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
         assert [stub.WhoAmI(ASK).owner, stub.WhoAmI(ASK).owner] == ["first", "second"]
+
+
+def test_where_nobody_listens_is_said_soon_and_clearly() -> None:
+    address = a_dead_address()
+    started = clock.boot_time_s()
+    with open_channel(Endpoint((address,))) as channel, pytest.raises(ServerUnreachableError) as unreachable:
+        identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK)
+
+    assert str(unreachable.value) == f"no server answers at {address}: Connection refused"
+    assert timedelta(seconds=clock.boot_time_s() - started) < timedelta(seconds=4)
 
 
 def test_a_server_that_never_answers_is_given_up_at_the_deadline() -> None:

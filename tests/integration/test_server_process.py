@@ -63,7 +63,8 @@ def test_the_ready_file_has_the_address_and_goes_with_the_server(server: Running
 def test_a_second_server_on_the_same_data_is_refused(server: RunningServer) -> None:
     second = run_command("run", "--data", str(server.data), "--listen", "127.0.0.1:0")
 
-    assert_one_clear_line(second, f"another server (process {server.process.pid if server.process else 0})")
+    assert server.process is not None
+    assert_one_clear_line(second, f"another server works with {server.data} already (process {server.process.pid})")
 
 
 def test_a_taken_port_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter, defaultdict
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class LifeOfJobs(RuleBasedStateMachine):
         self.pilots: list[Pilot] = []
         self.told: list[tuple[Pilot, HeldLease]] = []
         self.ended: Counter[HeldLease] = Counter()
+        self.may_run: dict[HeldLease, tuple[Pilot, datetime]] = {}
 
     def teardown(self) -> None:
         self.open.close()
@@ -61,13 +63,19 @@ class LifeOfJobs(RuleBasedStateMachine):
     def ask(self, number: int, slots: int) -> None:
         pilot = self.pilots[number % len(self.pilots)]
         answer = pilot.ask(*(a_slot(f"s{n}", cpus=2) for n in range(slots)))
-        self.told += [(pilot, HeldLease(match.job_id, match.attempt)) for match in answer.matches]
+        for match in answer.matches:
+            lease = HeldLease(match.job_id, match.attempt)
+            self.told.append((pilot, lease))
+            others = [end for held, (_, end) in self.may_run.items() if held.job_id == lease.job_id]
+            assert all(end < self.clock() for end in others), "two attempts of a job live at once"
+            self.may_run[lease] = (pilot, self.clock() + match.lease)
 
     @precondition(lambda self: self.told)
     @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
     def report_an_end(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
         pilot, lease = data.draw(st.sampled_from(self.told))
         before = self.grid.job(lease.job_id)
+        self.may_run.pop(lease, None)
         code = exit_code if outcome is Outcome.EXITED else None
         result = pilot.report(lease, outcome, exit_code=code)
         after = self.grid.job(lease.job_id)
@@ -90,6 +98,8 @@ class LifeOfJobs(RuleBasedStateMachine):
         renewed = {HeldLease(lease.job_id, lease.attempt) for lease in answer.renewed}
         assert renewed <= held
         assert all(self.grid.job(lease.job_id).attempt == lease.attempt for lease in renewed)
+        for each in answer.renewed:
+            self.may_run[HeldLease(each.job_id, each.attempt)] = (pilot, self.clock() + each.lease)
 
     @rule(minutes=st.sampled_from([1, 10, 25]))
     def pass_time(self, minutes: int) -> None:
@@ -103,6 +113,7 @@ class LifeOfJobs(RuleBasedStateMachine):
     @rule(number=st.integers(0, 5), said_by_itself=st.booleans())
     def end_a_pilot(self, number: int, said_by_itself: bool) -> None:
         pilot = self.pilots.pop(number % len(self.pilots))
+        self.may_run = {lease: run for lease, run in self.may_run.items() if run[0] is not pilot}
         if said_by_itself:
             pilot.beat(ending=True)
         else:
@@ -122,7 +133,8 @@ class LifeOfJobs(RuleBasedStateMachine):
         live = self._live_attempts()
         for job_id, job in jobs.items():
             assert live.get(job_id, []) == ([job.attempt] if job.is_leased else [])
-            assert (job.lease_until is not None) is job.is_leased
+            assert job.lease_until is not None or not job.is_leased
+            assert not job.lingers or job.state in {JobState.WAITING, JobState.HELD, JobState.REMOVED}
             assert job.spent_attempts <= self.grid.world.rules.attempt_limit
 
     @invariant()

@@ -35,6 +35,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.jobs import load_job, load_jobs
+from pilotage_server.storage.leases import swap_last_alive
 from support.submissions import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
@@ -199,8 +200,9 @@ class Grid:
         return self.write(expire_leases)
 
     def pass_time(self, **amounts: float) -> Expired:
-        """Let time pass, and what has run out expire."""
+        """Let time pass, in which the server lives, and what has run out expire."""
         self.clock.advance(timedelta(**amounts))
+        self.write(lambda unit, _: swap_last_alive(unit.session, unit.now))
         return self.sweep()
 
     def why(self, job_id: int, user: Identity | None = None) -> Explanation:

@@ -13,6 +13,7 @@ from typing import Self
 import pytest
 
 from pilotage.clock import boot_time_s
+from pilotage.errors import ServerUnreachableError
 from pilotage_client.api import Client
 from pilotage_client.location import Wishes
 
@@ -70,6 +71,15 @@ class RunningUp:
     def client(self) -> Client:
         """Return a client in the user's name."""
         return Client.located(Wishes(data=self.data))
+
+    def answers(self) -> bool:
+        """Return whether the server answers."""
+        try:
+            with self.client() as client:
+                client.who_am_i()
+        except ServerUnreachableError:
+            return False
+        return True
 
     def children(self) -> list[int]:
         """Return the process ids of server and agents, in the order of their start."""

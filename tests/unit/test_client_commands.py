@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from pilotage.errors import (
 from pilotage.job_description import JobDescription
 from pilotage_client.commands.operators import node_names
 from pilotage_client.commands.submission import changed, ranges
+from pilotage_client.main import main
 from pilotage_client.running import exit_code, job_ids, shown
 
 JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, sites=("A",))
@@ -91,3 +93,20 @@ def test_a_node_has_one_to_three_names_and_a_queue_may_hold_a_slash() -> None:
     assert node_names("CERN/ce/long/fast") == ["CERN", "ce", "long/fast"]
     with pytest.raises(InvalidInputError):
         node_names("CERN//long")
+
+
+def test_a_server_that_is_not_there_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_SERVER", "127.0.0.1:1")
+    monkeypatch.setenv("PILOTAGE_TOKEN", "token")
+    result = CliRunner().invoke(main, ["status", "7", "--json"])
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("pilotage: no server answers at 127.0.0.1:1")
+
+
+def test_a_wrong_request_is_told_before_any_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_SERVER", "127.0.0.1:1")
+    monkeypatch.setenv("PILOTAGE_TOKEN", "token")
+    for arguments in (["status", "x"], ["submit", "/nonexistent/job.jdl"], ["ban", "A", "--reason", "r", "--for", "x"]):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 2
+        assert result.stderr.count("\n") == 1

@@ -15,10 +15,12 @@ from pilotage_client.location import UP_FILE, Location, Wishes, locate
 def data(tmp_path: Path) -> Path:
     (tmp_path / "user.token").write_text("users\n")
     (tmp_path / "operator.token").write_text("operators\n")
+    (tmp_path / "admin.token").write_text("admins\n")
     left = {
         "server": "127.0.0.1:1",
         "token_file": str(tmp_path / "user.token"),
         "operator_token_file": str(tmp_path / "operator.token"),
+        "admin_token_file": str(tmp_path / "admin.token"),
     }
     (tmp_path / UP_FILE).write_text(json.dumps(left))
     return tmp_path
@@ -30,13 +32,23 @@ def test_what_up_left_in_its_data_folder_is_found(data: Path) -> None:
 
 
 def test_an_operators_command_takes_the_operators_token(data: Path) -> None:
-    assert locate(Wishes(data=data, operator=True), {}).token == "operators"
+    assert locate(Wishes(data=data, acts_as="operator"), {}).token == "operators"
+
+
+def test_an_administrators_command_takes_the_administrators_token(data: Path) -> None:
+    assert locate(Wishes(data=data, acts_as="admin"), {}).token == "admins"
+
+
+def test_a_data_folder_that_is_named_wins_over_the_environment(data: Path) -> None:
+    environment = {"PILOTAGE_SERVER": "env:2", "PILOTAGE_TOKEN": "from-env"}
+    assert locate(Wishes(data=data), environment) == Location("127.0.0.1:1", "users")
+    assert locate(Wishes(data=data, server="flag:3"), environment) == Location("flag:3", "from-env")
 
 
 def test_the_environment_wins_over_the_data_folder_and_flags_over_both(data: Path, tmp_path: Path) -> None:
     environment = {"PILOTAGE_DATA": str(data), "PILOTAGE_SERVER": "env:2", "PILOTAGE_TOKEN": " from-env \n"}
     assert locate(Wishes(), environment) == Location("env:2", "from-env")
-    assert locate(Wishes(operator=True), environment).token == "from-env"
+    assert locate(Wishes(acts_as="operator"), environment).token == "from-env"
     flag = tmp_path / "flag.token"
     flag.write_text("flags")
     assert locate(Wishes(server="flag:3", token_file=flag), environment) == Location("flag:3", "flags")

@@ -146,6 +146,25 @@ def test_what_no_server_of_ours_said_is_still_an_error_of_ours(code: grpc.Status
     assert type(error_of(FailedCall(code, "words"))) is kind
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:4711: Failed to connect to "
+            "remote host: Connection refused",
+            "no server answers at 10.0.0.1:4711: Connection refused",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv6:%5B::1%5D:4711: Socket closed",
+            "no server answers at [::1]:4711: Socket closed",
+        ),
+        ("some other words", "some other words"),
+    ],
+)
+def test_a_connection_that_failed_is_told_as_people_would(text: str, shown: str) -> None:
+    assert str(error_of(FailedCall(grpc.StatusCode.UNAVAILABLE, text))) == shown
+
+
 def test_broken_details_do_not_hide_the_code() -> None:
     class Garbled(FailedCall):
         def trailing_metadata(self) -> Any:

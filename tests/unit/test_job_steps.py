@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pilotage.errors import InvalidInputError
 from pilotage_server.core.job_changes import CAUSES, JobChange, may_see, refusal_of
-from pilotage_server.core.job_steps import stepped
-from pilotage_server.core.jobs import FINAL, LEASED, TRANSITIONS, IllegalTransitionError, JobCause, JobState
+from pilotage_server.core.job_steps import stepped, waits
+from pilotage_server.core.jobs import BY_WISH, FINAL, LEASED, TRANSITIONS, IllegalTransitionError, JobCause, JobState
 from pilotage_server.core.page_tokens import position_of, token_of
 from support.job_records import a_job
 from support.submissions import a_user, an_operator
@@ -33,14 +33,30 @@ def test_a_job_steps_only_as_the_table_says(state: JobState, cause: JobCause) ->
 
 
 @given(st.sampled_from(sorted(TRANSITIONS)))
-def test_a_job_has_an_end_exactly_when_it_is_final_and_a_lease_only_while_it_is_leased(
-    step: tuple[JobState, JobCause],
+def test_a_job_has_an_end_exactly_when_it_is_final(step: tuple[JobState, JobCause]) -> None:
+    state, cause = step
+    after = stepped(a_job(state=state, ended=START if state in FINAL else None), cause, reason="", now=NOW)
+    assert (after.ended is not None) == (after.state in FINAL)
+
+
+@given(st.sampled_from(sorted(TRANSITIONS)), st.booleans())
+def test_a_lease_outlives_its_step_only_where_somebodys_wish_took_the_job_from_a_pilot(
+    step: tuple[JobState, JobCause], lapsed: bool
 ) -> None:
     state, cause = step
-    job = a_job(state=state, lease_until=START if state in LEASED else None, ended=START if state in FINAL else None)
-    after = stepped(job, cause, reason="", now=NOW)
-    assert (after.ended is not None) == (after.state in FINAL)
-    assert after.is_leased or after.lease_until is None
+    end = NOW if lapsed else NOW + timedelta(minutes=1)
+    after = stepped(a_job(state=state, lease_until=end if state in LEASED else None), cause, reason="", now=NOW)
+    if after.state not in LEASED:
+        lingers = state in LEASED and cause in BY_WISH and not lapsed
+        assert after.lease_until == (end if lingers else None)
+
+
+def test_an_attempt_that_lingers_goes_on_lingering_through_later_steps_until_its_lease_has_ended() -> None:
+    running = a_job(state=JobState.RUNNING, lease_until=NOW)
+    held = stepped(running, JobCause.HELD, reason="", now=START)
+    released = stepped(held, JobCause.RELEASED, reason="", now=START)
+    assert (held.lingers, released.lingers, waits(released)) == (True, True, False)
+    assert waits(stepped(held, JobCause.RELEASED, reason="", now=NOW))
 
 
 def test_what_the_caller_decides_goes_into_the_record() -> None:

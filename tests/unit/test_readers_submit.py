@@ -132,6 +132,43 @@ def test_another_file_is_included(tmp_path: Path) -> None:
     assert job.request_cpus == 3
 
 
+def test_what_an_included_file_includes_starts_at_the_submit_file_too(tmp_path: Path) -> None:
+    (tmp_path / "outer").write_text("if true\n include : inner\nendif\n")
+    (tmp_path / "inner").write_text("request_cpus = 3\n")
+    (job,) = submit_jobs("executable = a\ninclude : outer\nqueue\n", tmp_path)
+    assert job.request_cpus == 3
+
+
+def test_no_command_runs_that_an_included_file_would_include(tmp_path: Path) -> None:
+    (tmp_path / "common").write_text(f"\ninclude : touch {tmp_path}/ran |\n")
+    error = submit_error("executable = a\ninclude : common\nqueue\n", tmp_path)
+    assert error.startswith("job.sub:2: common:2: what a command prints is not included")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_file_is_included_only_where_its_condition_holds(tmp_path: Path) -> None:
+    text = "executable = a\nif false\ninclude : missing\nendif\ninclude ifexist : missing\nqueue\n"
+    assert len(submit_jobs(text, tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("included", "cause"),
+    [
+        ("missing", "not a submit command: include : missing"),
+        (".", "is a directory"),
+        ("itself", "include each other"),
+        ("queueing", "cannot queue jobs"),
+        ("/dev/zero", "file too large"),
+    ],
+)
+def test_an_include_that_cannot_be_is_pointed_at(included: str, cause: str, tmp_path: Path) -> None:
+    (tmp_path / "itself").write_text("include : itself\n")
+    (tmp_path / "queueing").write_text("queue\n")
+    error = submit_error(f"executable = a\ninclude : {included}\nqueue\n", tmp_path)
+    assert error.startswith("job.sub:2: ")
+    assert cause in error
+
+
 # --- commands
 
 

@@ -18,6 +18,7 @@ from pilotage.errors import UnauthenticatedError, WorldError
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier, load_or_make_key
+from pilotage_server.token_files import BOOTSTRAP_LIFETIME, RENEWED_EVERY_S, ROLES, Person, TokenFiles
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -190,3 +191,21 @@ def test_a_folder_where_no_key_can_be_made_is_one_clear_error(tmp_path: Path) ->
 
     with pytest.raises(WorldError, match="cannot be used"):
         load_or_make_key(tmp_path / "file" / "keys" / "tokens.pem")
+
+
+def test_tokens_in_files_are_renewed_long_before_they_expire(
+    issuer: TokenIssuer, verifier: TokenVerifier, tmp_path: Path
+) -> None:
+    times = iter([NOW, NOW + timedelta(seconds=RENEWED_EVERY_S)])
+    files = TokenFiles(tmp_path / "tokens", Person("alice", "sky"), lambda: next(times))
+    files.write(issuer)
+    files.write(issuer)
+
+    for name, roles in ROLES.items():
+        path = files.folder / f"{name}.token"
+        verified = verifier.verify(path.read_text().strip(), NOW)
+        assert verified.identity.roles == frozenset(roles)
+        assert verified.expires == NOW + timedelta(seconds=RENEWED_EVERY_S) + BOOTSTRAP_LIFETIME
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert timedelta(seconds=RENEWED_EVERY_S) < BOOTSTRAP_LIFETIME / 100
+    assert len(list(files.folder.iterdir())) == len(ROLES)

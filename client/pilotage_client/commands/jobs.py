@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -17,6 +18,9 @@ from pilotage_client.statuses import FINAL_STATES, ChangeResult, JobEvent, JobSt
 
 IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+NEWEST = 100
+"""So many jobs are shown to people who name none."""
+
 STATES = tuple(state_name(number) for number in jobs_pb2.JobState.values() if number)
 
 
@@ -25,17 +29,35 @@ STATES = tuple(state_name(number) for number in jobs_pb2.JobState.values() if nu
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES, case_sensitive=False), help="Only these.")
 @click.option("--owner", default="", help='Only this owner\'s; "*" = all that you may see. Default: your own.')
 @click.option("--pool", default="", help="Only jobs of this pool (its whole id).")
+@click.option("--limit", type=click.IntRange(min=0), help=f"The newest N alone; 0 = all. Default: {NEWEST}; --json: 0.")
 @AS_JSON
 @with_client
-def status(client: Client, ids: Sequence[str], states: Sequence[str], owner: str, pool: str, as_json: bool) -> None:
-    """Show where jobs are: the named ones, or all of yours."""
-    jobs = client.jobs(job_ids(ids)) if ids else client.list_jobs(states=states, owner=owner, pool=pool)
+def status(
+    client: Client, ids: Sequence[str], states: Sequence[str], owner: str, pool: str, limit: int | None, as_json: bool
+) -> None:
+    """Show where jobs are: the named ones, or yours."""
+    most = limit if limit is not None else 0 if as_json else NEWEST
+    jobs: Iterable[JobStatus]
+    if ids:
+        jobs = client.jobs(job_ids(ids))
+    elif most:
+        jobs = _newest(client.list_jobs(states=states, owner=owner, pool=pool, newest_first=True), most)
+    else:
+        jobs = client.list_jobs(states=states, owner=owner, pool=pool)
     if as_json:
         for job in jobs:
             echo_json(job.as_json())
         return
     headings = ("ID", "NAME", "STATE", "WHERE", "ATTEMPT", "EXIT", "SUBMITTED", "REASON")
     echo_table(headings, (_row(job) for job in jobs), empty="no jobs")
+
+
+def _newest(newest_first: Iterator[JobStatus], most: int) -> list[JobStatus]:
+    """Return the first `most` jobs, oldest first; says so when there are more."""
+    newest = list(islice(newest_first, most + 1))
+    if len(newest) > most:
+        click.echo(f"These are the newest {most} jobs; --limit 0 shows all, --state RUNNING what runs.", err=True)
+    return newest[most - 1 :: -1]
 
 
 def _row(job: JobStatus) -> tuple[object, ...]:
@@ -114,8 +136,9 @@ def _show_event(event: JobEvent, *, as_json: bool) -> None:
             }
         )
         return
-    because = f": {event.reason}" if event.reason else ""
-    click.echo(f"{_moment(event.time)}  {event.after:<10} {event.cause} by {event.actor}{because}")
+    deed = f"{event.cause} by {event.actor}"
+    because = f": {event.reason}" if event.reason not in ("", deed) else ""
+    click.echo(f"{_moment(event.time)}  {event.after:<10} {deed}{because}")
 
 
 @click.command()
@@ -153,7 +176,7 @@ def _change(
             if as_json:
                 echo_json({"id": result.job_id, "state": result.state, "refusal": result.refusal or None})
             elif result.refusal:
-                click.echo(f"job {result.job_id}: {result.refusal}", err=True)
+                click.echo(f"pilotage: {result.refusal}", err=True)
             else:
                 click.echo(f"job {result.job_id} is {result.state}")
         if any(result.refusal for result in results):

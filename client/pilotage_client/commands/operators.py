@@ -13,7 +13,7 @@ from pilotage.v1 import identity_service_pb2, resource_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.commands.offline import eligible, resolve
 from pilotage_client.private_files import write_private
-from pilotage_client.running import echo_json, echo_table, with_client, with_operator_client
+from pilotage_client.running import echo_json, echo_table, with_admin_client, with_client, with_operator_client
 from pilotage_client.statuses import time_of
 from pilotage_client.tree_files import read_tree_file, tree_format
 
@@ -139,16 +139,16 @@ def whoami(client: Client) -> None:
 
 @click.command()
 @click.option("--owner", required=True, help="For whom.")
-@click.option("--vo", default="", help="The owner's VO.")
+@click.option("--vo", help="The owner's VO (default: yours).")
 @click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
 @click.option("--role", "roles", multiple=True, required=True, help="user, operator, agent or admin.")
 @click.option("--lifetime", default="30 d", show_default=True, help="How long it holds.")
 @click.option("--to", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
-@with_operator_client
+@with_admin_client
 def token(
     client: Client,
     owner: str,
-    vo: str,
+    vo: str | None,
     groups: tuple[str, ...],
     roles: tuple[str, ...],
     lifetime: str,
@@ -156,7 +156,11 @@ def token(
 ) -> None:
     """Make a token for somebody (admins of a stand-alone server)."""
     request = identity_service_pb2.IssueTokenRequest(
-        owner=owner, vo=vo, groups=groups, roles=roles, lifetime_s=float(parse_time(lifetime, "--lifetime"))
+        owner=owner,
+        vo=client.who_am_i().vo if vo is None else vo,
+        groups=groups,
+        roles=roles,
+        lifetime_s=float(parse_time(lifetime, "--lifetime")),
     )
     write_private(path, client.issue_token(request).token + "\n")
     click.echo(f"the token of {owner} lies in {path}")

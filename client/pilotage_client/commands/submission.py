@@ -48,7 +48,8 @@ def submit(
     if validate_only:
         click.echo(f"{sum(description.count or 1 for description in descriptions)} jobs would be taken")
     else:
-        click.echo(f"{len(submitted.job_ids)} jobs submitted: {ranges(submitted.job_ids)}")
+        number = len(submitted.job_ids)
+        click.echo(f"{number} job{'s' if number != 1 else ''} submitted: {ranges(submitted.job_ids)}")
 
 
 def _descriptions(file: Path, language: str | None) -> list[JobDescription]:

@@ -80,7 +80,8 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
     _show_exclusions(answer)
     _show_outlooks(answer)
     if answer.order:
-        click.echo(f"{answer.jobs_ahead} jobs go before it: {answer.order}")
+        ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
+        click.echo(f"{ahead} before it: {answer.order}")
 
 
 def _show_exclusions(answer: job_service_pb2.ExplainJobResponse) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pilotage import clock
 from pilotage.job_description import JobDescription
+from pilotage_client.bounded_files import content_of
 from pilotage_client.readers.jdl import read_jdl
 from pilotage_client.readers.local_files import resolve_local_files
 from pilotage_client.readers.read_error import ReadError
@@ -81,7 +82,7 @@ def _is_toml(text: str) -> bool:
 
 def _text_of(path: Path) -> str:
     try:
-        content = path.read_bytes()
+        content = content_of(path)
     except OSError as error:
         raise ReadError(str(path), None, (error.strerror or "cannot be read").lower()) from error
     if b"\0" in content:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pilotage.folding import fold
 from pilotage.job_description import JobDescription
 from pilotage.resources import LARGEST_COUNT
+from pilotage_client.bounded_files import content_of
 from pilotage_client.readers.draft import Draft
 from pilotage_client.readers.read_error import ReadError, StatementFaultError
 from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
@@ -19,6 +20,7 @@ from pilotage_client.readers.submit_program import SubmitProgram
 from pilotage_client.readers.submit_queue import MOST_JOBS, Queued, queued
 from pilotage_client.readers.submit_text import Kind, Statement, submit_statements
 
+_DEEPEST_INCLUDE = 10
 _INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\s*", re.IGNORECASE)
 
 # The server knows the id of a submission first: until then its macro stands for itself, in one spelling.
@@ -37,7 +39,7 @@ def read_submit(text: str, file: str, base_dir: Path, now: datetime) -> list[Job
         With the first line of the statement at fault; `file` is what it calls the text.
     """
     try:
-        statements = _with_included_paths(submit_statements(text), base_dir)
+        statements = _with_included_files(submit_statements(text), base_dir)
         return _merged(_descriptions(statements, base_dir, _given_macros(file, now)))
     except StatementFaultError as fault:
         raise ReadError(file, fault.line, fault.cause) from fault
@@ -50,16 +52,29 @@ def _given_macros(file: str, now: datetime) -> dict[str, str]:
     return _IDS | dates | {"SUBMIT_TIME": str(int(now.timestamp())), "SUBMIT_FILE": file}
 
 
-def _with_included_paths(statements: list[Statement], base_dir: Path) -> list[Statement]:
-    """Return the statements with paths of included files that hold from anywhere; no command is run to include."""
-    return [_included(each, base_dir) if each.kind is Kind.INCLUDE else each for each in statements]
+def _with_included_files(statements: list[Statement], base_dir: Path, depth: int = 0) -> list[Statement]:
+    """Return the statements with included files in place: HTCondor's parser would run a command that one includes."""
+    return [_included(each, base_dir, depth) if each.kind is Kind.INCLUDE else each for each in statements]
 
 
-def _included(statement: Statement, base_dir: Path) -> Statement:
+def _included(statement: Statement, base_dir: Path, depth: int) -> Statement:
     found = _INCLUDE.fullmatch(statement.text)
     if found is None or found["path"].endswith("|"):
         raise StatementFaultError(statement.line, "what a command prints is not included: write it to a file first")
-    return replace(statement, lines=(f"{found['head']}{base_dir.absolute() / found['path']}",))
+    if depth == _DEEPEST_INCLUDE:
+        raise StatementFaultError(statement.line, f"files include each other, deeper than {_DEEPEST_INCLUDE}")
+    path = base_dir.absolute() / found["path"]
+    if not path.exists():  # an error only where the parser comes by
+        return replace(statement, lines=(f"{found['head']}{path}",))
+    try:
+        inner = _with_included_files(submit_statements(content_of(path).decode(errors="replace")), base_dir, depth + 1)
+    except OSError as error:
+        raise StatementFaultError(statement.line, f"{found['path']}: {(error.strerror or '').lower()}") from error
+    except StatementFaultError as fault:
+        raise StatementFaultError(statement.line, f"{found['path']}:{fault.line}: {fault.cause}") from fault
+    if any(each.kind is Kind.QUEUE for each in inner):
+        raise StatementFaultError(statement.line, f"{found['path']}: an included file cannot queue jobs")
+    return replace(statement, lines=tuple(line for each in inner for line in each.lines))
 
 
 def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[str, str]) -> Iterator[JobDescription]:

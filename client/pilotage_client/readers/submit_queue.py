@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pilotage.classads import InvalidClassAdError, parse_value
 from pilotage.resources import LARGEST_COUNT
+from pilotage_client.bounded_files import content_of
 from pilotage_client.readers.read_error import StatementFaultError
 from pilotage_client.readers.submit_text import Statement
 
@@ -112,7 +113,7 @@ def _lines(statement: Statement, base_dir: Path, source: str, rest: str, expand:
 
 def _lines_of_file(statement: Statement, path: Path, name: str) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").split("\n")
+        return content_of(path).decode(errors="replace").split("\n")
     except (OSError, ValueError) as error:
         why = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "not a file name"
         raise StatementFaultError(statement.line, f"the items' file {name}: {why}") from error

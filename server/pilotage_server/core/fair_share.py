@@ -42,6 +42,11 @@ def decay(elapsed_s: float, half_life: timedelta) -> float:
     return math.pow(0.5, elapsed_s / half_life.total_seconds())
 
 
+def faded(half_life: timedelta) -> timedelta:
+    """Return after how long a use counts nothing: what is left is less than rounding takes."""
+    return 64 * half_life
+
+
 def accrued(cores: int, elapsed_s: float, half_life: timedelta) -> float:
     """Return the decayed core seconds of `cores` used for the last `elapsed_s`."""
     rate = math.log(2) / half_life.total_seconds()
@@ -79,6 +84,13 @@ class FairShare:
         """Let the account use so many cores less from now on."""
         use = self._at(account, now)
         self._put(account, replace(use, cores=max(0, use.cores - cores)))
+
+    def forget(self, accounts: Iterable[Account]) -> None:
+        """Drop accounts whose use has faded, unless they use cores now."""
+        for account in accounts:
+            if account in self._uses and not self._uses[account].cores:
+                del self._uses[account]
+                self._groups[account.vo, account.group].discard(account)
 
     def use(self, account: Account, now: datetime) -> Use:
         """Return what the account has used up to `now`."""

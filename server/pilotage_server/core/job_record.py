@@ -20,7 +20,8 @@ class JobRecord:
 
     `cluster` is the id of the first job of its array, `process` its place in it, from 0. `attempt` counts how
     often it has been matched, `spent_attempts` those that count towards the limit. `lease` is the length that
-    its owner asked for (None = the server's). `pilot_stamp`, `queue`, `node` and `slot` say where it was last
+    its owner asked for (None = the server's). `lease_until` of a job without a lease = its last attempt was taken
+    from a pilot that may be running it until then. `pilot_stamp`, `queue`, `node` and `slot` say where it was last
     matched, `started` when that attempt's payload started, `ended` when the job became final.
     """
 
@@ -55,3 +56,8 @@ class JobRecord:
     def is_leased(self) -> bool:
         """Whether an attempt of the job holds a lease."""
         return self.state in LEASED
+
+    @property
+    def lingers(self) -> bool:
+        """Whether its last attempt was taken from a pilot that may still be running it."""
+        return self.lease_until is not None and not self.is_leased

@@ -23,10 +23,14 @@ _TEXTS = {
     JobState.REMOVED: "It was removed",
 }
 
+_LINGERS = "It waits for the end of its last attempt, which was taken from {where}, at the latest at {until}"
+
 
 def summary(job: JobRecord) -> str:
     """Return where the job is, or how it ended."""
-    text = _TEXTS[job.state].format(where=_place(job))
+    text = (_LINGERS if job.state is JobState.WAITING and job.lingers else _TEXTS[job.state]).format(
+        where=_place(job), until=f"{job.lease_until:%Y-%m-%d %H:%M:%S} UTC" if job.lease_until else ""
+    )
     return f"{text}: {job.reason}." if job.reason else f"{text}."
 
 

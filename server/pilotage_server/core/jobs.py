@@ -61,6 +61,9 @@ FINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.REMOVED})
 LIVE = frozenset(JobState) - FINAL
 """States that keep a job's pool alive."""
 
+BY_WISH = frozenset({JobCause.REMOVED, JobCause.HELD, JobCause.RESCHEDULED})
+"""Causes by which somebody takes a job from a pilot that may be running it."""
+
 TRANSITIONS: dict[tuple[JobState, JobCause], JobState] = {
     (JobState.RECEIVED, JobCause.ENQUEUED): JobState.WAITING,
     (JobState.RECEIVED, JobCause.HELD): JobState.HELD,

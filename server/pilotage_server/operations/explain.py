@@ -27,8 +27,8 @@ from pilotage_server.core.explain import (
 )
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.job_steps import waits
 from pilotage_server.core.job_summary import summary
-from pilotage_server.core.jobs import JobState
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.pilots import ARRIVING, PilotRecord, SlotInfo
 from pilotage_server.core.slots import obstacles
@@ -72,13 +72,12 @@ def explain_job(unit: Unit, world: World, identity: Identity, job_id: int) -> Ex
     task_queue = _task_queue(world, job, description)
     verdicts = _verdicts(unit, world, job, description, task_queue)
     outlooks = _outlooks(unit, world, task_queue, eligible(verdicts))
-    waits = job.state is JobState.WAITING
-    ahead, order = _order(unit, world, job, task_queue, outlooks) if waits else (0, "")
+    ahead, order = _order(unit, world, job, task_queue, outlooks) if waits(job) else (0, "")
     picture = Picture(job.vo, len(verdicts), count_of_vo(verdicts), exclusions(verdicts), outlooks, ahead)
     mapping = world.mappings.get(job.pool_id)
     return Explanation(
         job=job,
-        summary=waiting_summary(picture) if waits else summary(job),
+        summary=waiting_summary(picture) if waits(job) else summary(job),
         queues_total=picture.queues_total,
         queues_of_vo=picture.queues_of_vo,
         exclusions=picture.exclusions,
@@ -191,8 +190,8 @@ def _order(
 
 
 def _order_text(account: Account, used_s: float, accounts_before: int, first: int) -> str:
-    owner = f"{account.owner} of group {account.group} in VO {account.vo}"
-    used = f"{owner} has used {used_s / 3600:.2f} core hours of late"
+    group = f" of group {account.group}" if account.group else ""
+    used = f"{account.owner}{group} in VO {account.vo} has used {used_s / 3600:.2f} core hours of late"
     if accounts_before == 0:
         others = "no account with work for the same queues had less of its fair share"
     else:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from pilotage.errors import StateConflictError
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.job_steps import stepped
-from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.core.job_steps import stepped, waits
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.waiting import Head
+from pilotage_server.operations.arrivals import arrive, depart
 from pilotage_server.operations.event_outbox import tell
 from pilotage_server.operations.lease_ends import LeaseEnd, leases_ended
 from pilotage_server.operations.world import World
@@ -58,10 +59,12 @@ def steps(unit: Unit, world: World, moves: Sequence[Move], *, actor: str) -> tup
     after = [_after(unit, move) for move in moves]
     moved = _store(unit, moves, after)
     leases_ended(unit, world, _lease_ends(moves, after, moved))
-    for move, record in zip(moves, after, strict=True):
-        if record.id in moved:
-            _tell_queues(unit, world, move.job, record)
-            tell(unit, world, _event(unit, move, record, actor))
+    made = [(move, record) for move, record in zip(moves, after, strict=True) if record.id in moved]
+    depart(unit, world, [move.job for move, _ in made if waits(move.job)])
+    waiting = [record for _, record in made if waits(record)]
+    arrive(unit, world, [(record.task_queue_id, Head(record.priority, record.id)) for record in waiting])
+    for move, record in made:
+        tell(unit, world, _event(unit, move, record, actor))
     return tuple(record if record.id in moved else None for record in after)
 
 
@@ -87,13 +90,6 @@ def _lease_ends(moves: Sequence[Move], after: Sequence[JobRecord], moved: set[in
         for move, record in zip(moves, after, strict=True)
         if record.id in moved and move.job.is_leased and not record.is_leased
     ]
-
-
-def _tell_queues(unit: Unit, world: World, before: JobRecord, after: JobRecord) -> None:
-    if before.state is JobState.WAITING:
-        unit.after_commit(partial(world.dequeued, before.task_queue_id, before.id))
-    if after.state is JobState.WAITING:
-        unit.after_commit(partial(world.enqueued, after.task_queue_id, after.id, after.priority))
 
 
 def _event(unit: Unit, move: Move, after: JobRecord, actor: str) -> JobEvent:

@@ -9,16 +9,13 @@ from functools import partial
 
 from pilotage_server.core.fair_share import accrued
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.jobs import BY_WISH, JobCause
 from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.task_queues import Account
 from pilotage_server.operations.usage_tab import charge
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts
 from pilotage_server.storage.engine import Unit
-
-_BY_WISH = frozenset({JobCause.REMOVED, JobCause.HELD, JobCause.RESCHEDULED})
-"""Causes by which somebody takes a job from a pilot that may be running it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ def leases_ended(unit: Unit, world: World, ends: Sequence[LeaseEnd]) -> None:
         alike = [end for end in still_open if (end.cause, end.reason) == (cause, reason)]
         _end_attempts(unit, alike, records, cause, reason)
     _charge(unit, world, still_open, records)
-    for stamp in sorted({end.job.pilot_stamp for end in still_open if end.cause in _BY_WISH}):
+    for stamp in sorted({end.job.pilot_stamp for end in still_open if end.cause in BY_WISH}):
         unit.after_commit(partial(world.call_pilot, stamp))
 
 

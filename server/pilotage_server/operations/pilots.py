@@ -93,7 +93,7 @@ def _take_report(unit: Unit, world: World, identity: Identity, pilot: PilotRecor
     if state is PilotState.ENDED:
         reason = report.reason or "its glidein is gone"
         _lose_all(unit, world, pilot, reason, actor=identity.owner)
-        end_pilot(unit, [pilot.stamp], reason)
+        end_pilot(unit, world, pilot.stamp, reason)
     else:
         stored.change_pilots(unit.session, [pilot.stamp], {"state": state.value, "reason": report.reason})
 

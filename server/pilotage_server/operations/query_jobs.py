@@ -30,11 +30,12 @@ class JobFilter:
     states: frozenset[JobState] = frozenset()
     owner: str = ""
     pool: str = ""
+    newest_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, oldest first; `next_page_token` "" = there are no more."""
+    """Some jobs, in the order asked; `next_page_token` "" = there are no more."""
 
     jobs: tuple[JobRecord, ...]
     next_page_token: str
@@ -59,7 +60,7 @@ def get_jobs(unit: Unit, identity: Identity, job_ids: Sequence[int]) -> tuple[Jo
 
 
 def list_jobs(unit: Unit, identity: Identity, wanted: JobFilter, page_size: int = 0, page_token: str = "") -> JobPage:
-    """Return the next page, oldest jobs first; `page_size` 0 = 1,000.
+    """Return the next page, in the order of ids; `page_size` 0 = 1,000.
 
     Raises
     ------
@@ -85,11 +86,14 @@ def _query(identity: Identity, wanted: JobFilter) -> JobQuery:
     owner = wanted.owner or identity.owner
     if identity.sees_everything:
         own_vo = None if wanted.owner else identity.vo
-        return JobQuery(wanted.states, None if owner == ALL else owner, own_vo, wanted.pool)
+        anyone = None if owner == ALL else owner
+        return JobQuery(wanted.states, anyone, own_vo, wanted.pool, newest_first=wanted.newest_first)
     # To others the jobs of an owner are as if they were not there, so they are not even looked for.
     nobody = owner not in {ALL, identity.owner}
-    return JobQuery(wanted.states, identity.owner, identity.vo, wanted.pool, nothing=nobody)
+    return JobQuery(
+        wanted.states, identity.owner, identity.vo, wanted.pool, newest_first=wanted.newest_first, nothing=nobody
+    )
 
 
 def _asked(query: JobQuery) -> tuple[str, ...]:
-    return (",".join(sorted(query.states)), repr(query.owner), repr(query.vo), query.pool)
+    return (",".join(sorted(query.states)), repr(query.owner), repr(query.vo), query.pool, str(query.newest_first))

@@ -15,6 +15,7 @@ from pilotage_server.core.node_json import node_to_json
 from pilotage_server.core.pilots import PilotRecord, PilotState
 from pilotage_server.core.reports import HeldLease, JobReport, NodeState
 from pilotage_server.operations.job_steps import Move, steps
+from pilotage_server.operations.lingering import pilots_over
 from pilotage_server.operations.pilot_calls import Command, commands_for, credential_of, heard
 from pilotage_server.operations.reports import ReportResult, record_reports
 from pilotage_server.operations.world import World
@@ -78,7 +79,7 @@ def report_state(unit: Unit, world: World, identity: Identity, heartbeat: Heartb
         _store_node(unit, credential.stamp, heartbeat.node)
     if heartbeat.ending:
         end_pilot_leases(unit, world, credential.stamp, heartbeat.ending_reason or "its pilot has ended")
-        end_pilot(unit, [credential.stamp], heartbeat.ending_reason)
+        end_pilot(unit, world, credential.stamp, heartbeat.ending_reason)
         renewed: tuple[RenewedLease, ...] = ()
     else:
         renewed = _renew(unit, world, credential.stamp, heartbeat.leases)
@@ -164,7 +165,8 @@ def end_pilot_leases(unit: Unit, world: World, stamp: str, reason: str) -> None:
     steps(unit, world, moves, actor=f"pilot:{stamp}")
 
 
-def end_pilot(unit: Unit, stamps: Sequence[str], reason: str) -> None:
-    """Close the records of pilots that are no more."""
-    change_pilots(unit.session, stamps, {"state": PilotState.ENDED.value, "reason": reason, "ended": unit.now})
-    remove_slots(unit.session, stamps)
+def end_pilot(unit: Unit, world: World, stamp: str, reason: str) -> None:
+    """Close the record of a pilot that is no more; what was taken from it runs no longer."""
+    change_pilots(unit.session, [stamp], {"state": PilotState.ENDED.value, "reason": reason, "ended": unit.now})
+    remove_slots(unit.session, [stamp])
+    pilots_over(unit, world, [stamp])

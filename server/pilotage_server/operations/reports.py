@@ -17,6 +17,7 @@ from pilotage_server.core.reports import JobReport
 from pilotage_server.operations.files import record_outputs
 from pilotage_server.operations.job_steps import step
 from pilotage_server.operations.lease_ends import account_of
+from pilotage_server.operations.lingering import attempts_over
 from pilotage_server.operations.lost_attempts import Loss, lose
 from pilotage_server.operations.pilot_calls import credential_of
 from pilotage_server.operations.usage_tab import charge
@@ -106,6 +107,8 @@ def _accept(desk: _Desk, report: JobReport, verdict: Accept) -> str:
             attempt = replace(attempt, ended=None, outcome="", reason="")
         desk.attempts[report.job_id, report.attempt] = _note_facts(desk, report, verdict, attempt)
         verdict = _with_notes(verdict, _keep_outputs(desk, job, report))
+        if not verdict.causes:
+            job = _over(desk, job, report)
         for cause in verdict.causes:
             job = _take_step(desk, job, cause, report, verdict)
     except StateConflictError as error:
@@ -160,6 +163,14 @@ def _note_answered(desk: _Desk, report: JobReport) -> None:
     attempt = desk.attempts.get((report.job_id, report.attempt))
     if attempt is not None and attempt.pilot_stamp == desk.stamp and report.outcome is not None:
         attempts.change(desk.unit.session, [(report.job_id, report.attempt)], {"reported": True})
+
+
+def _over(desk: _Desk, job: JobRecord, report: JobReport) -> JobRecord:
+    """Let a job be matched again whose last attempt was taken from the pilot, once that tells its end."""
+    if report.outcome is None or report.attempt != job.attempt or not job.lingers:
+        return job
+    attempts_over(desk.unit, desk.world, [job.id])
+    return replace(job, lease_until=None)
 
 
 def adopt(unit: Unit, world: World, job: JobRecord, attempt: AttemptRecord, *, actor: str) -> JobRecord:

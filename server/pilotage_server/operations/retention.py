@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from pilotage_server.core.fair_share import faded
 from pilotage_server.operations.world import World
+from pilotage_server.storage import task_queues, trees, usage
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.file_store import FileStore
-from pilotage_server.storage.leftovers import delete_ended_jobs, delete_unused_uploads, unnamed_checksums
+from pilotage_server.storage.leftovers import (
+    delete_ended_jobs,
+    delete_ended_pilots,
+    delete_unused_uploads,
+    unnamed_checksums,
+)
 from pilotage_server.storage.requests import delete_answers
 
 PREFIXES = tuple(f"{number:02x}" for number in range(256))
@@ -18,6 +28,32 @@ def remove_finished(unit: Unit, world: World) -> int:
     return delete_ended_jobs(unit.session, unit.now - kept.finished_jobs, kept.batch)
 
 
+def remove_ended_pilots(unit: Unit, world: World) -> int:
+    """Remove a batch of pilots that have been over as long as finished jobs are kept; return how many."""
+    kept = world.rules.retention
+    return delete_ended_pilots(unit.session, unit.now - kept.finished_jobs, kept.batch)
+
+
+def remove_idle_task_queues(unit: Unit, world: World) -> int:
+    """Remove a batch of task queues that no live job is in; return how many. Jobs that come make them anew."""
+    idle = task_queues.delete_idle(unit.session, unit.now - world.rules.pool_grace, world.rules.retention.batch)
+    unit.after_commit(partial(world.forget, idle))
+    return len(idle)
+
+
+def remove_old_trees(unit: Unit, world: World) -> int:
+    """Remove the trees that have been out of force as long as finished jobs are kept; return how many."""
+    return trees.delete_superseded(unit.session, unit.now - world.rules.retention.finished_jobs)
+
+
+def remove_faded_uses(unit: Unit, world: World) -> int:
+    """Remove a batch of what accounts used so long ago that it counts no more; return how many."""
+    before = unit.now - faded(world.rules.sharing.half_life)
+    accounts = usage.delete_faded(unit.session, before, world.rules.retention.batch)
+    unit.after_commit(partial(world.forget_uses, accounts))
+    return len(accounts)
+
+
 def remove_old_uploads(unit: Unit, world: World) -> int:
     """Remove a batch of uploads that no job has brought for too long; return how many."""
     kept = world.rules.retention
@@ -28,6 +64,18 @@ def remove_old_requests(unit: Unit, world: World) -> int:
     """Remove a batch of answers to requests that nobody will repeat any more; return how many."""
     kept = world.rules.retention
     return delete_answers(unit.session, unit.now - kept.requests, kept.batch)
+
+
+REMOVALS: tuple[Callable[[Unit, World], int], ...] = (
+    remove_finished,
+    remove_ended_pilots,
+    remove_idle_task_queues,
+    remove_old_trees,
+    remove_faded_uses,
+    remove_old_uploads,
+    remove_old_requests,
+)
+"""All that removes rows; each returns how many it removed, 0 = there is nothing left for it."""
 
 
 def sweep_files(unit: Unit, world: World, store: FileStore, prefix: str) -> int:

@@ -7,7 +7,7 @@ after commits only, under `lock`, by whichever writer thread has committed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -79,6 +79,16 @@ class World:
         """Take note of the first job of a task queue, as the database says."""
         with self.lock:
             self.waiting.renew_head(task_queue_id, head)
+
+    def forget(self, task_queue_ids: Iterable[int]) -> None:
+        """Drop task queues that the database no longer has."""
+        with self.lock:
+            self.waiting.forget(task_queue_ids)
+
+    def forget_uses(self, accounts: Iterable[Account]) -> None:
+        """Drop accounts whose use the database no longer has."""
+        with self.lock:
+            self.shares.forget(accounts)
 
     def run_started(self, account: Account, cpus: int, now: datetime) -> None:
         """Charge the account for cores from now on."""

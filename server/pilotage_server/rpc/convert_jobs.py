@@ -60,7 +60,7 @@ def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilte
     for name in ("owner", "pool", "page_token"):
         fields(name, text_from_wire)
     fields.done()
-    return JobFilter(states=frozenset(states), owner=message.owner, pool=message.pool), page_size
+    return JobFilter(frozenset(states), message.owner, message.pool, message.newest_first), page_size
 
 
 def _page_size(number: int) -> int:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, event, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, create_engine
 
+from pilotage import clock as machine
 from pilotage.clock import Clock
 from pilotage.errors import WorldError
 
@@ -29,6 +30,9 @@ _DEADLOCK_TRIES = 5
 
 WRITES = {"pilotage_writes": True}
 """Execution options of a transaction that writes."""
+
+ONE_SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+"""Execution options of a transaction that reads in PostgreSQL; in SQLite every transaction reads one snapshot."""
 
 
 @dataclass(slots=True)
@@ -60,9 +64,13 @@ class Unit:
 
 
 class Database:
-    """A database with its threads: writers (one for SQLite, which knows no more) and readers."""
+    """A database with its threads: writers (one for SQLite, which knows no more) and readers.
 
-    def __init__(self, url: str, clock: Clock, *, writers: int = 4, readers: int = 4) -> None:
+    `clock` tells the time of transactions; None = the database's own, which all servers on it share (SQLite has
+    this machine's).
+    """
+
+    def __init__(self, url: str, clock: Clock | None = None, *, writers: int = 4, readers: int = 4) -> None:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _create_engine(url, is_sqlite=self.is_sqlite)
@@ -84,20 +92,33 @@ class Database:
         return self._write_once(operation)
 
     def _write_once(self, operation: Callable[[Unit], Result]) -> Result:
-        with _clear_failures(), Session(self.engine, expire_on_commit=False, autoflush=False) as session:
-            unit = Unit(session, self._clock())
-            with session.begin():
-                session.connection(execution_options=WRITES)
-                result = operation(unit)
-                session.flush()
-                unit.committing()
+        with (
+            _clear_failures(),
+            Session(self.engine, expire_on_commit=False, autoflush=False) as session,
+            session.begin(),
+        ):
+            session.connection(execution_options=WRITES)
+            unit = Unit(session, self._now(session))
+            result = operation(unit)
+            session.flush()
+            unit.committing()
         unit.committed()
         return result
 
     def read(self, operation: Callable[[Unit], Result]) -> Result:
         """Run `operation` on a snapshot that is rolled back afterwards, in this thread."""
         with _clear_failures(), Session(self.engine, autoflush=False) as session:
-            return operation(Unit(session, self._clock()))
+            session.connection(execution_options={} if self.is_sqlite else ONE_SNAPSHOT)
+            return operation(Unit(session, self._now(session)))
+
+    def _now(self, session: Session) -> datetime:
+        """Return the time of a transaction that begins: leases end on one clock, whichever server looks at it."""
+        if self._clock is not None:
+            return self._clock()
+        if self.is_sqlite:
+            return machine.now()
+        time: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+        return time.astimezone(UTC)
 
     def submit_write(self, operation: Callable[[Unit], Result]) -> Future[Result]:
         """Have a writer thread do `write`."""
@@ -116,7 +137,8 @@ class Database:
 
 def _create_engine(url: str, *, is_sqlite: bool) -> Engine:
     if not is_sqlite:
-        return create_engine(url, pool_pre_ping=True, pool_size=16)
+        # Said, not left to how the database is set up: all that locks and then looks counts on it.
+        return create_engine(url, pool_pre_ping=True, pool_size=16, isolation_level="READ COMMITTED")
     path = make_url(url).database
     if path and path != ":memory:":
         refuse_network_file_system(path)

@@ -92,20 +92,23 @@ class JobQuery:
     owner: str | None = None
     vo: str | None = None
     pool: str = ""
+    newest_first: bool = False
     nothing: bool = False
 
 
 def find_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> tuple[JobRecord, ...]:
-    """Return at most `limit` jobs with a higher id than `after_id`, oldest first."""
+    """Return at most `limit` jobs that come after the one with `after_id` in the order asked; 0 = from the first."""
     if wanted.nothing:
         return ()
-    query = select(JOBS).where(JOBS.c.id > after_id)
+    query = select(JOBS).order_by(JOBS.c.id.desc() if wanted.newest_first else JOBS.c.id)
+    if after_id:
+        query = query.where(JOBS.c.id < after_id if wanted.newest_first else JOBS.c.id > after_id)
     if wanted.states:
         query = query.where(JOBS.c.state.in_(sorted(wanted.states)))
     for column, value in ((JOBS.c.owner, wanted.owner), (JOBS.c.vo, wanted.vo), (JOBS.c.pool_id, wanted.pool or None)):
         if value is not None:
             query = query.where(column == value)
-    rows = session.execute(query.order_by(JOBS.c.id).limit(limit)).mappings()
+    rows = session.execute(query.limit(limit)).mappings()
     return tuple(job_record(row) for row in rows)
 
 

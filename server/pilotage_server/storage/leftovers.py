@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import delete, exists, select
+from sqlalchemy import delete, exists, select, text
 from sqlmodel import Session
 
 from pilotage_server.storage.events import EVENTS
 from pilotage_server.storage.files import ATTEMPTS, OUTPUTS, STORED
 from pilotage_server.storage.jobs import JOBS, chunks
+from pilotage_server.storage.pilots import IS_OVER, PILOTS
+from pilotage_server.storage.slots import remove_slots
+from pilotage_server.storage.tables.conditions import UNREPORTED
 from pilotage_server.storage.templates import INPUT_FILES, TEMPLATES
 
 
@@ -25,6 +28,19 @@ def delete_ended_jobs(session: Session, ended_before: datetime, limit: int) -> i
             session.execute(delete(column.table).where(column.in_(chunk)))
     delete_unused_templates(session, {row.template_id for row in rows})
     return len(rows)
+
+
+def delete_ended_pilots(session: Session, ended_before: datetime, limit: int) -> int:
+    """Remove at most `limit` pilots that are over since then and hold no lease; return how many."""
+    holds = exists().where(ATTEMPTS.c.pilot_stamp == PILOTS.c.stamp, text(UNREPORTED), ATTEMPTS.c.ended.is_(None))
+    old = select(PILOTS.c.stamp).where(PILOTS.c.ended < ended_before, IS_OVER, ~holds)
+    # One that is heard again at this moment is locked, and no longer ours to remove.
+    locked = old.order_by(PILOTS.c.ended).limit(limit).with_for_update(skip_locked=True)
+    stamps = session.execute(locked).scalars().all()
+    remove_slots(session, stamps)
+    for chunk in chunks(stamps):
+        session.execute(delete(PILOTS).where(PILOTS.c.stamp.in_(chunk)))
+    return len(stamps)
 
 
 def delete_unused_templates(session: Session, template_ids: Iterable[int]) -> None:

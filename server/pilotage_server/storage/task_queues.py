@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import RowMapping, func, select, text, update
+from sqlalchemy import RowMapping, delete, exists, func, select, text, update
 from sqlmodel import Session
 
 from pilotage_server.core.task_queues import (
@@ -29,24 +29,40 @@ IS_WAITING = text(WAITING_JOB)
 
 
 def find_or_insert(session: Session, traits: Traits, now: datetime) -> TaskQueue:
-    """Return the task queue with these traits, stored now if there was none."""
-    key = task_queue_key(traits)
-    by_key = select(TASK_QUEUES.c.id).where(TASK_QUEUES.c.key == key)
-    found = session.execute(by_key).scalar_one_or_none()
-    if found is None:
-        account = traits.account
-        values = {
-            "key": key,
-            "vo": account.vo,
-            "group": account.group,
-            "owner": account.owner,
-            "pool_id": traits.pool_id,
-            "needs_json": traits_to_json(traits),
-            "created": now,
-        }
+    """Return the task queue with these traits, stored now if there was none, and keep it until the commit."""
+    account = traits.account
+    values = {
+        "key": task_queue_key(traits),
+        "vo": account.vo,
+        "group": account.group,
+        "owner": account.owner,
+        "pool_id": traits.pool_id,
+        "needs_json": traits_to_json(traits),
+        "created": now,
+    }
+    by_key = select(TASK_QUEUES.c.id).where(TASK_QUEUES.c.key == values["key"])
+    held = by_key.with_for_update(read=True, key_share=True)
+    while (found := session.execute(held).scalar_one_or_none()) is None:
+        # One that somebody else has just stored may be gone again before it can be held.
         insert_if_absent(session, TASK_QUEUES, values)
-        found = session.execute(by_key).scalar_one()
     return TaskQueue(found, traits)
+
+
+def delete_idle(session: Session, created_before: datetime, limit: int) -> tuple[int, ...]:
+    """Remove at most `limit` older task queues that have no live job; return their ids.
+
+    One to which a job is just coming is held by that transaction, and passed over. Whether it is idle is asked
+    again once it is locked: what is asked then sees what has been committed before.
+    """
+    live = exists().where(JOBS.c.pool_id == TASK_QUEUES.c.pool_id, JOBS.c.task_queue_id == TASK_QUEUES.c.id)
+    idle = ~live.where(text(f"jobs.{LIVE_JOB}"))
+    old = select(TASK_QUEUES.c.id).where(TASK_QUEUES.c.created < created_before, idle).order_by(TASK_QUEUES.c.id)
+    locked = session.execute(old.limit(limit).with_for_update(skip_locked=True)).scalars().all()
+    removed: list[int] = []
+    for chunk in chunks(locked):
+        gone = delete(TASK_QUEUES).where(TASK_QUEUES.c.id.in_(chunk), idle).returning(TASK_QUEUES.c.id)
+        removed += session.connection().execute(gone).scalars()
+    return tuple(removed)
 
 
 def load_task_queues(session: Session, ids: Iterable[int]) -> tuple[TaskQueue, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import delete, func, insert, select
 from sqlmodel import Session
 
 from pilotage_server.storage.tables import metadata
@@ -59,6 +59,13 @@ def load_tree_text(session: Session) -> TreeText:
     if row is None:
         return TreeText()
     return TreeText(row.version, row.text, row.format, row.created, row.created_by)
+
+
+def delete_superseded(session: Session, before: datetime) -> int:
+    """Remove the versions that were no longer in force then; return how many."""
+    in_force_then = select(func.max(_TREES.c.version)).where(_TREES.c.created <= before).scalar_subquery()
+    old = delete(_TREES).where(_TREES.c.version < in_force_then).returning(_TREES.c.version)
+    return len(session.execute(old).all())
 
 
 def insert_tree(session: Session, tree: TreeText) -> None:

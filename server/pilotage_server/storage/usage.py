@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlmodel import Session
 
 from pilotage_server.core.fair_share import Use
@@ -20,6 +20,15 @@ def load_uses(session: Session) -> dict[Account, Use]:
     """Return what each account has used, without what runs."""
     rows = session.execute(select(USAGE))
     return {Account(row.vo, row.group, row.owner): Use(row.core_s, row.updated) for row in rows}
+
+
+def delete_faded(session: Session, charged_before: datetime, limit: int) -> tuple[Account, ...]:
+    """Remove the use of at most `limit` accounts that were charged no more since then; return whose."""
+    faded = select(USAGE.c.vo, USAGE.c.group, USAGE.c.owner).where(USAGE.c.updated < charged_before)
+    rows = session.execute(faded.order_by(USAGE.c.updated).limit(limit).with_for_update(skip_locked=True)).all()
+    for vo, group, owner in rows:
+        session.execute(delete(USAGE).where(USAGE.c.vo == vo, USAGE.c.group == group, USAGE.c.owner == owner))
+    return tuple(Account(*row) for row in rows)
 
 
 def charge(session: Session, charges: Mapping[Account, float], now: datetime, half_life: timedelta) -> None:

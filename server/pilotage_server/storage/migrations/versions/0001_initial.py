@@ -31,7 +31,7 @@ def upgrade() -> None:
         sa.Column("cpu_s", sa.Float(), nullable=False),
         sa.Column("wall_s", sa.Float(), nullable=False),
         sa.Column("suspended_s", sa.Float(), nullable=False),
-        sa.Column("peak_memory_mib", sa.Integer(), nullable=False),
+        sa.Column("peak_memory_mib", sa.BigInteger(), nullable=False),
         sa.Column("reported", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", "attempt", name=op.f("pk_attempts")),
     )
@@ -136,8 +136,15 @@ def upgrade() -> None:
             postgresql_where=sa.text("state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"),
         )
         batch_op.create_index(
-            "ix_jobs_live_pool_id",
-            ["pool_id"],
+            "ix_jobs_lingering",
+            ["lease_until"],
+            unique=False,
+            sqlite_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
+            postgresql_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
+        )
+        batch_op.create_index(
+            "ix_jobs_live",
+            ["pool_id", "task_queue_id"],
             unique=False,
             sqlite_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
             postgresql_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
@@ -149,8 +156,8 @@ def upgrade() -> None:
             "ix_jobs_waiting",
             ["task_queue_id", sa.text("priority DESC"), "id"],
             unique=False,
-            sqlite_where=sa.text("state = 'WAITING'"),
-            postgresql_where=sa.text("state = 'WAITING'"),
+            sqlite_where=sa.text("state = 'WAITING' AND lease_until IS NULL"),
+            postgresql_where=sa.text("state = 'WAITING' AND lease_until IS NULL"),
         )
 
     op.create_table(
@@ -189,6 +196,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("stamp", name=op.f("pk_pilots")),
     )
     with op.batch_alter_table("pilots", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_pilots_ended"), ["ended"], unique=False)
         batch_op.create_index("ix_pilots_queue", ["site", "ce", "queue"], unique=False)
         batch_op.create_index(batch_op.f("ix_pilots_state"), ["state"], unique=False)
 
@@ -327,6 +335,7 @@ def downgrade() -> None:
     with op.batch_alter_table("pilots", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_pilots_state"))
         batch_op.drop_index("ix_pilots_queue")
+        batch_op.drop_index(batch_op.f("ix_pilots_ended"))
 
     op.drop_table("pilots")
     with op.batch_alter_table("output_files", schema=None) as batch_op:
@@ -339,9 +348,14 @@ def downgrade() -> None:
         batch_op.drop_index("ix_jobs_pilot_stamp")
         batch_op.drop_index("ix_jobs_owner_id")
         batch_op.drop_index(
-            "ix_jobs_live_pool_id",
+            "ix_jobs_live",
             sqlite_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
             postgresql_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
+        )
+        batch_op.drop_index(
+            "ix_jobs_lingering",
+            sqlite_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
+            postgresql_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
         )
         batch_op.drop_index(
             "ix_jobs_leased",
