@@ -7,9 +7,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pilotage.clock import boot_time_s
@@ -18,10 +19,11 @@ from pilotage.v1.job_service_pb2 import ExplainJobResponse
 from pilotage_client.api import Client
 from pilotage_client.children import Say, program, tied_to_parent
 from pilotage_client.commands.submission import ranges
+from pilotage_client.connection import new_request_id
 from pilotage_client.location import UP_FILE, Wishes
-from pilotage_client.readers import read_jobs
-from pilotage_client.readers.local_files import resolve_local_files
-from pilotage_client.statuses import JobStatus
+from pilotage_client.patience import Patience
+from pilotage_client.readers import read_jobs_with_files
+from pilotage_client.statuses import JobEvent, JobStatus
 
 _JOB_FILES = ("hello.toml", "array.toml", "requirements.jdl", "words.submit", "nowhere.toml")
 _TREE = "tree.toml"
@@ -78,15 +80,17 @@ def _shown(scratch: Path, examples: Path, say: Say) -> tuple[tuple[JobStatus, ..
     started_s = boot_time_s()
     with _up(scratch, examples, say) as data, Client.located(Wishes(data=data)) as client:
         say(f"\n== The stack is up after {boot_time_s() - started_s:.1f} s; submitting the examples ==")
-        labels = _submit(client, examples, say)
-        stuck = tuple(answer for answer in map(client.explain, labels) if not answer.eligible_queues)
+        patiently = Patience(_UP_WITHIN_S, say)  # `up` starts a server that dies again
+        labels = _submit(client, examples, say, patiently)
+        answers = [patiently(partial(client.explain, job_id)) for job_id in labels]
+        stuck = tuple(answer for answer in answers if not answer.eligible_queues)
         for answer in stuck:
             del labels[answer.job.id]
         say("\n== Progress ==")
-        jobs = _watch(client, labels, say)
+        jobs = _watch(client, labels, say, patiently)
         say("\n== Where each job ran, and what it printed ==")
         for job in jobs:
-            say(_outcome(client, job, labels[job.id]))
+            say(patiently(partial(_outcome, client, job, labels[job.id])))
         say("\n== Stopping all that was started ==")
     return tuple(jobs), stuck
 
@@ -119,24 +123,24 @@ def _wait_until_up(process: subprocess.Popen[bytes], up_file: Path, printed: Pat
         time.sleep(_LOOK_EVERY_S)
 
 
-def _submit(client: Client, examples: Path, say: Say) -> dict[int, str]:
+def _submit(client: Client, examples: Path, say: Say, patiently: Patience) -> dict[int, str]:
     """Submit the example jobs; returns what to call each, by its id."""
     labels: dict[int, str] = {}
     for name in _JOB_FILES:
-        descriptions = [resolve_local_files(each, examples) for each in read_jobs(examples / name)]
-        ids = client.submit(descriptions).job_ids
+        descriptions = read_jobs_with_files(examples / name)
+        ids = patiently(partial(client.submit, descriptions, request_id=new_request_id())).job_ids
         say(f"$ pilotage submit {name}  →  job {ranges(ids)}")
         each_label = [each.name or Path(each.executable).name for each in descriptions for _ in range(each.count or 1)]
         labels |= zip(ids, each_label, strict=True)
     return labels
 
 
-def _watch(client: Client, labels: Mapping[int, str], say: Say) -> list[JobStatus]:
+def _watch(client: Client, labels: Mapping[int, str], say: Say, patiently: Patience) -> list[JobStatus]:
     """Show the events of jobs as they happen, until all have ended or too much time has passed."""
     position, give_up_s = 0, boot_time_s() + _JOBS_WITHIN_S
     while True:
-        events = list(client.follow(list(labels), after=position, until_now=True))
-        jobs = client.wait(list(labels), _LOOK_EVERY_S)
+        events = patiently(partial(_events_after, client, labels, position))
+        jobs = patiently(partial(client.wait, list(labels), _LOOK_EVERY_S))
         places = {job.id: f"at {_where(job)}" for job in jobs}
         for event in events:
             position = event.position
@@ -145,6 +149,10 @@ def _watch(client: Client, labels: Mapping[int, str], say: Say) -> list[JobStatu
             say(f"{moment}  {event.job_id:>3} {labels[event.job_id]:<8} {event.after:<10} {remark}".rstrip())
         if not events and (all(job.is_final for job in jobs) or boot_time_s() > give_up_s):
             return jobs
+
+
+def _events_after(client: Client, job_ids: Iterable[int], position: int) -> list[JobEvent]:
+    return list(client.follow(list(job_ids), after=position, until_now=True))
 
 
 def _where(job: JobStatus) -> str:

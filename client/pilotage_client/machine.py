@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+from pilotage_client.control_groups import ControlGroups
+
 _MIB = 1024 * 1024
 
 
@@ -23,12 +25,15 @@ class Machine:
     disk_mib: int
 
 
-def this_machine(folder: Path) -> Machine:
+def this_machine(folder: Path, groups: ControlGroups | None = None) -> Machine:
     """Return what this process may use of the machine, with the disk that `folder` lies on."""
+    groups = groups or ControlGroups()
+    quota, limit = groups.cores(), groups.memory_bytes()
+    affinity, memory = len(os.sched_getaffinity(0)), _physical_memory()
     return Machine(
         name=socket.gethostname() or "localhost",
-        cpus=len(os.sched_getaffinity(0)),
-        memory_mib=min(_physical_memory(), _cgroup_memory()) // _MIB,
+        cpus=affinity if quota is None else max(1, min(affinity, math.floor(quota))),
+        memory_mib=(memory if limit is None else min(memory, limit)) // _MIB,
         disk_mib=shutil.disk_usage(folder).free // _MIB,
     )
 
@@ -51,15 +56,3 @@ MaxTotalJobs = 1
 
 def _physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _cgroup_memory() -> int:
-    """Return the bound that a container sets, in bytes; where there is none it is larger than any machine."""
-    for path in (_CGROUP / "memory.max", _CGROUP / "memory" / "memory.limit_in_bytes"):
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text.isdecimal():
-            return int(text)
-    return 2**63

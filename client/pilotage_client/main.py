@@ -6,13 +6,25 @@ from importlib.metadata import version
 
 import click
 
-from pilotage_client.commands import grid, jobs, offline, operators, submission, why
+from pilotage_client.commands import following, grid, jobs, offline, operators, output, pilots, submission, tree, why
 from pilotage_client.commands.demo import demo
 from pilotage_client.commands.up import up
-from pilotage_client.running import CommandGroup
+from pilotage_client.running import SectionedGroup
+
+SECTIONS = {
+    "Jobs": ("submit", "status", "wait", "logs", "output", "why", "edit", "hold", "release", "remove", "reschedule"),
+    "The grid": ("pools", "queues", "pilots", "slots", "whoami"),
+    "Operating it": ("tree show", "tree put", "ban", "unban", "bans", "drain", "pilot-token", "token"),
+    "Without a server": ("convert", "tree resolve", "tree eligible"),
+    "This machine": ("up", "demo"),
+}
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=SectionedGroup,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(version("pilotage"), prog_name="pilotage")
 def main() -> None:
     """Pilotage: one queue over every cluster that you can reach."""
@@ -22,9 +34,13 @@ for command in (
     up,
     demo,
     why.why,
+    tree.tree,
     *submission.COMMANDS,
+    *following.COMMANDS,
     *jobs.COMMANDS,
+    *output.COMMANDS,
     *grid.COMMANDS,
+    *pilots.COMMANDS,
     *operators.COMMANDS,
     *offline.COMMANDS,
 ):

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -22,11 +23,16 @@ from pilotage.errors import (
     UnauthenticatedError,
     Violation,
 )
+from pilotage.v1 import values_pb2
 from pilotage_client.api import Client
 from pilotage_client.location import Wishes
 
 DONE, FAILED, WRONG_REQUEST, UNREACHABLE = 0, 1, 2, 3
 """Exit codes that scripts hold on to (DESIGN §14)."""
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+ONE_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -69,6 +75,35 @@ class CommandGroup(click.Group):
             _discard_output()
             click.echo(f"pilotage: {(error.strerror or str(error)).lower()}", err=True)
             ctx.exit(FAILED)
+
+
+class SectionedGroup(CommandGroup):
+    """A group whose help shows its commands by what they are for, each with its whole first sentence.
+
+    `sections` maps a heading to the names of commands, those of a group in the group as "tree show".
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        for heading, names in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, _first_sentence(self.find(name))) for name in names])
+
+    def find(self, name: str) -> click.Command:
+        """Return the command of a name such as "tree show"."""
+        command: click.Command = self
+        for word in name.split():
+            assert isinstance(command, click.Group), f"{name} is the name of a command"
+            command = command.commands[word]
+        return command
+
+
+def _first_sentence(command: click.Command) -> str:
+    return command.get_short_help_str(limit=1000)
 
 
 def _discard_output() -> None:
@@ -140,6 +175,16 @@ def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     widths = [max(len(row[column]) for row in (tuple(headings), *texts)) for column in range(len(headings))]
     for row in (tuple(headings), *texts):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def moment(time: datetime | None) -> str:
+    """Return a time as people read it in a line: to the second, by their own clock."""
+    return time.astimezone().strftime("%m-%d %H:%M:%S") if time else ""
+
+
+def queue_text(queue: values_pb2.QueueId) -> str:
+    """Return a queue for people: SITE/CE/QUEUE."""
+    return f"{queue.site}/{queue.ce}/{queue.queue}"
 
 
 def section_text(section: Mapping[str, Any]) -> str:

@@ -13,10 +13,15 @@ from pilotage.wire import time_from_wire
 
 FINAL_STATES = frozenset({"DONE", "FAILED", "REMOVED"})
 
+_NOT_PINNED = frozenset({"name", "cluster", "process"})
+
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The present state of a job; empty texts and None where there is nothing to say."""
+    """The present state of a job; empty texts and None where there is nothing to say.
+
+    `cluster` is the id of the first job of its array, `process` its place in it.
+    """
 
     id: int
     state: str
@@ -35,6 +40,8 @@ class JobStatus:
     started: datetime | None
     ended: datetime | None
     name: str = ""
+    cluster: int = 0
+    process: int = 0
 
     @property
     def is_final(self) -> bool:
@@ -43,9 +50,7 @@ class JobStatus:
 
     def as_json(self) -> dict[str, Any]:
         """Return the pinned keys; times as RFC 3339, what is absent as null."""
-        pinned = asdict(self)
-        del pinned["name"]
-        return {key: _plain(value) for key, value in pinned.items()}
+        return {key: _plain(value) for key, value in asdict(self).items() if key not in _NOT_PINNED}
 
 
 def _plain(value: Any) -> Any:
@@ -68,6 +73,20 @@ class JobEvent:
     attempt: int
     actor: str
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the keys that scripts hold on to."""
+        return {
+            "position": self.position,
+            "job": self.job_id,
+            "time": _plain(self.time),
+            "from": _plain(self.before),
+            "to": self.after,
+            "cause": self.cause,
+            "reason": _plain(self.reason),
+            "attempt": self.attempt,
+            "actor": self.actor,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
@@ -84,6 +103,11 @@ class Submitted:
 
     job_ids: tuple[int, ...]
     warnings: tuple[str, ...]
+
+
+def iso(moment: datetime | None) -> str | None:
+    """Return a time as scripts read it, RFC 3339; None for none."""
+    return moment.isoformat() if moment else None
 
 
 def time_of(message: Message, field: str) -> datetime | None:
@@ -117,6 +141,8 @@ def job_status(job: jobs_pb2.Job) -> JobStatus:
         started=time_of(job, "started"),
         ended=time_of(job, "ended"),
         name=job.name,
+        cluster=job.cluster,
+        process=job.process,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pilotage import tree_formats
@@ -29,7 +31,14 @@ def read_tree_file(file: Path) -> str:
 
 def read_tree(file: Path) -> tuple[ResourceTree, tuple[Violation, ...]]:
     """Return the tree of a file, and warnings; raises InvalidTreeError with every fault, the file before each."""
-    try:
+    with faults_of(file):
         return tree_from_mapping(tree_formats.read_tree_text(read_tree_file(file), file.name))
+
+
+@contextmanager
+def faults_of(file: Path) -> Iterator[None]:
+    """Put the file's name before every fault of a tree that comes out of the block."""
+    try:
+        yield
     except InvalidTreeError as error:
         raise InvalidTreeError(*(Violation(str(file), str(fault)) for fault in error.violations)) from error

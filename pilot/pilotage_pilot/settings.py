@@ -46,6 +46,7 @@ class PilotSettings(BaseSettings):
     and end. `scratch` None = the batch system's, else $TMPDIR, else /tmp. `warn_before_s` and `stop_margin_s`: so
     long before the glidein's end payloads are warned and evicted. `output_mib` bounds each output file, `cache_mib`
     the input files that are kept. `nice` of payloads, 0 to 19. `validate_commands`: lists of arguments.
+    `clock_error_s`: how far the node's clock may be from the server's.
     """
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
@@ -90,6 +91,7 @@ class PilotSettings(BaseSettings):
     validate_commands: tuple[tuple[str, ...], ...] = ()
     validate_timeout_s: Seconds = 60.0
     min_free_disk_mib: Count = 100
+    clock_error_s: Seconds = 300.0
 
     glidein_id: str | None = None
     node_name: str | None = None
@@ -125,6 +127,7 @@ class PilotSettings(BaseSettings):
             lease_margin_s=self.lease_margin_s,
             unreachable_s=self.unreachable_s,
             max_idle_s=self.max_idle_s,
+            clock_error_s=self.clock_error_s,
             cpu_power=self.cpu_power,
         )
 

@@ -45,7 +45,8 @@ class JobDescription:
     Requirements section (None = the job has none and belongs to no submit pool). The reserved keywords and
     request sizes are None or empty where the owner said nothing. Memory and disk in MiB; `cpu_time` in
     normalised CPU time; `wall_time` = the longest run that the owner allows. `attributes` holds the job's own
-    attributes (`+Name`), also those that have no meaning here; `warnings` says which these are.
+    attributes (`+Name`), also those that have no meaning here; `warnings` says which these are. With
+    `new_files_come_back` the plain files that the job makes or changes at the top of its folder are output too.
     """
 
     executable: str
@@ -57,6 +58,7 @@ class JobDescription:
     stderr: str | None = None
     input_files: tuple[InputFile, ...] = ()
     output_files: tuple[str, ...] = ()
+    new_files_come_back: bool = False
     requirements: Mapping[str, Value] | None = None
     requirements_expression: str | None = None
     rank: str | None = None

@@ -13,13 +13,7 @@ import structlog
 from pilotage.telemetry import cause_bound
 from pilotage_server.operations.expire_leases import expire_leases, note_alive
 from pilotage_server.operations.load_world import refresh_world
-from pilotage_server.operations.retention import (
-    PREFIXES,
-    remove_finished,
-    remove_old_requests,
-    remove_old_uploads,
-    sweep_files,
-)
+from pilotage_server.operations.retention import PREFIXES, REMOVALS, sweep_files
 from pilotage_server.rpc.deadlines import within
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.settings import Settings

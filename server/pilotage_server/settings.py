@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     max_file_mib: int = Field(1024, ge=1, le=10**6, description="The largest file of a sandbox.")
     max_output_mib: int = Field(4096, ge=1, le=10**7, description="All output files of one attempt.")
     optimizers: tuple[str, ...] = Field(JobLimits().optimizers, description="The optimizer chain, in order.")
-    keep_jobs_s: Seconds = Field(MONTH_S, ge=60, le=10 * YEAR_S, description="For finished jobs, ended pilots, old trees.")
+    keep_jobs_s: Seconds = Field(MONTH_S, ge=60, le=10 * YEAR_S, description="For finished jobs, pilots and trees.")
     keep_uploads_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="For files that no job has.")
     keep_requests_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="For answers to repeated requests.")
     retention_batch: int = Field(500, ge=1, le=10**5, description="Jobs removed in one transaction.")

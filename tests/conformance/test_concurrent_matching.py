@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
 from typing import TypeVar
 
+from sqlalchemy import text
+
+from pilotage.job_description import JobDescription
+from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.core.rules import Rules, RunningLimit
+from pilotage_server.operations.change_jobs import change_jobs
+from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.load_world import refresh_world
-from pilotage_server.storage.engine import Database
+from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.task_queues import load_task_queues
 from support.grid import LONG, Grid, Pilot, a_slot
+from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 THREADS = 6
@@ -99,3 +107,35 @@ def test_a_server_hears_of_jobs_that_another_took_in(database: Database, clock: 
     other.read(refresh_world)
     other.read(refresh_world)
     assert told == [("alice", 3)]
+
+
+def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_description_belongs(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    database = postgresql_database
+    grid = Grid(database, clock)
+    (job_id,) = grid.submit(hold=True)
+    edited, go_on = Event(), Event()
+
+    def edit(unit: Unit) -> None:
+        edit_job(unit, grid.world, an_operator(), job_id, JobDescription("/bin/true", request_cpus=4))
+        edited.set()
+        assert go_on.wait(timeout=30)
+
+    editing = database.submit_write(edit)
+    assert edited.wait(timeout=30)
+    releasing = database.submit_write(
+        lambda unit: change_jobs(unit, grid.world, an_operator(), [job_id], JobChange.RELEASE, "")
+    )
+    while not database.read(_somebody_waits):
+        assert not releasing.done()
+    go_on.set()
+    editing.result(timeout=30)
+    releasing.result(timeout=30)
+    (task_queue,) = database.read(lambda unit: load_task_queues(unit.session, [grid.job(job_id).task_queue_id]))
+    assert (grid.job(job_id).state, task_queue.needs.cpus) == (JobState.WAITING, 4)
+    assert grid.start_pilot().claim(a_slot(cpus=4)) == [job_id]
+
+
+def _somebody_waits(unit: Unit) -> bool:
+    return bool(unit.session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())

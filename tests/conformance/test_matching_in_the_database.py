@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pilotage.errors import NotFoundError
+from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.job_changes import JobChange
@@ -16,6 +17,7 @@ from pilotage_server.core.pilots import GlideinReport, PilotState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.core.task_queues import Account, TaskQueue
+from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.expire_leases import note_alive
 from pilotage_server.operations.limit_keys import rekey_for_limits
 from pilotage_server.operations.pilot_calls import DrainPilot, Kill
@@ -23,7 +25,8 @@ from pilotage_server.operations.pilots import list_pilots
 from pilotage_server.operations.request_jobs import WorkRequest, could_take, request_jobs
 from pilotage_server.operations.slots import list_slots
 from pilotage_server.storage.engine import Database
-from support.grid import LONG, Grid, a_slot, a_tree, an_idle_slot
+from pilotage_server.storage.pilots import load_pilots
+from support.grid import LONG, Grid, Pilot, a_slot, a_tree, an_idle_slot
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
@@ -244,6 +247,49 @@ def test_a_draining_pilot_gets_no_work_and_keeps_what_it_has(grid: Grid) -> None
     assert grid.job(first).state is JobState.DONE
 
 
+def test_a_pilot_that_drains_by_itself_drains_until_it_says_otherwise(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot(), draining=True)
+    pilot.beat()
+    assert state_of(grid, pilot) is PilotState.DRAINING
+    pilot.show(an_idle_slot(), draining=False)
+    assert state_of(grid, pilot) is PilotState.RUNNING
+
+
+def state_of(grid: Grid, pilot: Pilot) -> PilotState:
+    """Return the state that the server has a pilot in."""
+    return grid.read(lambda unit, _: load_pilots(unit.session, [pilot.stamp]))[pilot.stamp].state
+
+
+def test_a_late_outcome_of_what_was_edited_since_is_not_the_jobs(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    grid.pass_time(minutes=21)
+    grid.write(lambda unit, world: edit_job(unit, world, a_user(), job_id, JobDescription("/bin/false")))
+    assert not pilot.finish(match).accepted
+    assert grid.job(job_id).state is JobState.WAITING
+
+
+def test_a_server_that_was_stopped_for_a_while_gives_no_lease_up_for_that(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    grid.start_pilot().take()
+    grid.sweep()
+    grid.clock.advance(timedelta(hours=3))
+    swept = grid.sweep()
+    assert (swept.jobs, swept.gap) == ((), timedelta(hours=3))
+    assert grid.job(job_id).state is JobState.MATCHED
+
+
+def test_many_jobs_that_come_back_to_one_task_queue_are_told_of_at_once(grid: Grid) -> None:
+    ids = grid.submit(count=50, hold=True)
+    told: list[int] = []
+    grid.world.on_enqueued.append(lambda task_queue, count: told.append(count))
+    grid.change(JobChange.RELEASE, *ids)
+    assert told == [50]
+    assert grid.start_pilot().claim() == ids[:1]
+
+
 def test_an_unknown_pilot_gets_no_work(grid: Grid) -> None:
     grid.submit()
     answer = grid.pilot_of(PilotCredential("stranger", QueueId.parse(LONG))).ask()
@@ -307,6 +353,22 @@ def test_a_running_limit_is_exact(database: Database, clock: VirtualClock) -> No
     assert grid.start_pilot("FNAL/ce/q").claim() == [ids[2]]
     pilot.finish(next(match for match in taken if match.job_id == ids[0]))
     assert grid.start_pilot("CERN/ce02/q").claim(a_slot("a"), a_slot("b")) == [ids[3]]
+
+
+def test_the_end_of_a_job_that_a_limit_counts_is_told_to_who_waits_for_another(
+    database: Database, clock: VirtualClock
+) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", 1)
+    grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    first, _ = grid.submit(a_user("alice"), count=2)
+    grid.submit(a_user("bob"))
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    assert match.job_id == first
+    told: list[str] = []
+    grid.world.on_enqueued.append(lambda task_queue, count: told.append(task_queue.account.owner))
+    pilot.finish(match)
+    assert told == ["alice"]
 
 
 def test_time_without_any_server_extends_the_leases(grid: Grid) -> None:

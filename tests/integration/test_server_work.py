@@ -147,9 +147,40 @@ def test_a_request_whose_answer_was_lost_gets_the_same_jobs(grid: WireGrid) -> N
 
     first, again = pilot.ask(id_=id_), pilot.ask(id_=id_)
 
-    assert first == again
     assert [match.job_id for match in first.matches] == job_ids[:1]
+    assert first.matches[0].lease_s > again.matches[0].lease_s > first.matches[0].lease_s - SOON_S
+    again.matches[0].lease_s = first.matches[0].lease_s
+    assert first == again
     assert grid.state_of(job_ids[1]) == "WAITING"
+
+
+def test_an_answer_that_is_given_again_grants_no_lease_that_has_ended_meanwhile(grid: WireGrid) -> None:
+    pilot = grid.start_pilot()
+    (job_id,) = grid.submit(a_job())
+    id_ = request_id()
+    assert pilot.ask(id_=id_).matches[0].lease_s > 0
+    grid.change(job_service_pb2.JOB_CHANGE_HOLD, job_id)
+
+    assert pilot.ask(id_=id_).matches[0].lease_s == 0
+
+
+def test_a_heartbeat_that_comes_again_renews_again_and_grants_nothing_that_was_taken_away(grid: WireGrid) -> None:
+    pilot = grid.start_pilot()
+    running, other = grid.submit(a_job(), a_job())
+    pilot.ask()
+    pilot.ask()
+    leases = [matcher_service_pb2.HeldLease(job_id=job_id, attempt=1) for job_id in (running, other)]
+    report = jobs_pb2.JobReport(job_id=running, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
+    beat = {"leases": leases, "reports": [report], "request_id": request_id()}
+    first = pilot.heartbeat(**beat)
+    grid.change(job_service_pb2.JOB_CHANGE_HOLD, other)
+
+    again = pilot.heartbeat(**beat)
+
+    assert [lease.job_id for lease in first.renewed] == [running, other]
+    assert [lease.job_id for lease in again.renewed] == [running]
+    assert [lease.job_id for lease in again.lost] == [other]
+    assert first.results == again.results
 
 
 def test_an_empty_answer_is_not_kept(grid: WireGrid) -> None:

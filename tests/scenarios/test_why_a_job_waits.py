@@ -109,6 +109,23 @@ def test_those_who_have_used_less_go_first_and_that_is_said(grid: Grid) -> None:
     assert "has used 1.94 core hours of late; 1 other account with work for the same queues" in why.order
 
 
+def test_a_pilot_that_drains_is_no_pilot_to_wait_for(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot())
+    (job_id,) = grid.submit()
+    grid.drain(pilot)
+    assert grid.why(job_id).summary == "It waits for a pilot: 2 queues can run it, but no pilot is there."
+
+
+def test_a_pool_without_a_mapping_is_named_as_the_obstacle(grid: Grid) -> None:
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    mapping = grid.world.mappings.get(grid.job(job_id).pool_id)
+    assert mapping is not None
+    grid.world.mappings.remove([mapping])
+    assert [each.obstacle for each in grid.why(job_id).eligible_queues] == ["its pool has no mapping at present"]
+    assert grid.start_pilot().claim() == []
+
+
 def test_a_banned_queue_is_an_exclusion_with_its_reason(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     order = BanOrder(Node("CERN", "ce01", "long"), "cooling is broken")

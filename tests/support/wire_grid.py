@@ -77,7 +77,9 @@ class WirePilot:
 
     def heartbeat(self, **facts: Any) -> matcher_service_pb2.ReportStateResponse:
         """Send a heartbeat."""
-        return self.matcher.ReportState(matcher_service_pb2.ReportStateRequest(request_id=request_id(), **facts))
+        return self.matcher.ReportState(
+            matcher_service_pb2.ReportStateRequest(**({"request_id": request_id()} | facts))
+        )
 
 
 class WireGrid:

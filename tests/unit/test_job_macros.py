@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pilotage.job_description import InputFile
-from pilotage_server.core.macros import render, render_text
+from pilotage.job_macros import render_text
+from pilotage_server.core.macros import render
 from support.job_records import a_job
 from support.submissions import a_description
 

@@ -11,7 +11,8 @@ import pytest
 
 from pilotage.errors import InvalidJobError
 from pilotage.job_description import InputFile, JobDescription
-from pilotage_client.readers import ReadError, as_json, guess_language, read_jobs, resolve_local_files
+from pilotage_client.readers import ReadError, as_json, guess_language, read_jobs, read_jobs_with_files
+from pilotage_client.readers.local_files import resolve_local_files
 
 
 def files_of(job: JobDescription, folder: Path) -> dict[str, InputFile]:
@@ -212,3 +213,30 @@ def test_what_was_said_is_shown_as_it_was_written() -> None:
     assert shown["input_files"] == ["data/x", "y"]
     assert shown["requirements"] == {"Tags": ["a", "b"], "Memory": 4000}
     assert (shown["site"], shown["cpu_time_s"], shown["count"]) == (["CERN"], 3600, 3)
+
+
+def submit_file(folder: Path, text: str) -> Path:
+    path = folder / "job.sub"
+    path.write_text(f"{text}\nqueue\n")
+    return path
+
+
+def test_an_absolute_executable_of_a_submit_file_travels_unless_its_owner_says_no(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "prog"
+    program.parent.mkdir()
+    program.write_text("x")
+    (job,) = read_jobs_with_files(submit_file(tmp_path, f"executable = {program}"))
+    assert (job.executable, [(file.name, file.executable) for file in job.input_files]) == ("prog", [("prog", True)])
+    (stays,) = read_jobs_with_files(submit_file(tmp_path, f"executable = {program}\ntransfer_executable = false"))
+    assert (stays.executable, stays.input_files) == (str(program), ())
+
+
+def test_an_absolute_executable_that_is_not_here_is_a_program_of_the_worker_node(tmp_path: Path) -> None:
+    (job,) = read_jobs_with_files(submit_file(tmp_path, "executable = /no/such/program"))
+    assert (job.executable, job.input_files) == ("/no/such/program", ())
+
+
+def test_an_absolute_executable_of_a_jdl_is_a_program_of_the_worker_node(tmp_path: Path) -> None:
+    (tmp_path / "job.jdl").write_text('[ Executable = "/bin/sh"; ]')
+    (job,) = read_jobs_with_files(tmp_path / "job.jdl")
+    assert (job.executable, job.input_files) == ("/bin/sh", ())

@@ -244,9 +244,19 @@ def test_files_that_travel_are_named_as_in_the_folder() -> None:
     assert job.attributes == {"transfer_input_files": ("osdf:///x/y",), "input": "in/c.txt"}
 
 
-def test_an_owner_who_names_no_output_files_is_told_what_comes_back() -> None:
-    assert any("transfer_output_files" in warning for warning in submit_job("").warnings)
-    assert submit_job('transfer_output_files = ""').warnings == ()
+@pytest.mark.parametrize(
+    ("commands", "come_back"),
+    [
+        ("", True),
+        ("should_transfer_files = IF_NEEDED", True),
+        ("should_transfer_files = no", False),
+        ('+ShouldTransferFiles = "NO"', False),
+        ("transfer_output_files = a", False),
+        ('transfer_output_files = ""', False),
+    ],
+)
+def test_new_files_come_back_where_an_owner_names_no_output_files(commands: str, come_back: bool) -> None:
+    assert submit_job(commands).new_files_come_back is come_back
 
 
 def test_what_happens_here_anyway_is_kept_without_a_warning() -> None:

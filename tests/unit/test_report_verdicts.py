@@ -153,3 +153,9 @@ def test_the_history_tells_where_each_attempt_was_and_how_it_ended() -> None:
         ]
     )
     assert told == "attempt 1 on A/ce/q n1: lease lost, silence; attempt 2 on A/ce/q n1: start failed"
+
+
+def test_the_history_of_a_job_that_was_evicted_very_often_stays_short() -> None:
+    told = history([an_attempt(attempt=number, outcome="evicted") for number in range(1, 501)])
+    assert told.startswith("480 attempts before; attempt 481 on ")
+    assert told.count(";") == 20

@@ -12,7 +12,7 @@ from pilotage_client.demo import run_demo
 from pilotage_client.running import FAILED
 
 
-@click.command(hidden=True)
+@click.command()
 @click.option(
     "--examples",
     type=click.Path(path_type=Path, file_okay=False, exists=True),

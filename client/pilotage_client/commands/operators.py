@@ -1,8 +1,9 @@
-"""Commands for operators: the tree in force, bans, tokens."""
+"""Commands about who may do what, and what is out of use: bans, identities, tokens."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,72 +12,18 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.resources import parse_duration, parse_time
 from pilotage.v1 import identity_service_pb2, resource_service_pb2
 from pilotage_client.api import Client
-from pilotage_client.commands.offline import eligible, resolve
 from pilotage_client.private_files import write_private
-from pilotage_client.running import echo_json, echo_table, with_admin_client, with_client, with_operator_client
-from pilotage_client.statuses import time_of
-from pilotage_client.tree_files import read_tree_file, tree_format
-
-SHOWN_CHANGES = 20
-
-
-@click.group()
-def tree() -> None:
-    """Show the resource tree, bring a new version of it, or look into a file offline."""
-
-
-tree.add_command(resolve)
-tree.add_command(eligible)
-
-
-@tree.command()
-@with_operator_client
-def show(client: Client) -> None:
-    """Print the tree in force, as it was given."""
-    click.echo(client.tree().text, nl=False)
-
-
-@tree.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--validate-only", is_flag=True, help="Only say what it would change.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-@with_operator_client
-def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
-    """Bring a new version of the tree: taken whole, or refused whole with every error."""
-    answer = client.put_tree(read_tree_file(file), tree_format(file), validate_only=validate_only)
-    for warning in answer.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if as_json:
-        echo_json(_changes_json(answer))
-    else:
-        _show_changes(answer, validate_only=validate_only)
-
-
-def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, object]:
-    return {
-        "version": answer.version,
-        "jobs_runnable": answer.jobs_runnable,
-        "jobs_stuck": answer.jobs_stuck,
-        "pools_rekeyed": answer.pools_rekeyed,
-        "changes": [
-            {
-                "pool": change.pool_id,
-                "gained": [f"{queue.site}/{queue.ce}/{queue.queue}" for queue in change.gained],
-                "lost": [f"{queue.site}/{queue.ce}/{queue.queue}" for queue in change.lost],
-            }
-            for change in answer.changes
-        ],
-        "warnings": list(answer.warnings),
-    }
-
-
-def _show_changes(answer: resource_service_pb2.PutTreeResponse, *, validate_only: bool) -> None:
-    click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} in force")
-    for change in answer.changes[:SHOWN_CHANGES]:
-        click.echo(f"pool {change.pool_id[:12]}: +{len(change.gained)} -{len(change.lost)} queues")
-    if len(answer.changes) > SHOWN_CHANGES:
-        click.echo(f"... and {len(answer.changes) - SHOWN_CHANGES} more pools (--json has all)")
-    click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
+from pilotage_client.running import (
+    AS_JSON,
+    ONE_JSON,
+    echo_json,
+    echo_table,
+    moment,
+    with_admin_client,
+    with_client,
+    with_operator_client,
+)
+from pilotage_client.statuses import iso, time_of
 
 
 @click.command()
@@ -94,30 +41,41 @@ def ban(client: Client, node: str, reason: str, duration: str | None) -> None:
 @click.command()
 @click.argument("node", metavar="SITE[/CE[/QUEUE]]")
 @with_operator_client
-@click.pass_context
-def unban(ctx: click.Context, client: Client, node: str) -> None:
+def unban(client: Client, node: str) -> None:
     """Take a ban back."""
-    if not client.unban(node_names(node)):
-        click.echo(f"pilotage: {node} is not banned", err=True)
-        ctx.exit(1)
+    client.unban(node_names(node))
     click.echo(f"{node} is in use again")
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@AS_JSON
 @with_operator_client
 def bans(client: Client, as_json: bool) -> None:
     """Show the bans in force."""
-    rows = []
-    for each in client.bans():
-        until = time_of(each, "until")
-        node = "/".join(part for part in (each.site, each.ce, each.queue) if part)
-        ends = until.isoformat(timespec="seconds") if until else None
-        if as_json:
-            echo_json({"node": node, "reason": each.reason, "until": ends, "by": each.by})
-        rows.append((node, ends or "taken back", each.by, each.reason))
-    if not as_json:
-        echo_table(("NODE", "UNTIL", "BY", "REASON"), rows, empty="no bans")
+    found = client.bans()
+    if as_json:
+        for each in found:
+            echo_json(_ban_json(each))
+        return
+    rows = [(_node_text(each), moment(time_of(each, "until")) or "taken back", each.by, each.reason) for each in found]
+    echo_table(("NODE", "UNTIL", "BY", "REASON"), rows, empty="no bans")
+
+
+def _node_text(ban: resource_service_pb2.BanInfo) -> str:
+    return "/".join(part for part in (ban.site, ban.ce, ban.queue) if part)
+
+
+def _ban_json(ban: resource_service_pb2.BanInfo) -> dict[str, Any]:
+    return {
+        "node": _node_text(ban),
+        "site": ban.site,
+        "ce": ban.ce or None,
+        "queue": ban.queue or None,
+        "reason": ban.reason,
+        "since": iso(time_of(ban, "since")),
+        "until": iso(time_of(ban, "until")),
+        "by": ban.by,
+    }
 
 
 def node_names(text: str) -> list[str]:
@@ -129,12 +87,29 @@ def node_names(text: str) -> list[str]:
 
 
 @click.command()
+@ONE_JSON
 @with_client
-def whoami(client: Client) -> None:
+def whoami(client: Client, as_json: bool) -> None:
     """Show the identity that the server sees."""
     answer = client.who_am_i()
+    expires = time_of(answer, "expires")
+    if as_json:
+        echo_json(
+            {
+                "owner": answer.owner,
+                "vo": answer.vo or None,
+                "groups": list(answer.groups),
+                "roles": list(answer.roles),
+                "expires": iso(expires),
+                "server": client.server,
+                "server_version": answer.server_version,
+            }
+        )
+        return
     click.echo(f"{answer.owner} of VO {answer.vo or '-'}, groups {', '.join(answer.groups) or '-'}")
-    click.echo(f"roles {', '.join(answer.roles)}; server {answer.server_version}")
+    until = f", until {expires.astimezone():%Y-%m-%d %H:%M}" if expires else ""
+    click.echo(f"roles {', '.join(answer.roles)}{until}")
+    click.echo(f"server {client.server}, release {answer.server_version}")
 
 
 @click.command()
@@ -166,4 +141,4 @@ def token(
     click.echo(f"the token of {owner} lies in {path}")
 
 
-COMMANDS = (tree, ban, unban, bans, whoami, token)
+COMMANDS = (ban, unban, bans, whoami, token)

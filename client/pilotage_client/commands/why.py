@@ -9,15 +9,15 @@ import click
 from pilotage.v1 import job_service_pb2
 from pilotage.wire import section_from_wire
 from pilotage_client.api import Client
-from pilotage_client.running import echo_json, echo_table, job_ids, section_text, with_client
-from pilotage_client.statuses import job_status
+from pilotage_client.running import ONE_JSON, echo_json, echo_table, job_ids, moment, section_text, with_client
+from pilotage_client.statuses import iso, job_status, time_of
 
 SHOWN_QUEUES = 15
 
 
 @click.command()
 @click.argument("job", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@ONE_JSON
 @with_client
 def why(client: Client, job: str, as_json: bool) -> None:
     """Say why a job is where it is: its pool, what excludes queues, who could run it, who goes first."""
@@ -34,7 +34,7 @@ def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
         **job_status(answer.job).as_json(),
         "summary": answer.summary,
         "requirements": section_from_wire(answer.requirements),
-        "pool_mapped": answer.pool_mapped or None,
+        "pool_mapped": iso(time_of(answer, "pool_mapped")),
         "tree_version": answer.tree_version,
         "queues_total": answer.queues_total,
         "queues_of_vo": answer.queues_of_vo,
@@ -71,7 +71,8 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
     click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
     if job.pool:
         asked = section_text(section_from_wire(answer.requirements))
-        click.echo(f"Pool {job.pool[:12]}: {asked} (mapped {answer.pool_mapped}, tree version {answer.tree_version})")
+        mapped = moment(time_of(answer, "pool_mapped")) or "not yet"
+        click.echo(f"Pool {job.pool[:12]}: {asked} (mapped {mapped}, tree version {answer.tree_version})")
     if answer.queues_total:
         eligible = len(answer.eligible_queues)
         click.echo(

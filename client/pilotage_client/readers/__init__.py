@@ -17,7 +17,7 @@ from pilotage_client.readers.submit import read_submit
 from pilotage_client.readers.submit_text import has_queue_statement
 from pilotage_client.readers.toml import read_toml
 
-__all__ = ["LANGUAGES", "ReadError", "as_json", "guess_language", "read_jobs", "resolve_local_files"]
+__all__ = ["LANGUAGES", "ReadError", "as_json", "guess_language", "read_jobs", "read_jobs_with_files"]
 
 LANGUAGES = ("jdl", "submit", "toml")
 """What `read_jobs` reads."""
@@ -44,9 +44,30 @@ def read_jobs(path: Path, *, language: str | None = None) -> list[JobDescription
     ReadError
         When the file cannot be read or does not describe jobs.
     """
-    file = str(path)
     text = _text_of(path)
-    match language or guess_language(path, text):
+    return _read(path, text, language or guess_language(path, text))
+
+
+def read_jobs_with_files(path: Path, *, language: str | None = None) -> list[JobDescription]:
+    """Return the jobs that a file describes with every local file of theirs found, as they are submitted.
+
+    Raises
+    ------
+    ReadError
+        When the file cannot be read or does not describe jobs.
+    InvalidJobError
+        When a file that a job brings is not there, or has no place in the job's folder.
+    """
+    text = _text_of(path)
+    spoken = language or guess_language(path, text)
+    # HTCondor ships the executable wherever it lies (its manual, transfer_executable).
+    ships_programs = spoken == "submit"
+    return [resolve_local_files(each, path.parent, ships_programs=ships_programs) for each in _read(path, text, spoken)]
+
+
+def _read(path: Path, text: str, language: str) -> list[JobDescription]:
+    file = str(path)
+    match language:
         case "jdl":
             return read_jdl(text, file)
         case "submit":

@@ -24,13 +24,14 @@ _YES = frozenset({"true", "t", "yes", "y", "1"})
 _NO = frozenset({"false", "f", "no", "n", "0"})
 
 
-def resolve_local_files(description: JobDescription, base_dir: Path) -> JobDescription:
+def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_programs: bool = False) -> JobDescription:
     """Return the description with every input file found: absolute source, size, checksum, name in the job's folder.
 
     Relative paths start at `base_dir`, the folder of the job's file; input files of a submit file at its initialdir
     there. Folders are walked, patterns are filled in. A relative executable that lies there travels too, unless the
-    job says `transfer_executable = false`; an absolute one is a program of the worker node, unless it says true. So
-    does a standard input. The files of the standard streams are kept inside the job's folder.
+    job says `transfer_executable = false`; an absolute one is a program of the worker node, unless it says true or
+    `ships_programs` is set (as HTCondor does) and there is such a file here. So does a standard input. The files of
+    the standard streams are kept inside the job's folder.
 
     Raises
     ------
@@ -39,7 +40,7 @@ def resolve_local_files(description: JobDescription, base_dir: Path) -> JobDescr
     """
     folder = base_dir / str(_attribute(description, _INITIAL_DIR) or ".")
     travelling = [(file, folder) for file in description.input_files]
-    travelling += [(file, base_dir) for file in _executables(description, base_dir)]
+    travelling += [(file, base_dir) for file in _executables(description, base_dir, ships_programs)]
     travelling += [(file, folder) for file in _standard_inputs(description, folder)]
     collected = _Collected()
     for file, start in travelling:
@@ -98,11 +99,11 @@ def _may_travel(description: JobDescription) -> bool:
     return fold(str(_attribute(description, _TRANSFER_EXECUTABLE))) not in _NO
 
 
-def _executables(description: JobDescription, base_dir: Path) -> Iterator[InputFile]:
+def _executables(description: JobDescription, base_dir: Path, ships_programs: bool) -> Iterator[InputFile]:
     """Yield the executable where it travels with the job and is not among its input files."""
     path = PurePosixPath(description.executable)
     is_asked_for = fold(str(_attribute(description, _TRANSFER_EXECUTABLE))) in _YES
-    is_shipped = is_asked_for if path.is_absolute() else _may_travel(description)
+    is_shipped = _may_travel(description) if ships_programs or not path.is_absolute() else is_asked_for
     if is_shipped and not _brings(description, path) and (base_dir / path).is_file():
         yield InputFile(path.name, source=description.executable, executable=True)
 

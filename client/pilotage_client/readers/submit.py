@@ -132,7 +132,7 @@ class _Commands:
         given = {squashed(name) for name in names}
         if "executable" not in given:
             raise StatementFaultError(queue.line, "there is no executable")
-        self._brings_everything = given.isdisjoint({"transferoutputfiles", "transferoutput"})
+        self._names_output = not given.isdisjoint({"transferoutputfiles", "transferoutput"})
         self._undefined = program.undefined_macros()
         self._at_match = program.has_match_time_macros()
 
@@ -143,9 +143,15 @@ class _Commands:
             draft.warn(f"{macro} has no value here")
         if self._at_match:
             draft.warn("$$(…) is not replaced by what the slot says")
-        if self._brings_everything:
-            draft.warn("without transfer_output_files only the standard output and error come back")
+        if not self._names_output and not _shares_files(draft):
+            draft.put(new_files_come_back=True)
         return draft
+
+
+def _shares_files(draft: Draft) -> bool:
+    """Say whether the owner relies on a file system that the worker nodes share."""
+    said = (value for name, value in draft.attributes.items() if squashed(name) == "shouldtransferfiles")
+    return any(fold(str(value)) in ("no", "false") for value in said)
 
 
 def _duplicates(statements: list[Statement]) -> dict[int, list[str]]:

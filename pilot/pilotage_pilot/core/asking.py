@@ -17,16 +17,24 @@ from pilotage_pilot.core.instructions import Instruction, RequestJobs, TakeBackR
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.rules import Rules, backoff_s
 
+TAKING_BACK_S = 2.0
+"""A request that is taken back is answered within this time where the server is there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request under way; `first_boot_s` is when it was first sent, `retry_boot_s` when it is sent again."""
+    """A request under way: when it was first sent, when it is sent again, since when it is being taken back."""
 
     call: RequestJobs
     first_boot_s: float
     failures: int = 0
     retry_boot_s: float | None = None
-    taken_back: bool = False
+    taken_back_boot_s: float | None = None
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether it is to be answered at once."""
+        return self.taken_back_boot_s is not None
 
     @property
     def offered(self) -> Amounts:
@@ -60,6 +68,12 @@ class Asking:
             request.taken_back or request.failures for request in self._requests.values()
         )
 
+    @property
+    def taking_back_until_boot_s(self) -> float:
+        """By when the requests that are being taken back should be answered; until then they can bring jobs."""
+        since = (request.taken_back_boot_s for request in self._requests.values())
+        return max((boot_s + TAKING_BACK_S for boot_s in since if boot_s is not None), default=float("-inf"))
+
     def ask(self, call: RequestJobs, now: Moment) -> Instruction:
         """Put a request on its way."""
         self._requests[call.request_id] = Request(call, now.boot_s)
@@ -73,11 +87,11 @@ class Asking:
             retry = now.boot_s + backoff_s(failures, failure.jitter)
             self._requests[request_id] = replace(request, failures=failures, retry_boot_s=retry)
 
-    def take_back_all(self) -> list[Instruction]:
+    def take_back_all(self, now: Moment) -> list[Instruction]:
         """Let every request that waits be answered at once."""
         waiting = [key for key, request in self._requests.items() if not request.taken_back]
         for key in waiting:
-            self._requests[key] = replace(self._requests[key], taken_back=True)
+            self._requests[key] = replace(self._requests[key], taken_back_boot_s=now.boot_s)
         return [TakeBackRequest(key) for key in waiting if self._requests[key].retry_boot_s is None]
 
     def due(self, now: Moment) -> list[Instruction]:
@@ -89,7 +103,7 @@ class Asking:
                 # Who has waited for the server long enough does not wait for a job as well.
                 instructions.append(without_waiting(request.call))
         if self._merge_boot_s() <= now.boot_s:
-            instructions += self.take_back_all()
+            instructions += self.take_back_all(now)
         return instructions
 
     def _merge_boot_s(self) -> float:

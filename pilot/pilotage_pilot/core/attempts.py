@@ -191,6 +191,12 @@ class Attempt:
             return None
         return shown
 
+    @property
+    def is_given_back(self) -> bool:
+        """Whether it has ended so that its job goes to another slot."""
+        given_back = self.ending is not None and self.ending.outcome in (Outcome.EVICTED, Outcome.DECLINED)
+        return given_back and self.stage is Stage.REPORTING
+
     def is_about_to_end(self, now: Moment) -> bool:
         """Whether its payload has just ended, so that its outcome may be known in a moment."""
         return self.stage is Stage.STORING and self.report_boot_s is not None and now.boot_s < self.report_boot_s

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pilotage_pilot.core.asking import Asking
-from pilotage_pilot.core.attempts import STARTED, UNSTARTED, Ending
+from pilotage_pilot.core.attempts import STARTED, UNSTARTED, Attempt, Ending
 from pilotage_pilot.core.events import FailureKind, HeartbeatAnswered, HeartbeatFailed, JobsGranted, RequestFailed
 from pilotage_pilot.core.heartbeat import Heartbeat
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, SlotOffer
@@ -44,6 +44,8 @@ class Conversation:
         self._declined: dict[int, int] = {}
         self.asked_in_vain = False
         self.parted = False
+        self.clock_error_s: float | None = None
+        """How far the node's clock is from the server's; None = the server has not been heard yet."""
 
     @property
     def is_silent(self) -> bool:
@@ -93,9 +95,9 @@ class Conversation:
         if request is not None:
             self._untell(request.call.reports)
 
-    def take_back_requests(self) -> Instructions:
+    def take_back_requests(self, now: Moment) -> Instructions:
         """Let every request that waits be answered at once."""
-        return self._asking.take_back_all()
+        return self._asking.take_back_all(now)
 
     def forget_requests(self) -> None:
         """Give up every request that the server has not answered."""
@@ -109,6 +111,7 @@ class Conversation:
         if beat is None:
             return []
         self.parted = beat.call.ending
+        self.clock_error_s = beat.clock_error_s(event.server_time, now)
         for renewed in event.renewed:
             self._payloads.renew(renewed.key, renewed.lease_s, beat.sent_boot_s)
         instructions = self._results(event.results, beat.call.reports, now)
@@ -167,7 +170,7 @@ class Conversation:
         declined = tuple(sorted(queue for queue, at in self._declined.items() if at == version))
         left = self._lifetime.time_left_s(now)
         offer = SlotOffer(PARTITIONABLE, free, left, self._rules.cpu_power, declined)
-        call = RequestJobs(self._new_id(), (offer,), self._tell(), wait_s, self.pools.carried(now))
+        call = RequestJobs(self._new_id(), (offer,), self._tell(now), wait_s, self.pools.carried(now))
         return [self._asking.ask(call, now)]
 
     def _beat(self, now: Moment, *, draining: bool) -> Instructions:
@@ -175,11 +178,11 @@ class Conversation:
         news = self._heartbeat.slots_are_due(version, now)
         due = self._heartbeat.is_due(now)
         if not due and not (
-            self._heartbeat.is_free(now) and (news or any(attempt.tells_now(now) for attempt in self._payloads))
+            self._heartbeat.is_free(now) and (news or any(attempt.tells_now(now) for attempt in self._untold(now)))
         ):
             return []
         slots = self._payloads.partition.slots() if news else None
-        call = SendHeartbeat(self._new_id(), self._payloads.leases(), self._tell(), slots, draining)
+        call = SendHeartbeat(self._new_id(), self._payloads.leases(), self._tell(now), slots, draining)
         return [self._heartbeat.send(call, version, now)]
 
     def good_bye(self, reason: str, now: Moment) -> Instructions:
@@ -187,15 +190,22 @@ class Conversation:
         if not self._heartbeat.is_free(now):
             return []
         call = SendHeartbeat(
-            self._new_id(), self._payloads.leases(), self._tell(), None, True, ending=True, ending_reason=reason
+            self._new_id(), self._payloads.leases(), self._tell(now), None, True, ending=True, ending_reason=reason
         )
         return [self._heartbeat.send(call, self._payloads.partition.version, now)]
 
-    def _tell(self) -> tuple[Report, ...]:
-        reports = tuple(attempt.report() for attempt in self._payloads if attempt.untold() is not None)
+    def _tell(self, now: Moment) -> tuple[Report, ...]:
+        reports = tuple(attempt.report() for attempt in self._untold(now))
         for report in reports:
             self._payloads.told(report.key, report.state)
         return reports
+
+    def _untold(self, now: Moment) -> Iterator[Attempt]:
+        # What is given back must not come again through a request that is just being taken back.
+        holds_back = now.boot_s < self._asking.taking_back_until_boot_s
+        for attempt in self._payloads:
+            if attempt.untold() is not None and not (holds_back and attempt.is_given_back):
+                yield attempt
 
     def _new_id(self) -> str:
         self._calls += 1
@@ -207,8 +217,9 @@ class Conversation:
         yield from self.pools.alarms()
         yield from self._heartbeat.alarms(self._payloads.partition.version)
         if self._heartbeat.is_free(now):
-            untold = (attempt for attempt in self._payloads if attempt.untold() is not None)
-            yield from (news.report_boot_s for news in untold if news.report_boot_s is not None)
+            yield from (news.report_boot_s for news in self._untold(now) if news.report_boot_s is not None)
+        if now.boot_s < self._asking.taking_back_until_boot_s:
+            yield self._asking.taking_back_until_boot_s
         if takes_jobs:
             later = [self._ask_after_boot_s, *(a.report_boot_s for a in self._payloads if a.is_about_to_end(now))]
             yield from (moment for moment in later if moment is not None and moment > now.boot_s)

@@ -8,6 +8,7 @@ Past tense, frozen, complete: what the machine has to know is in the event.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from pilotage_pilot.core.jobs import NOTHING_USED, AttemptKey, GrantedJob, Outcome, ReportResult, StoredFile, Usage
@@ -118,7 +119,7 @@ class LostLease:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """A heartbeat was answered."""
+    """A heartbeat was answered; `server_time` is the server's clock at that moment, None = it does not say."""
 
     request_id: str
     renewed: tuple[RenewedLease, ...] = ()
@@ -127,6 +128,7 @@ class HeartbeatAnswered:
     commands: tuple[Command, ...] = ()
     next_s: float = 0.0
     node_wanted: bool = False
+    server_time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from pilotage_pilot.core.events import Failure
 from pilotage_pilot.core.instructions import SendHeartbeat
@@ -23,6 +24,13 @@ class Beat:
 
     call: SendHeartbeat
     sent_boot_s: float
+
+    def clock_error_s(self, server_time: datetime | None, now: Moment) -> float:
+        """Return how far the node's clock is at least from the server's, which was read since the sending."""
+        if server_time is None:
+            return 0.0
+        ahead_s = (now.utc - server_time).total_seconds()
+        return max(0.0, -ahead_s, ahead_s - (now.boot_s - self.sent_boot_s))
 
 
 class Heartbeat:

@@ -110,7 +110,7 @@ class PilotMachine:
                 self._validated = True
                 return []
             case ev.NodeRefused(faults):
-                return self._drain(f"the node is not fit for work: {'; '.join(faults)}", ExitCode.NODE_UNFIT)
+                return self._drain(f"the node is not fit for work: {'; '.join(faults)}", now, ExitCode.NODE_UNFIT)
             case ev.StopRequested(reason, at_once):
                 return self._stop(reason, now, at_once=at_once)
             case ev.SuspendRequested():
@@ -123,10 +123,16 @@ class PilotMachine:
                 assert_never(event)
 
     def _beat_answered(self, event: ev.HeartbeatAnswered, now: Moment) -> Instructions:
-        instructions = self._conversation.beat_answered(event, now)
+        instructions = self._conversation.beat_answered(event, now) + self._check_clock(now)
         if self.phase is Phase.LEAVING and self._conversation.parted:
             return [*instructions, self._end()]
         return instructions + self._obey(event.commands, now)
+
+    def _check_clock(self, now: Moment) -> Instructions:
+        error_s = self._conversation.clock_error_s
+        if error_s is None or error_s <= self._rules.clock_error_s:
+            return []
+        return self._drain(f"the node's clock is {error_s:.0f} s off the server's", now, ExitCode.NODE_UNFIT)
 
     def _obey(self, commands: Iterable[ev.Command], now: Moment) -> Instructions:
         instructions: Instructions = []
@@ -135,7 +141,7 @@ class PilotMachine:
                 case ev.KillCommanded(key, reason):
                     instructions += self._payloads.stop(key, Ending(Outcome.KILLED, reason), now)
                 case ev.DrainCommanded(reason, evict):
-                    instructions += self._drain(reason or "the server drains it")
+                    instructions += self._drain(reason or "the server drains it", now)
                     if evict:
                         instructions += self._evict(reason, now)
                 case _:
@@ -149,20 +155,21 @@ class PilotMachine:
             return [self._end()]
         if failure.kind is ev.FailureKind.CREDENTIAL and not self._payloads.working:
             self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
-        return self._drain(f"the server refuses the pilot: {failure.why}", ExitCode.NO_SERVER)
+        return self._drain(f"the server refuses the pilot: {failure.why}", now, ExitCode.NO_SERVER)
 
     def _pools_read(self, known: bool, pool_ids: tuple[str, ...], now: Moment) -> Instructions:
         self._conversation.pools.read(pool_ids, now)
-        return [] if known else self._drain("its queue is not in the resource tree (any more)")
+        return [] if known else self._drain("its queue is not in the resource tree (any more)", now)
 
     # The pilot's own way ----------------------------------------------------------------------------------------
 
     def _takes_jobs(self, now: Moment) -> bool:
-        return self._departure.is_open and self._validated and not self._lifetime.is_too_short(now)
+        is_fit = self._validated and self._conversation.clock_error_s is not None
+        return self._departure.is_open and is_fit and not self._lifetime.is_too_short(now)
 
-    def _drain(self, reason: str, exit_code: ExitCode = ExitCode.AS_PLANNED) -> Instructions:
+    def _drain(self, reason: str, now: Moment, exit_code: ExitCode = ExitCode.AS_PLANNED) -> Instructions:
         is_new = self._departure.drain(Reason(reason, exit_code))
-        return self._conversation.take_back_requests() if is_new else []
+        return self._conversation.take_back_requests(now) if is_new else []
 
     def _evict(self, reason: str, now: Moment, *, at_once: bool = False) -> Instructions:
         return self._payloads.stop_all(Ending(Outcome.EVICTED, reason), now, at_once=at_once)
@@ -170,7 +177,7 @@ class PilotMachine:
     def _stop(self, reason: str, now: Moment, *, at_once: bool) -> Instructions:
         patience = self._rules.goodbye_patience_s + (0.0 if at_once else self._rules.grace_s)
         self._departure.hurry(now.boot_s + patience)
-        return self._drain(reason) + self._evict(reason, now, at_once=at_once)
+        return self._drain(reason, now) + self._evict(reason, now, at_once=at_once)
 
     def _late_warning(self, key: AttemptKey, now: Moment) -> Instructions:
         return self._payloads.warn(key, self._lifetime.time_left_s(now) or 0.0) if self._warned else []
@@ -191,7 +198,7 @@ class PilotMachine:
             self._warned = True
             instructions += self._payloads.warn_all(self._lifetime.time_left_s(now) or 0.0)
         if now.boot_s >= self._lifetime.close_boot_s():
-            instructions += self._drain("the end of its glidein is near")
+            instructions += self._drain("the end of its glidein is near", now)
         if not self._evicted and now.boot_s >= self._lifetime.evict_boot_s():
             self._evicted = True
             self._departure.hurry(now.boot_s + self._lifetime.stop_margin_s)
@@ -207,14 +214,14 @@ class PilotMachine:
 
     def _reasons_to_leave(self, now: Moment) -> Instructions:
         if self._payloads.node_fails_jobs:
-            return self._drain("too many starts failed on this node", ExitCode.NODE_UNFIT)
+            return self._drain("too many starts failed on this node", now, ExitCode.NODE_UNFIT)
         if now.boot_s >= self._idle_end_boot_s():
             if self._conversation.asked_in_vain:
-                return self._drain(f"it had no job for {self._rules.max_idle_s:g} s")
-            return self._conversation.take_back_requests()
+                return self._drain(f"it had no job for {self._rules.max_idle_s:g} s", now)
+            return self._conversation.take_back_requests(now)
         if now.boot_s >= self._unreachable_boot_s():
             self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
-            return self._drain("the server could not be reached for too long", ExitCode.NO_SERVER)
+            return self._drain("the server could not be reached for too long", now, ExitCode.NO_SERVER)
         return []
 
     def _idle_end_boot_s(self) -> float:

@@ -25,7 +25,8 @@ class Rules:
     `goodbye_patience_s`: how long the last word may take. `unreachable_s`: a pilot that holds no job gives up so
     long after the server's last word. `max_idle_s`: ends after so long without a job; None = never.
     `failed_starts`: starts in a row that fail on the node's side before the pilot takes no more jobs.
-    `pools_every_s`: between two requests that carry the list of pools.
+    `pools_every_s`: between two requests that carry the list of pools. `clock_error_s`: a node whose clock is
+    further than this from the server's takes no jobs.
     """
 
     wait_s: float = 20.0
@@ -42,6 +43,7 @@ class Rules:
     max_idle_s: float | None = None
     failed_starts: int = 3
     pools_every_s: float = 300.0
+    clock_error_s: float = 300.0
     cpu_power: float = 1.0
 
     def margin_of(self, lease_s: float) -> float:

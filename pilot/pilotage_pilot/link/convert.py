@@ -10,6 +10,7 @@ from pilotage.v1 import jobs_pb2, matcher_service_pb2, values_pb2
 from pilotage.wire import (
     queue_to_wire,
     section_to_wire,
+    time_from_wire,
     time_to_wire,
 )
 from pilotage_pilot.core import events as ev
@@ -201,4 +202,5 @@ def answered_from_wire(request_id: str, message: matcher_service_pb2.ReportState
         tuple(_commands_from_wire(message.commands)),
         message.next_s,
         message.node_wanted,
+        time_from_wire(message.server_time) if message.HasField("server_time") else None,
     )

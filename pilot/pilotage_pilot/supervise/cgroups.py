@@ -127,7 +127,7 @@ class CgroupMaker:
         if self.version == 2:
             _divide(hierarchies.parents["memory"], name)
         self._parents = {key: folder / name for key, folder in hierarchies.parents.items()}
-        for folder in set(self._parents.values()):
+        for folder in self.folders:
             folder.mkdir(exist_ok=True)
             if self.version == 2:
                 (folder / "cgroup.subtree_control").write_text("+cpu +memory")
@@ -136,6 +136,11 @@ class CgroupMaker:
     def limits_memory(self) -> bool:
         """Whether its groups hold payloads to their memory."""
         return "memory" in self._parents
+
+    @property
+    def folders(self) -> frozenset[Path]:
+        """The groups in which it makes those of payloads."""
+        return frozenset(self._parents.values())
 
     def make(self, name: str) -> Group:
         """Return a new group; raises OSError when there can be none."""
@@ -146,7 +151,7 @@ class CgroupMaker:
 
     def close(self) -> None:
         """Remove all groups that are empty."""
-        for parent in set(self._parents.values()):
+        for parent in self.folders:
             for folder in [*(path for path in parent.glob("*") if path.is_dir()), parent]:
                 with contextlib.suppress(OSError):
                     folder.rmdir()

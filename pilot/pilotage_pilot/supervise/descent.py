@@ -3,27 +3,62 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from pilotage_pilot.supervise.environment import MARKER
+from pilotage_pilot.supervise.processes import children_of
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def become_reaper() -> None:
-    """Make this process the parent of all that its payloads leave without one, so that nothing escapes it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(*, on: bool) -> None:
+    """Make this process the parent of all that its payloads leave without one, so that nothing escapes it; or not."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
+class Descent:
+    """The children of this process that are payloads, and those that payloads have left to it."""
+
+    def __init__(self) -> None:
+        self._no_payloads = frozenset(children_of(os.getpid()))
+        self._leaders: set[int] = set()
+        adopt_orphans(on=True)
+
+    def except_for(self, pid: int) -> None:
+        """Take a child of this process for no payload."""
+        self._no_payloads |= {pid}
+
+    def begins(self, leader: int) -> None:
+        """Take a child for the leader of a payload."""
+        self._leaders.add(leader)
+
+    def ends(self, leader: int) -> None:
+        """Take a payload to be over."""
+        self._leaders.discard(leader)
+
+    def adopted(self) -> set[int]:
+        """Return the children that were left to this process."""
+        return set(children_of(os.getpid())) - self._no_payloads - self._leaders
+
+    def is_alone(self, leader: int) -> bool:
+        """Whether there is no other payload, so that all that was left to this process is this one's."""
+        return self._leaders <= {leader}
 
 
 class Warden:
-    """The process that kills the payloads when the pilot is killed; `marker` starts the marker of each of them."""
+    """The process that kills the payloads when the pilot is killed.
 
-    def __init__(self, marker: str) -> None:
+    `marker` starts the marker of each of them; `groups` are control groups below which they are, if there are any.
+    """
+
+    def __init__(self, marker: str, groups: Iterable[Path] = ()) -> None:
         script = Path(__file__).with_name("warden.py")
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script), MARKER, f"{marker}/"],
+            [sys.executable, "-I", "-S", str(script), MARKER, f"{marker}/", *map(str, groups)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from pilotage.job_description import JobDescription
+from pilotage.scalars import text_fault
 from pilotage_pilot.core.jobs import StoredFile
 from pilotage_pilot.supervise.base import JobAtFaultError
 from pilotage_pilot.supervise.folders import inside, really_inside
@@ -46,8 +47,8 @@ def stream_names(description: JobDescription) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name != NULL))
 
 
-def find_output(description: JobDescription, folder: Path, bounds: Bounds) -> Found:
-    """Return the output of a job: its streams and what its names and patterns of output files lead to."""
+def find_output(description: JobDescription, folder: Path, bounds: Bounds, seen: Seen | None = None) -> Found:
+    """Return the output of a job: its streams, what its output files lead to, and what is new since it was `seen`."""
     files: dict[str, Path] = {}
     notes: list[str] = []
     for name in stream_names(description):
@@ -62,10 +63,28 @@ def find_output(description: JobDescription, folder: Path, bounds: Bounds) -> Fo
             notes.append(f"output file {pattern} is not there")
         for path in matches:
             _take(str(path.relative_to(folder)), path, folder, files, notes)
+    for name in new_files(folder, seen) if seen is not None else ():
+        _take(name, folder / name, folder, files, notes)
     if len(files) > bounds.files:
         notes.append(f"only {bounds.files} of {len(files)} output files were taken")
         files = dict(tuple(files.items())[: bounds.files])
     return Found(files, tuple(notes))
+
+
+Seen = Mapping[str, tuple[int, int]]
+"""Size and time of change (ns) of each plain file at the top of a job's folder, by name."""
+
+
+def plain_files(folder: Path) -> Seen:
+    """Return the plain files at the top of a folder as they are now."""
+    with os.scandir(folder) as entries:
+        states = ((entry.name, entry.stat(follow_symlinks=False)) for entry in entries)
+        return {name: (state.st_size, state.st_mtime_ns) for name, state in states if stat.S_ISREG(state.st_mode)}
+
+
+def new_files(folder: Path, seen: Seen) -> tuple[str, ...]:
+    """Return the plain files at the top of a folder that have come or changed since they were `seen`, by name."""
+    return tuple(sorted(name for name, state in plain_files(folder).items() if seen.get(name) != state))
 
 
 def _matches(pattern: str, folder: Path) -> Iterator[Path]:
@@ -86,7 +105,9 @@ def _files_below(path: Path) -> Iterator[Path]:
 
 
 def _take(name: str, path: Path, folder: Path, files: dict[str, Path], notes: list[str]) -> None:
-    if not really_inside(folder, path):
+    if fault := text_fault(name) or ("has a line break in its name" if "\n" in name else ""):
+        notes.append(f"output file {name!r} was not taken: it {fault}")
+    elif not really_inside(folder, path):
         notes.append(f"output file {name} was not taken: it leads out of the job's folder")
     elif path.is_file():
         files.setdefault(name, path)

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 
 from pilotage_pilot.core.jobs import AttemptKey, Usage
 from pilotage_pilot.supervise.cgroups import Group
+from pilotage_pilot.supervise.descent import Descent
 from pilotage_pilot.supervise.environment import MARKER
 from pilotage_pilot.supervise.processes import (
     Process,
     all_processes,
     carries,
-    children_of,
     descendants,
     living,
     read_process,
     send,
 )
+from pilotage_pilot.supervise.warden import is_in_exec
 
 _FIRST_ROUND_S = 0.005
 _LONGEST_ROUND_S = 1.0
@@ -40,7 +41,7 @@ class End:
 
 
 class Payload:
-    """The processes of one attempt; `others` are the pids that belong to other payloads or to the pilot itself."""
+    """The processes of one attempt; `descent` knows what payloads have left to the pilot."""
 
     def __init__(
         self,
@@ -48,14 +49,14 @@ class Payload:
         process: subprocess.Popen[bytes],
         marker: str,
         group: Group | None,
-        others: Callable[[], frozenset[int]],
+        descent: Descent,
     ) -> None:
         self.key = key
         self.pid = process.pid
         self._process = process
         self._marker = marker
         self._group = group
-        self._others = others
+        self._descent = descent
         self._peak_mib = 0
         self._killing = False
         self._on_end: Callable[[End], None] | None = None
@@ -66,6 +67,7 @@ class Payload:
             process.kill()
             process.wait()
             raise
+        descent.begins(process.pid)
 
     # Its end ----------------------------------------------------------------------------------------------------
 
@@ -86,14 +88,15 @@ class Payload:
         self._end_when_empty(code, usage, _FIRST_ROUND_S)
 
     def _end_when_empty(self, code: int, usage: Usage, round_s: float) -> None:
-        left = self._left_behind()
-        if left:
+        left, undecided = self._left_behind()
+        if left or undecided:
             if self._group is not None:
                 self._group.kill()
             send(left, signal.SIGKILL)
             again = min(_LONGEST_ROUND_S, round_s * 2)
             asyncio.get_running_loop().call_later(round_s, self._end_when_empty, code, usage, again)
             return
+        self._descent.ends(self.pid)
         if self._on_end is not None:
             self._on_end(self._end(code, usage))
 
@@ -109,12 +112,13 @@ class Payload:
         usage = Usage(usage.cpu_s, peak)
         return End(code if code >= 0 else None, -code if code < 0 else None, usage, limit)
 
-    def _left_behind(self) -> set[int]:
-        """Return what of the payload still lives now that its leader is gone; the dead are reaped."""
-        # The pilot is the reaper of all that descends from it: whatever lost its parent is its own child now.
-        adopted = set(children_of(os.getpid())) - self._others() - {self.pid}
-        left = set()
-        for pid in adopted:
+    def _left_behind(self) -> tuple[set[int], set[int]]:
+        """Return what of the payload still lives now that its leader is gone, and what may be of it.
+
+        The pilot is the reaper of all that descends from it: whatever lost its parent is its own child now.
+        """
+        left, undecided = set(), set()
+        for pid in self._descent.adopted():
             process = read_process(pid)
             if process is None:
                 continue
@@ -123,12 +127,17 @@ class Payload:
                     os.waitpid(pid, os.WNOHANG)
             elif self._owns(process):
                 left.add(pid)
+            elif is_in_exec(pid):
+                undecided.add(pid)
         if self._group is not None:
             left |= set(living(self._group.pids()))
-        return left
+        return left, undecided
 
     def _owns(self, process: Process) -> bool:
-        return process.session == self.pid or carries(process.pid, MARKER, self._marker)
+        if process.session == self.pid or carries(process.pid, MARKER, self._marker):
+            return True
+        # Who has thrown its marker away is whose it can be: with no other payload there is no question.
+        return self._descent.is_alone(self.pid) and not is_in_exec(process.pid)
 
     # What can be done to it -------------------------------------------------------------------------------------
 
@@ -136,13 +145,11 @@ class Payload:
         """Return all processes of the payload, also those that hide from their parents."""
         found = all_processes() if processes is None else processes
         members = self._group.pids() if self._group is not None else frozenset[int]()
-        adopted = {process.pid for process in found.values() if process.parent == os.getpid()} - self._others()
+        adopted = self._descent.adopted()
         roots = {
             process.pid
             for process in found.values()
-            if process.session == self.pid
-            or process.pid in members
-            or (process.pid in adopted and carries(process.pid, MARKER, self._marker))
+            if process.session == self.pid or process.pid in members or (process.pid in adopted and self._owns(process))
         }
         return descendants({self.pid, *roots}, found)
 

@@ -6,9 +6,9 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-PROC = Path("/proc")
+from pilotage_pilot.supervise.warden import PROC, environment_of
+
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -48,11 +48,7 @@ def all_processes() -> dict[int, Process]:
 
 def carries(pid: int, variable: str, value: str) -> bool:
     """Whether a process was started with this variable in its environment."""
-    try:
-        environment = (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return False
-    return f"{variable}={value}".encode() in environment.split(b"\0")
+    return f"{variable}={value}".encode() in (environment_of(pid) or b"").split(b"\0")
 
 
 def children_of(pid: int) -> tuple[int, ...]:

@@ -19,10 +19,18 @@ from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.base import Happening, JobAtFaultError, NodeAtFaultError
 from pilotage_pilot.supervise.cache import FileCache
 from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
-from pilotage_pilot.supervise.descent import Warden, become_reaper
+from pilotage_pilot.supervise.descent import Descent, Warden, adopt_orphans
 from pilotage_pilot.supervise.environment import Folders, Site, environment_of
 from pilotage_pilot.supervise.folders import PilotFolder, inside, remove_small, remove_tree
-from pilotage_pilot.supervise.output import Bounds, digest_of, find_output, store_small, stream_names
+from pilotage_pilot.supervise.output import (
+    Bounds,
+    Seen,
+    digest_of,
+    find_output,
+    plain_files,
+    store_small,
+    stream_names,
+)
 from pilotage_pilot.supervise.payload import End, Payload, proportional_memory_mib
 from pilotage_pilot.supervise.processes import all_processes
 from pilotage_pilot.supervise.spawn import command_of, output_path, spawn
@@ -47,12 +55,13 @@ class Handling:
 
 @dataclass(slots=True)
 class _Work:
-    """What the workshop has of one attempt."""
+    """What the workshop has of one attempt; `seen` is what was in its folder at its start, where that counts."""
 
     job: GrantedJob
     slot: Slot
     folders: Folders
     payload: Payload | None = None
+    seen: Seen | None = None
     cut: set[str] = field(default_factory=set)
 
 
@@ -75,8 +84,9 @@ class LocalWorkshop:
         self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
-        become_reaper()
-        self._warden = Warden(site.marker)
+        self._descent = Descent()
+        self._warden = Warden(site.marker, groups.folders if groups is not None else ())
+        self._descent.except_for(self._warden.pid)
         self._watching: asyncio.TimerHandle | None = None
 
     def listen(self, hear: Callable[[Happening], None]) -> None:
@@ -112,8 +122,10 @@ class LocalWorkshop:
         group = self._new_group(key, work.slot.amounts)
         try:
             command = command_of(work.job.description, work.folders.work, environment, self._handling.nice)
+            if work.job.description.new_files_come_back:
+                work.seen = plain_files(work.folders.work)
             process = spawn(command)
-            work.payload = Payload(key, process, self._site.marker_of(work.job), group, self._own_pids)
+            work.payload = Payload(key, process, self._site.marker_of(work.job), group, self._descent)
         except OSError as error:
             raise NodeAtFaultError(f"its process could not be made: {error}") from error
         finally:
@@ -134,10 +146,6 @@ class LocalWorkshop:
             return None
         group.limit(amounts, cpus_hard=self._handling.cpus_hard)
         return group
-
-    def _own_pids(self) -> frozenset[int]:
-        payloads = (work.payload.pid for work in self._work.values() if work.payload is not None)
-        return frozenset((self._warden.pid, *payloads))
 
     def _ended(self, key: AttemptKey, end: End) -> None:
         work = self._work.get(key)
@@ -228,7 +236,7 @@ class LocalWorkshop:
         """Store what an attempt left; raises WorldError."""
         work = self._work[key]
         try:
-            found = find_output(work.job.description, work.folders.work, self._bounds)
+            found = find_output(work.job.description, work.folders.work, self._bounds, work.seen)
             small, large = store_small(found, self._bounds, work.cut)
             stored, notes = list(small), list(found.notes)
             for name, path in large.items():
@@ -269,6 +277,7 @@ class LocalWorkshop:
             self._watching.cancel()
         await asyncio.gather(*self._removals)
         await asyncio.to_thread(self._warden.end, _LAST_KILL_S)
+        adopt_orphans(on=False)
         if self._groups is not None:
             self._groups.close()
         await asyncio.to_thread(self._folder.remove)

@@ -10,7 +10,7 @@ evictions and declined jobs are not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -181,11 +181,16 @@ def is_last(spent_attempts: int, attempt_limit: int) -> bool:
     return spent_attempts + 1 >= attempt_limit
 
 
-def history(attempts: Iterable[AttemptRecord]) -> str:
-    """Return where the attempts were and how each ended, in words for people."""
-    return "; ".join(
+_MOST_TOLD = 20
+
+
+def history(attempts: Sequence[AttemptRecord]) -> str:
+    """Return where the attempts were and how each ended, in words for people; of very many the last ones."""
+    told = [
         f"attempt {attempt.attempt} on {attempt.queue} {attempt.node}".rstrip()
         + f": {attempt.outcome or 'ended'}"
         + (f", {attempt.reason}" if attempt.reason else "")
-        for attempt in attempts
-    )
+        for attempt in attempts[-_MOST_TOLD:]
+    ]
+    left_out = len(attempts) - len(told)
+    return "; ".join(([f"{left_out} attempts before"] if left_out else []) + told)

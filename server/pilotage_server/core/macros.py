@@ -2,28 +2,17 @@
 
 Rules
 -----
-Only the numbers of the job itself are filled in, so a rendered file name is as safe as the one that was
-checked. `$(Cluster)` is the id of the array's first job, `$(Process)` the place in it (HTCondor manual,
-condor_submit: the same names); letter case does not matter. Any other text stays as it is.
+What a macro means is `pilotage.job_macros`; here is decided which texts of a job have them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from pilotage.job_description import JobDescription, Value
+from pilotage.job_macros import render_text
 from pilotage_server.core.job_record import JobRecord
-
-_MACRO = re.compile(r"\$\((?:(cluster|clusterid)|process|procid)\)", re.IGNORECASE)
-
-
-def render_text(text: str, cluster: int, process: int) -> str:
-    """Return the text with `$(Cluster)`, `$(ClusterId)`, `$(Process)` and `$(ProcId)` filled in."""
-    if "$(" not in text:
-        return text
-    return _MACRO.sub(lambda macro: str(cluster if macro[1] else process), text)
 
 
 def render(description: JobDescription, job: JobRecord) -> JobDescription:

@@ -115,11 +115,15 @@ _CLOSED = frozenset({"Owner", "Drained", "Preempting"})
 """Slot states, in HTCondor's words, in which a slot takes no job whatever is free in it."""
 
 
-def state_when_heard(pilot: PilotRecord, *, draining: bool) -> PilotState:
-    """Return the state of a pilot that has just been heard; `draining` = it says that it takes no new jobs."""
+def state_when_heard(pilot: PilotRecord, *, draining: bool | None) -> PilotState:
+    """Return the state of a pilot that has just been heard.
+
+    `draining` = whether it says that it takes no new jobs; None = it says nothing of that, so it is as it was.
+    """
     if pilot.state is PilotState.ENDED:
         return PilotState.ENDED
-    return PilotState.DRAINING if draining or pilot.drains else PilotState.RUNNING
+    drains = pilot.state is PilotState.DRAINING if draining is None else draining
+    return PilotState.DRAINING if drains or pilot.drains else PilotState.RUNNING
 
 
 def state_by_batch_system(pilot: PilotRecord, report: GlideinReport) -> PilotState:

@@ -13,7 +13,7 @@ one core; a job that asks for several shares its work among them).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pilotage_server.core.amounts import Amounts
@@ -40,6 +40,10 @@ class SlotOffer:
     def given_to(self, asked: Amounts) -> Amounts:
         """Return what a job that asks so much gets: its part of a partitionable slot, all of any other."""
         return asked if self.partitionable else self.free
+
+    def after(self, waited: timedelta) -> SlotOffer:
+        """Return what the slot offers when it has waited for a job."""
+        return self if self.time_left is None else replace(self, time_left=self.time_left - waited)
 
 
 def obstacles(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> Iterator[str]:

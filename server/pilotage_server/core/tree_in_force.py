@@ -17,7 +17,7 @@ from pilotage.pool_mapping import PoolMapper
 from pilotage.resource_tree import QueueId, ResourceTree
 
 _VIEWS_KEPT = 64
-"""VOs whose view is remembered; more are seen only when somebody tries names."""
+"""VOs whose view is remembered; beyond that the one that was made first is made again when it is asked for."""
 
 
 class TreeInForce:
@@ -51,8 +51,10 @@ class TreeInForce:
         view = self._views.get(key)
         if view is None:
             view = _view(self.tree, vo)
-            if len(self._views) < _VIEWS_KEPT:
-                self._views[key] = view
+            if len(self._views) >= _VIEWS_KEPT:
+                oldest = next(name for name in list(self._views) if name is not None)
+                self._views.pop(oldest, None)
+            self._views[key] = view
         return view
 
 

@@ -65,10 +65,6 @@ class WaitingIndex:
         """Return the ids of task queues in which jobs wait and whose first job is not known."""
         return frozenset(self._headless)
 
-    def knows(self, task_queue_id: int) -> bool:
-        """Whether the task queue has been taken in."""
-        return task_queue_id in self._waiting
-
     def forget(self, task_queue_ids: Iterable[int]) -> None:
         """Drop task queues that the database no longer has."""
         for task_queue_id in task_queue_ids:
@@ -100,20 +96,38 @@ class WaitingIndex:
         if before is not None:
             self._set(Waiting(before.task_queue, before.count, head))
 
-    def replace_counts(self, counts: Mapping[int, tuple[int, Head | None]]) -> None:
-        """Take in what the database says waits, for all task queues; those not named have nothing."""
-        for task_queue_id, before in tuple(self._waiting.items()):
+    def snapshot(self) -> Mapping[int, Waiting]:
+        """Return everything as it is now, to be handed to `agree` when the database has been asked."""
+        return dict(self._waiting)
+
+    def agree(
+        self, before: Mapping[int, Waiting], known: Iterable[TaskQueue], counts: Mapping[int, tuple[int, Head | None]]
+    ) -> dict[int, int]:
+        """Take in what the database says, as far as nothing has been told here since `before`.
+
+        `known` are all task queues with a live job, others are forgotten; one that `counts` lacks has no jobs that
+        wait. Returns how many more wait than was known, where any do.
+        """
+        stays = {id_ for id_, waiting in self._waiting.items() if before.get(id_) is not waiting}
+        live = {task_queue.id: task_queue for task_queue in known}
+        more: dict[int, int] = {}
+        for task_queue_id in live.keys() - stays:
             count, head = counts.get(task_queue_id, (0, None))
-            self._set(Waiting(before.task_queue, count, head))
+            if count > self.count(task_queue_id):
+                more[task_queue_id] = count - self.count(task_queue_id)
+            self.take_in(live[task_queue_id])
+            self._set(Waiting(live[task_queue_id], count, head))
+        self.forget(self._waiting.keys() - live.keys() - stays)
+        return more
+
+    def asked(self, task_queue_ids: Iterable[int]) -> None:
+        """Take note that the database has been asked for these unknown task queues; it may not have them either."""
+        self._unknown.difference_update(task_queue_ids)
 
     def task_queue(self, task_queue_id: int) -> TaskQueue | None:
         """Return a task queue by its id; None = not known."""
         waiting = self._waiting.get(task_queue_id)
         return None if waiting is None else waiting.task_queue
-
-    def get(self, task_queue_id: int) -> Waiting | None:
-        """Return what waits in a task queue, also when it is nothing; None = not known."""
-        return self._waiting.get(task_queue_id)
 
     def count(self, task_queue_id: int) -> int:
         """Return how many jobs wait in a task queue."""

@@ -16,9 +16,11 @@ from pilotage_server.core.optimizers import expression_hold
 from pilotage_server.operations.job_steps import Move, steps
 from pilotage_server.operations.placing import Placer
 from pilotage_server.operations.world import World
+from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.templates import load_descriptions
+from pilotage_server.storage.trees import hold_tree
 
 _TO_WAITING = frozenset({JobChange.RELEASE, JobChange.RESCHEDULE})
 
@@ -36,6 +38,9 @@ def change_jobs(
     unit: Unit, world: World, identity: Identity, job_ids: Sequence[int], change: JobChange, reason: str
 ) -> tuple[ChangeResult, ...]:
     """Make the change wherever it can be made, and return one result for each id, in the order asked."""
+    if change in _TO_WAITING:
+        hold_tree(unit.session)  # before the jobs, as a new tree takes them, or the two could wait for each other
+    lock_jobs(unit.session, job_ids)  # where a job belongs is decided by what is not edited meanwhile
     loaded = load_jobs(unit.session, job_ids).values()
     jobs = {job.id: job for job in loaded if may_see(identity, job.owner, job.vo)}
     descriptions: Mapping[int, JobDescription] = {}

@@ -15,11 +15,14 @@ from pilotage_server.operations.query_jobs import visible_job
 from pilotage_server.operations.submit import candidate_warnings, optimized
 from pilotage_server.operations.task_queueing import place
 from pilotage_server.operations.world import World
+from pilotage_server.storage import attempts
+from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.files import Holder
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.leftovers import delete_unused_templates
 from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description
+from pilotage_server.storage.trees import hold_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,15 @@ def edit_job(unit: Unit, world: World, identity: Identity, job_id: int, descript
     InvalidJobError
         With every fault; the paths begin with `description`.
     """
+    hold_tree(unit.session)  # before the job, as a new tree takes it, or the two could wait for each other
+    lock_jobs(unit.session, [job_id])
     job = visible_job(unit, identity, job_id)
     if (job.state, JobCause.EDITED) not in TRANSITIONS:
         raise StateConflictError(f"job {job_id} is {job.state}; only a job that waits or is held can be edited")
     candidate = _optimized(unit, world, job, description)
     edited = _give(unit, world, job, candidate, identity.owner)
+    # What ran by the former description and was given up is not the job's outcome any more, should it turn up.
+    attempts.close(unit.session, (job.id, job.attempt))
     if candidate.hold_reason and edited.state is JobState.WAITING:
         step(unit, world, edited, JobCause.HELD, reason=candidate.hold_reason, actor=identity.owner)
     delete_unused_templates(unit.session, [job.template_id])

@@ -30,7 +30,7 @@ from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.job_steps import waits
 from pilotage_server.core.job_summary import summary
 from pilotage_server.core.limits import LimitRound
-from pilotage_server.core.pilots import ARRIVING, PilotRecord, SlotInfo
+from pilotage_server.core.pilots import ARRIVING, PilotRecord, PilotState, SlotInfo
 from pilotage_server.core.slots import obstacles
 from pilotage_server.core.task_queues import Account, TaskQueue, traits_of
 from pilotage_server.core.waiting import Head
@@ -150,17 +150,19 @@ def _outlook(
     at: tuple[QueueId, Sequence[SlotInfo]],
 ) -> QueueOutlook:
     queue, free = at
-    arriving = sum(pilot.state in ARRIVING for pilot in pilots)
     return QueueOutlook(
         queue=queue,
-        pilots=len(pilots) - arriving,
-        pilots_waiting=arriving,
+        pilots=sum(pilot.state is PilotState.RUNNING for pilot in pilots),  # those that drain take no job
+        pilots_waiting=sum(pilot.state in ARRIVING for pilot in pilots),
         free_slots=len(free),
         obstacle=_obstacle(unit, world, task_queue, queue, free),
     )
 
 
 def _obstacle(unit: Unit, world: World, task_queue: TaskQueue, queue: QueueId, free: Sequence[SlotInfo]) -> str:
+    mapping = world.mappings.get(task_queue.pool_id)
+    if task_queue.pool_id and (mapping is None or mapping.mapped is None):
+        return "its pool has no mapping at present"
     if not world.reach.can_go(task_queue, queue):
         return "the pool's mapping, which is older than the tree, does not have this queue yet"
     reached = LimitRound(running_counts(unit, world, queue)).reached(task_queue.traits)

@@ -36,19 +36,18 @@ def refresh_world(unit: Unit, world: World) -> None:
     Where more jobs wait than were known, those who wait for jobs are told.
     """
     catch_up(unit, world)
+    with world.lock:
+        before = world.waiting.snapshot()
     known = task_queues.load_live_task_queues(unit.session)
     counts = task_queues.count_waiting(unit.session)
     heads = task_queues.read_heads(unit.session, counts)
     uses = _uses(unit, world.rules)
     with world.lock:
-        for task_queue in known:
-            world.waiting.take_in(task_queue)
-        more = {each: count - world.waiting.count(each) for each, count in counts.items()}
-        world.waiting.replace_counts({each: (count, heads.get(each)) for each, count in counts.items()})
+        waiting = {each: (count, heads.get(each)) for each, count in counts.items()}
+        more = world.waiting.agree(before, known, waiting)
         world.shares.load(uses.items())
     for task_queue_id, count in more.items():
-        if count > 0:
-            world.tell_enqueued(task_queue_id, count)
+        world.tell_enqueued(task_queue_id, count)
 
 
 def freshen_waiting(unit: Unit, world: World) -> None:
@@ -63,6 +62,7 @@ def freshen_waiting(unit: Unit, world: World) -> None:
     with world.lock:
         for task_queue in found:
             world.waiting.take_in(task_queue, counts.get(task_queue.id, 0))
+        world.waiting.asked(unknown)
         for task_queue_id in headless | counts.keys():
             _renew(world, task_queue_id, heads.get(task_queue_id))
 

@@ -48,8 +48,11 @@ def credential_of(identity: Identity) -> PilotCredential:
     return identity.pilot
 
 
-def heard(unit: Unit, credential: PilotCredential, *, draining: bool = False) -> PilotRecord | None:
-    """Take note that a pilot lives, and return it as it was before; None = nobody has registered it."""
+def heard(unit: Unit, credential: PilotCredential, *, draining: bool | None = None) -> PilotRecord | None:
+    """Take note that a pilot lives, and return it as it was before; None = nobody has registered it.
+
+    `draining` = whether it says that it takes no new jobs; None = it says nothing of that.
+    """
     pilot = load_pilots(unit.session, [credential.stamp]).get(credential.stamp)
     if pilot is None:
         return None

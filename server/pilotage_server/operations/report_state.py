@@ -38,6 +38,10 @@ class Heartbeat:
     ending: bool = False
     ending_reason: str = ""
 
+    def said_again(self) -> Heartbeat:
+        """Return what still counts when it comes a second time: the leases, but no news, for that may be old."""
+        return Heartbeat(self.leases)
+
 
 @dataclass(frozen=True, slots=True)
 class RenewedLease:
@@ -74,7 +78,7 @@ def report_state(unit: Unit, world: World, identity: Identity, heartbeat: Heartb
     credential = credential_of(identity)
     lock_jobs(unit.session, _named_jobs(heartbeat))
     results = record_reports(unit, world, identity, (*heartbeat.reports, *_signs_of_life(unit, heartbeat)))
-    pilot = heard(unit, credential, draining=heartbeat.node is not None and heartbeat.node.draining)
+    pilot = heard(unit, credential, draining=heartbeat.node.draining if heartbeat.node is not None else None)
     if pilot is not None and heartbeat.node is not None:
         _store_node(unit, credential.stamp, heartbeat.node)
     if heartbeat.ending:

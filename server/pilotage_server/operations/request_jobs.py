@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 
 from pilotage.bans import active_bans
@@ -18,7 +18,7 @@ from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.macros import render
 from pilotage_server.core.matching import Candidates, Choice, MatchRound
 from pilotage_server.core.reach import Door
-from pilotage_server.core.reports import JobReport
+from pilotage_server.core.reports import HeldLease, JobReport
 from pilotage_server.core.slots import SlotOffer, fits
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.job_steps import step
@@ -37,6 +37,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage import claims
 from pilotage_server.storage.attempts import insert_attempts
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.task_queues import read_heads
 from pilotage_server.storage.templates import load_descriptions
 
@@ -48,6 +49,10 @@ class WorkRequest:
     slots: tuple[SlotOffer, ...] = ()
     reports: tuple[JobReport, ...] = ()
     pool_ids: tuple[str, ...] = ()
+
+    def after(self, waited: timedelta) -> WorkRequest:
+        """Return what is asked after a wait: the slots have less time left, and the reports have been told."""
+        return replace(self, slots=tuple(slot.after(waited) for slot in self.slots), reports=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,20 @@ def could_take(world: World, task_queue: TaskQueue, credential: PilotCredential,
     return _door(world, credential).can_go(task_queue) and any(
         fits(task_queue, slot, world.rules.end_margin) for slot in slots
     )
+
+
+def leases_left(unit: Unit, identity: Identity, matches: Sequence[HeldLease]) -> dict[HeldLease, timedelta]:
+    """Return how long the leases of earlier matches still run, for an answer that is given again; 0 = it has ended."""
+    stamp = credential_of(identity).stamp
+    jobs = load_jobs(unit.session, [match.job_id for match in matches])
+    return {match: _left(jobs.get(match.job_id), match, stamp, unit.now) for match in matches}
+
+
+def _left(job: JobRecord | None, match: HeldLease, stamp: str, now: datetime) -> timedelta:
+    mine = job is not None and job.is_leased and (job.attempt, job.pilot_stamp) == (match.attempt, stamp)
+    if job is None or job.lease_until is None or not mine:
+        return timedelta(0)
+    return max(timedelta(0), job.lease_until - now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pilotage_server.core.fair_share import faded
 from pilotage_server.operations.world import World
 from pilotage_server.storage import task_queues, trees, usage
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.events import lock_feed
 from pilotage_server.storage.file_store import FileStore
 from pilotage_server.storage.leftovers import (
     delete_ended_jobs,
@@ -49,6 +50,7 @@ def remove_old_trees(unit: Unit, world: World) -> int:
 def remove_faded_uses(unit: Unit, world: World) -> int:
     """Remove a batch of what accounts used so long ago that it counts no more; return how many."""
     before = unit.now - faded(world.rules.sharing.half_life)
+    lock_feed(unit.session)  # as whoever charges an account does
     accounts = usage.delete_faded(unit.session, before, world.rules.retention.batch)
     unit.after_commit(partial(world.forget_uses, accounts))
     return len(accounts)

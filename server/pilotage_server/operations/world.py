@@ -14,9 +14,10 @@ from datetime import datetime
 from pilotage.bans import Ban
 from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.limits import counts_for
 from pilotage_server.core.pool_mappings import PoolMappings
 from pilotage_server.core.reach import Reach
-from pilotage_server.core.rules import Rules
+from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.core.task_queues import Account, TaskQueue
 from pilotage_server.core.tree_in_force import NO_TREE, TreeInForce
 from pilotage_server.core.waiting import Head, WaitingIndex
@@ -69,6 +70,13 @@ class World:
             return
         for observer in self.on_enqueued:
             observer(task_queue, count)
+
+    def limit_eased(self, limit: RunningLimit) -> None:
+        """Tell that one more of the jobs that a limit counts may run: of these one can be taken now."""
+        with self.lock:
+            counted = [each for each in self.waiting.waiting() if counts_for(limit, each.task_queue.traits)]
+        for waiting in counted:
+            self.tell_enqueued(waiting.task_queue.id, 1)
 
     def dequeued(self, task_queue_id: int, job_id: int) -> None:
         """Take note that a job waits no more."""

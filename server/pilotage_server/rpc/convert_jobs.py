@@ -148,7 +148,6 @@ def output_files_to_wire(files: Iterable[OutputFile]) -> list[jobs_pb2.OutputFil
 
 def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobResponse:
     """Return why a job is where it is."""
-    mapped = explanation.pool_mapped
     message = job_service_pb2.ExplainJobResponse(
         job=job_to_wire(explanation.job),
         summary=explanation.summary,
@@ -158,7 +157,7 @@ def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobR
         eligible_queues=[_outlook(outlook) for outlook in explanation.eligible_queues],
         jobs_ahead=explanation.jobs_ahead,
         order=explanation.order,
-        pool_mapped="" if mapped is None else mapped.isoformat().replace("+00:00", "Z"),
+        pool_mapped=time_to_wire(explanation.pool_mapped),
         tree_version=explanation.tree_version,
     )
     section_to_wire(explanation.requirements, message.requirements)

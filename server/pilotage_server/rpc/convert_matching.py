@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any, assert_never
 
 from pilotage.description_wire import description_to_wire
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, text_from_wire
+from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, text_from_wire, time_to_wire
 from pilotage_server.core.job_files import ReportedOutput, fault_of_name, is_checksum
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import HeldLease, JobReport, NodeState, Outcome, SlotState
@@ -222,8 +223,8 @@ def _command(command: Command) -> matcher_service_pb2.Command:
             assert_never(command)
 
 
-def heartbeat_answer_to_wire(answer: HeartbeatAnswer) -> matcher_service_pb2.ReportStateResponse:
-    """Return the answer to a heartbeat."""
+def heartbeat_answer_to_wire(answer: HeartbeatAnswer, now: datetime) -> matcher_service_pb2.ReportStateResponse:
+    """Return the answer to a heartbeat, given at `now`."""
     renewed = [
         matcher_service_pb2.RenewedLease(job_id=each.job_id, attempt=each.attempt, lease_s=each.lease.total_seconds())
         for each in answer.renewed
@@ -239,4 +240,5 @@ def heartbeat_answer_to_wire(answer: HeartbeatAnswer) -> matcher_service_pb2.Rep
         commands=[_command(command) for command in answer.commands],
         next_s=answer.next_in.total_seconds(),
         node_wanted=answer.node_wanted,
+        server_time=time_to_wire(now),
     )

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from pilotage.clock import BootClock
 from pilotage.v1 import matcher_service_pb2, matcher_service_pb2_grpc
 from pilotage.wire import queue_to_wire
 from pilotage_server.core.identity import Identity
-from pilotage_server.core.reports import JobReport
+from pilotage_server.core.reports import HeldLease, JobReport
 from pilotage_server.operations.files import keep_contents
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
 from pilotage_server.operations.report_state import report_state
-from pilotage_server.operations.request_jobs import WorkRequest, request_jobs
+from pilotage_server.operations.request_jobs import WorkRequest, leases_left, request_jobs
+from pilotage_server.operations.world import World
 from pilotage_server.rpc.convert_matching import (
     heartbeat_answer_to_wire,
     heartbeat_from_wire,
@@ -28,6 +29,7 @@ from pilotage_server.rpc.deadlines import patience_s
 from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.long_polls import LongPolls, Waiter
 from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.file_store import FileStore
 
 
@@ -76,7 +78,8 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
                 if left_s <= 0 or not await waiter.woken(left_s) or not self._polls.is_open:
                     break
                 looked_s = self._boot_clock()
-                response = await self._look(identity, request, replace(work, reports=()), waiter)
+                now_asked = work.after(timedelta(seconds=looked_s - arrived_s))
+                response = await self._look(identity, request, now_asked, waiter)
         for match in response.matches:
             match.lease_s += looked_s - arrived_s  # a lease counts from the sending of the request
         del response.results[:]
@@ -92,7 +95,12 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
     ) -> matcher_service_pb2.RequestJobsResponse:
         """Ask for jobs once; only an answer that has some is kept, for the rest may be asked again."""
 
-        def ask(unit: Any, world: Any) -> tuple[matcher_service_pb2.RequestJobsResponse, bool]:
+        def ask(
+            unit: Unit, world: World, before: matcher_service_pb2.RequestJobsResponse | None
+        ) -> tuple[matcher_service_pb2.RequestJobsResponse, bool]:
+            if before is not None:
+                _count_leases_anew(unit, identity, before)
+                return before, True
             answer = work_answer_to_wire(request_jobs(unit, world, identity, work))
             return answer, bool(answer.matches)
 
@@ -110,10 +118,16 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         heartbeat = heartbeat_from_wire(request)
         await self._keep_contents(heartbeat.reports)
 
-        def report(unit: Any, world: Any) -> tuple[matcher_service_pb2.ReportStateResponse, bool]:
-            answer = report_state(unit, world, identity, heartbeat)
-            # a mere renewal that is repeated has the effect of one, so its answer need not be kept
-            return heartbeat_answer_to_wire(answer), bool(heartbeat.reports or heartbeat.ending)
+        def report(
+            unit: Unit, world: World, before: matcher_service_pb2.ReportStateResponse | None
+        ) -> tuple[matcher_service_pb2.ReportStateResponse, bool]:
+            if before is None or heartbeat.ending:
+                answer = before or heartbeat_answer_to_wire(report_state(unit, world, identity, heartbeat), unit.now)
+                # a mere renewal that is repeated has the effect of one, so its answer need not be kept
+                return answer, bool(heartbeat.reports or heartbeat.ending)
+            again = heartbeat_answer_to_wire(report_state(unit, world, identity, heartbeat.said_again()), unit.now)
+            again.results.extend(before.results)
+            return again, True
 
         return await self._transactions.once_it_counts(
             identity, "ReportState", request, matcher_service_pb2.ReportStateResponse, report
@@ -123,6 +137,13 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         files = [file for report in reports for file in report.output_files if file.content is not None]
         if files:
             await asyncio.to_thread(keep_contents, self._store, files)
+
+
+def _count_leases_anew(unit: Unit, identity: Identity, response: matcher_service_pb2.RequestJobsResponse) -> None:
+    """Let an answer that is given again tell of its leases what is left of them, not how long they once were."""
+    matches = {HeldLease(match.job_id, match.attempt): match for match in response.matches}
+    for held, left in leases_left(unit, identity, tuple(matches)).items():
+        matches[held].lease_s = left.total_seconds()
 
 
 def _without_wait(request: matcher_service_pb2.RequestJobsRequest) -> matcher_service_pb2.RequestJobsRequest:

@@ -67,17 +67,18 @@ class Transactions:
         method: str,
         request: Request,
         kind: type[Response],
-        operation: Operation[tuple[Response, bool]],
+        operation: Callable[[Unit, World, Response | None], tuple[Response, bool]],
     ) -> Response:
-        """As `once`, but keep only a response that counts: `operation` returns it with whether it does."""
+        """As `once`, but keep only a response that counts: `operation` returns it with whether it does.
+
+        It is also given what the same request had before (None = nothing was kept), to bring that up to date.
+        """
 
         def run(unit: Unit, world: World) -> Response:
             fingerprint = digest(request)
-            before = answered(unit, caller, method, request.request_id, fingerprint)
-            if before is not None:
-                return kind.FromString(before)
-            response, counts = operation(unit, world)
-            if counts:
+            kept = answered(unit, caller, method, request.request_id, fingerprint)
+            response, counts = operation(unit, world, None if kept is None else kind.FromString(kept))
+            if counts and kept is None:
                 content = response.SerializeToString()
                 keep_answer(unit, caller, method, request.request_id, fingerprint, content)
             return response

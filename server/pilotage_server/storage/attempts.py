@@ -10,7 +10,7 @@ from sqlalchemy import RowMapping, func, insert, select, text, tuple_, update
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
-from pilotage_server.core.leases import AttemptRecord
+from pilotage_server.core.leases import LOST_BY_SILENCE, AttemptRecord
 from pilotage_server.core.reports import JobReport
 from pilotage_server.core.task_queues import Account
 from pilotage_server.storage.jobs import chunks
@@ -91,6 +91,13 @@ def change(session: Session, keys: Iterable[AttemptKey], values: Mapping[str, An
     for chunk in chunks(keys):
         named = tuple_(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).in_(chunk)
         session.connection().execute(update(ATTEMPTS).where(named).values(dict(values)))
+
+
+def close(session: Session, key: AttemptKey) -> None:
+    """Ask its pilot no more for an attempt that was lost by silence: its word would come too late."""
+    lost = ATTEMPTS.c.ended.is_not(None), ATTEMPTS.c.outcome.in_(sorted(LOST_BY_SILENCE))
+    this = ATTEMPTS.c.job_id == key[0], ATTEMPTS.c.attempt == key[1]
+    session.execute(update(ATTEMPTS).where(*this, *lost).values(reported=True))
 
 
 def attempt_record(row: RowMapping) -> AttemptRecord:

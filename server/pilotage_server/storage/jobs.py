@@ -12,10 +12,10 @@ from sqlalchemy import RowMapping, insert, literal, select, update
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
+from pilotage.job_macros import render_text
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
-from pilotage_server.core.macros import render_text
 from pilotage_server.storage.tables import metadata
 
 JOBS = metadata.tables["jobs"]

@@ -20,6 +20,7 @@ PILOTS = metadata.tables["pilots"]
 
 IS_ALIVE = PILOTS.c.state.in_(sorted(state.value for state in ALIVE))
 IS_ARRIVING = PILOTS.c.state.in_(sorted(state.value for state in ARRIVING))
+IS_PRESENT = PILOTS.c.state.in_(sorted(state.value for state in ALIVE | ARRIVING))
 IS_OVER = PILOTS.c.state.in_(sorted(state.value for state in OVER))
 
 _MOST_LISTED = 100_000
@@ -83,7 +84,7 @@ def list_pilots(session: Session, queue: QueueId | None, *, ended: bool) -> tupl
     if queue is not None:
         query = query.where(at_queue(queue))
     if not ended:
-        query = query.where(~IS_OVER)
+        query = query.where(IS_PRESENT)
     rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED)).mappings()
     return tuple(_record(row) for row in rows)
 
@@ -101,7 +102,7 @@ def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
     columns = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue, PILOTS.c.state)
     counts: dict[QueueId, PilotCounts] = {}
     for site, ce, name, state, count in session.execute(
-        select(*columns, func.count()).where(~IS_OVER).group_by(*columns)
+        select(*columns, func.count()).where(IS_PRESENT).group_by(*columns)
     ):
         queue = QueueId(site, ce, name)
         before = counts.get(queue, PilotCounts())

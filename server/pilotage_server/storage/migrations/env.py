@@ -1,6 +1,6 @@
 """What alembic runs: migrations on the connection that `storage.schema` hands over, or on a developer's own.
 
-A new migration, after an edit of `tables.py`, with any scratch database:
+A new migration, after an edit of `tables`, with any scratch database:
 alembic -x url=sqlite:///scratch.db upgrade head
 alembic -x url=sqlite:///scratch.db revision --autogenerate --rev-id 0002 -m "what it brings"
 Then read it: alembic overlooks an index over an expression on SQLite, and tests/conformance/test_schema.py tells.

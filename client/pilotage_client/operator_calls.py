@@ -1,0 +1,78 @@
+"""What operators do: the tree, bans, pilots, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pilotage.resource_tree import QueueId
+from pilotage.v1 import identity_service_pb2, pilot_service_pb2, resource_service_pb2
+from pilotage.wire import queue_to_wire, time_to_wire
+from pilotage_client.connection import Connection, new_request_id
+
+
+class OperatorCalls(Connection):
+    """The calls that operate the grid, and those about who may."""
+
+    def tree(self) -> resource_service_pb2.GetTreeResponse:
+        """Return the tree in force as it was given."""
+        return self._resources.GetTree(resource_service_pb2.GetTreeRequest())
+
+    def put_tree(
+        self, text: str, format_name: str, *, validate_only: bool = False
+    ) -> resource_service_pb2.PutTreeResponse:
+        """Bring a new version of the tree, or only see what it would change; all faults come as InvalidInputError."""
+        request = resource_service_pb2.PutTreeRequest(
+            request_id=new_request_id(), text=text, format=format_name, validate_only=validate_only
+        )
+        return self._resources.PutTree(request, timeout=300)
+
+    def ban(self, node: Sequence[str], *, reason: str, until: datetime | None = None) -> resource_service_pb2.BanInfo:
+        """Take a site, CE or queue (1 to 3 names) out of use; `until` None = until it is taken back."""
+        site, ce, queue = _three(node)
+        request = resource_service_pb2.BanRequest(
+            request_id=new_request_id(),
+            site=site,
+            ce=ce,
+            queue=queue,
+            reason=reason,
+            until=time_to_wire(until),
+        )
+        return self._resources.Ban(request).ban
+
+    def unban(self, node: Sequence[str]) -> list[resource_service_pb2.BanInfo]:
+        """Take back the bans of a site, CE or queue (1 to 3 names) and return them."""
+        site, ce, queue = _three(node)
+        request = resource_service_pb2.UnbanRequest(request_id=new_request_id(), site=site, ce=ce, queue=queue)
+        return list(self._resources.Unban(request).bans)
+
+    def bans(self) -> list[resource_service_pb2.BanInfo]:
+        """Return the bans in force."""
+        return list(self._resources.ListBans(resource_service_pb2.ListBansRequest()).bans)
+
+    def register_pilot(self, queue: QueueId, *, lifetime_s: float = 0) -> pilot_service_pb2.PilotCredential:
+        """Return stamp and token for one pilot that is started by hand in `queue`."""
+        request = pilot_service_pb2.RegisterPilotsRequest(
+            request_id=new_request_id(), queue=queue_to_wire(queue), count=1, lifetime_s=lifetime_s
+        )
+        return self._pilots.RegisterPilots(request).pilots[0]
+
+    def drain_pilots(self, stamps: Sequence[str], *, reason: str, evict: bool = False) -> list[str]:
+        """Let pilots end; returns the stamps that the server does not know or that have ended."""
+        request = pilot_service_pb2.DrainPilotsRequest(
+            request_id=new_request_id(), stamps=stamps, reason=reason, evict=evict
+        )
+        return list(self._pilots.DrainPilots(request).unknown_stamps)
+
+    def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
+        """Return the identity that the server sees."""
+        return self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest())
+
+    def issue_token(self, request: identity_service_pb2.IssueTokenRequest) -> identity_service_pb2.IssueTokenResponse:
+        """Make a token for somebody; admins only."""
+        return self._identity.IssueToken(request)
+
+
+def _three(node: Sequence[str]) -> tuple[str, str, str]:
+    site, ce, queue = (*node, "", "")[:3]
+    return site, ce, queue

@@ -1,0 +1,204 @@
+"""What scripts hold on to (DESIGN §14): keys, exit codes, environment; the real command against a real stack."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage_client.location import UP_FILE
+from support.command import Command, environment_of
+from support.running_up import running_up
+
+STATUS = [
+    *("id", "state", "reason", "owner", "vo", "pool", "site", "ce", "queue", "node", "slot", "attempt"),
+    *("exit_code", "submitted", "started", "ended"),
+]
+EVENT = ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"]
+WHY = [
+    *STATUS,
+    *("summary", "requirements", "pool_mapped", "tree_version", "queues_total", "queues_of_vo", "excluded"),
+    *("eligible", "jobs_ahead", "order"),
+]
+POOL = ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"]
+QUEUE = [
+    *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "running"),
+]
+PILOT = [
+    *("stamp", "site", "ce", "queue", "state", "reason", "glidein_id", "node", "jobs", "jobs_ended", "vos"),
+    *("registered", "last_seen", "ends"),
+]
+SLOT = [
+    *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
+    *("gpus", "free_cpus", "load", "job", "since", "last_seen"),
+]
+BAN = ["node", "site", "ce", "queue", "reason", "since", "until", "by"]
+TREE = ["version", "format", "created", "created_by", "text"]
+WHOAMI = ["owner", "vo", "groups", "roles", "expires", "server", "server_version"]
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the data folder of a stack that runs."""
+    with running_up(tmp_path_factory.mktemp("pinned") / "data") as up:
+        yield up.start().data
+
+
+@pytest.fixture
+def pilotage(data: Path, tmp_path: Path) -> Command:
+    """Return the command of somebody who has only been told of a server and a token."""
+    left = json.loads((data / UP_FILE).read_text())
+    token = Path(left["token_file"]).read_text()
+    return Command(environment_of(tmp_path, PILOTAGE_SERVER=left["server"], PILOTAGE_TOKEN=token))
+
+
+@pytest.fixture
+def operator(data: Path, tmp_path: Path) -> Command:
+    """Return the command of the one who has started the stack."""
+    return Command(environment_of(tmp_path, PILOTAGE_DATA=str(data)))
+
+
+def submitted(pilotage: Command, folder: Path, script: str, *more: str) -> int:
+    """Submit one job that runs a shell script; returns its id."""
+    file = folder / "job.toml"
+    lines = ['executable = "/bin/sh"', f"arguments = {json.dumps(['-c', script])}", "request_cpus = 1", *more]
+    file.write_text("\n".join(lines))
+    (answer,) = pilotage.objects("submit", file)
+    (job_id,) = answer["jobs"]
+    assert isinstance(job_id, int)
+    return job_id
+
+
+def the_one(objects: list[dict[str, Any]], **like: object) -> dict[str, Any]:
+    (found,) = [each for each in objects if like.items() <= each.items()]
+    return found
+
+
+def test_a_job_from_its_submission_to_its_output(pilotage: Command, tmp_path: Path) -> None:
+    job = submitted(pilotage, tmp_path, "echo hello; echo 2 > two", 'stdout = "out"', 'output_files = ["two"]')
+
+    assert pilotage("wait", job, "--timeout", 60) == ""
+    (status,) = pilotage.objects("status", job)
+    assert list(status) == STATUS
+    assert (status["id"], status["state"], status["exit_code"], status["attempt"]) == (job, "DONE", 0, 1)
+    assert all(TIME.fullmatch(status[key]) for key in ("submitted", "started", "ended"))
+    assert all(status[key] for key in ("owner", "vo", "site", "ce", "queue", "node", "slot"))
+    assert status["pool"] is None
+    assert pilotage.objects("wait", job) == [status]
+
+    assert pilotage("output", job) == "hello\n"
+    assert pilotage("output", job, "--file", "two") == "2\n"
+    files = pilotage.objects("output", job, "--list")
+    assert the_one(files, name="out") == {"name": "out", "size": 6, "truncated": False}
+    assert {file["name"] for file in files} >= {"out", "two"}
+    written = pilotage("output", job, "--to", tmp_path / "back").splitlines()
+    assert sorted(written) == sorted(str(tmp_path / "back" / file["name"]) for file in files)
+    assert (tmp_path / "back" / "out").read_text() == "hello\n"
+
+    events = pilotage.objects("logs", job)
+    assert {tuple(event) for event in events} == {tuple(EVENT)}
+    assert (events[0]["from"], events[-1]["to"]) == ("RECEIVED", "DONE")
+    assert "DONE" in pilotage("logs", job, "--follow").splitlines()[-1]
+
+
+def test_submit_says_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None:
+    (tmp_path / "one.jdl").write_text('Executable = "/bin/true"; Nonsense = 1;')
+    (tmp_path / "three.toml").write_text('executable = "/bin/true"\ncount = 3')
+    (answer,) = pilotage.objects("submit", tmp_path / "one.jdl", tmp_path / "three.toml")
+    assert list(answer) == ["jobs", "warnings"]
+    assert len(answer["jobs"]) == 4
+    (warning,) = answer["warnings"]
+    assert warning == f"{tmp_path}/one.jdl: Nonsense has no meaning here and is kept as an attribute"
+    pilotage("wait", *answer["jobs"], "--timeout", 60)
+
+
+def test_a_job_that_fits_nowhere_is_explained(pilotage: Command, tmp_path: Path) -> None:
+    job = submitted(pilotage, tmp_path, "exit", "[requirements]", 'Memory = "900 TB"')
+    (why,) = pilotage.objects("why", job)
+    assert list(why) == WHY
+    assert (why["state"], why["eligible"], why["requirements"]) == ("WAITING", [], {"Memory": "900 TB"})
+    assert [list(each) for each in why["excluded"]] == [["parameter", "asked", "queues", "queues_alone", "example"]]
+    assert TIME.fullmatch(why["pool_mapped"])
+    pool = the_one(pilotage.objects("pools"), id=why["pool"])
+    assert list(pool) == POOL
+    assert (pool["waiting"], pool["queues"]) == (1, [])
+    assert re.fullmatch("[0-9a-f]{64}", pool["id"])
+    assert f"mapped {why['pool_mapped'][5:10]} " in pilotage("why", job)
+    pilotage("remove", job)
+
+
+def test_the_grid_has_its_keys(pilotage: Command, operator: Command, data: Path, tmp_path: Path) -> None:
+    job = submitted(pilotage, tmp_path, "exit")
+    pilotage("wait", job)
+    (queue,) = pilotage.objects("queues")
+    assert list(queue) == QUEUE
+    (pilot,) = operator.objects("pilots")
+    assert list(pilot) == PILOT
+    slots = operator.objects("slots")
+    assert {tuple(slot) for slot in slots} == {tuple(SLOT)}
+    assert {slot["pilot"] for slot in slots} == {pilot["stamp"]}
+    (tree,) = operator.objects("tree", "show")
+    assert list(tree) == TREE
+    assert (tree["format"], tree["text"]) == ("toml", (data / "tree.toml").read_text())
+    assert TIME.fullmatch(tree["created"])
+    (who,) = pilotage.objects("whoami")
+    assert list(who) == WHOAMI
+
+
+def test_bans_have_their_keys(operator: Command) -> None:
+    operator("ban", "nowhere-else", "--reason", "flood", exits=2)
+    operator("ban", "local", "--reason", "flood")
+    (ban,) = operator.objects("bans")
+    assert list(ban) == BAN
+    assert (ban["node"], ban["site"], ban["ce"], ban["reason"], ban["until"]) == ("local", "local", None, "flood", None)
+    operator("unban", "local")
+    assert operator("unban", "local", exits=2) == ""
+
+
+def test_1_is_what_was_asked_for_having_failed(pilotage: Command, tmp_path: Path) -> None:
+    job = submitted(pilotage, tmp_path, "exit 7")
+    (ended,) = pilotage.objects("wait", job, exits=1)
+    assert (ended["state"], ended["exit_code"]) == ("FAILED", 7)
+    assert pilotage("hold", job, exits=1) == ""
+    waiting = submitted(pilotage, tmp_path, "exit", 'sites = ["elsewhere"]')
+    pilotage("wait", waiting, "--timeout", 0.1, exits=1)
+    pilotage("output", waiting, exits=1)
+    pilotage("remove", waiting)
+
+
+def test_2_is_a_wrong_request(pilotage: Command, tmp_path: Path) -> None:
+    (tmp_path / "broken.jdl").write_text("Executable = ")
+    for words in (
+        ("status", "999999"),
+        ("status", "x"),
+        ("why", "999999"),
+        ("submit", tmp_path / "broken.jdl"),
+        ("submit", tmp_path / "none.toml"),
+        ("bans",),  # a user is no operator
+        ("nonsense",),
+        ("status", "--nonsense"),
+    ):
+        done = pilotage.run(*words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert done.stderr
+
+
+def test_3_is_a_server_that_is_not_there(pilotage: Command) -> None:
+    pilotage.environment["PILOTAGE_SERVER"] = "127.0.0.1:1"
+    for words in (("status", 1), ("wait", 1, "--patience", 0), ("logs", 1, "-f", "--patience", 0), ("pools",)):
+        done = pilotage.run(*words)
+        assert (done.returncode, done.stdout) == (3, ""), words
+        assert done.stderr == "pilotage: no server answers at 127.0.0.1:1: Connection refused\n"
+
+
+def test_options_go_before_the_environment(pilotage: Command, data: Path, tmp_path: Path) -> None:
+    left = json.loads((data / UP_FILE).read_text())
+    pilotage.environment |= {"PILOTAGE_SERVER": "127.0.0.1:1", "PILOTAGE_TOKEN": "nobody's"}
+    named = ("--server", left["server"], "--token-file", left["operator_token_file"])
+    (who,) = pilotage.objects("whoami", *named)
+    assert "operator" in who["roles"]

@@ -1,0 +1,51 @@
+"""The picture of what waits: it agrees with the database again, and forgets what is gone."""
+
+from __future__ import annotations
+
+from pilotage.job_needs import JobNeeds
+from pilotage_server.core.task_queues import Account, TaskQueue, Traits
+from pilotage_server.core.waiting import Head, WaitingIndex
+
+HEAD = Head(0, 1)
+
+
+def a_task_queue(number: int) -> TaskQueue:
+    return TaskQueue(number, Traits(Account("lhcb", "", "alice"), "", JobNeeds()))
+
+
+def an_index(*counts: int) -> WaitingIndex:
+    """Return an index of task queues 1, 2, … in which so many jobs wait."""
+    index = WaitingIndex()
+    for number, count in enumerate(counts, 1):
+        index.take_in(a_task_queue(number), count, HEAD if count else None)
+    return index
+
+
+def test_what_the_database_says_counts_and_who_waits_hears_of_more() -> None:
+    index = an_index(1, 2)
+    more = index.agree(index.snapshot(), map(a_task_queue, (1, 2, 3)), {1: (5, HEAD), 3: (1, HEAD)})
+    assert more == {1: 4, 3: 1}
+    assert [index.count(number) for number in (1, 2, 3)] == [5, 0, 1]
+
+
+def test_a_task_queue_without_live_jobs_is_forgotten() -> None:
+    index = an_index(0, 1)
+    index.agree(index.snapshot(), [a_task_queue(2)], {2: (1, HEAD)})
+    assert set(index.snapshot()) == {2}
+
+
+def test_what_was_told_since_the_database_was_asked_stays() -> None:
+    index = an_index(1)
+    before = index.snapshot()
+    index.enqueued(1, HEAD)
+    index.take_in(a_task_queue(2), 1, HEAD)
+    assert index.agree(before, [a_task_queue(1)], {1: (1, HEAD)}) == {}
+    assert (index.count(1), index.count(2)) == (2, 1)
+
+
+def test_an_unknown_task_queue_that_the_database_does_not_have_is_asked_for_once() -> None:
+    index = an_index()
+    index.enqueued(7, HEAD)
+    assert index.unknown() == {7}
+    index.asked([7])
+    assert index.unknown() == frozenset()
