@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,7 +34,7 @@ from pilotage_pilot.node.validate import Checks
 from pilotage_pilot.runner import Edges, ReadPools, Runner
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
-from pilotage_pilot.supervise.environment import Site
+from pilotage_pilot.supervise.environment import Site, without_secrets
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
 from pilotage_pilot.supervise.workshop import Handling, LocalWorkshop
 
@@ -88,6 +89,8 @@ def token_reader(settings: PilotSettings) -> Callable[[], str]:
         return lambda: token
     path = settings.token_file
     assert path is not None, "settings have a token or a file of it"
+    if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        log.warning("others may read the pilot's token", path=str(path))
 
     def read() -> str:
         try:
@@ -112,7 +115,11 @@ def _node(settings: PilotSettings, folder: Path) -> LocalNode:
     operator = Stated(settings.cpus, settings.memory_mib, settings.disk_mib, settings.gpus)
     probe = Probe(Surroundings(dict(os.environ), folder), queue, operator)
     checks = Checks(
-        folder, settings.min_free_disk_mib, settings.validate_commands, timeout_s=settings.validate_timeout_s
+        folder,
+        settings.min_free_disk_mib,
+        settings.validate_commands,
+        settings.validate_timeout_s,
+        without_secrets(os.environ),
     )
     return LocalNode(probe, checks, clock.now, clock.boot_time_s)
 

@@ -18,6 +18,7 @@ from pilotage_pilot.core.departure import ExitCode, Reason
 from pilotage_pilot.core.events import ContinueRequested, Event, StopRequested, SuspendRequested
 from pilotage_pilot.runner import Runner
 from pilotage_pilot.settings import PilotSettings, load_settings
+from pilotage_pilot.supervise.descent import hide_memory
 
 log = structlog.get_logger()
 
@@ -27,6 +28,7 @@ _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, signal.SIGUSR2)
 
 def main() -> None:
     """Run the command line; its exit codes are those of `ExitCode`."""
+    hide_memory()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -62,7 +62,15 @@ _RETRIES = {
                 "backoffMultiplier": 3,
                 "retryableStatusCodes": ["UNAVAILABLE"],
             },
-        }
+        },
+        # Streams to us are not repeated here: gRPC's retry of one that breaks before its first message may never
+        # come (seen with 1.85). Who reads a stream resumes it.
+        {
+            "name": [
+                {"service": "pilotage.v1.JobService", "method": "WatchEvents"},
+                {"service": "pilotage.v1.JobService", "method": "DownloadFile"},
+            ]
+        },
     ]
 }
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]+\]|[^\s:/\[\],]+):(?P<port>\d{1,5})")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -110,3 +110,30 @@ def _fault_of(token: Token, previous: Token | None, open_brackets: list[str]) ->
     elif token.kind is Kind.CLOSE and (not open_brackets or BRACKETS[open_brackets.pop()] != token.text):
         return f"{token.text} closes nothing"
     return None
+
+
+def with_time_from(attribute: str, text: str) -> str:
+    """Return `text` with each `time()` and `CurrentTime` replaced by `attribute`: time is what the ad says it is."""
+    pieces = list(tokens(text))
+    spoken = [index for index, piece in enumerate(pieces) if not piece.is_blank]
+    for place, index in enumerate(spoken):
+        word = pieces[index].text.lower()
+        if pieces[index].kind is Kind.WORD and word.rpartition(".")[2] == "currenttime":
+            pieces[index] = replace(pieces[index], text=attribute)
+        call = spoken[place + 1 : place + 3]
+        if word == "time" and [pieces[following].text for following in call] == ["(", ")"]:
+            pieces[index] = replace(pieces[index], text=attribute)
+            for following in call:
+                pieces[following] = replace(pieces[following], text="")
+    return "".join(piece.text for piece in pieces)
+
+
+def calls(text: str) -> Iterator[str]:
+    """Yield the names, in lower case, of the functions that `text` calls."""
+    previous: Token | None = None
+    for token in tokens(text):
+        if token.is_blank:
+            continue
+        if token.text == "(" and previous is not None and previous.kind is Kind.WORD:
+            yield previous.text.lower()
+        previous = token

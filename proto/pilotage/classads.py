@@ -69,6 +69,11 @@ def htcondor_library() -> ModuleType:
     return _library()[0]
 
 
+def classad_library() -> ModuleType:
+    """Return the module `classad2`, with HTCondor's own rules of evaluation; raises ClassAdLibraryMissingError."""
+    return _library()[1]
+
+
 @cache
 def _library() -> tuple[ModuleType, ModuleType]:
     try:

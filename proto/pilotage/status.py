@@ -207,5 +207,5 @@ def _not_connected(text: str) -> str:
     """Return gRPC's account of a connection that failed as people would give it."""
     told = _NOT_CONNECTED.fullmatch(text)
     if told is None:
-        return text
+        return f"the connection to the server broke: {text}"
     return f"no server answers at {unquote(told['where'])}: {told['why'].rpartition('remote host: ')[2]}"

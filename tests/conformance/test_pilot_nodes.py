@@ -11,7 +11,8 @@ from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.node.base import Node
 from pilotage_pilot.node.local import LocalNode
 from pilotage_pilot.node.probe import Probe, Stated, Surroundings
-from pilotage_pilot.node.validate import Checks
+from pilotage_pilot.node.validate import Checks, node_faults
+from pilotage_pilot.supervise.environment import without_secrets
 from support.fake_pilot_edges import FakeNode
 
 BROKEN = ("sh", "-c", "echo no software here; exit 1")
@@ -44,6 +45,13 @@ async def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) ->
         "sh -c echo no software here; exit 1: exit code 1: no software here",
         "no-such-command: No such file or directory",
     )
+
+
+async def test_commands_run_in_the_environment_that_they_are_given(tmp_path: Path) -> None:
+    tells = ("/bin/sh", "-c", 'echo "$PILOTAGE_PILOT_TOKEN-$SITE"; exit 1')
+    environment = without_secrets({"PILOTAGE_PILOT_TOKEN": "secret", "SITE": "here"})
+    checks = Checks(tmp_path, 1, (tells,), environment=environment)
+    assert [fault.rpartition(": ")[2] for fault in await node_faults(checks, clock.now)] == ["-here"]
 
 
 async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:

@@ -208,6 +208,49 @@ async def test_what_a_payload_leaves_running_is_killed_when_it_ends(tmp_path: Pa
         assert of_payload(key) == set()
 
 
+async def test_a_daemon_that_throws_its_marker_away_is_killed_with_the_only_payload(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("env -i /usr/bin/setsid sleep 600 & echo $! > pid; wait"))
+        await until(wrote(bench.work_of(key) / "pid"))
+        daemon = int((bench.work_of(key) / "pid").read_text())
+        bench.workshop.kill(key)
+        await bench.ends()
+        assert read_process(daemon) is None
+
+
+async def test_new_and_changed_files_of_the_top_folder_come_back_where_the_job_wants_that(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        inputs = (bench.an_input("kept", b"same"), bench.an_input("changed", b"old"))
+        script = "echo out; echo new > made; echo more >> changed; mkdir d; echo x > d/below; ln -s made link"
+        job = shell(script, input_files=inputs, new_files_come_back=True)
+        _, files, notes = await bench.run(job)
+        _, fewer, _ = await bench.run(shell(script, 2))
+    assert {name: file.content for name, file in files.items()} == {
+        "stdout": b"out\n",
+        "stderr": b"",
+        "made": b"new\n",
+        "changed": b"oldmore\n",
+    }
+    assert (set(fewer), notes) == ({"stdout", "stderr"}, "")
+
+
+async def test_a_file_whose_name_cannot_be_told_is_not_taken(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        script = r'touch good "$(printf "b\\377d")" "$(printf "a\\nb")"'
+        _, files, notes = await bench.run(shell(script, stdout="/dev/null", new_files_come_back=True))
+    assert set(files) == {"stderr", "good"}
+    assert "b\\udcffd" in notes
+    assert "line break" in notes
+
+
+async def test_output_that_leads_out_is_not_even_looked_into(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path / "scratch") as bench:
+        job = shell("ln -s / all; mkdir many; touch many/$(seq -s ' many/' 30)", output_files=("all/usr", "all/*"))
+        _, files, notes = await bench.run(job)
+    assert set(files) == {"stdout", "stderr"}
+    assert "output file all/usr was not taken: it leads out of the job's folder" in notes
+
+
 async def test_a_stop_lets_the_payload_end_itself_also_when_it_is_suspended(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("trap 'echo bye; exit 7' TERM; echo up > up; while :; do sleep 0.05; done"))

@@ -37,6 +37,7 @@ descriptions = st.builds(
     stderr=st.none() | texts,
     input_files=st.lists(files, max_size=2).map(tuple),
     output_files=lists,
+    new_files_come_back=st.booleans(),
     requirements=st.none() | sections,
     requirements_expression=st.none() | texts,
     rank=st.none() | texts,

@@ -149,9 +149,9 @@ def test_a_slot_takes_no_more_jobs_than_it_wants() -> None:
     assert board.given(a_slot("s", cpus=8, partitionable=True, max_jobs=2)) == ids[:2]
 
 
-def test_cpu_time_counts_against_the_work_left_on_all_cores_of_the_job() -> None:
+def test_cpu_time_counts_against_the_time_left_times_the_power_of_a_core() -> None:
     board = Board()
-    queue = board.queue(cpus=2, cpu_time_s=7200)
+    queue = board.queue(cpus=2, cpu_time_s=3600)
     job = board.job(queue)
     assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=3599))) == []
     assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=3600))) == [job]

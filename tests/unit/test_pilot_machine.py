@@ -537,3 +537,53 @@ def test_late_news_of_an_attempt_that_is_over_changes_nothing() -> None:
         ev.LimitPassed(ONE.key, "much"),
     ):
         assert bench.feed(event) == ()
+
+
+def test_what_is_given_back_waits_for_requests_that_are_being_taken_back() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    waiting = bench.one(RequestJobs)
+    bench.feed(ev.StopRequested("SIGTERM"))
+    assert bench.one(TakeBackRequest).request_id == waiting.request_id
+    bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    assert bench.outcome(ONE) is None
+    bench.feed(ev.JobsGranted(waiting.request_id))
+    assert bench.outcome(ONE) is Outcome.EVICTED
+
+
+def test_what_is_given_back_does_not_wait_long_for_a_server_that_says_nothing() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.feed(ev.StopRequested("SIGTERM"))
+    bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    bench.pass_time(2)
+    assert bench.outcome(ONE) is Outcome.EVICTED
+
+
+@pytest.mark.parametrize("error_s", [-301, 301])
+def test_a_node_whose_clock_is_wrong_takes_no_jobs(error_s: float) -> None:
+    bench = PilotBench(hears=False)
+    assert bench.take(RequestJobs) == []
+    bench.answer_beat(server_time=bench.now.utc - timedelta(seconds=error_s))
+    assert bench.take(RequestJobs) == []
+    bench.answer_beat()
+    end = bench.one(EndPilot)
+    assert ("clock is 301 s off" in end.reason, end.exit_code) == (True, ExitCode.NODE_UNFIT)
+
+
+def test_the_time_that_a_heartbeat_took_is_not_held_against_the_clock() -> None:
+    bench = PilotBench(hears=False, rules=Rules(clock_error_s=5))
+    server_time = bench.now.utc
+    bench.pass_time(10)
+    bench.answer_beat(server_time=server_time)
+    assert bench.take(RequestJobs)
+
+
+def test_a_suspended_payload_whose_lease_has_ended_does_not_go_on() -> None:
+    bench = PilotBench(rules=Rules(heartbeat_s=10_000))
+    bench.run(ONE)
+    bench.feed(ev.SuspendRequested())
+    bench.boot_s += 5000
+    said = bench.feed(ev.ContinueRequested())
+    assert ContinuePayload(ONE.key) not in said
+    assert KillPayload(ONE.key) in said

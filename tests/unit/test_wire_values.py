@@ -74,6 +74,7 @@ descriptions = st.builds(
     request_disk_mib=sizes,
     request_gpus=sizes,
     priority=st.integers(-(2**31), 2**31 - 1),
+    new_files_come_back=st.booleans(),
     hold=st.booleans(),
     attributes=sections,
     count=counts,

@@ -209,8 +209,9 @@ class Payloads:
         return [ins.SuspendPayload(attempt.key) for attempt in running]
 
     def continue_all(self, now: Moment) -> Instructions:
-        """Let every suspended payload go on."""
-        suspended = [attempt for attempt in self if attempt.stage is Stage.SUSPENDED]
+        """Let every suspended payload go on whose lease has not ended meanwhile."""
+        ours = (attempt for attempt in self if attempt.lease_end_boot_s > now.boot_s)
+        suspended = [attempt for attempt in ours if attempt.stage is Stage.SUSPENDED]
         for attempt in suspended:
             self._move(attempt.clocked(now).step(Step.CONTINUED), now)
         return [ins.ContinuePayload(attempt.key) for attempt in suspended]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,19 +22,20 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What is checked; commands are lists of arguments, each may take `timeout_s`."""
+    """What is checked; commands are lists of arguments, run in `environment`, each may take `timeout_s`."""
 
     scratch: Path
     least_disk_mib: int
     commands: tuple[tuple[str, ...], ...] = ()
     timeout_s: float = 60.0
+    environment: Mapping[str, str] | None = None
 
 
 async def node_faults(checks: Checks, clock: Clock) -> tuple[str, ...]:
     """Return what makes the node unfit, in words; none = it is fit."""
     faults = [*_disk_faults(checks), *_clock_faults(clock)]
     for command in checks.commands:
-        fault = await _command_fault(command, checks.timeout_s)
+        fault = await _command_fault(command, checks)
         if fault is not None:
             faults.append(fault)
     return tuple(faults)
@@ -58,7 +59,7 @@ def _clock_faults(clock: Clock) -> list[str]:
     return [f"the clock is wrong: it says {now:%Y-%m-%d %H:%M} UTC"] if now < _EARLIEST else []
 
 
-async def _command_fault(command: Sequence[str], timeout_s: float) -> str | None:
+async def _command_fault(command: Sequence[str], checks: Checks) -> str | None:
     name = " ".join(command)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -66,18 +67,19 @@ async def _command_fault(command: Sequence[str], timeout_s: float) -> str | None
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            env=checks.environment,
             start_new_session=True,
         )
     except OSError as error:
         return f"{name}: {error.strerror}"
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(checks.timeout_s):
             said, _ = await process.communicate()
     except TimeoutError:
         with suppress(ProcessLookupError):
             killpg(process.pid, signal.SIGKILL)
         await process.wait()
-        return f"{name}: it did not end within {timeout_s:g} s"
+        return f"{name}: it did not end within {checks.timeout_s:g} s"
     if process.returncode != 0:
         return f"{name}: exit code {process.returncode}: {said.decode(errors='replace').strip()[-_SHOWN:]}"
     return None

@@ -12,12 +12,22 @@ from pathlib import Path
 from pilotage_pilot.supervise.environment import MARKER
 from pilotage_pilot.supervise.processes import children_of
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def hide_memory() -> None:
+    """Let no other process of this user read this one's memory and environment, where its token is."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def adopt_orphans(*, on: bool) -> None:
     """Make this process the parent of all that its payloads leave without one, so that nothing escapes it; or not."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(on))
 
 
 class Descent:

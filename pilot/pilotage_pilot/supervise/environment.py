@@ -53,9 +53,13 @@ def environment_of(job: GrantedJob, slot: Slot, site: Site, folders: Folders) ->
     )
 
 
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what the pilot alone may know, such as its token."""
+    return {name: value for name, value in environment.items() if not name.startswith(_NEVER_PASSED)}
+
+
 def _passed(names: Iterable[str]) -> dict[str, str]:
-    allowed = (name for name in names if not name.startswith(_NEVER_PASSED))
-    return {name: os.environ[name] for name in allowed if name in os.environ}
+    return without_secrets({name: os.environ[name] for name in names if name in os.environ})
 
 
 def _machine(site: Site, folders: Folders) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,8 @@ INLINE_BYTES = 64 << 10
 _INLINE_SUM_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 _PATTERN = frozenset("*?[")
+_MOST_LOOKED_AT = 20_000
+_NOTES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +57,27 @@ def find_output(description: JobDescription, folder: Path, bounds: Bounds, seen:
     for name in stream_names(description):
         _take(name, folder / name, folder, files, notes)
     for pattern in description.output_files:
-        try:
-            matches = tuple(_matches(pattern, folder))
-        except (JobAtFaultError, ValueError, OSError) as error:
-            notes.append(f"output file {pattern} was not taken: {error}")
-            continue
-        if not matches:
-            notes.append(f"output file {pattern} is not there")
-        for path in matches:
-            _take(str(path.relative_to(folder)), path, folder, files, notes)
+        _take_all(pattern, folder, files, notes)
     for name in new_files(folder, seen) if seen is not None else ():
         _take(name, folder / name, folder, files, notes)
     if len(files) > bounds.files:
         notes.append(f"only {bounds.files} of {len(files)} output files were taken")
-        files = dict(tuple(files.items())[: bounds.files])
+        files = dict(itertools.islice(files.items(), bounds.files))
+    if len(notes) > _NOTES_SHOWN:
+        notes[_NOTES_SHOWN:] = [f"and {len(notes) - _NOTES_SHOWN} more"]
     return Found(files, tuple(notes))
+
+
+def _take_all(pattern: str, folder: Path, files: dict[str, Path], notes: list[str]) -> None:
+    try:
+        matches = tuple(_matches(pattern, folder))
+    except (JobAtFaultError, ValueError, OSError) as error:
+        notes.append(f"output file {pattern} was not taken: {error}")
+        return
+    if not matches:
+        notes.append(f"output file {pattern} is not there")
+    for path in matches:
+        _take(str(path.relative_to(folder)), path, folder, files, notes)
 
 
 Seen = Mapping[str, tuple[int, int]]
@@ -91,17 +100,23 @@ def _matches(pattern: str, folder: Path) -> Iterator[Path]:
     name = pattern.removeprefix("./").rstrip("/")
     path = inside(folder, name)
     if path.exists() or path.is_symlink():
-        yield from _files_below(path)
+        yield from _files_below(path, folder)
     elif not _PATTERN.isdisjoint(name):
-        for match in sorted(folder.glob(name)):
-            yield from _files_below(match)
+        for match in _some(folder.glob(name)):
+            yield from _files_below(match, folder)
 
 
-def _files_below(path: Path) -> Iterator[Path]:
-    if path.is_dir() and not path.is_symlink():
-        yield from (child for child in sorted(path.rglob("*")) if not child.is_dir() or child.is_symlink())
+def _files_below(path: Path, folder: Path) -> Iterator[Path]:
+    # What leads out of the job's folder is not looked into: it may be the whole machine.
+    if path.is_dir() and not path.is_symlink() and really_inside(folder, path):
+        yield from (child for child in _some(path.rglob("*")) if not child.is_dir() or child.is_symlink())
     else:
         yield path
+
+
+def _some(paths: Iterable[Path]) -> list[Path]:
+    """Return paths in order, not more of them than anybody can want: a job may have made millions."""
+    return sorted(itertools.islice(paths, _MOST_LOOKED_AT))
 
 
 def _take(name: str, path: Path, folder: Path, files: dict[str, Path], notes: list[str]) -> None:

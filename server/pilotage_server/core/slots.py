@@ -5,9 +5,8 @@ Rules
 Here are the checks that only a slot can answer: sizes against what is free, CPU time against the CPU work left,
 wall time against the time left, and what the pilot declined. What a job does not say asks nothing.
 
-CPU time is the normalised CPU seconds of all cores of a job together, so the work left is the time left, less a
-margin, times the power of a core, times the job's cores (DIRAC's CPUTime is wall time left times power for its
-one core; a job that asks for several shares its work among them).
+CPU time is in normalised CPU seconds of one core, so the CPU work left is the wall time left, less a margin, times
+the node's power per core (DESIGN §7; DIRAC's CPUTime). How many cores a job asks does not change it.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def obstacles(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> 
         yield "its pilot has declined these jobs"
     if slot.time_left is not None:
         time_left_s = max(0.0, (slot.time_left - end_margin).total_seconds())
-        yield from _too_long(task_queue, time_left_s, (slot.cpu_power or 1.0) * max(1, asked.cpus))
+        yield from _too_long(task_queue, time_left_s, slot.cpu_power or 1.0)
 
 
 def _too_long(task_queue: TaskQueue, time_left_s: float, power: float) -> Iterator[str]:

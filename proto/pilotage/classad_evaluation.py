@@ -1,0 +1,130 @@
+"""Evaluates ClassAd expressions in the scopes of two ads, by HTCondor's rules and on its library.
+
+Names without a scope are looked for in MY and then in TARGET. Time is an attribute of the ads (MyCurrentTime),
+never the machine's clock. What comes out is a value, or one of the two that are none; only `True` itself is true.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from pilotage.classad_text import calls, with_time_from
+from pilotage.classads import AdValue, Expression, InvalidClassAdError, check_expression, classad_library, quoted
+from pilotage.job_description import Scalar
+
+CURRENT_TIME = "MyCurrentTime"
+"""The attribute that says what time it is, in seconds since 1970."""
+
+_REMEMBERED_EXPRESSIONS = 4096
+_SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**63 - 1
+
+
+class NoValue(Enum):
+    """What an expression evaluates to when it has no value; both are no, whatever the question was."""
+
+    UNDEFINED = "undefined"
+    ERROR = "error"
+
+
+Result: TypeAlias = Scalar | NoValue | Expression
+"""What an expression evaluates to; lists, ads and times come as their text."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledExpression:
+    """An expression that is ready to be evaluated, many times and in any ads; `text` is how it was written."""
+
+    text: str
+    tree: Any
+
+
+class RandomFunctionError(InvalidClassAdError):
+    """The expression would evaluate differently each time."""
+
+    def __init__(self) -> None:
+        super().__init__("random functions are not allowed here: the same question must get the same answer")
+
+
+@lru_cache(maxsize=_REMEMBERED_EXPRESSIONS)
+def compile_expression(text: str, *, refuse_random: bool = False) -> CompiledExpression:
+    """Return the expression `text`, in the ClassAd language's own syntax, with time read from `CURRENT_TIME`.
+
+    Raises
+    ------
+    InvalidClassAdError
+        When it is not exactly one expression, or calls a random function and may not.
+    """
+    if refuse_random and "random" in calls(text):
+        raise RandomFunctionError
+    timed = with_time_from(CURRENT_TIME, text)
+    check_expression(timed)
+    # Brackets, and a line end for a comment at its end: the whole text is one expression.
+    return CompiledExpression(text, classad_library().ExprTree(f"({timed}\n)"))
+
+
+class Ad:
+    """A ClassAd to evaluate in: names are case-insensitive, values may be expressions over the ad itself."""
+
+    def __init__(self, attributes: Mapping[str, AdValue]) -> None:
+        self._ad = classad_library().ClassAd()
+        for name, value in attributes.items():
+            self.set(name, value)
+
+    def set(self, name: str, value: AdValue) -> None:
+        """Give the attribute `name` a value; raises InvalidClassAdError for what an ad cannot hold."""
+        self._ad[name] = _for_library(value)
+
+    @property
+    def library_ad(self) -> Any:
+        """The library's own ad."""
+        return self._ad
+
+
+def evaluate(expression: CompiledExpression, my: Ad, target: Ad | None = None) -> Result:
+    """Return what `expression` evaluates to with MY and TARGET as given; without a TARGET its names are undefined."""
+    if target is None:
+        return _result(expression.tree.eval(my.library_ad))
+    return _result(expression.tree.eval(my.library_ad, target.library_ad))
+
+
+def is_true(result: Result) -> bool:
+    """Say whether `result` is True itself: 1, "true", undefined and error are not."""
+    return result is True
+
+
+def _for_library(value: AdValue) -> Any:
+    if isinstance(value, Expression):
+        return compile_expression(value.text).tree
+    if isinstance(value, int) and not _SMALLEST_INTEGER <= value <= _LARGEST_INTEGER:
+        raise InvalidClassAdError(f"the number {value} does not fit into 64 bits")
+    if isinstance(value, tuple):
+        return [_for_library(element) for element in value]
+    if isinstance(value, Mapping):
+        return Ad(value).library_ad
+    return value
+
+
+def _result(value: Any) -> Result:
+    library = classad_library()
+    if isinstance(value, library.Value):  # before int: an error value is an int, and a true one
+        return NoValue.ERROR if value == library.Value.Error else NoValue.UNDEFINED
+    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return Expression(_shown(value))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "{" + ", ".join(map(_shown, value)) + "}"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, classad_library().Value):
+        return str(value.name).lower()
+    return " ".join(str(value).split())

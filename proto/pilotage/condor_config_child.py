@@ -1,0 +1,91 @@
+"""The program that reads one configuration with HTCondor's parser and ends: an error in a text ends the process.
+
+It is started by `pilotage.condor_config` with a request on its standard input, and says what it found on the
+last line of its standard output, both JSON; the parser's own words go to the standard error. Commands that a
+text wants to run are barred in this process by a system call filter, so that no macro, condition or included
+file finds a way around.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import re
+import sys
+from typing import Any
+
+CANNOT_BAR = "commands cannot be barred on this platform"
+NO_LIBRARY = "the Python package htcondor is missing"
+
+_SCRATCH = "PILOTAGE_ASKED"
+_EXECUTIONS = {"x86_64": (59, 322), "aarch64": (221, 281), "ppc64le": (11, 362)}
+"""The numbers of execve and execveat."""
+
+_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
+_LOAD_NUMBER, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 13  # 13: permission denied
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("what", ctypes.c_uint32))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.POINTER(_Step)))
+
+
+def main() -> None:
+    """Read what the request names and write what was found."""
+    request = json.load(sys.stdin)
+    os.environ["CONDOR_CONFIG"] = os.devnull  # the import reads it
+    try:
+        import htcondor2
+    except ImportError:
+        sys.exit(NO_LIBRARY)
+    htcondor2.set_subsystem(request["subsystem"])
+    if not request["allow_commands"]:
+        _bar_commands()
+    os.environ["CONDOR_CONFIG"] = request["root"]
+    htcondor2.reload_config()
+    sys.stdout.write("\n" + json.dumps(_found(htcondor2.param, request)) + "\n")
+
+
+def _bar_commands() -> None:
+    numbers = _EXECUTIONS.get(platform.machine())
+    if numbers is None or not sys.platform.startswith("linux"):
+        sys.exit(CANNOT_BAR)
+    steps = (
+        _Step(_LOAD_NUMBER, 0, 0, 0),
+        _Step(_JUMP_IF_EQUAL, 1, 0, numbers[0]),
+        _Step(_JUMP_IF_EQUAL, 0, 1, numbers[1]),
+        _Step(_RETURN, 0, 0, _REFUSE),
+        _Step(_RETURN, 0, 0, _ALLOW),
+    )
+    program = _Program(len(steps), (_Step * len(steps))(*steps))
+    libc = ctypes.CDLL(None)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.byref(program)):
+        sys.exit(CANNOT_BAR)
+
+
+def _found(param: Any, request: dict[str, Any]) -> dict[str, Any]:
+    names = {name.lower(): name for name in param}
+    wanted = {name.lower() for name in request["names"]}
+    for knob in request["lists"]:
+        wanted |= {member.lower() for member in re.split(r"[\s,]+", _expanded(param, knob)) if member}
+    if request["variants"]:
+        variant = re.compile(f"(?:{request['variants']})(?P<knob>.+)", re.IGNORECASE)
+        wanted |= {name for name in names if (found := variant.fullmatch(name)) and found["knob"] in wanted}
+    values = {name: _expanded(param, name) for name in sorted(wanted & names.keys())}
+    return {"names": sorted(names), "values": {name: value for name, value in values.items() if value}}
+
+
+def _expanded(param: Any, name: str) -> str:
+    """Return the knob's text; asked for directly, an integer's would be lost where it is an expression."""
+    param[_SCRATCH] = f"$({name})"
+    return str(param.get(_SCRATCH, "")).strip()
+
+
+if __name__ == "__main__":
+    main()
