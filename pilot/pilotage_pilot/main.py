@@ -16,6 +16,7 @@ from pilotage.telemetry import set_up_logging
 from pilotage_pilot.composition import build_pilot
 from pilotage_pilot.core.departure import ExitCode, Reason
 from pilotage_pilot.core.events import ContinueRequested, Event, StopRequested, SuspendRequested
+from pilotage_pilot.policy.check import add_check_command, check
 from pilotage_pilot.runner import Runner
 from pilotage_pilot.settings import PilotSettings, load_settings
 from pilotage_pilot.supervise.descent import hide_memory
@@ -34,7 +35,10 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` say; returns its exit code."""
-    options = vars(_parser().parse_args(arguments))
+    parsed = _parser().parse_args(arguments)
+    if parsed.command == "check":
+        return check(parsed)
+    options = vars(parsed)
     config = options.pop("config")
     given = {name: value for name, value in options.items() if value is not None and name != "command"}
     try:
@@ -114,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         ("log-level", "debug, info, warning or error"),
     ):
         command.add_argument(f"--{name}", metavar=name.rpartition("-")[2].upper(), help=what)
+    add_check_command(commands.add_parser("check", help="show what a policy says of a slot and a job"))
     return parser
 
 

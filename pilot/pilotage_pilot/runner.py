@@ -25,6 +25,10 @@ ReadPools = Callable[[bool], Awaitable[ev.PoolsRead]]
 """Finds out the pools; True = from the server, not from the file that the pilot was given."""
 
 
+TIDY_AFTER_S = 0.02
+"""So long after its end the folder of an attempt is removed: first the server hears of it and the next job starts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edges:
     """The world as the runner meets it; in tests each of them has a twin."""
@@ -154,8 +158,7 @@ class Runner:
                 self._work_on(key, self._store(key))
             case ins.ForgetAttempt(key):
                 self._leave_off(key)
-                # Behind what has just been said to the server: nobody waits for a folder to be removed.
-                asyncio.get_running_loop().call_later(0, self._workshop.forget, key)
+                asyncio.get_running_loop().call_later(TIDY_AFTER_S, self._workshop.forget, key)
             case _:
                 self._signal(instruction)
 

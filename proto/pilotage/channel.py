@@ -64,7 +64,7 @@ _RETRIES = {
             },
         },
         # Streams to us are not repeated here: gRPC's retry of one that breaks before its first message may never
-        # come (seen with 1.85). Who reads a stream resumes it.
+        # come (seen with 1.85). Who reads a stream asks again.
         {
             "name": [
                 {"service": "pilotage.v1.JobService", "method": "WatchEvents"},

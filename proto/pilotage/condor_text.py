@@ -68,6 +68,15 @@ def references(text: str) -> dict[str, bool]:
     return found
 
 
+def spelled_references(found: Iterable[Definition]) -> dict[str, str]:
+    """Return how definitions spell what they refer to, by its name in lower case."""
+    return {
+        reference["name"].lower(): reference["name"]
+        for definition in found
+        for reference in _REFERENCE.finditer(definition.value)
+    }
+
+
 def reference_graph(found: Iterable[Definition]) -> dict[str, dict[str, bool]]:
     """Return for each macro, by its name in lower case, what its last definition refers to, as `references` does.
 

@@ -51,6 +51,8 @@ RETRY_AFTER_S = 1
 _DETAILS_KEY = "grpc-status-details-bin"
 _NOT_CONNECTED = re.compile(r".*last error: \w+: ipv[46]:(?P<where>\S+): (?P<why>.+)", re.DOTALL)
 
+_BROKEN = re.compile(r"Stream removed|Socket closed|recvmsg:|GOAWAY|Cancelling all calls")
+
 
 @dataclass(frozen=True, slots=True)
 class _Form:
@@ -207,5 +209,5 @@ def _not_connected(text: str) -> str:
     """Return gRPC's account of a connection that failed as people would give it."""
     told = _NOT_CONNECTED.fullmatch(text)
     if told is None:
-        return f"the connection to the server broke: {text}"
+        return f"the connection to the server broke ({text})" if _BROKEN.search(text) else text
     return f"no server answers at {unquote(told['where'])}: {told['why'].rpartition('remote host: ')[2]}"

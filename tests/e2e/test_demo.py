@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -55,6 +56,23 @@ def test_whatever_ends_the_demo_nothing_of_it_is_left_running(tmp_path: Path, nu
     give_up_s = boot_time_s() + _WITHIN_S
     while left := _processes_of(tmp_path):
         assert boot_time_s() < give_up_s, left
+
+
+def test_the_demo_outlasts_the_death_of_its_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pilotage_client.main", "demo", "--examples", str(ROOT / "deploy" / "examples")]
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert any("== Progress" in line for line in demo.stdout)
+        (server,) = [pid for pid in _processes_of(tmp_path) if "pilotage-server" in _command_line(pid)]
+        os.kill(int(server), signal.SIGKILL)
+        printed, _ = demo.communicate(timeout=2 * _WITHIN_S)
+    assert demo.returncode == 0, printed
+    assert "trying again for up to" in printed
+
+
+def _command_line(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def _processes_of(folder: Path) -> list[str]:

@@ -12,33 +12,9 @@ import pytest
 
 from pilotage_client.location import UP_FILE
 from support.command import Command, environment_of
+from support.pinned import KEYS
 from support.running_up import running_up
 
-STATUS = [
-    *("id", "state", "reason", "owner", "vo", "pool", "site", "ce", "queue", "node", "slot", "attempt"),
-    *("exit_code", "submitted", "started", "ended"),
-]
-EVENT = ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"]
-WHY = [
-    *STATUS,
-    *("summary", "requirements", "pool_mapped", "tree_version", "queues_total", "queues_of_vo", "excluded"),
-    *("eligible", "jobs_ahead", "order"),
-]
-POOL = ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"]
-QUEUE = [
-    *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "running"),
-]
-PILOT = [
-    *("stamp", "site", "ce", "queue", "state", "reason", "glidein_id", "node", "jobs", "jobs_ended", "vos"),
-    *("registered", "last_seen", "ends"),
-]
-SLOT = [
-    *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
-    *("gpus", "free_cpus", "load", "job", "since", "last_seen"),
-]
-BAN = ["node", "site", "ce", "queue", "reason", "since", "until", "by"]
-TREE = ["version", "format", "created", "created_by", "text"]
-WHOAMI = ["owner", "vo", "groups", "roles", "expires", "server", "server_version"]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 
 
@@ -84,7 +60,7 @@ def test_a_job_from_its_submission_to_its_output(pilotage: Command, tmp_path: Pa
 
     assert pilotage("wait", job, "--timeout", 60) == ""
     (status,) = pilotage.objects("status", job)
-    assert list(status) == STATUS
+    assert list(status) == KEYS["status"]
     assert (status["id"], status["state"], status["exit_code"], status["attempt"]) == (job, "DONE", 0, 1)
     assert all(TIME.fullmatch(status[key]) for key in ("submitted", "started", "ended"))
     assert all(status[key] for key in ("owner", "vo", "site", "ce", "queue", "node", "slot"))
@@ -94,6 +70,7 @@ def test_a_job_from_its_submission_to_its_output(pilotage: Command, tmp_path: Pa
     assert pilotage("output", job) == "hello\n"
     assert pilotage("output", job, "--file", "two") == "2\n"
     files = pilotage.objects("output", job, "--list")
+    assert {tuple(file) for file in files} == {tuple(KEYS["output"])}
     assert the_one(files, name="out") == {"name": "out", "size": 6, "truncated": False}
     assert {file["name"] for file in files} >= {"out", "two"}
     written = pilotage("output", job, "--to", tmp_path / "back").splitlines()
@@ -101,7 +78,7 @@ def test_a_job_from_its_submission_to_its_output(pilotage: Command, tmp_path: Pa
     assert (tmp_path / "back" / "out").read_text() == "hello\n"
 
     events = pilotage.objects("logs", job)
-    assert {tuple(event) for event in events} == {tuple(EVENT)}
+    assert {tuple(event) for event in events} == {tuple(KEYS["logs"])}
     assert (events[0]["from"], events[-1]["to"]) == ("RECEIVED", "DONE")
     assert "DONE" in pilotage("logs", job, "--follow").splitlines()[-1]
 
@@ -110,7 +87,7 @@ def test_submit_says_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None
     (tmp_path / "one.jdl").write_text('Executable = "/bin/true"; Nonsense = 1;')
     (tmp_path / "three.toml").write_text('executable = "/bin/true"\ncount = 3')
     (answer,) = pilotage.objects("submit", tmp_path / "one.jdl", tmp_path / "three.toml")
-    assert list(answer) == ["jobs", "warnings"]
+    assert list(answer) == KEYS["submit"]
     assert len(answer["jobs"]) == 4
     (warning,) = answer["warnings"]
     assert warning == f"{tmp_path}/one.jdl: Nonsense has no meaning here and is kept as an attribute"
@@ -120,12 +97,12 @@ def test_submit_says_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None
 def test_a_job_that_fits_nowhere_is_explained(pilotage: Command, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "exit", "[requirements]", 'Memory = "900 TB"')
     (why,) = pilotage.objects("why", job)
-    assert list(why) == WHY
+    assert list(why) == KEYS["why"]
     assert (why["state"], why["eligible"], why["requirements"]) == ("WAITING", [], {"Memory": "900 TB"})
     assert [list(each) for each in why["excluded"]] == [["parameter", "asked", "queues", "queues_alone", "example"]]
     assert TIME.fullmatch(why["pool_mapped"])
     pool = the_one(pilotage.objects("pools"), id=why["pool"])
-    assert list(pool) == POOL
+    assert list(pool) == KEYS["pools"]
     assert (pool["waiting"], pool["queues"]) == (1, [])
     assert re.fullmatch("[0-9a-f]{64}", pool["id"])
     assert f"mapped {why['pool_mapped'][5:10]} " in pilotage("why", job)
@@ -136,25 +113,30 @@ def test_the_grid_has_its_keys(pilotage: Command, operator: Command, data: Path,
     job = submitted(pilotage, tmp_path, "exit")
     pilotage("wait", job)
     (queue,) = pilotage.objects("queues")
-    assert list(queue) == QUEUE
+    assert list(queue) == KEYS["queues"]
     (pilot,) = operator.objects("pilots")
-    assert list(pilot) == PILOT
+    assert list(pilot) == KEYS["pilots"]
     slots = operator.objects("slots")
-    assert {tuple(slot) for slot in slots} == {tuple(SLOT)}
+    assert {tuple(slot) for slot in slots} == {tuple(KEYS["slots"])}
     assert {slot["pilot"] for slot in slots} == {pilot["stamp"]}
     (tree,) = operator.objects("tree", "show")
-    assert list(tree) == TREE
+    assert list(tree) == KEYS["tree show"]
     assert (tree["format"], tree["text"]) == ("toml", (data / "tree.toml").read_text())
     assert TIME.fullmatch(tree["created"])
+    (change,) = operator.objects("tree", "put", data / "tree.toml", "--validate-only")
+    assert list(change) == KEYS["tree put"]
+    place = "/".join(pilot[key] for key in ("site", "ce", "queue"))
+    (credential,) = operator.objects("pilot-token", place, "--to", tmp_path / "token")
+    assert list(credential) == KEYS["pilot-token"]
     (who,) = pilotage.objects("whoami")
-    assert list(who) == WHOAMI
+    assert list(who) == KEYS["whoami"]
 
 
 def test_bans_have_their_keys(operator: Command) -> None:
     operator("ban", "nowhere-else", "--reason", "flood", exits=2)
     operator("ban", "local", "--reason", "flood")
     (ban,) = operator.objects("bans")
-    assert list(ban) == BAN
+    assert list(ban) == KEYS["bans"]
     assert (ban["node"], ban["site"], ban["ce"], ban["reason"], ban["until"]) == ("local", "local", None, "flood", None)
     operator("unban", "local")
     assert operator("unban", "local", exits=2) == ""
@@ -167,6 +149,8 @@ def test_1_is_what_was_asked_for_having_failed(pilotage: Command, tmp_path: Path
     assert pilotage("hold", job, exits=1) == ""
     waiting = submitted(pilotage, tmp_path, "exit", 'sites = ["elsewhere"]')
     pilotage("wait", waiting, "--timeout", 0.1, exits=1)
+    (held,) = pilotage.objects("hold", waiting)
+    assert (list(held), held["state"], held["refusal"]) == (KEYS["hold"], "HELD", None)
     pilotage("output", waiting, exits=1)
     pilotage("remove", waiting)
 

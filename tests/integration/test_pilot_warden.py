@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,3 +67,13 @@ def test_a_process_is_in_exec_neither_before_nor_after_nor_as_a_zombie() -> None
     assert not is_in_exec(ended.pid)
     ended.wait()
     assert ended.pid not in children_of(os.getpid())
+
+
+def test_a_process_that_hides_its_memory_cannot_be_read_by_others_of_its_user() -> None:
+    get_dumpable = 3  # prctl(2), PR_GET_DUMPABLE: 0 gives /proc/PID/environ to root alone
+    script = (
+        "import ctypes; from pilotage_pilot.supervise.descent import hide_memory; hide_memory(); "
+        f"print(ctypes.CDLL(None).prctl({get_dumpable}, 0, 0, 0, 0))"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout == "0\n"

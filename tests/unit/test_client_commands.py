@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -21,8 +24,10 @@ from pilotage.errors import (
 )
 from pilotage.job_description import JobDescription
 from pilotage_client.commands.operators import node_names
-from pilotage_client.commands.submission import changed, ranges
-from pilotage_client.main import main
+from pilotage_client.commands.submission import ranges
+from pilotage_client.job_changes import changed
+from pilotage_client.main import SECTIONS, main
+from pilotage_client.readers import read_jobs
 from pilotage_client.running import exit_code, job_ids, shown
 
 JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, sites=("A",))
@@ -57,6 +62,31 @@ def test_an_empty_value_takes_a_wish_back() -> None:
     assert changed(JOB, "sites=").sites == ()
     without = changed(changed(JOB, "requirements.Memory="), "requirements.OS=")
     assert without.requirements is None
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "kept"),
+    [
+        ('Executable = "a"; priority = 1;', "priority=5", {"priority": 5}),
+        ('Executable = "a"; JobName = "old";', "name=new", {"JobName": "new"}),
+        ('Executable = "a"; TTL = 60;', "wall_time=2 h", {"TTL": 7200}),
+        ('Executable = "a"; Rank = 1;', "rank=", {}),
+        ('Executable = "a"; Site = "";', "sites=A,B", {"Site": ("A", "B")}),
+        ("executable = a\nprio = 1\npriority = 2\nqueue", "priority=5", {"prio": 5, "priority": 5}),
+        ("executable = a\nJobLeaseDuration = 1200\nqueue", "lease=30 min", {"JobLeaseDuration": 1800}),
+        ("executable = a\nbatch_name = old\nqueue", "name=new", {"batch_name": "new"}),
+        ("executable = a\nrequest_memory = MY.Size\nqueue", "request_memory=2 GB", {"request_memory": "2048 MB"}),
+    ],
+)
+def test_an_edit_changes_what_a_reader_has_kept_of_the_same_meaning(
+    text: str, change: str, kept: dict[str, object], tmp_path: Path
+) -> None:
+    file = tmp_path / ("job.sub" if "queue" in text else "job.jdl")
+    file.write_text(text)
+    (read,) = read_jobs(file)
+    edited = changed(dataclasses.replace(read, attributes={**read.attributes, "Other": 7}), change)
+    assert dict(edited.attributes) == {**kept, "Other": 7}
+    assert edited.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -110,3 +140,26 @@ def test_a_wrong_request_is_told_before_any_server_is_asked(monkeypatch: pytest.
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 2
         assert result.stderr.count("\n") == 1
+
+
+def every_command(group: click.Group, before: str = "") -> list[str]:
+    names: list[str] = []
+    for name, command in group.commands.items():
+        names += every_command(command, f"{name} ") if isinstance(command, click.Group) else [before + name]
+    return names
+
+
+def test_the_help_shows_every_command_once_and_no_sentence_cut() -> None:
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(every_command(main))
+    for words in ([], ["tree"]):
+        shown = CliRunner().invoke(main, [*words, "--help"], terminal_width=80).stdout
+        assert "..." not in shown.partition("Options:")[2]
+        assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_what_shows_something_can_show_it_to_scripts() -> None:
+    def has_json(command: str) -> bool:
+        return "--json" in CliRunner().invoke(main, [*command.split(), "--help"]).stdout
+
+    only_act = {"edit", "ban", "unban", "drain", "token", "up", "demo"}
+    assert {command for command in every_command(main) if not has_json(command)} == only_act

@@ -158,6 +158,7 @@ def test_what_no_server_of_ours_said_is_still_an_error_of_ours(code: grpc.Status
             "failed to connect to all addresses; last error: UNAVAILABLE: ipv6:%5B::1%5D:4711: Socket closed",
             "no server answers at [::1]:4711: Socket closed",
         ),
+        ("Socket closed", "the connection to the server broke (Socket closed)"),
         ("some other words", "some other words"),
     ],
 )

@@ -49,8 +49,7 @@ def status(
     headings = ("ID", "NAME", "STATE", "WHERE", "ATTEMPT", "EXIT", "SUBMITTED", "REASON")
     echo_table(headings, (_row(job) for job in shown), empty="no jobs")
     if ids and len(shown) <= FEW:
-        for job in shown:
-            tell_truncated(client.output_files(job.id), job.id)
+        _tell_of_outputs(client, shown)
 
 
 def _newest(newest_first: Iterator[JobStatus], most: int) -> list[JobStatus]:
@@ -59,6 +58,12 @@ def _newest(newest_first: Iterator[JobStatus], most: int) -> list[JobStatus]:
     if len(newest) > most:
         click.echo(f"These are the newest {most} jobs; --limit 0 shows all, --state RUNNING what runs.", err=True)
     return newest[most - 1 :: -1]
+
+
+def _tell_of_outputs(client: Client, jobs: Iterable[JobStatus]) -> None:
+    for job in jobs:
+        if job.attempt:
+            tell_truncated(client.output_files(job.id), job.id)
 
 
 def _row(job: JobStatus) -> tuple[object, ...]:

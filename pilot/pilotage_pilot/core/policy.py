@@ -54,7 +54,10 @@ PUBLISHING = ("STARTD_ATTRS", "STARTD_EXPRS")
 SHARING = ("STARTD_SLOT_ATTRS", "STARTD_SLOT_EXPRS")
 """Knobs that list which of a slot's attributes the others' ads show."""
 
-_OTHER_NAMES = {"is_owner": ("isowner",), "preemption_requirements": (), "job_renice_increment": ()}
+REMEMBERING = ("STARTD_JOB_ATTRS", "STARTD_JOB_EXPRS")
+"""Knobs that list which of the running job's attributes its slot's ad shows."""
+
+_OTHER_NAMES = {"is_owner": ("isowner",)}
 _DAEMONS = {"preemption_requirements": "negotiator", "job_renice_increment": "starter"}
 _SEPARATOR = re.compile(r"[\s,]+")
 
@@ -99,7 +102,7 @@ class Policy:
         return {name: text for name, text in found.items() if text is not None and not _is_unsaid(name, text)}
 
     def published(self, slot: SlotKey | None = None) -> dict[str, str]:
-        """Return the attributes that the policy adds to `slot`'s ad; those it lists and does not define are left out."""
+        """Return the attributes that the policy adds to `slot`'s ad; what it lists and does not define is left out."""
         found = {name: self.text(name, slot) for name in self.listed(PUBLISHING)}
         return {name: text for name, text in found.items() if text is not None}
 

@@ -10,7 +10,7 @@ system resources.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -22,8 +22,8 @@ from pilotage_pilot.core.policy import Policy, SlotKey
 _MOST_SLOTS = 4096
 _TYPE = re.compile(r"num_slots_type_(\d+)")
 _SEPARATOR = re.compile(r"[\s,;]+")
-_RESOURCES = {"cpus": "c", "memory": "m", "ram": "r"}
-"""The sizes that are read here; a name may be shortened to as little as shown."""
+_RESOURCES = ("cpus", "memory", "ram")
+"""The sizes that are read here; their names may be shortened."""
 
 _AUTO = None
 """A size that is not stated: an equal part of what the other slots leave."""
@@ -82,9 +82,10 @@ def lay_out(policy: Policy, node: Amounts) -> Layout:
         return _unstated(policy, total)
     cpus = _shared([wish.cpus for wish in wishes], total.cpus, "cores")
     memory = _shared([wish.memory_mib for wish in wishes], total.memory_mib, "MiB of memory")
+    each = enumerate(zip(wishes, cpus, memory, strict=True), start=1)
     slots = (
-        StaticSlot(SlotKey(number, wish.type_id), *sizes, wish.is_partitionable)
-        for number, (wish, *sizes) in enumerate(zip(wishes, cpus, memory, strict=True), start=1)
+        StaticSlot(SlotKey(number, wish.type_id), cores, memory_mib, wish.is_partitionable)
+        for number, (wish, cores, memory_mib) in each
     )
     return Layout(tuple(slots), total, is_stated=True)
 
@@ -104,8 +105,9 @@ def _unstated(policy: Policy, total: Amounts) -> Layout:
         return Layout((slot,), total, is_stated=False)
     cpus = _shared([_AUTO] * count, total.cpus, "cores")
     memory = _shared([_AUTO] * count, total.memory_mib, "MiB of memory")
-    sizes = enumerate(zip(cpus, memory, strict=True), start=1)
-    return Layout(tuple(StaticSlot(SlotKey(number), *each) for number, each in sizes), total, is_stated=True)
+    each = enumerate(zip(cpus, memory, strict=True), start=1)
+    slots = (StaticSlot(SlotKey(number), cores, memory_mib) for number, (cores, memory_mib) in each)
+    return Layout(tuple(slots), total, is_stated=True)
 
 
 def _types(policy: Policy) -> list[int]:
@@ -131,7 +133,7 @@ def _stated_sizes(knob: str, text: str) -> dict[str, str]:
         if not is_named:
             found["*"] = size
             continue
-        known = [full for full, short in _RESOURCES.items() if full.startswith(name.lower()) and name.lower() >= short]
+        known = [full for full in _RESOURCES if name and full.startswith(name.lower())]
         found[known[0] if known else name.lower()] = size
     return found
 
@@ -141,11 +143,14 @@ def _size(knob: str, text: str | None, total: int) -> _Size:
         return _AUTO
     try:
         if text.endswith("%"):
-            return int(Fraction(text[:-1]) * total / 100)
-        return int(Fraction(text) * total) if "/" in text else int(Fraction(text))
-    except (ValueError, ZeroDivisionError) as error:
-        why = f"{text} is no size: a number, a part such as 25% or 1/4, or auto"
-        raise InvalidInputError(Violation(knob, why)) from error
+            size = Fraction(text[:-1]) * total / 100
+        else:
+            size = Fraction(text) * (total if "/" in text else 1)
+    except (ValueError, ZeroDivisionError):
+        size = Fraction(-1)
+    if size < 0:
+        raise InvalidInputError(Violation(knob, f"{text} is no size: a number, a part such as 25% or 1/4, or auto"))
+    return int(size)
 
 
 def _shared(sizes: list[_Size], total: int, what: str) -> list[int]:
@@ -155,8 +160,7 @@ def _shared(sizes: list[_Size], total: int, what: str) -> list[int]:
     if left < 0 or (unstated > left and what == "cores"):
         stated = sum(1 if size is None else size for size in sizes)
         raise InvalidInputError(Violation("", f"the slots ask for {stated} {what}, the node has {total}"))
-    give: Callable[[_Size], int] = lambda size: left // unstated if size is None else size  # noqa: E731
-    return [give(size) for size in sizes]
+    return [left // unstated if size is None else size for size in sizes]
 
 
 def _number(policy: Policy, knob: str, default: int) -> int:
@@ -167,7 +171,7 @@ def _number(policy: Policy, knob: str, default: int) -> int:
         value = parse_value(text)
     except InvalidClassAdError:
         value = text
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise InvalidInputError(Violation(knob, f"{text} is no number of at least 0"))
     if knob.startswith("NUM_SLOTS") and value > _MOST_SLOTS:
         raise InvalidInputError(Violation(knob, f"{text} is more than {_MOST_SLOTS} slots"))

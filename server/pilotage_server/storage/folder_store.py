@@ -42,6 +42,8 @@ class FolderStore:
     def put(self, content: bytes) -> str:
         """Keep a small content and return its checksum."""
         checksum = hashlib.sha256(content).hexdigest()
+        if self._renewed(checksum):
+            return checksum
         upload = self.begin(checksum, len(content))
         try:
             upload.append(content)
@@ -49,6 +51,15 @@ class FolderStore:
         finally:
             upload.abort()
         return checksum
+
+    def _renewed(self, checksum: str) -> bool:
+        """Make a content that is there already young again; returns whether it is: most jobs leave the same nothing."""
+        with self._lock, _disk_trouble(self._folder):
+            try:
+                os.utime(self.path_of(checksum))
+            except FileNotFoundError:
+                return False
+        return True
 
     def has(self, checksum: str) -> bool:
         """Return whether the content is there."""
@@ -109,11 +120,10 @@ class FolderStore:
     def take_in(self, written: Path, checksum: str) -> None:
         """Move a written and synced file to its place; a content that is there already is made young again."""
         path = self.path_of(checksum)
+        if self._renewed(checksum):
+            written.unlink()
+            return
         with self._lock:
-            if path.exists():
-                os.utime(path)
-                written.unlink()
-                return
             if not path.parent.exists():
                 path.parent.mkdir(exist_ok=True)
                 _sync_folder(self._folder)

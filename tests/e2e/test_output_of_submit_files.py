@@ -1,0 +1,31 @@
+"""A submit file's job gets and leaves its files as under HTCondor, from the command to the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.command import Command, environment_of
+from support.running_up import running_up
+
+
+def test_a_program_from_anywhere_travels_and_what_it_makes_comes_back(tmp_path: Path) -> None:
+    program = tmp_path / "elsewhere" / "make.sh"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\necho hello; echo made > new.txt; echo more >> grows.txt; mkdir d; echo x > d/below\n"
+    )
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (jobs / "grows.txt").write_text("some\n")
+    (jobs / "stays.txt").write_text("same\n")
+    lines = [f"executable = {program}", "transfer_input_files = grows.txt, stays.txt", "output = out", "error = err"]
+    (jobs / "job.sub").write_text("\n".join([*lines, "queue"]))
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        pilotage = Command(environment_of(tmp_path, PILOTAGE_DATA=str(up.data)))
+        (answer,) = pilotage.objects("submit", jobs / "job.sub")
+        pilotage("wait", *answer["jobs"], "--timeout", 60)
+        pilotage("output", *answer["jobs"], "--to", tmp_path / "back")
+    back = {path.name: path.read_text() for path in (tmp_path / "back").iterdir()}
+    assert back == {"out": "hello\n", "err": "", "new.txt": "made\n", "grows.txt": "some\nmore\n"}
+    assert answer["warnings"] == []

@@ -1,0 +1,30 @@
+"""The examples of docs/reference/python-api.md, run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from support.command import environment_of
+from support.running_up import running_up
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
+
+
+def test_the_examples_run_as_they_stand(tmp_path: Path) -> None:
+    example = tmp_path / "example.py"
+    example.write_text("\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)))
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        environment = environment_of(tmp_path, PILOTAGE_DATA=str(up.data))
+        command = [sys.executable, str(example)]
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("DONE local/") == 3
+    printed = ran.stdout.splitlines()
+    assert {"0 squared is 0", "1 squared is 1", "2 squared is 4", "RECEIVED -> WAITING"} <= set(printed)
+    assert printed[-1].endswith("-> DONE")

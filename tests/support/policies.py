@@ -1,0 +1,46 @@
+"""A node under a policy, to be asked what its expressions are for a slot and a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from pilotage.classad_evaluation import Ad, Result
+from pilotage.classads import AdValue
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.policy import Evaluated, evaluate_all
+from pilotage_pilot.core.slot_ads import NodeView, new_job_ad, overlaid, quiet_slot_ad
+from pilotage_pilot.policy.loading import Loaded, load_policy
+
+NOW_S = 1_700_000_000
+SHIPPED = Path(__file__).parents[2] / "deploy" / "policies"
+
+Job: TypeAlias = Mapping[str, AdValue]
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path, node: Amounts) -> Loaded:
+    return load_policy(path, node)
+
+
+class PolicyBench:
+    """A quiet node of so many cores under the policy of a file."""
+
+    def __init__(self, path: Path, cpus: int = 8, memory_mib: int = 16054) -> None:
+        self._size = Amounts(cpus, memory_mib)
+        self.loaded = _load(path, self._size)
+
+    def values(self, slot: int, job: Job | None = None, **changes: AdValue) -> dict[str, Evaluated]:
+        """Return all expressions of a slot for a job, with `changes` made to the slot's ad."""
+        loaded = self.loaded
+        static = loaded.layout.slot(slot)
+        view = NodeView("node", self._size, loaded.layout, NOW_S)
+        my = Ad(overlaid(quiet_slot_ad(loaded.policy, static, view), changes))
+        target = None if job is None else Ad(overlaid(new_job_ad(NOW_S), job))
+        return evaluate_all(loaded.policy, static.key, my, target)
+
+    def value(self, name: str, slot: int, job: Job | None = None, **changes: AdValue) -> Result:
+        """Return what one expression of a slot is."""
+        return self.values(slot, job, **changes)[name].value

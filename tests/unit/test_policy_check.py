@@ -1,0 +1,210 @@
+"""`pilotage-pilot check`: a policy, a slot and a job in; texts and values out, or one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage_pilot.main import run
+
+NEEDS = {
+    "glideinwms__condor_config.conf": "nothing defines GLIDECLIENT_Group_Rank",
+    "glideinwms__condor_config.dedicated_starter.include.conf": "GLIDEIN_START_CONDITION",
+    "glideinwms__condor_config.monitor.include.conf": "nothing defines GLIDEIN_HOLD_CONDITION",
+    "htcondor__condor_config.reference.conf": "needs the file /etc/condor/condor_config.local",
+    "prp-htcondor-portal__20-start-policy.conf": "nothing defines MATCHING_START, PROVISIONING_START",
+}
+"""What the files need that are parts of a larger configuration; the others are whole."""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.conf"
+    path.write_text("START = TARGET.Want =?= True && Load < 2\nSTARTD_ATTRS = Load\nLoad = LoadAvg * 2\n")
+    return path
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.ad"
+    path.write_text("Want = True\n")
+    return path
+
+
+def _asked(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    assert run(["check", *map(str, arguments), "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return dict(json.loads(said.out))
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run(["check", *map(str, arguments)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_every_expression_is_shown_with_its_text_and_value(
+    capsys: pytest.CaptureFixture[str], policy: Path, job: Path
+) -> None:
+    found = _asked(capsys, policy, "--job", job)
+    assert found["START"] == {"text": "TARGET.Want =?= True && Load < 2", "value": True}
+    assert found["IS_OWNER"] == {"text": "(START =?= False)", "value": False}
+    assert found["CLAIM_WORKLIFE"] == {"text": "1200", "value": 1200}
+    assert {"RANK", "SUSPEND", "CONTINUE", "PREEMPT", "WANT_SUSPEND", "WANT_VACATE", "KILL"} <= found.keys()
+    assert {"MaxJobRetirementTime", "JOB_RENICE_INCREMENT", "PREEMPTION_REQUIREMENTS"} <= found.keys()
+
+
+def test_the_slots_ad_can_be_given_other_values(capsys: pytest.CaptureFixture[str], policy: Path, job: Path) -> None:
+    assert _asked(capsys, policy, "--job", job, "--set", "loadavg=1.0")["START"]["value"] is False
+    assert _asked(capsys, policy, "--job", job, "--set", "LoadAvg = 1 / 4.0")["START"]["value"] is True
+
+
+def test_values_that_are_none_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text('START = TARGET.X\nPREEMPT = 1 / 0\nRANK = "high"\nKILL = time() - EnteredCurrentState > 5\n')
+    found = _asked(capsys, path, "--set", "EnteredCurrentState=time()-6")
+    values = [found[name]["value"] for name in ("START", "PREEMPT", "RANK", "KILL")]
+    assert values == ["undefined", "error", "high", True]
+
+
+def test_people_get_text(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
+    assert run(["check", str(policy)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["START", "false"]
+    assert lines[1].strip() == "TARGET.Want =?= True && Load < 2"
+
+
+def test_every_shared_policy_loads_and_is_evaluated(capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
+    paths = sorted((shared_data / "policies").glob("*.conf"))
+    assert len(paths) >= 9
+    for path in paths:
+        values = {name: each["value"] for name, each in _asked(capsys, path, "--cpus", 8).items()}
+        assert "error" not in values.values(), path
+        assert isinstance(values["IS_OWNER"], bool), path
+
+
+def test_every_real_configuration_loads_or_says_what_it_needs(
+    capsys: pytest.CaptureFixture[str], shared_data: Path
+) -> None:
+    paths = sorted((shared_data / "data" / "policy_config").iterdir())
+    assert len(paths) == 21
+    assert NEEDS.keys() <= {path.name for path in paths}
+    for path in paths:
+        if path.name in NEEDS:
+            refusal = _refused(capsys, path)
+            assert str(path) in refusal
+            assert NEEDS[path.name] in refusal
+        else:
+            _asked(capsys, path)
+
+
+def test_the_ninth_slot_of_a_whole_machine_is_a_real_one(capsys: pytest.CaptureFixture[str], shared_data: Path) -> None:
+    path = shared_data / "policies" / "whole_machine_suspend_wm.conf"
+    assert _asked(capsys, path, "--slot", 9)["SlotWeight"]["value"] == 8
+    claimed = _asked(capsys, path, "--slot", 9, "--set", 'State="Claimed"', "--set", 'Slot1_State="Claimed"')
+    assert claimed["SUSPEND"]["value"] is True
+    assert "there is no slot 10: this policy lays out 9 on this node" in _refused(capsys, path, "--slot", 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("FOO BAR\n", ", line 1: "),
+        ("START = (1 &&\n", "START: "),
+        ("START = ($(SITE_START))\n", "START cannot be read: nothing defines SITE_START"),
+        ("include command : date\n", "line 1: wants to run a command: date"),
+        ("SLOT_TYPE_1 = cpus=400\nNUM_SLOTS_TYPE_1 = 1\n", "400 cores"),
+        ("STARTD_ATTRS = Group\nGroup = “ALICE”\n", "Group: "),
+    ],
+)
+def test_a_policy_that_cannot_be_used_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], policy: Path, text: str, why: str
+) -> None:
+    policy.write_text(text)
+    refusal = _refused(capsys, policy)
+    assert str(policy) in refusal
+    assert why in refusal
+
+
+@pytest.mark.parametrize("change", ["LoadAvg", "=3", "Load Avg=3", "X=1;Y=2", "X=(", "X="])
+def test_a_change_that_means_nothing_is_refused(capsys: pytest.CaptureFixture[str], policy: Path, change: str) -> None:
+    assert f"--set {change}: " in _refused(capsys, policy, "--set", change)
+
+
+def test_commands_run_where_they_are_allowed(capsys: pytest.CaptureFixture[str], policy: Path) -> None:
+    policy.write_text("include command : echo START = False\n")
+    assert _asked(capsys, policy, "--allow-commands")["START"]["value"] is False
+
+
+def test_without_htcondors_library_it_says_what_to_install(tmp_path: Path, policy: Path) -> None:
+    (tmp_path / "htcondor2.py").write_text("raise ImportError\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "pilotage_pilot.main", "check", str(policy)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "install the Python package htcondor" in ended.stderr
+
+
+# Job files ----------------------------------------------------------------------------------------------------------
+
+SAME_JOB = {
+    "condor_q -long": 'Want = True\nSize = 3\nPath = "a\\b"\n\n',
+    "a ClassAd": '[ Want = true; Size = 3; Path = "a\\\\b" ]',
+    "JSON": '{"Want": true, "Size": 3, "Path": "a\\\\b"}',
+    "condor_q -json": '[{"Want": "/Expr(1 == 1)/", "Size": 3, "Path": "a\\\\b"}]',
+    "a submit file": 'executable = x\nN = 3\n+Want = True\nMY.Size = $(N)\n+Path = "a\\b"\nqueue 2\n',
+}
+
+
+@pytest.mark.parametrize("text", SAME_JOB.values(), ids=SAME_JOB.keys())
+def test_a_job_is_read_from_every_form_that_says_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
+) -> None:
+    start = "START = TARGET.Want && TARGET.JobUniverse == 5\n"
+    (tmp_path / "p").write_text(f"{start}RANK = TARGET.Size\nPREEMPT = size(TARGET.Path) == 3\n")
+    (tmp_path / "job").write_text(text)
+    found = _asked(capsys, tmp_path / "p", "--job", tmp_path / "job")
+    assert [found[name]["value"] for name in ("START", "RANK", "PREEMPT")] == [True, 3, True]
+
+
+def test_a_submit_files_requests_are_the_jobs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("START = RequestCpus == 4 && JobUniverse == 9\nRANK = RequestMemory\n")
+    (tmp_path / "job").write_text("universe = grid\nrequest_cpus = 4\nrequest_memory = 2 GB\nqueue\n")
+    found = _asked(capsys, tmp_path / "p", "--job", tmp_path / "job")
+    assert (found["START"]["value"], found["RANK"]["value"]) == (True, 2048)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "holds no job"),
+        ("Want = True\nnonsense\n", "line 2: is not of the form Name = value: nonsense"),
+        ("Want = (\n", "line 1: "),
+        ("A = 1\n\nA = 2\n", "line 3: another job begins"),
+        ("[1, 2]", "holds no job, or more than one"),
+        ("A = $(B)\nB = $(A)\nqueue\n", "in a circle"),
+    ],
+)
+def test_a_file_that_is_no_job_is_refused_with_the_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, policy: Path, text: str, why: str
+) -> None:
+    (tmp_path / "job").write_text(text)
+    refusal = _refused(capsys, policy, "--job", tmp_path / "job")
+    assert str(tmp_path / "job") in refusal
+    assert why in refusal
+
+
+def test_a_job_file_that_is_not_there_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, policy: Path
+) -> None:
+    assert "nojob: cannot be read" in _refused(capsys, policy, "--job", tmp_path / "nojob")
