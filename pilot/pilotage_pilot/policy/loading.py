@@ -17,7 +17,16 @@ from pilotage.condor_config import (
 from pilotage.condor_text import definitions, reference_graph, spelled_references, undefined_macros
 from pilotage.errors import InvalidInputError, Violation
 from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.policy import DEFAULTS, ON_REQUEST, PUBLISHING, REMEMBERING, SHARING, Policy, compile_text, prologue
+from pilotage_pilot.core.policy import (
+    DEFAULTS,
+    ON_REQUEST,
+    PUBLISHING,
+    REMEMBERING,
+    SHARING,
+    Policy,
+    compile_text,
+    prologue,
+)
 from pilotage_pilot.core.slot_layout import Layout, lay_out
 
 _SIZES = ("NUM_CPUS", "MEMORY", "NUM_SLOTS")
@@ -81,6 +90,8 @@ def _node_macros(node: Amounts, slots: int) -> str:
             ("DETECTED_CPUS", node.cpus),
             ("DETECTED_PHYSICAL_CPUS", node.cpus),
             ("DETECTED_MEMORY", node.memory_mib),
+            ("NUM_CPUS", node.cpus),
+            ("MEMORY", node.memory_mib),
             ("SLOTS_CLAIMED", f"({claimed})"),
         )
     )

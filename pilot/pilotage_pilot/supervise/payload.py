@@ -188,6 +188,8 @@ class Payload:
             return
         if self._group is not None:
             self._group.kill()
+        # The leader first: it must not see its children go and take that for their end.
+        send([self.pid], signal.SIGKILL)
         send(self.tree(), signal.SIGKILL)
         again = min(_LONGEST_ROUND_S, round_s * 2)
         asyncio.get_running_loop().call_later(round_s, self._kill_round, again)
