@@ -505,11 +505,12 @@ def test_a_pilot_cannot_be_registered_for_a_queue_that_is_not_there(grid: Grid) 
         grid.start_pilot("CERN/ce01/none")
 
 
-def test_pools_that_differ_from_the_servers_are_told(grid: Grid) -> None:
+def test_a_list_of_pools_that_differs_from_the_servers_is_told_and_no_list_claims_nothing(grid: Grid) -> None:
     grid.put(a_tree(LONG, Memory=8000))
     pilot = grid.start_pilot()
-    assert not pilot.ask().pools_changed
     (job_id,) = grid.submit(requirements={"Memory": 4000})
-    assert pilot.ask().pools_changed
-    request = WorkRequest(pool_ids=(grid.job(job_id).pool_id,))
-    assert not grid.write(lambda unit, world: request_jobs(unit, world, pilot.identity, request)).pools_changed
+    assert not pilot.ask().pools_changed
+    for given, changed in (((grid.job(job_id).pool_id,), False), (("0" * 64,), True)):
+        request = WorkRequest(pool_ids=given)
+        answer = grid.write(lambda unit, world, asked=request: request_jobs(unit, world, pilot.identity, asked))
+        assert answer.pools_changed is changed

@@ -587,3 +587,21 @@ def test_a_suspended_payload_whose_lease_has_ended_does_not_go_on() -> None:
     said = bench.feed(ev.ContinueRequested())
     assert ContinuePayload(ONE.key) not in said
     assert KillPayload(ONE.key) in said
+
+
+def test_a_server_that_wants_the_node_is_told_of_it_again() -> None:
+    bench = PilotBench(hears=False)
+    first = bench.one(SendHeartbeat)
+    assert first.slots is not None
+    bench.feed(ev.HeartbeatAnswered(first.request_id, next_s=30.0, node_wanted=True))
+    bench.pass_time(1)
+    assert bench.one(SendHeartbeat).slots is not None
+
+
+def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.take(SendHeartbeat)
+    assert bench.feed(ev.HeartbeatAnswered("never-sent", lost=(ev.LostLease(ONE.key, "gone"),))) == ()
+    assert bench.feed(ev.JobsGranted("never-sent", (TWO,))) == ()
+    assert bench.feed(ev.HeartbeatFailed("never-sent", transient())) == ()

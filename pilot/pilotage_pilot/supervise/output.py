@@ -171,3 +171,26 @@ def _open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(f"{path} is no regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def cut(path: Path, size: int) -> bool:
+    """Cut a file to `size`, unless it is a link by now; returns whether it was cut."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file, of a link its own; 0 = it is not there."""
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

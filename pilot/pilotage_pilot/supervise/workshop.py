@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,9 +24,11 @@ from pilotage_pilot.supervise.folders import PilotFolder, inside, remove_small, 
 from pilotage_pilot.supervise.output import (
     Bounds,
     Seen,
+    cut,
     digest_of,
     find_output,
     plain_files,
+    size_of,
     store_small,
     stream_names,
 )
@@ -227,7 +228,7 @@ class LocalWorkshop:
     def _cut_streams(self, work: _Work) -> None:
         for name in stream_names(work.job.description):
             path = output_path(work.folders.work, name)
-            if path is not None and _size(path) > self._bounds.file_bytes and _cut(path, self._bounds.file_bytes):
+            if path is not None and size_of(path) > self._bounds.file_bytes and cut(path, self._bounds.file_bytes):
                 work.cut.add(name)
 
     # Output -----------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ class LocalWorkshop:
     async def _store_large(self, work: _Work, name: str, path: Path) -> StoredFile:
         checksum, length = await asyncio.to_thread(digest_of, path, self._bounds.file_bytes)
         await self._link.upload(path, checksum, length)
-        return StoredFile(name, checksum, length, truncated=name in work.cut or _size(path) > length)
+        return StoredFile(name, checksum, length, truncated=name in work.cut or size_of(path) > length)
 
     def forget(self, key: AttemptKey) -> None:
         """Remove the folder of an attempt."""
@@ -285,25 +286,3 @@ class LocalWorkshop:
 
 def _nobody(happening: Happening) -> None:
     del happening
-
-
-def _cut(path: Path, size: int) -> bool:
-    """Cut a file to `size`, unless it is a link by now; returns whether it was cut."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        os.ftruncate(descriptor, size)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0

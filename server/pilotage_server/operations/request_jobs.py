@@ -98,7 +98,9 @@ def request_jobs(unit: Unit, world: World, identity: Identity, request: WorkRequ
     if pilot is not None and request.slots and not no_work_reason(world, credential, pilot):
         matches = _match(unit, world, credential, pilot.node, request.slots)
     (mine,) = get_submit_pools_for_queue(world, identity, [credential.queue])
-    return WorkAnswer(matches, results, frozenset(request.pool_ids) != frozenset(mine.pool_ids), commands)
+    # a request without a list claims nothing: pilots send theirs only now and then
+    pools_changed = bool(request.pool_ids) and frozenset(request.pool_ids) != frozenset(mine.pool_ids)
+    return WorkAnswer(matches, results, pools_changed, commands)
 
 
 def could_take(world: World, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> bool:
