@@ -39,6 +39,10 @@ def a_job(
     )
 
 
+ONE = a_job(1)
+TWO = a_job(2)
+
+
 def transient(why: str = "no answer") -> ev.Failure:
     return ev.Failure(ev.FailureKind.TRANSIENT, why)
 

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
+import pytest
+
 from pilotage.classad_evaluation import Ad, Result
 from pilotage.classads import AdValue
 from pilotage_pilot.core.amounts import Amounts
@@ -18,6 +20,9 @@ NOW_S = 1_700_000_000
 SHIPPED = Path(__file__).parents[2] / "deploy" / "policies"
 
 Job: TypeAlias = Mapping[str, AdValue]
+
+SINGLE: Job = {}
+CLAIMED = "Claimed"
 
 
 @lru_cache(maxsize=64)
@@ -44,3 +49,14 @@ class PolicyBench:
     def value(self, name: str, slot: int, job: Job | None = None, **changes: AdValue) -> Result:
         """Return what one expression of a slot is."""
         return self.values(slot, job, **changes)[name].value
+
+
+def either(*names: tuple[str, str]) -> list[object]:
+    """Return the parameters of a fixture that is each of these policies in turn, given as (whose, file)."""
+    return [pytest.param(name, id=f"{kind}: {name}") for kind, name in names]
+
+
+def bench_of(request: pytest.FixtureRequest, shared_data: Path, cpus: int) -> PolicyBench:
+    """Return the bench of the policy that is a fixture's parameter, shipped or as its authors published it."""
+    name = request.param
+    return PolicyBench((SHIPPED if "-" in name or name == "bologna.conf" else shared_data / "policies") / name, cpus)

@@ -1,0 +1,95 @@
+"""What a server knows of its pilots and their slots, and when they get no more work, on every database."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.errors import NotFoundError
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.pilots import GlideinReport, PilotState
+from pilotage_server.operations.pilot_calls import DrainPilot
+from pilotage_server.operations.pilots import list_pilots
+from pilotage_server.operations.slots import list_slots
+from pilotage_server.storage.engine import Database
+from pilotage_server.storage.pilots import load_pilots
+from support.grid import LONG, Grid, Pilot, an_idle_slot
+from support.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock)
+
+
+def test_a_draining_pilot_gets_no_work_and_keeps_what_it_has(grid: Grid) -> None:
+    first, _ = grid.submit(count=2)
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    grid.drain(pilot)
+    answer = pilot.ask()
+    assert (answer.matches, answer.commands) == ((), (DrainPilot("maintenance", evict=False),))
+    assert pilot.finish(match).accepted
+    assert grid.job(first).state is JobState.DONE
+
+
+def test_a_pilot_that_drains_by_itself_drains_until_it_says_otherwise(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot(), draining=True)
+    pilot.beat()
+    assert state_of(grid, pilot) is PilotState.DRAINING
+    pilot.show(an_idle_slot(), draining=False)
+    assert state_of(grid, pilot) is PilotState.RUNNING
+
+
+def state_of(grid: Grid, pilot: Pilot) -> PilotState:
+    """Return the state that the server has a pilot in."""
+    return grid.read(lambda unit, _: load_pilots(unit.session, [pilot.stamp]))[pilot.stamp].state
+
+
+def test_a_pilot_that_was_lost_and_speaks_lives_again(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    pilot.show()
+    assert grid.pass_time(hours=1).pilots == (pilot.stamp,)
+    grid.submit()
+    assert pilot.beat().node_wanted
+    assert len(pilot.claim()) == 1
+
+
+def test_slots_are_kept_as_their_pilot_last_showed_them(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    assert pilot.beat().node_wanted
+    assert not pilot.show(an_idle_slot("a"), an_idle_slot("b")).node_wanted
+    assert not pilot.beat().node_wanted
+    pilot.show(an_idle_slot("b", cpus=4), an_idle_slot("c"))
+    slots = grid.read(lambda unit, _: list_slots(unit, QueueId.parse(LONG)))
+    assert [(info.slot.name, info.slot.free.cpus, info.pilot_stamp) for info in slots] == [
+        ("b", 4, pilot.stamp),
+        ("c", 1, pilot.stamp),
+    ]
+    pilot.beat(ending=True)
+    assert grid.read(lambda unit, _: list_slots(unit)) == ()
+
+
+def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
+    grid.submit(count=3)
+    busy, idle = grid.start_pilot(), grid.start_pilot()
+    match = busy.take()
+    busy.take()
+    busy.finish(match)
+    grid.glidein_ended(idle)
+    assert grid.glidein(GlideinReport("nobody", "1", PilotState.RUNNING)) == ("nobody",)
+    (info,) = grid.read(lambda unit, _: list_pilots(unit))
+    assert (info.pilot.stamp, info.pilot.state, info.jobs, info.pilot.jobs_ended) == (
+        busy.stamp,
+        PilotState.RUNNING,
+        1,
+        1,
+    )
+    every = grid.read(lambda unit, _: list_pilots(unit, QueueId.parse(LONG), ended=True))
+    assert {each.pilot.stamp: each.pilot.state for each in every}[idle.stamp] is PilotState.ENDED
+
+
+def test_a_pilot_cannot_be_registered_for_a_queue_that_is_not_there(grid: Grid) -> None:
+    with pytest.raises(NotFoundError, match="CERN/ce01/none"):
+        grid.start_pilot("CERN/ce01/none")

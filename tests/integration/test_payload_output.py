@@ -1,0 +1,87 @@
+"""What is taken of what a payload leaves, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pilotage_pilot.supervise.workshop import Handling
+from support.payloads import shell
+from support.real_workshop import a_workshop
+from support.until import until
+
+
+async def test_output_that_leads_out_of_the_folder_is_not_taken(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path / "scratch") as bench:
+        (tmp_path / "secret").write_text("secret")
+        job = shell(
+            f"ln -s {tmp_path}/secret a; ln -s {tmp_path} b; ln -s c2 c; echo fine > c2; mkfifo pipe;"
+            f"rm stdout; ln -s {tmp_path}/secret stdout",
+            output_files=("a", "b/secret", "c", "*pipe", "../../secret", "/etc/passwd", "absent"),
+        )
+        _, files, notes = await bench.run(job)
+    assert {name: file.content for name, file in files.items()} == {"stderr": b"", "c": b"fine\n"}
+    for name in ("a", "b/secret", "pipe", "../../secret", "/etc/passwd", "absent", "stdout"):
+        assert f"output file {name}" in notes
+
+
+async def test_large_output_is_brought_to_the_server_and_a_folder_with_all_that_is_in_it(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = shell("mkdir -p d/e; head -c 300000 /dev/zero > d/big; echo x > d/e/small", output_files=("d",))
+        _, files, _ = await bench.run(job)
+        assert (files["d/big"].content, files["d/big"].size) == (None, 300_000)
+        assert bench.link.files[files["d/big"].checksum] == b"\0" * 300_000
+    assert files["d/e/small"].content == b"x\n"
+
+
+async def test_output_is_bounded_while_the_payload_writes_and_marked_as_cut(tmp_path: Path) -> None:
+    handling = Handling(output_bytes=10_000, watch_s=0.01)
+    async with a_workshop(tmp_path, handling) as bench:
+        job = shell("head -c 1000 /dev/zero | tr '\\0' a; yes", output_files=("stdout",))
+        key = await bench.start(job)
+        stream = bench.work_of(key) / "stdout"
+        sizes: list[int] = []
+
+        def was_cut() -> bool:
+            sizes.append(stream.stat().st_size)
+            return len(sizes) > 2 and sizes[-1] < sizes[-2]
+
+        await until(was_cut)
+        bench.workshop.kill(key)
+        await bench.ends()
+        files, _ = await bench.workshop.store(key)
+    kept = files[0]
+    assert (kept.size, kept.truncated) == (10_000, True)
+    assert (kept.content or b"").startswith(b"a" * 1000), "the first part is kept"
+
+
+async def test_new_and_changed_files_of_the_top_folder_come_back_where_the_job_wants_that(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        inputs = (bench.an_input("kept", b"same"), bench.an_input("changed", b"old"))
+        script = "echo out; echo new > made; echo more >> changed; mkdir d; echo x > d/below; ln -s made link"
+        job = shell(script, input_files=inputs, new_files_come_back=True)
+        _, files, notes = await bench.run(job)
+        _, fewer, _ = await bench.run(shell(script, 2))
+    assert {name: file.content for name, file in files.items()} == {
+        "stdout": b"out\n",
+        "stderr": b"",
+        "made": b"new\n",
+        "changed": b"oldmore\n",
+    }
+    assert (set(fewer), notes) == ({"stdout", "stderr"}, "")
+
+
+async def test_a_file_whose_name_cannot_be_told_is_not_taken(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        script = r'touch good "$(printf "b\\377d")" "$(printf "a\\nb")"'
+        _, files, notes = await bench.run(shell(script, stdout="/dev/null", new_files_come_back=True))
+    assert set(files) == {"stderr", "good"}
+    assert "b\\udcffd" in notes
+    assert "line break" in notes
+
+
+async def test_output_that_leads_out_is_not_even_looked_into(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path / "scratch") as bench:
+        job = shell("ln -s / all; mkdir many; touch many/$(seq -s ' many/' 30)", output_files=("all/usr", "all/*"))
+        _, files, notes = await bench.run(job)
+    assert set(files) == {"stdout", "stderr"}
+    assert "output file all/usr was not taken: it leads out of the job's folder" in notes

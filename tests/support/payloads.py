@@ -1,0 +1,30 @@
+"""Payloads that are shell scripts, and what can be seen of them while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob
+from pilotage_pilot.supervise.processes import all_processes, carries
+from support.pilot_bench import a_job
+from support.real_workshop import SITE
+
+
+def shell(script: str, job_id: int = 1, **more: Any) -> GrantedJob:
+    quoted = "'" + script.replace("'", "'\"'\"'") + "'"
+    return a_job(job_id, **{"executable": "/bin/sh", "arguments": f"-c {quoted}", **more})
+
+
+def of_payload(key: AttemptKey) -> set[int]:
+    """Return every living process that carries the marker of an attempt."""
+    return {
+        process.pid
+        for process in all_processes().values()
+        if process.state not in "ZX" and carries(process.pid, "PILOTAGE_ATTEMPT", f"{SITE.marker}/{key}")
+    }
+
+
+def wrote(path: Path) -> Callable[[], bool]:
+    return lambda: path.exists() and path.read_text().endswith("\n")

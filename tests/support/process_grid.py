@@ -1,0 +1,139 @@
+"""A server with one queue, and pilots as people start them: each a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotage.resource_tree import QueueId
+from pilotage.v1 import job_service_pb2, jobs_pb2, pilot_service_pb2, resource_service_pb2
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage.wire import queue_to_wire
+from pilotage_server.core.identity import Role
+from support.server import RunningServer, request_id, running_server
+
+QUEUE = QueueId("SITE", "ce01", "long")
+TREE = {"sites": {"SITE": {"ces": {"ce01": {"queues": {"long": {"CPUs": 2, "Memory": 4000}}}}}}}
+TIMEOUT_S = 30
+
+
+@contextmanager
+def a_process_grid(folder: Path) -> Iterator[ProcessGrid]:
+    """Return a running server that has the tree; it ends with the block."""
+    with running_server(folder / "server", heartbeat_s=1) as server:
+        with server.channel(server.token(Role.ADMIN, Role.OPERATOR)) as channel:
+            put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=json.dumps(TREE), format="json")
+            ResourceServiceStub(channel).PutTree(put)
+        yield ProcessGrid(server, folder)
+
+
+@dataclass
+class ProcessGrid:
+    """A server with one queue."""
+
+    server: RunningServer
+    folder: Path
+
+    def pilot_token(self) -> str:
+        with self.server.channel(self.server.token(Role.AGENT)) as channel:
+            ask = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue_to_wire(QUEUE), count=1)
+            return PilotServiceStub(channel).RegisterPilots(ask).pilots[0].token
+
+    def submit(self, *, executable: str = "/bin/sh", script: str = "", **fields: Any) -> int:
+        arguments = f"-c '{script}'" if script else ""
+        description = jobs_pb2.JobDescription(executable=executable, arguments=arguments, **fields)
+        return int(self._jobs("SubmitJobs", request_id=request_id(), descriptions=[description]).job_ids[0])
+
+    def upload(self, content: bytes) -> str:
+        checksum = hashlib.sha256(content).hexdigest()
+        piece = job_service_pb2.UploadFileRequest(checksum=checksum, size=len(content), content=content)
+        with self.server.channel(self.server.token()) as channel:
+            JobServiceStub(channel).UploadFile(iter([piece]))
+        return checksum
+
+    def output(self, job_id: int) -> dict[str, bytes]:
+        files = self._jobs("ListOutputFiles", job_id=job_id).files
+        with self.server.channel(self.server.token()) as channel:
+            stub = JobServiceStub(channel)
+            return {
+                file.name: b"".join(
+                    piece.content
+                    for piece in stub.DownloadFile(
+                        job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
+                    )
+                )
+                for file in files
+            }
+
+    def job(self, job_id: int) -> jobs_pb2.Job:
+        found: jobs_pb2.Job = self._jobs("GetJobs", job_ids=[job_id]).jobs[0]
+        return found
+
+    def causes(self, job_id: int) -> list[str]:
+        return [event.cause for event in self._jobs("GetJobEvents", job_id=job_id).events]
+
+    def remove(self, job_id: int) -> None:
+        change = {"job_ids": [job_id], "change": job_service_pb2.JOB_CHANGE_REMOVE, "reason": "not needed"}
+        self._jobs("ChangeJobs", request_id=request_id(), **change)
+
+    async def done(self, job_id: int) -> jobs_pb2.Job:
+        return await asyncio.to_thread(self._wait, job_id)
+
+    def _wait(self, job_id: int) -> jobs_pb2.Job:
+        answer = self._jobs("WaitForJobs", job_ids=[job_id], timeout_s=TIMEOUT_S)
+        assert answer.all_final, f"job {job_id} is {answer.jobs[0]}"
+        job: jobs_pb2.Job = answer.jobs[0]
+        return job
+
+    def _jobs(self, method: str, **fields: Any) -> Any:
+        with self.server.channel(self.server.token(), timeout_s=TIMEOUT_S + 5) as channel:
+            return getattr(JobServiceStub(channel), method)(getattr(job_service_pb2, f"{method}Request")(**fields))
+
+    @asynccontextmanager
+    async def pilot(self, **settings: Any) -> AsyncIterator[PilotProcess]:
+        """Start a pilot by its command; what is left of it at the end of the block is killed."""
+        scratch = self.folder / "scratch"
+        token = self.folder / f"{request_id()}.token"
+        token.write_text(self.pilot_token())
+        given = {"server": [self.server.address], "token_file": str(token), "scratch": str(scratch)}
+        config = token.with_suffix(".json")
+        config.write_text(json.dumps({**given, "cpus": 2, "memory_mib": 4000, "grace_s": 1, **settings}))
+        log = token.with_suffix(".log")
+        with log.open("wb") as stderr:
+            command = ("-m", "pilotage_pilot.main", "run", "--config", str(config))
+            process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=stderr)
+        try:
+            yield PilotProcess(process, log, scratch)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+@dataclass
+class PilotProcess:
+    """A pilot's process."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+    scratch: Path
+
+    async def ends(self) -> tuple[int, dict[str, Any]]:
+        """Return the exit code and the last line of the log."""
+        async with asyncio.timeout(TIMEOUT_S):
+            code = await self.process.wait()
+        return code, json.loads(read_text(self.log).splitlines()[-1])
+
+
+def read_text(path: Path) -> str:
+    """Return what a file says; a function, since a coroutine may not read files itself."""
+    return path.read_text()
