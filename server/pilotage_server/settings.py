@@ -87,7 +87,8 @@ class Settings(BaseSettings):
     attempt_limit: int = Field(3, ge=1, le=1000, description="Lost attempts after which a job has failed.")
     heartbeat_s: Seconds = Field(30, ge=0.1, le=3600, description="How often pilots report.")
     pilot_silence_s: Seconds = Field(1800, ge=1, le=MONTH_S, description="A pilot silent so long is lost.")
-    pilot_arrival_s: Seconds = Field(7 * DAY_S, ge=1, le=YEAR_S, description="The same if never heard.")
+    pilot_submission_s: Seconds = Field(600, ge=1, le=YEAR_S, description="The same if nobody submits its glidein.")
+    pilot_arrival_s: Seconds = Field(7 * DAY_S, ge=1, le=YEAR_S, description="The same if its glidein is not heard.")
     end_margin_s: Seconds = Field(0, ge=0, le=DAY_S, description="Taken off the time left of every slot.")
     life_gap_s: Seconds = Field(30, ge=1, le=DAY_S, description="A longer time without server counts.")
     pilot_token_s: Seconds = Field(14 * DAY_S, ge=60, le=YEAR_S, description="Life of a pilot's token.")
@@ -189,6 +190,7 @@ class Settings(BaseSettings):
             attempt_limit=self.attempt_limit,
             heartbeat=timedelta(seconds=self.heartbeat_s),
             pilot_silence=timedelta(seconds=self.pilot_silence_s),
+            pilot_submission=timedelta(seconds=self.pilot_submission_s),
             pilot_arrival=timedelta(seconds=self.pilot_arrival_s),
             end_margin=timedelta(seconds=self.end_margin_s),
             life_gap=timedelta(seconds=self.life_gap_s),

@@ -47,6 +47,20 @@ def state_of(grid: Grid, pilot: Pilot) -> PilotState:
     return grid.read(lambda unit, _: load_pilots(unit.session, [pilot.stamp]))[pilot.stamp].state
 
 
+def test_a_pilot_that_is_only_registered_ends_as_soon_as_it_is_drained(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    grid.drain(pilot)
+    assert state_of(grid, pilot) is PilotState.ENDED
+
+
+def test_a_stamp_that_nobody_uses_keeps_its_queue_for_minutes_and_one_in_a_batch_queue_for_days(grid: Grid) -> None:
+    unused, submitted = grid.start_pilot(), grid.start_pilot()
+    grid.glidein(GlideinReport(submitted.stamp, "42", PilotState.SUBMITTED))
+    assert grid.pass_time(minutes=11).pilots == (unused.stamp,)
+    assert grid.pass_time(days=6).pilots == ()
+    assert grid.pass_time(days=2).pilots == (submitted.stamp,)
+
+
 def test_a_pilot_that_was_lost_and_speaks_lives_again(grid: Grid) -> None:
     pilot = grid.start_pilot()
     pilot.show()

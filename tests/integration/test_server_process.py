@@ -125,7 +125,8 @@ def test_a_database_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> No
 def test_a_certificate_that_is_none_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f'tls_cert = "{tmp_path}/config.toml"\ntls_key = "{tmp_path}/absent"\n')
 
-    done = run_command("run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "config.toml"))
+    where = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    done = run_command("run", *where, "--config", str(tmp_path / "config.toml"))
 
     assert_one_clear_line(done, "cannot be used")
 

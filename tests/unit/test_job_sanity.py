@@ -54,6 +54,8 @@ def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
         ({"count": -3}, "count"),
         ({"count": 1_000_001}, "count"),
         ({"requirements_expression": "x" * 4097}, "requirements_expression"),
+        ({"requirements_expression": "TARGET.Memory >"}, "requirements_expression"),
+        ({"rank": "1; evil = 2"}, "rank"),
         ({"rank": "é" * 2049}, "rank"),
         ({"attributes": {"": 1}}, "attributes."),
         ({"attributes": {"a\nb": 1}}, "attributes.a\nb"),

@@ -150,4 +150,5 @@ def is_silent(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
     """Whether a pilot has not been heard for so long that it counts as lost."""
     if pilot.state in ALIVE:
         return pilot.last_seen is not None and now - pilot.last_seen > rules.pilot_silence
-    return pilot.state in ARRIVING and now - pilot.registered > rules.pilot_arrival
+    patience = rules.pilot_arrival if pilot.state is PilotState.SUBMITTED else rules.pilot_submission
+    return pilot.state in ARRIVING and now - pilot.registered > patience

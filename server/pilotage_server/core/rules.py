@@ -65,8 +65,9 @@ class Rules:
 
     `lease` = a match's right to run before it must be renewed, for jobs that ask no other length.
     `attempt_limit` = lost attempts after which a job has failed. `heartbeat` = how often pilots report; shorter
-    where a quarter of the lease is. `pilot_silence` = a pilot not heard for so long is lost. `pilot_arrival` = a
-    pilot that never reported is lost after so long. `end_margin` = taken off the time left of a slot, beside what
+    where a quarter of the lease is. `pilot_silence` = a pilot not heard for so long is lost. `pilot_submission`
+    = a pilot that never reported, and of whose glidein nothing was said, is lost after so long; `pilot_arrival` = the
+    same where its glidein is known. `end_margin` = taken off the time left of a slot, beside what
     the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this.
     """
 
@@ -74,6 +75,7 @@ class Rules:
     attempt_limit: int = 3
     heartbeat: timedelta = timedelta(seconds=30)
     pilot_silence: timedelta = timedelta(minutes=30)
+    pilot_submission: timedelta = timedelta(minutes=10)
     pilot_arrival: timedelta = timedelta(days=7)
     end_margin: timedelta = timedelta(0)
     life_gap: timedelta = timedelta(seconds=30)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 
 from pilotage.arguments import split_arguments
+from pilotage.classads import InvalidClassAdError, check_expression
 from pilotage.errors import Violation
 from pilotage.folding import fold
 from pilotage.job_description import InputFile, JobDescription
@@ -120,8 +121,15 @@ def _count(description: JobDescription, limits: JobLimits) -> Iterator[Violation
 def _expressions(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
     for where in ("requirements_expression", "rank"):
         expression = getattr(description, where)
-        if expression is not None and len(expression.encode()) > limits.max_expression:
+        if expression is None or not expression.strip():
+            continue
+        if len(expression.encode()) > limits.max_expression:
             yield Violation(where, f"is longer than {limits.max_expression} bytes")
+            continue
+        try:
+            check_expression(expression)
+        except InvalidClassAdError as error:
+            yield Violation(where, str(error))
 
 
 def _attributes(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:

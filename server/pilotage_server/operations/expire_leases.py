@@ -49,7 +49,8 @@ def expire_leases(unit: Unit, world: World) -> Expired:
 
 def _give_up_pilots(unit: Unit, world: World) -> tuple[str, ...]:
     rules = world.rules
-    suspects = load_silent(unit.session, unit.now - rules.pilot_silence, unit.now - rules.pilot_arrival)
+    shortest_arrival = min(rules.pilot_submission, rules.pilot_arrival)
+    suspects = load_silent(unit.session, unit.now - rules.pilot_silence, unit.now - shortest_arrival)
     stamps = tuple(pilot.stamp for pilot in suspects if is_silent(pilot, rules, unit.now))
     values = {"state": PilotState.LOST.value, "reason": "nothing was heard of it for too long", "ended": unit.now}
     change_pilots(unit.session, stamps, values)

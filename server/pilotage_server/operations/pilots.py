@@ -115,6 +115,8 @@ def list_pilots(unit: Unit, queue: QueueId | None = None, *, ended: bool = False
 def drain_pilots(unit: Unit, world: World, stamps: Sequence[str], reason: str, *, evict: bool) -> tuple[str, ...]:
     """Let pilots end, once their jobs have or at once, and return the stamps that are not known or have ended.
 
+    One that is only registered has nothing to finish: it ends here and now.
+
     Raises
     ------
     InvalidInputError
@@ -125,6 +127,8 @@ def drain_pilots(unit: Unit, world: World, stamps: Sequence[str], reason: str, *
     known = stored.load_pilots(unit.session, stamps)
     live = [stamp for stamp in dict.fromkeys(stamps) if stamp in known and known[stamp].state not in OVER]
     stored.change_pilots(unit.session, live, {"drain_reason": reason, "drain_evicts": evict})
+    for stamp in [each for each in live if known[each].state is PilotState.REGISTERED]:
+        end_pilot(unit, world, stamp, f"it was drained before it came: {reason}")
     heard = [stamp for stamp in live if known[stamp].state in ALIVE]
     stored.change_pilots(unit.session, heard, {"state": PilotState.DRAINING.value})
     for stamp in heard:

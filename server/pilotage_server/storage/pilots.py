@@ -90,7 +90,10 @@ def list_pilots(session: Session, queue: QueueId | None, *, ended: bool) -> tupl
 
 
 def load_silent(session: Session, heard_before: datetime, registered_before: datetime) -> tuple[PilotRecord, ...]:
-    """Return the pilots that were last heard, or were registered and never heard, before these times."""
+    """Return the pilots that were last heard, or were registered and never heard, before these times.
+
+    Each kind of silence has its own length: who asks judges those that are returned.
+    """
     silent = IS_ALIVE & (PILOTS.c.last_seen < heard_before)
     never_came = IS_ARRIVING & (PILOTS.c.registered < registered_before)
     rows = session.execute(select(PILOTS).where(or_(silent, never_came)).order_by(PILOTS.c.stamp)).mappings()
