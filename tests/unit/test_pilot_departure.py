@@ -22,6 +22,16 @@ from pilotage_pilot.core.rules import Rules
 from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
 
+def test_a_pilot_that_is_still_looking_at_its_node_does_not_say_that_it_drains() -> None:
+    bench = PilotBench(opened=False, hears=False)
+    assert not bench.one(SendHeartbeat).draining
+
+
+def test_a_pilot_with_too_little_time_for_a_job_says_that_it_drains() -> None:
+    bench = PilotBench(ends_after_s=90, hears=False)
+    assert bench.one(SendHeartbeat).draining
+
+
 def test_a_drained_pilot_declines_lets_its_jobs_end_and_says_good_bye() -> None:
     bench = PilotBench()
     bench.run(ONE)

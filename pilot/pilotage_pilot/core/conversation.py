@@ -153,12 +153,15 @@ class Conversation:
 
     # What is said by itself -------------------------------------------------------------------------------------
 
-    def speak(self, now: Moment, wait_s: float, *, takes_jobs: bool) -> Instructions:
-        """Say what is to be said now; a request for jobs may wait `wait_s`."""
+    def speak(self, now: Moment, wait_s: float, *, takes_jobs: bool, drains: bool) -> Instructions:
+        """Say what is to be said now; a request for jobs may wait `wait_s`.
+
+        A pilot that does not take jobs yet, for its node is still being looked at, does not drain.
+        """
         instructions: Instructions = [*self._asking.due(now), *self.pools.due(now)]
         if takes_jobs and self.pools.ready:
             instructions += self._ask(now, wait_s)
-        return instructions + self._beat(now, draining=not takes_jobs)
+        return instructions + self._beat(now, draining=drains)
 
     def _ask(self, now: Moment, wait_s: float) -> Instructions:
         free = self._payloads.partition.free - self._asking.offered

@@ -165,7 +165,10 @@ class PilotMachine:
 
     def _takes_jobs(self, now: Moment) -> bool:
         is_fit = self._validated and self._conversation.clock_error_s is not None
-        return self._departure.is_open and is_fit and not self._lifetime.is_too_short(now)
+        return is_fit and not self._drains(now)
+
+    def _drains(self, now: Moment) -> bool:
+        return not self._departure.is_open or self._lifetime.is_too_short(now)
 
     def _drain(self, reason: str, now: Moment, exit_code: ExitCode = ExitCode.AS_PLANNED) -> Instructions:
         is_new = self._departure.drain(Reason(reason, exit_code))
@@ -188,8 +191,8 @@ class PilotMachine:
         instructions += self._reasons_to_leave(now)
         self._show(now)
         if self.phase in (Phase.OPEN, Phase.DRAINING):
-            takes = self._takes_jobs(now)
-            instructions += self._conversation.speak(now, self._wait_s(now), takes_jobs=takes)
+            takes, drains = self._takes_jobs(now), self._drains(now)
+            instructions += self._conversation.speak(now, self._wait_s(now), takes_jobs=takes, drains=drains)
         return instructions + self._leave(now)
 
     def _near_the_end(self, now: Moment) -> Instructions:
