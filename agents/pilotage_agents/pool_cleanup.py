@@ -44,5 +44,6 @@ class PoolCleanup:
         if age_s > self._settings.refresh_older_than_s:
             lines.append(f"refresh {pool.id}: its mapping is {age_s:.0f} s old")
         if pool.live_jobs == 0:
-            lines.append(f"remove {pool.id}, once it has had no live job for {self._settings.grace_s:g} s")
+            grace_s = self._settings.grace_s
+            lines.append(f"remove {pool.id}, once no job, held ones included, has needed it for {grace_s:g} s")
         return lines

@@ -115,7 +115,9 @@ class TokenVerifier:
             claims = jwt.decode(token, issuer.key, algorithms=[issuer.algorithm], options=_CHECKS)
             return VerifiedToken(_identity(claims), datetime.fromtimestamp(claims["exp"], UTC))
         except jwt.PyJWTError as error:
-            raise UnauthenticatedError(f"the token is broken: {error}") from error
+            # the plain DecodeError tells of bytes and paddings, which says nothing to people
+            why = "it is no JSON web token" if type(error) is jwt.DecodeError else str(error)
+            raise UnauthenticatedError(f"the token is broken: {why}") from error
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UnauthenticatedError(f"the token's claims are broken: {error}") from error
 
