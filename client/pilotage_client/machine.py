@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotage_client.control_groups import ControlGroups
+from pilotage.control_groups import ControlGroups
 
 _MIB = 1024 * 1024
 

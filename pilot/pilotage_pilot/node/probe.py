@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilotage.control_groups import ControlGroups
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.node import batch_slot
 from pilotage_pilot.node.base import Share
 from pilotage_pilot.node.batch_slot import MachineAd, Said
-from pilotage_pilot.supervise.cgroups import find_hierarchies
 
 _MIB = 2**20
 _NO_AD = MachineAd(None, None, None)
@@ -48,6 +48,7 @@ class Probe:
         self._around = surroundings
         self._queue = queue
         self._operator = operator
+        self._groups = ControlGroups(surroundings.root)
         self._ad = self._machine_ad()
 
     def share(self, now_unix_s: float, now_boot_s: float) -> Share:
@@ -80,44 +81,22 @@ class Probe:
         said = [Said(len(os.sched_getaffinity(0)), "the cores that this process may run on")]
         said += batch_slot.cpus(self._around.environment)
         said += _stated(self._ad.cpus, "the machine ad") + _stated(self._queue.cpus, "the queue")
-        quota = self._cpu_quota()
-        return said + ([Said(quota, "the control group's quota")] if quota is not None else [])
-
-    def _cpu_quota(self) -> int | None:
-        quotas = []
-        for folder in self._group_folders("cpu"):
-            with contextlib.suppress(OSError, ValueError):
-                quota, period = (folder / "cpu.max").read_text().split()
-                quotas.append(int(quota) / int(period))
-            with contextlib.suppress(OSError, ValueError):
-                quota_us = int((folder / "cpu.cfs_quota_us").read_text())
-                if quota_us > 0:
-                    quotas.append(quota_us / int((folder / "cpu.cfs_period_us").read_text()))
-        return max(1, math.floor(min(quotas))) if quotas else None
+        quota = self._groups.cores()
+        return said + ([Said(max(1, math.floor(quota)), "the control group's quota")] if quota is not None else [])
 
     # Memory -----------------------------------------------------------------------------------------------------
 
     def _memory(self, cores: int) -> list[Said]:
         said = batch_slot.memory_mib(self._around.environment, cores)
         said += _stated(self._ad.memory_mib, "the machine ad") + _stated(self._queue.memory_mib, "the queue")
-        limit = self._memory_limit()
+        limit = self._groups.memory_bytes()
         if limit is not None:
-            said.append(Said(limit, "the control group's limit"))
+            said.append(Said(limit // _MIB, "the control group's limit"))
         total = self._machine_memory()
         if said:
             return [*said, Said(total, "the machine's memory")]
         # Nobody limits the pilot: it takes as much as its cores are of the machine's.
         return [Said(_part(total, cores), "its cores' part of the machine's memory")]
-
-    def _memory_limit(self) -> int | None:
-        limits = []
-        for folder in self._group_folders("memory"):
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                with contextlib.suppress(OSError, ValueError):
-                    limits.append(int((folder / name).read_text()))
-        # Version 1 writes a number near 2^63 where there is no limit.
-        real = [limit for limit in limits if limit < 2**60]
-        return min(real) // _MIB if real else None
 
     def _machine_memory(self) -> float:
         with contextlib.suppress(OSError, ValueError):
@@ -125,19 +104,6 @@ class Probe:
                 if line.startswith("MemTotal:"):
                     return int(line.split()[1]) / 1024
         return 0.0
-
-    def _group_folders(self, controller: str) -> list[Path]:
-        """Return the folders of this process's control group and of all above it, for limits are inherited."""
-        try:
-            mount_info = (self._around.root / "proc/self/mountinfo").read_text()
-            own = (self._around.root / "proc/self/cgroup").read_text()
-        except OSError:
-            return []
-        found = find_hierarchies(mount_info, own)
-        if found is None or controller not in found.parents:
-            return []
-        own_folder = self._around.root / str(found.parents[controller]).lstrip("/")
-        return [own_folder, *own_folder.parents]
 
     # Disk, GPUs, time -------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage_client.control_groups import ControlGroups
+from pilotage.control_groups import ControlGroups
 from pilotage_client.machine import this_machine
 
 GROUPS = "sys/fs/cgroup"
