@@ -42,7 +42,7 @@ format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write proto
 
-bench-%: $(VENV)/.stubs ## run bench/bench_%.py: bench-pools, bench-latency
+bench-%: $(VENV)/.stubs ## run bench/bench_%.py: bench-pools, bench-latency, bench-slots, bench-policies
 	@$(BIN)/python bench/bench_$*.py
 
 clean: ## remove what the targets above have made

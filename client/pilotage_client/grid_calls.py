@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pilotage.job_description import Value
-from pilotage.v1 import node_service_pb2, pilot_service_pb2, pool_service_pb2, resource_service_pb2
+from pilotage.v1 import (
+    node_service_pb2,
+    pilot_service_pb2,
+    pool_service_pb2,
+    resource_service_pb2,
+    share_service_pb2,
+)
 from pilotage.wire import section_to_wire
 from pilotage_client.connection import Connection
 
@@ -21,9 +27,14 @@ class GridCalls(Connection):
         """Return the pilots, newest first."""
         return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=ended)).pilots)
 
-    def slots(self) -> list[node_service_pb2.SlotInfo]:
-        """Return the slots of live pilots, by node and name."""
-        return list(self._nodes.ListSlots(node_service_pb2.ListSlotsRequest()).slots)
+    def slots(self, constraint: str = "", *, ads_wanted: bool = False) -> list[node_service_pb2.SlotInfo]:
+        """Return the slots of live pilots, by node and name; with a constraint those of whose ads it is true."""
+        request = node_service_pb2.ListSlotsRequest(constraint=constraint, ads_wanted=ads_wanted)
+        return list(self._nodes.ListSlots(request).slots)
+
+    def shares(self, vo: str = "") -> share_service_pb2.ListSharesResponse:
+        """Return the shares that the caller may see: groups by name, accounts in the order in which they go."""
+        return self._shares.ListShares(share_service_pb2.ListSharesRequest(vo=vo))
 
     def queues(self, *, vo: str = "", site: str = "") -> list[resource_service_pb2.QueueInfo]:
         """Return queues with their effective values and where these come from, in the tree's order."""

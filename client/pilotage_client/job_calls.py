@@ -75,6 +75,10 @@ class JobCalls(Connection):
                 return
             request.page_token = page.next_page_token
 
+    def ad(self, job_id: int) -> str:
+        """Return a job as a ClassAd in the new syntax, as expressions look at it; raises NotFoundError."""
+        return self._jobs.GetJobAd(job_service_pb2.GetJobAdRequest(job_id=job_id)).ad
+
     def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
         """Return the jobs as soon as all are final, or as they are after one poll of at most `timeout_s`."""
         ends_s = boot_time_s() + min(timeout_s, LONGEST_POLL_S)

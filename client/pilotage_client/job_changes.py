@@ -13,7 +13,7 @@ from typing import Any
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.folding import fold
-from pilotage.job_description import JobDescription, Value
+from pilotage.job_description import JobDescription, JobPolicy, Value
 from pilotage.parameters import SHIPPED
 from pilotage.resources import parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.require_options import read_require_options
@@ -22,6 +22,7 @@ _TEXTS = ("executable", "arguments", "name", "stdin", "stdout", "stderr", "requi
 _LISTS = ("sites", "banned_sites", "platforms", "output_files")
 _COUNTS = ("request_cpus", "request_gpus")
 _SIZES = {"request_memory": "request_memory_mib", "request_disk": "request_disk_mib"}
+_POLICIES = tuple(field.name for field in dataclasses.fields(JobPolicy))
 _TIMES = ("cpu_time", "wall_time", "lease")
 
 _KEPT_AS: Mapping[str, frozenset[str]] = {
@@ -38,6 +39,7 @@ _KEPT_AS: Mapping[str, frozenset[str]] = {
     "wall_time": frozenset({"ttl", "allowedexecuteduration"}),
     "lease": frozenset({"jobleaseduration"}),
     "priority": frozenset({"priority", "prio"}),
+    **{name: frozenset({name.replace("_", "")}) for name in _POLICIES},
     "request_cpus": frozenset({"requestcpus"}),
     "request_gpus": frozenset({"requestgpus"}),
     "request_memory_mib": frozenset({"requestmemory"}),
@@ -57,8 +59,18 @@ def changed(description: JobDescription, change: str) -> JobDescription:
     if name.startswith("environment."):
         variable = name.removeprefix("environment.")
         return dataclasses.replace(description, environment={**description.environment, variable: text})
+    if name in _POLICIES:
+        return with_policies(description, dataclasses.replace(description.policy, **{name: text or None}))
     field, value = _field(name, text)
     return dataclasses.replace(_without_namesakes(description, field, value), **{field: value})
+
+
+def with_policies(description: JobDescription, policy: JobPolicy) -> JobDescription:
+    """Return the description under this policy."""
+    for name in _POLICIES:
+        if getattr(policy, name) != getattr(description.policy, name):
+            description = _without_namesakes(description, name, getattr(policy, name))
+    return dataclasses.replace(description, policy=policy)
 
 
 def _field(name: str, text: str) -> tuple[str, Any]:
@@ -75,7 +87,7 @@ def _field(name: str, text: str) -> tuple[str, Any]:
     if name in _TIMES:
         return name, parse_duration(text, name) if text else None
     known = ", ".join(
-        (*_TEXTS, *_LISTS, *_COUNTS, *_SIZES, *_TIMES, "priority", "requirements.NAME", "environment.NAME")
+        (*_TEXTS, *_LISTS, *_COUNTS, *_SIZES, *_TIMES, *_POLICIES, "priority", "requirements.NAME", "environment.NAME")
     )
     raise InvalidInputError(Violation(name, f"cannot be changed; these can: {known}"))
 

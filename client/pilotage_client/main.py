@@ -6,15 +6,56 @@ from importlib.metadata import version
 
 import click
 
-from pilotage_client.commands import following, grid, jobs, offline, operators, output, pilots, submission, tree, why
+from pilotage_client.commands import (
+    following,
+    grid,
+    jobs,
+    nodes,
+    offline,
+    operators,
+    output,
+    pilots,
+    shares,
+    slots,
+    submission,
+    tree,
+    why,
+)
 from pilotage_client.commands.demo import demo
 from pilotage_client.commands.up import up
 from pilotage_client.running import SectionedGroup
 
 SECTIONS = {
-    "Jobs": ("submit", "status", "wait", "logs", "output", "why", "edit", "hold", "release", "remove", "reschedule"),
-    "The grid": ("pools", "queues", "pilots", "slots", "whoami"),
-    "Operating it": ("tree show", "tree put", "ban", "unban", "bans", "drain", "pilot-token", "token"),
+    "Jobs": (
+        "submit",
+        "status",
+        "wait",
+        "logs",
+        "output",
+        "why",
+        "ad",
+        "edit",
+        "hold",
+        "release",
+        "remove",
+        "reschedule",
+    ),
+    "The grid": ("pools", "queues", "pilots", "slots", "shares", "whoami"),
+    "Operating it": (
+        "tree show",
+        "tree put",
+        "ban",
+        "unban",
+        "bans",
+        "drain",
+        "shares set-factor",
+        "shares set-quota",
+        "node set",
+        "node unset",
+        "node list",
+        "pilot-token",
+        "token",
+    ),
     "Without a server": ("convert", "tree resolve", "tree eligible"),
     "This machine": ("up", "demo"),
 }
@@ -35,6 +76,9 @@ for command in (
     demo,
     why.why,
     tree.tree,
+    slots.slots,
+    nodes.node,
+    shares.shares,
     *submission.COMMANDS,
     *following.COMMANDS,
     *jobs.COMMANDS,

@@ -1,14 +1,28 @@
-"""What operators do: the tree, bans, pilots, tokens."""
+"""What operators do: the tree, bans, pilots, nodes, tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
+from typing import TypeAlias
 
+from pilotage.account_names import split_account, split_group
+from pilotage.quotas import Quota
 from pilotage.resource_tree import QueueId
-from pilotage.v1 import identity_service_pb2, pilot_service_pb2, resource_service_pb2
-from pilotage.wire import queue_to_wire, time_to_wire
+from pilotage.v1 import (
+    identity_service_pb2,
+    matcher_service_pb2,
+    node_service_pb2,
+    pilot_service_pb2,
+    resource_service_pb2,
+    share_service_pb2,
+)
+from pilotage.wire import queue_to_wire, quota_to_wire, time_to_wire
 from pilotage_client.connection import Connection, new_request_id
+
+NodeName: TypeAlias = tuple[str, str]
+"""A node's site and its host name."""
 
 
 class OperatorCalls(Connection):
@@ -64,6 +78,37 @@ class OperatorCalls(Connection):
         )
         return list(self._pilots.DrainPilots(request).unknown_stamps)
 
+    def set_node_attributes(
+        self, nodes: Sequence[NodeName], new: Mapping[str, str], unset: Sequence[str] = ()
+    ) -> list[node_service_pb2.NodeSettings]:
+        """Set ClassAd expressions as attributes of nodes, and unset others; returns what is set on each now."""
+        request = node_service_pb2.SetNodeAttributesRequest(
+            request_id=new_request_id(), nodes=map(_node_id, nodes), set=new, unset=unset
+        )
+        return list(self._nodes.SetNodeAttributes(request).nodes)
+
+    def node_attributes(self, nodes: Sequence[NodeName] = ()) -> list[node_service_pb2.NodeSettings]:
+        """Return what is set on these nodes, none named = on all."""
+        request = node_service_pb2.ListNodeAttributesRequest(nodes=map(_node_id, nodes))
+        return list(self._nodes.ListNodeAttributes(request).nodes)
+
+    def set_shares(
+        self,
+        *,
+        factors: Mapping[str, float | None] = MappingProxyType({}),
+        quotas: Mapping[str, Quota | None] = MappingProxyType({}),
+    ) -> None:
+        """Set priority factors by VO/GROUP/OWNER and quotas by VO/GROUP; None = as the server's settings say again."""
+        request = share_service_pb2.SetSharesRequest(request_id=new_request_id())
+        for name, factor in factors.items():
+            vo, group, owner = split_account(name)
+            account = matcher_service_pb2.Account(vo=vo, group=group, owner=owner)
+            request.priority_factors.add(account=account, factor=factor)
+        for name, quota in quotas.items():
+            vo, group = split_group(name)
+            request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
+        self._shares.SetShares(request)
+
     def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
         """Return the identity that the server sees."""
         return self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest())
@@ -71,6 +116,11 @@ class OperatorCalls(Connection):
     def issue_token(self, request: identity_service_pb2.IssueTokenRequest) -> identity_service_pb2.IssueTokenResponse:
         """Make a token for somebody; admins only."""
         return self._identity.IssueToken(request)
+
+
+def _node_id(name: NodeName) -> node_service_pb2.NodeId:
+    site, node = name
+    return node_service_pb2.NodeId(site=site, node=node)
 
 
 def _three(node: Sequence[str]) -> tuple[str, str, str]:

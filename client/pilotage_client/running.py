@@ -168,13 +168,19 @@ def echo_json(value: Any) -> None:
 
 def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows in aligned columns below their headings, or `empty` where there is none."""
-    texts = [tuple("" if cell is None else str(cell) for cell in row) for row in rows]
+    texts = [tuple("" if cell is None else _in_a_line(str(cell)) for cell in row) for row in rows]
     if not texts:
         click.echo(empty)
         return
     widths = [max(len(row[column]) for row in (tuple(headings), *texts)) for column in range(len(headings))]
     for row in (tuple(headings), *texts):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _in_a_line(text: str) -> str:
+    """Return a text that stays in its line and its terminal as it is, whoever has chosen it."""
+    shown = (each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return text if text.isprintable() else "".join(shown)
 
 
 def moment(time: datetime | None) -> str:

@@ -32,13 +32,14 @@ _SERVER_STOP_S = 20.0
 class UpOptions:
     """What `pilotage up` was asked for; `port` 0 = any free one, `cpus` None = all of this machine.
 
-    `tree` is brought in place of the default one, also where another one is in force.
+    `tree` is brought in place of the default one, also where another one is in force. `policy` is an absolute path.
     """
 
     data: Path
     port: int
     cpus: int | None = None
     tree: Path | None = None
+    policy: Path | None = None
 
 
 def run_up(options: UpOptions, say: Say) -> None:
@@ -100,7 +101,9 @@ class _Stack:
         await self._server.start()
         await self._server.ready(self._folder.ready_file.exists, _SERVER_START_S)
         # The tree's word for cores bounds what a pilot finds; only the operator's own word goes beyond.
-        pilot = {"cpus": self._options.cpus} if self._options.cpus else {}
+        pilot: dict[str, object] = {"cpus": self._options.cpus} if self._options.cpus else {}
+        if self._options.policy is not None:
+            pilot["policy"] = str(self._options.policy)
         self._folder.write_agents_config(self._address, program("pilotage-pilot"), pilot)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._server.keep_running(self._say))

@@ -9,6 +9,7 @@ import secrets
 import signal
 import stat
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,22 +17,33 @@ from pathlib import Path
 import structlog
 
 from pilotage import clock
+from pilotage.broker import parse_broker
 from pilotage.channel import Endpoint
+from pilotage.classads import ClassAdLibraryMissingError, is_available
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
+from pilotage.topics import NodeNews
+from pilotage_pilot.core.built_in_ads import BuiltInAds
 from pilotage_pilot.core.events import PoolsRead
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import Lifetime
-from pilotage_pilot.core.slots import Partition
-from pilotage_pilot.link.base import NodeFacts, ServerLink
-from pilotage_pilot.link.server_link import GrpcLink, queue_of_token
+from pilotage_pilot.core.slot_ads import SlotAds
+from pilotage_pilot.core.slot_facts import NodeFacts as SlotsNode
+from pilotage_pilot.core.slot_layout import lay_out
+from pilotage_pilot.edges import Edges, ReadPools
+from pilotage_pilot.link.base import NodeFacts, ServerLink, Voice
+from pilotage_pilot.link.server_link import GrpcLink, queue_of_token, stamp_of_token
 from pilotage_pilot.node.base import Share
+from pilotage_pilot.node.identity import identity
 from pilotage_pilot.node.local import LocalNode
 from pilotage_pilot.node.probe import Probe, Stated, Surroundings
 from pilotage_pilot.node.validate import Checks
-from pilotage_pilot.runner import Edges, ReadPools, Runner
+from pilotage_pilot.policy.keeper import PolicyKeeper, PolicySource
+from pilotage_pilot.runner import Runner
 from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
 from pilotage_pilot.supervise.environment import Site, without_secrets
@@ -57,7 +69,7 @@ def build_pilot(settings: PilotSettings) -> Pilot:
     Raises
     ------
     InvalidInputError
-        When the token names no queue, or a setting means nothing on this machine.
+        When the token names no queue, or a setting means nothing on this machine or cannot be followed on it.
     WorldError
         When the token or the scratch cannot be used.
     """
@@ -67,19 +79,62 @@ def build_pilot(settings: PilotSettings) -> Pilot:
     scratch = settings.scratch_folder()
     for left in remove_leftovers(scratch):
         log.info("folder of a dead pilot removed", path=str(left))
-    folder = PilotFolder(scratch)
-    node = _node(settings, folder.path)
-    share = node.share()
-    now = Moment(clock.now(), clock.boot_time_s())
-    lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
-    facts = _facts(settings, share, lifetime, now, queue)
-    link = GrpcLink(_endpoint(settings, token), queue, timeout_s=settings.call_timeout_s)
-    workshop = _workshop(settings, name, folder, link, facts)
-    machine = PilotMachine(name, Partition(share.amounts, share.gpu_ids, now), settings.rules(), lifetime, now)
+    with ExitStack() as undo:
+        folder = PilotFolder(scratch)
+        undo.callback(folder.remove)
+        node = _node(settings, folder.path)
+        share = node.share()
+        keeper = _policy_keeper(settings, share)
+        now = Moment(clock.now(), clock.boot_time_s())
+        lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
+        facts = _facts(settings, share, lifetime, now, queue)
+        voice = _voice(settings, token(), facts, queue)
+        link = GrpcLink(_endpoint(settings, token), queue, timeout_s=settings.call_timeout_s)
+        slots = _slots(settings, facts, share, keeper, now)
+        machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
+        workshop = _workshop(settings, name, folder, link, facts)
+        undo.pop_all()
     pools = _pools_reader(settings.pools_file, link)
     log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
-    edges = Edges(link, workshop, node, clock.now, clock.boot_time_s)
+    edges = Edges(link, workshop, node, clock.now, clock.boot_time_s, keeper, voice)
     return Pilot(Runner(machine, edges, facts, pools), link)
+
+
+def _voice(settings: PilotSettings, token: str, facts: NodeFacts, queue: QueueId) -> Voice | None:
+    if settings.broker is None:
+        return None
+    try:
+        # Only here: a pilot without a broker works without the package that speaks to one.
+        from pilotage_pilot.link.voice import BrokerVoice
+    except ModuleNotFoundError as error:
+        if error.name != "aiomqtt":
+            raise
+        why = "needs the Python package aiomqtt, which is not installed: install pilotage[pilot]"
+        raise InvalidInputError(Violation("broker", why)) from error
+    news = NodeNews(stamp_of_token(token), facts.name, str(queue))
+    return BrokerVoice(parse_broker(settings.broker.get_secret_value()), news)
+
+
+def _policy_keeper(settings: PilotSettings, share: Share) -> PolicyKeeper | None:
+    if settings.policy is None:
+        also = "" if is_available() else ", and HTCondor's library, which would read one, is not installed"
+        log.info("built-in policy, every job may start", why=f"no policy is set{also}")
+        return None
+    source = PolicySource(settings.policy, share.amounts, share.gpu_ids, settings.policy_commands)
+    try:
+        keeper = PolicyKeeper(source)
+    except ClassAdLibraryMissingError as error:
+        raise InvalidInputError(Violation(str(settings.policy), f"cannot be used: {error}")) from error
+    log.info("policy read", path=str(settings.policy), slots=len(keeper.layout.slots), wrapper=str(keeper.wrapper))
+    return keeper
+
+
+def _slots(
+    settings: PilotSettings, facts: NodeFacts, share: Share, keeper: PolicyKeeper | None, now: Moment
+) -> NodeSlots:
+    layout = keeper.layout if keeper is not None else lay_out(Policy({}), share.amounts, share.gpu_ids)
+    node = SlotsNode.of(facts.name, share.amounts, layout, {**identity(), **settings.node_attributes})
+    return NodeSlots(layout, SlotAds(keeper.policy, node) if keeper is not None else BuiltInAds(node), now)
 
 
 def token_reader(settings: PilotSettings) -> Callable[[], str]:
@@ -131,8 +186,6 @@ def _facts(settings: PilotSettings, share: Share, lifetime: Lifetime, now: Momen
     attributes: dict[str, Value] = {"Queue": str(queue), "ShareFrom": share.sources, **settings.node_attributes}
     if settings.glidein_id is not None:
         attributes["GlideinId"] = settings.glidein_id
-    if share.gpu_ids:
-        attributes["AssignedGPUs"] = share.gpu_ids
     return NodeFacts(
         settings.node_name or share.host,
         share.amounts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
 
 from pilotage_pilot.core import events as ev
@@ -23,8 +25,8 @@ def log_event(event: ev.Event) -> None:
             log.warning("payload over its limit", job=str(key), reason=reason)
         case ev.StopRequested(reason, at_once):
             log.info("pilot told to stop", reason=reason, at_once=at_once)
-        case ev.NodeRefused(faults):
-            log.error("node not fit for work", faults=faults)
+        case ev.PolicyReloaded():
+            log.info("policy read again")
         case _:
             _log_trouble(event)
 
@@ -35,7 +37,16 @@ def _log_trouble(event: ev.Event) -> None:
             log.warning("call to the server failed", kind=failure.kind.value, reason=failure.why)
         case ev.OutputFailed(key, failure):
             log.warning("output not stored", job=str(key), kind=failure.kind.value, reason=failure.why)
+        case ev.NodeRefused(faults):
+            log.error("node not fit for work", faults=faults)
+        case ev.PolicyRefused(reason):
+            log.warning("policy not read again, the old one holds", reason=reason)
         case ev.HeartbeatAnswered() if event.lost or event.commands:
             log.info("server says", lost=[str(lost.key) for lost in event.lost], commands=[*map(str, event.commands)])
         case _:
             return
+
+
+def log_refused_attributes(refused: Mapping[str, str]) -> None:
+    """Write the log line of what operators have set on the node and it does not take."""
+    log.warning("attributes of the node not taken", refused=dict(refused))

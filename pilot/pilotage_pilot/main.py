@@ -79,10 +79,12 @@ class Ears:
         self._stops = 0
         self._unheard: list[Event] = []
         self._hear: Callable[[Event], None] = self._unheard.append
+        self._reload: Callable[[], None] = _too_early
         for number in _STOPS:
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGTSTP, lambda: self._hear(SuspendRequested()))
         loop.add_signal_handler(signal.SIGCONT, lambda: self._hear(ContinueRequested()))
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._reload())
 
     def _stop(self, number: signal.Signals) -> None:
         self._stops += 1
@@ -91,9 +93,14 @@ class Ears:
     def tell(self, runner: Runner) -> None:
         """Tell `runner` of all signals, also of those that came before it."""
         self._hear = runner.feed
+        self._reload = runner.reload_policy
         loop = asyncio.get_running_loop()
         for event in self._unheard:
             loop.call_soon(runner.feed, event)
+
+
+def _too_early() -> None:
+    """Read nothing again: what was not there yet is about to be read."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         ("disk-mib", "disk to offer"),
         ("gpus", "GPUs to offer"),
         ("cpu-power", "normalised CPU seconds that one core does in a second"),
+        ("policy", "HTCondor configuration that says what the node does; without it every job may start"),
         ("max-idle-s", "end after so long without a job; 0 = run what there is and end"),
         ("lifetime-s", "end after so long"),
         ("node-name", "name to show instead of the host's"),

@@ -10,9 +10,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from pilotage.broker import parse_broker
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.telemetry import LogLevel
 from pilotage_pilot.core.rules import Lifetime, Rules
@@ -45,8 +55,12 @@ class PilotSettings(BaseSettings):
     `ends_at` by the clock: the earliest known end counts. `max_idle_s` None = wait for ever, 0 = run what there is
     and end. `scratch` None = the batch system's, else $TMPDIR, else /tmp. `warn_before_s` and `stop_margin_s`: so
     long before the glidein's end payloads are warned and evicted. `output_mib` bounds each output file, `cache_mib`
-    the input files that are kept. `nice` of payloads, 0 to 19. `validate_commands`: lists of arguments.
-    `clock_error_s`: how far the node's clock may be from the server's.
+    the input files that are kept. `nice`: how much nicer payloads are than the pilot, 0 to 19, where no policy says.
+    `validate_commands`: lists of arguments. `clock_error_s`: how far the node's clock may be from the server's.
+    `policy`: HTCondor configuration, None = every job may start; `policy_commands`: it may run commands; `sample_s`:
+    between two looks at the node's load and keyboard for its sake. `broker`: URL of an MQTT broker, mqtt://HOST:PORT,
+    None = requests for jobs wait up to `wait_s` at the server; with one, an idle pilot asks when it is called, and at
+    least every `idle_ask_s`.
     """
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
@@ -78,6 +92,9 @@ class PilotSettings(BaseSettings):
     unreachable_s: Seconds = 1800.0
     call_timeout_s: float = Field(default=15.0, gt=0, le=600)
 
+    broker: SecretStr | None = None
+    idle_ask_s: Seconds = 60.0
+
     scratch: Path | None = None
     output_mib: int = Field(default=256, ge=1, le=2**20)
     cache_mib: int = Field(default=2048, ge=0, le=2**24)
@@ -93,6 +110,10 @@ class PilotSettings(BaseSettings):
     min_free_disk_mib: Count = 100
     clock_error_s: Seconds = 300.0
 
+    policy: Path | None = None
+    policy_commands: bool = False
+    sample_s: float = Field(default=5.0, gt=0, le=3600)
+
     glidein_id: str | None = None
     node_name: str | None = None
     node_attributes: dict[str, NodeValue] = Field(default_factory=dict)
@@ -104,6 +125,16 @@ class PilotSettings(BaseSettings):
         if (self.token is None) == (self.token_file is None):
             raise ValueError("give either token or token_file")
         return self
+
+    @field_validator("broker")
+    @classmethod
+    def _a_broker(cls, broker: SecretStr | None) -> SecretStr | None:
+        if broker is not None:
+            try:
+                parse_broker(broker.get_secret_value())
+            except InvalidInputError as error:
+                raise ValueError(error.violations[0].why) from error
+        return broker
 
     @classmethod
     def settings_customise_sources(
@@ -128,6 +159,8 @@ class PilotSettings(BaseSettings):
             unreachable_s=self.unreachable_s,
             max_idle_s=self.max_idle_s,
             clock_error_s=self.clock_error_s,
+            sample_s=self.sample_s,
+            idle_ask_s=self.idle_ask_s,
             cpu_power=self.cpu_power,
         )
 

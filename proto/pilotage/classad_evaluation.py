@@ -7,20 +7,39 @@ never the machine's clock. What comes out is a value, or one of the two that are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from pilotage.classad_text import calls, with_time_from
-from pilotage.classads import AdValue, Expression, InvalidClassAdError, check_expression, classad_library, quoted
+from pilotage.classad_bounds import bounds_fault
+from pilotage.classad_text import ad_fault, calls, with_time_from
+from pilotage.classads import (
+    AdValue,
+    Expression,
+    InvalidClassAdError,
+    check_expression,
+    classad_library,
+    library_failures,
+    plain_value,
+    quoted,
+)
 from pilotage.job_description import Scalar
+from pilotage.scalars import text_fault
 
 CURRENT_TIME = "MyCurrentTime"
 """The attribute that says what time it is, in seconds since 1970."""
 
 _REMEMBERED_EXPRESSIONS = 4096
+_REMEMBERED_ADS = 256
+_FLAT_NAME = r"""[^][{}()"'/\\;=]++"""
+_FLAT_VALUE = r"""=\s*+(?:"[^"\\\n]*+"\s*+|[^][{}()"'/\\;=]*+)"""
+_FLAT_AD = re.compile(rf"\s*+\[\s*+(?:{_FLAT_NAME}{_FLAT_VALUE}(?:;{_FLAT_NAME}{_FLAT_VALUE})*+)?+(?:;\s*+)?+\]\s*+")
+"""An ad of plain values alone, the outline of which is whole; so are most that come often."""
+
 _SMALLEST_INTEGER, _LARGEST_INTEGER = -(2**63), 2**63 - 1
 
 
@@ -75,9 +94,44 @@ class Ad:
         for name, value in attributes.items():
             self.set(name, value)
 
+    @classmethod
+    def read(cls, text: str) -> Ad:
+        """Return the ad that `text`, in the ClassAd language's own syntax, says; raises InvalidClassAdError."""
+        ad = cls({})
+        ad.update(text)
+        return ad
+
     def set(self, name: str, value: AdValue) -> None:
         """Give the attribute `name` a value; raises InvalidClassAdError for what an ad cannot hold."""
         self._ad[name] = _for_library(value)
+
+    def update(self, text: str) -> None:
+        """Take in all that the ad `text` says; raises InvalidClassAdError."""
+        with _texts_are_characters():
+            self._ad.update(_parsed_ad(text))
+
+    def discard(self, name: str) -> None:
+        """Take the attribute `name` out, if it is there."""
+        self._ad.pop(name, None)
+
+    def copy(self) -> Ad:
+        """Return an ad of its own that says the same."""
+        copied = Ad({})
+        copied.library_ad.update(self._ad)
+        return copied
+
+    def value(self, name: str) -> Result:
+        """Return what the attribute `name` evaluates to inside the ad; undefined where it is not there."""
+        if name not in self._ad:
+            return NoValue.UNDEFINED
+        try:
+            return _result(self._ad.eval(name))
+        except library_failures():
+            return NoValue.ERROR
+
+    def plain(self) -> dict[str, AdValue]:
+        """Return all attributes, literals as values and the rest as expressions."""
+        return {name: plain_value(self._ad[name]) for name in self._ad}
 
     @property
     def library_ad(self) -> Any:
@@ -86,15 +140,58 @@ class Ad:
 
 
 def evaluate(expression: CompiledExpression, my: Ad, target: Ad | None = None) -> Result:
-    """Return what `expression` evaluates to with MY and TARGET as given; without a TARGET its names are undefined."""
-    if target is None:
-        return _result(expression.tree.eval(my.library_ad))
-    return _result(expression.tree.eval(my.library_ad, target.library_ad))
+    """Return what `expression` evaluates to with MY and TARGET as given; without a TARGET its names are undefined.
+
+    What the library cannot evaluate, such as a chain of hundreds of operators, is an error like any other.
+    """
+    try:
+        if target is None:
+            return _result(expression.tree.eval(my.library_ad))
+        return _result(expression.tree.eval(my.library_ad, target.library_ad))
+    except library_failures():
+        return NoValue.ERROR
+
+
+def bounded(text: str) -> CompiledExpression:
+    """Return a user's expression, bounded in size, in work and free of chance; raises InvalidClassAdError."""
+    fault = bounds_fault(text)
+    if fault is not None:
+        raise InvalidClassAdError(fault)
+    compiled = compile_expression(text, refuse_random=True)
+    try:
+        with _texts_are_characters():
+            compiled.tree.eval(classad_library().ClassAd())
+    except classad_library().ClassAdException as error:
+        raise InvalidClassAdError("it joins more by operators than can be evaluated") from error
+    return compiled
 
 
 def is_true(result: Result) -> bool:
     """Say whether `result` is True itself: 1, "true", undefined and error are not."""
     return result is True
+
+
+@contextmanager
+def _texts_are_characters() -> Iterator[None]:
+    """Turn what the library cannot tell us, a text of any bytes, into InvalidClassAdError."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InvalidClassAdError("a text holds bytes that are no characters") from error
+
+
+@lru_cache(maxsize=_REMEMBERED_ADS)
+def _parsed_ad(text: str) -> Any:
+    """Return the library's ad of `text`, which nobody may change, with time read from `CURRENT_TIME`."""
+    timed = with_time_from(CURRENT_TIME, text)
+    fault = text_fault(timed) or (None if _FLAT_AD.fullmatch(timed) else ad_fault(timed))
+    if fault:
+        raise InvalidClassAdError(fault)
+    library = classad_library()
+    try:
+        return library.ClassAd(timed)
+    except library.ClassAdException as error:
+        raise InvalidClassAdError("the text is not a ClassAd") from error
 
 
 def _for_library(value: AdValue) -> Any:
@@ -106,6 +203,8 @@ def _for_library(value: AdValue) -> Any:
         return [_for_library(element) for element in value]
     if isinstance(value, Mapping):
         return Ad(value).library_ad
+    if isinstance(value, str) and (fault := text_fault(value)):  # half a character would end the process
+        raise InvalidClassAdError(f"the text {fault}")
     return value
 
 

@@ -45,6 +45,17 @@ class Token:
         return self.start + len(self.text)
 
     @property
+    def name(self) -> str:
+        """What it may name, in lower case: the library takes quoted names for what they hold; "" = nothing."""
+        match self.kind:
+            case Kind.WORD:
+                return self.text.lower()
+            case Kind.QUOTED_NAME:
+                return self.text[1:-1].lower()
+            case _:
+                return ""
+
+    @property
     def is_blank(self) -> bool:
         """Whether it separates tokens and says nothing."""
         return self.kind in (Kind.SPACE, Kind.COMMENT)
@@ -70,6 +81,16 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _KINDS = {kind.name.lower(): kind for kind in Kind}
+_ABOUT_TIME = re.compile(r"\b(current|format|abs|day)?time\b", re.IGNORECASE)
+_PART_OF_DAY = 'int(formatTime({now}, "%%%s")) * %d'
+_TIME_OF_DAY = " + ".join(_PART_OF_DAY % part for part in (("H", 3600), ("M", 60), ("S", 1)))
+_CLOCKS = {
+    "time": "{now}",
+    "formattime": "formatTime({now})",
+    "abstime": "absTime({now})",
+    "daytime": f"real({_TIME_OF_DAY})",
+}
+"""Functions that look at the machine's clock when they are given nothing, and what says the same of any time."""
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -112,17 +133,45 @@ def _fault_of(token: Token, previous: Token | None, open_brackets: list[str]) ->
     return None
 
 
+def ad_fault(text: str) -> str | None:
+    """Return why `text` cannot be one ad in square brackets, None = its outline is whole."""
+    fault = outline_fault(text)
+    if fault is not None:
+        return fault
+    depth = 0
+    spoken = [token for token in tokens(text) if not token.is_blank]
+    for place, token in enumerate(spoken, start=1):
+        depth += (token.kind is Kind.OPEN) - (token.kind is Kind.CLOSE)
+        if depth == 0 and (place < len(spoken) or token.text != "]"):
+            return "an ad stands in square brackets, alone"
+    return None
+
+
+def nesting(text: str) -> int:
+    """Return how deep the brackets of `text` nest."""
+    depth = deepest = 0
+    for token in tokens(text):
+        depth += (token.kind is Kind.OPEN) - (token.kind is Kind.CLOSE)
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def with_time_from(attribute: str, text: str) -> str:
-    """Return `text` with each `time()` and `CurrentTime` replaced by `attribute`: time is what the ad says it is."""
+    """Return `text` with all that looks at a clock looking at `attribute` instead: time is what the ad says it is.
+
+    That is `time()` and `CurrentTime`, and the functions that mean the present where no time is given to them.
+    """
+    if not _ABOUT_TIME.search(text):  # so are most texts, and to cut them up takes long
+        return text
     pieces = list(tokens(text))
     spoken = [index for index, piece in enumerate(pieces) if not piece.is_blank]
     for place, index in enumerate(spoken):
-        word = pieces[index].text.lower()
-        if pieces[index].kind is Kind.WORD and word.rpartition(".")[2] == "currenttime":
+        word = pieces[index].name
+        if word == "currenttime" or (pieces[index].kind is Kind.WORD and word.endswith(".currenttime")):
             pieces[index] = replace(pieces[index], text=attribute)
         call = spoken[place + 1 : place + 3]
-        if word == "time" and [pieces[following].text for following in call] == ["(", ")"]:
-            pieces[index] = replace(pieces[index], text=attribute)
+        if word in _CLOCKS and [pieces[following].text for following in call] == ["(", ")"]:
+            pieces[index] = replace(pieces[index], text=_CLOCKS[word].format(now=attribute))
             for following in call:
                 pieces[following] = replace(pieces[following], text="")
     return "".join(piece.text for piece in pieces)
@@ -134,6 +183,6 @@ def calls(text: str) -> Iterator[str]:
     for token in tokens(text):
         if token.is_blank:
             continue
-        if token.text == "(" and previous is not None and previous.kind is Kind.WORD:
-            yield previous.text.lower()
+        if token.text == "(" and previous is not None and previous.name:
+            yield previous.name
         previous = token

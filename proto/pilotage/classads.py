@@ -19,9 +19,10 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from pilotage.classad_text import Kind, outline_fault, tokens
+from pilotage.classad_text import Kind, nesting, outline_fault, tokens
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.job_description import Scalar
+from pilotage.scalars import text_fault
 
 _LARGEST_INTEGER = 2**63 - 1
 _REMEMBERED_VALUES = 4096  # the jobs of one file share most of theirs
@@ -74,6 +75,11 @@ def classad_library() -> ModuleType:
     return _library()[1]
 
 
+def library_failures() -> tuple[type[Exception], ...]:
+    """Return what the library raises of an expression that it has read but cannot evaluate, or cannot tell us."""
+    return (classad_library().ClassAdException, UnicodeDecodeError)
+
+
 @cache
 def _library() -> tuple[ModuleType, ModuleType]:
     try:
@@ -111,7 +117,10 @@ def parse_value(text: str) -> AdValue:
     InvalidClassAdError
         When it is no ClassAd expression, more than one, or holds a number that the library cannot hold.
     """
-    return _plain(_parsed(text)["value"], text)
+    try:
+        return plain_value(_parsed(text)["value"], text)
+    except UnicodeDecodeError as error:
+        raise InvalidClassAdError(f"{_shortened(text)} holds bytes that are no characters") from error
 
 
 @lru_cache(maxsize=_REMEMBERED_VALUES)
@@ -136,7 +145,7 @@ def quoted(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    fault = outline_fault(text) or _limit_fault(text)
+    fault = text_fault(text) or outline_fault(text) or _limit_fault(text)
     if fault is not None:
         raise InvalidClassAdError(fault)
     classad2 = _library()[1]
@@ -148,14 +157,10 @@ def _parsed(text: str) -> Any:
 
 
 def _limit_fault(text: str) -> str | None:
-    depth = 0
     for token in tokens(text):
         if token.kind is Kind.WORD and _INTEGER.fullmatch(token.text) and _is_too_large(token.text):
             return f"the number {_shortened(token.text)} does not fit into 64 bits"
-        depth += (token.kind is Kind.OPEN) - (token.kind is Kind.CLOSE)
-        if depth > _DEEPEST_NESTING:
-            return f"brackets nest deeper than {_DEEPEST_NESTING}"
-    return None
+    return f"brackets nest deeper than {_DEEPEST_NESTING}" if nesting(text) > _DEEPEST_NESTING else None
 
 
 def _is_too_large(digits: str) -> bool:
@@ -168,7 +173,7 @@ def _shortened(text: str, limit: int = 60) -> str:
     return words if len(words) <= limit else words[:limit] + "…"
 
 
-def _plain(value: Any, text: str | None = None) -> AdValue:
+def plain_value(value: Any, text: str | None = None) -> AdValue:
     """Return the library's value as ours; `text` is how it was typed, where that is known."""
     classad2 = _library()[1]
     if isinstance(value, classad2.Value):  # before int: an error value is an int, and a true one
@@ -178,9 +183,9 @@ def _plain(value: Any, text: str | None = None) -> AdValue:
     if isinstance(value, float):
         return value if math.isfinite(value) else Expression(text or str(value))
     if isinstance(value, list):
-        return tuple(_plain(element) for element in value)
+        return tuple(plain_value(element) for element in value)
     if isinstance(value, classad2.ClassAd):
-        return {name: _plain(value[name]) for name in value}
+        return {name: plain_value(value[name]) for name in value}
     kept = text if text is not None else str(value)
     return _computed(kept, value) if isinstance(value, classad2.ExprTree) else Expression(kept)
 
@@ -189,7 +194,10 @@ def _computed(text: str, expression: Any) -> AdValue:
     """Return the number that arithmetic such as `24 * 3600` comes to; whatever refers to anything is kept."""
     if any(token.kind is Kind.STRING or _names_something(token.text) for token in tokens(text)):
         return Expression(text.strip())
-    number = expression.eval()
+    try:
+        number = expression.eval()
+    except library_failures():
+        return Expression(text.strip())
     is_number = type(number) in (int, float) and math.isfinite(number)
     return number if is_number else Expression(text.strip())
 

@@ -18,6 +18,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def thread_cpu_s() -> float:
+    """Return the processor seconds that this thread has used."""
+    return time.thread_time()
+
+
 def boot_time_s() -> float:
     """Return seconds since this machine's boot, suspended time included (CLOCK_BOOTTIME)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

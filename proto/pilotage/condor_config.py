@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,9 @@ from pilotage.condor_text import definitions, find_cycle, reference_graph
 from pilotage.errors import InvalidInputError, Violation
 
 _CHILD = "pilotage.condor_config_child"
+_CIRCLE_S = 5.0
+"""So long a text is waited for, in seconds, that seems to have macros in a circle: if it has none it is soon read."""
+
 _QUIET = "USER_CONFIG_FILE =\n"  # the text is read as it stands, not as the user's own settings have it
 _FAULT = re.compile(
     r'Config source Error "(?P<file>[^"]*)", Line (?P<line>\d+)(?:, Include Depth \d+)?: *(?P<words>.*)'
@@ -100,11 +103,14 @@ def read_configuration(path: Path, asked: Asked, around: Surroundings | None = N
         copy, root = Path(folder, "text"), Path(folder, "root")
         copy.write_text(text.rstrip() + "\n", encoding="utf-8")
         root.write_text(f"{_QUIET}{around.prologue}\ninclude : {copy}\n", encoding="utf-8")
-        said, words, code = _ask(root, path.resolve().parent, asked, around)
+        circle = _circle(path, text, around)
+        patience_s = around.timeout_s if circle is None else min(around.timeout_s, _CIRCLE_S)
+        said, words, code = _ask(root, path.resolve().parent, asked, replace(around, timeout_s=patience_s))
         if code is None:
-            raise InvalidConfigurationError(_endless(path, text, around))
+            why = f"reading did not end within {around.timeout_s:g} s"
+            raise InvalidConfigurationError(circle or Violation(str(path), why))
         if code != 0:
-            raise _fault(path, text, words.replace(str(copy), str(path)))
+            raise _fault(path, words.replace(str(copy), str(path)))
     return Configuration(MappingProxyType(said["values"]), frozenset(said["names"]))
 
 
@@ -162,28 +168,35 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": path, "CONDOR_CONFIG": os.devnull}
 
 
-def _endless(path: Path, text: str, around: Surroundings) -> Violation:
+def _circle(path: Path, text: str, around: Surroundings) -> Violation | None:
+    """Return the fault that the reading never ends for, if it does not: a circle may not be in force."""
     found = [*definitions(around.prologue), *definitions(text)]
-    spelled = {definition.name.lower(): definition for definition in found}
     cycle = find_cycle(reference_graph(found))
     if not cycle:
-        return Violation(str(path), f"reading did not end within {around.timeout_s:g} s")
+        return None
+    spelled = {definition.name.lower(): definition for definition in found}
     line = spelled[cycle[0]].line
     names = " → ".join(spelled[name].name for name in cycle)
     return Violation(f"{path}, line {line}", f"macros refer to one another in a circle: {names}")
 
 
-def _fault(path: Path, text: str, words: str) -> Exception:
+def _fault(path: Path, words: str) -> Exception:
     """Return the error that the parser's `words` tell of."""
     if NO_LIBRARY in words:
         return ClassAdLibraryMissingError()
-    faults = [(found["file"], int(found["line"]), found["words"].strip()) for found in _FAULT.finditer(words)]
-    place = next(((file, line) for file, line, _ in faults if line > 0), None)
+    faults = ((found["file"], int(found["line"])) for found in _FAULT.finditer(words))
+    place = next(((_source(path, file), line) for file, line in faults if line > 0), None)
     where = f"{place[0]}, line {place[1]}" if place else str(path)
-    return InvalidConfigurationError(Violation(where, _reason(words, place, path, text)))
+    return InvalidConfigurationError(Violation(where, _reason(words, place)))
 
 
-def _reason(words: str, place: tuple[str, int] | None, path: Path, text: str) -> str:
+def _source(path: Path, named: str) -> Path:
+    """Return the file that the parser has named: those that a text includes are found from its own folder."""
+    beside = path.parent / named
+    return beside if named != str(path) and beside.is_file() else Path(named)
+
+
+def _reason(words: str, place: tuple[Path, int] | None) -> str:
     if CANNOT_BAR in words:
         return f"{CANNOT_BAR}, so the text is read only where they are allowed"
     if "not a valid command" in words:
@@ -196,7 +209,14 @@ def _reason(words: str, place: tuple[str, int] | None, path: Path, text: str) ->
     reasons = [reason for reason in said if reason and not _POSITION.match(reason) and "Parse_config" not in reason]
     if reasons:
         return "; ".join(dict.fromkeys(reasons))
-    lines = text.splitlines()
-    is_ours = place is not None and place[0] == str(path) and place[1] <= len(lines)
-    quoted = f": {lines[place[1] - 1].strip()}" if is_ours and place else ""
-    return f"HTCondor's parser does not understand this{quoted}"
+    quoted = _line(*place) if place else ""
+    return "HTCondor's parser does not understand this" + (f": {quoted}" if quoted else "")
+
+
+def _line(path: Path, number: int) -> str:
+    """Return a line of a file, "" where there is none."""
+    try:
+        lines = read_text(path).splitlines()
+    except InvalidConfigurationError:
+        return ""
+    return lines[number - 1].strip() if number <= len(lines) else ""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from pilotage.errors import InvalidInputError, InvalidJobError, Violation
 from pilotage.faults import Faults
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.job_description import NO_POLICY, InputFile, JobDescription, JobPolicy
 from pilotage.v1 import jobs_pb2
 from pilotage.wire import length_from_wire, section_from_wire, section_to_wire, text_from_wire
 
@@ -28,6 +29,7 @@ _OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank
 _LISTS = ("output_files", "sites", "banned_sites", "platforms", "warnings")
 _LENGTHS = {"cpu_time_s": "cpu_time", "wall_time_s": "wall_time", "lease_s": "lease"}
 _SMALLEST = {"request_cpus": 1, "request_memory_mib": 0, "request_disk_mib": 0, "request_gpus": 0, "count": 1}
+_POLICIES = tuple(field.name for field in fields(JobPolicy))
 _PLAIN = ("priority", "hold", "new_files_come_back")
 
 Result = TypeVar("Result")
@@ -40,6 +42,8 @@ def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
     plain |= {field: _seconds(getattr(description, name)) for field, name in _LENGTHS.items()}
     message = jobs_pb2.JobDescription(**plain, has_requirements=description.requirements is not None)
     message.environment.update(description.environment)
+    if description.policy != NO_POLICY:
+        message.policy.CopyFrom(jobs_pb2.JobPolicy(**{name: getattr(description.policy, name) for name in _POLICIES}))
     faults = Faults()
     with faults.within("input_files"):
         message.input_files.extend(_input_files_to_wire(description.input_files))
@@ -78,6 +82,7 @@ def description_from_wire(message: jobs_pb2.JobDescription) -> JobDescription:
     taken["input_files"] = reader.read("input_files", _input_files)
     taken["environment"] = reader.read("environment", _environment)
     taken["attributes"] = reader.read("attributes", section_from_wire)
+    taken["policy"] = reader.read("policy", _policy)
     section = reader.read("requirements", section_from_wire)
     taken["requirements"] = section if message.has_requirements or section else None
     reader.faults.unless(bool(message.executable.strip()), "executable", "is missing")
@@ -130,6 +135,16 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
             text_from_wire(text)
     faults.raise_any()
     return dict(variables)
+
+
+def _policy(message: Any) -> JobPolicy:
+    faults, texts = Faults(), dict[str, str]()
+    for name in _POLICIES:
+        if message.HasField(name):
+            with faults.within(name):
+                texts[name] = text_from_wire(getattr(message, name))
+    faults.raise_any()
+    return JobPolicy(**texts)
 
 
 def _input_files(messages: Iterable[jobs_pb2.InputFile]) -> tuple[InputFile, ...]:

@@ -38,6 +38,24 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPolicy:
+    """What a job wants done with itself: ClassAd expressions over its own ad, None = not said.
+
+    The reason is an expression for a text, the subcode one for an integer. Names are those of HTCondor's submit
+    files.
+    """
+
+    periodic_hold: str | None = None
+    periodic_hold_reason: str | None = None
+    periodic_hold_subcode: str | None = None
+    periodic_release: str | None = None
+    periodic_remove: str | None = None
+
+
+NO_POLICY = JobPolicy()
+
+
+@dataclass(frozen=True, slots=True)
 class JobDescription:
     """One job, or an array of `count` jobs, as its owner wrote it down.
 
@@ -76,4 +94,5 @@ class JobDescription:
     hold: bool = False
     attributes: Mapping[str, Value] = field(default_factory=lambda: NOTHING)
     count: int | None = None
+    policy: JobPolicy = NO_POLICY
     warnings: tuple[str, ...] = ()

@@ -18,9 +18,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.faults import Faults
 from pilotage.job_description import Scalar, Value
+from pilotage.quotas import Quota, QuotaUnit, checked_quota
 from pilotage.resource_tree import QueueId
 from pilotage.scalars import scalar_fault, text_fault
-from pilotage.v1 import values_pb2
+from pilotage.v1 import share_service_pb2, values_pb2
 
 LONGEST_S = 1e10
 """No length of time on the wire is longer: some 317 years, in seconds."""
@@ -121,6 +122,19 @@ def queue_from_wire(message: values_pb2.QueueId) -> QueueId:
         faults.unless("/" not in text, name, f'"{text}" holds a "/"')
     faults.raise_any()
     return QueueId(message.site, message.ce, message.queue)
+
+
+def quota_to_wire(quota: Quota) -> share_service_pb2.Quota:
+    """Return the message of a group's quota."""
+    return share_service_pb2.Quota(**{quota.unit.value: quota.amount})
+
+
+def quota_from_wire(message: share_service_pb2.Quota) -> Quota:
+    """Return the quota of a message."""
+    unit = message.WhichOneof("quota")
+    if unit is None:
+        raise _fault("says no amount")
+    return checked_quota(Quota(getattr(message, unit), QuotaUnit(unit)))
 
 
 def time_to_wire(time: datetime | None) -> Timestamp | None:

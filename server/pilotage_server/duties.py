@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -14,6 +15,8 @@ from pilotage.telemetry import cause_bound
 from pilotage_server.operations.expire_leases import expire_leases, note_alive
 from pilotage_server.operations.load_world import refresh_world
 from pilotage_server.operations.retention import PREFIXES, REMOVALS, sweep_files
+from pilotage_server.operations.shares import refresh_pie
+from pilotage_server.policy_duty import PolicyDuty
 from pilotage_server.rpc.deadlines import within
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.settings import Settings
@@ -23,6 +26,12 @@ log = structlog.get_logger()
 
 CATCH_UP_EVERY_S = 3.0
 """How often a server looks at what others on the same database did."""
+
+COUNT_CORES_EVERY_S = 30.0
+"""How often the cores are counted that quotas are parts of."""
+
+POLICIES_EVERY_S = 1.0
+"""How soon the policies of a job that has changed are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,8 @@ def duties_of(
     return (
         Duty("sign of life", settings.alive_every_s, leases.note_alive),
         Duty("lease expiry", settings.expire_every_s, leases.expire),
+        Duty("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pie)),
+        Duty("policies", POLICIES_EVERY_S, PolicyDuty(transactions).run_once),
         Duty("retention", settings.retention_every_s, retention.run_once),
         *(() if transactions.database.is_sqlite else (neighbours,)),
     )

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,24 +19,33 @@ import grpc
 import structlog
 
 from pilotage import clock
+from pilotage.broker import parse_broker
 from pilotage.channel import split_address
 from pilotage.errors import WorldError
 from pilotage.folder_lock import sole_owner
 from pilotage_server.duties import Duty, duties_of, keep_doing
+from pilotage_server.events.broker_feed import BrokerFeed
 from pilotage_server.operations.expire_leases import note_alive
+from pilotage_server.operations.expression_holds import release_expression_holds
+from pilotage_server.operations.job_policies import watch_all
 from pilotage_server.operations.limit_keys import rekey_for_limits
 from pilotage_server.operations.load_world import load_world
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.server import Ground, Limits, RpcServer
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier, load_or_make_key
 from pilotage_server.rpc.transactions import Transactions
-from pilotage_server.settings import MIB, Settings
+from pilotage_server.setting_types import MIB
+from pilotage_server.settings import Settings
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.file_store import open_store
 from pilotage_server.storage.schema import upgrade
+from pilotage_server.submit_policy_file import read_submit_policy
 from pilotage_server.token_files import RENEWED_EVERY_S, TokenFiles
 
 log = structlog.get_logger()
+
+BROKER_TIDIED_EVERY_S = 60.0
+"""How often the nodes of pilots that are over are taken off the broker."""
 
 
 def run_server(settings: Settings, ready_file: Path | None = None, token_files: TokenFiles | None = None) -> None:
@@ -49,11 +59,16 @@ def run_server(settings: Settings, ready_file: Path | None = None, token_files: 
         issuer = TokenIssuer(load_or_make_key(settings.key_file))
         if token_files is not None:
             token_files.write(issuer)
+        submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
+        rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
             upgrade(database)
-            world = database.read(lambda unit: load_world(unit, settings.rules()))
+            world = database.read(lambda unit: load_world(unit, rules))
             database.write(lambda unit: note_alive(unit, world))
             database.write(lambda unit: rekey_for_limits(unit, world))
+            while database.write(lambda unit: release_expression_holds(unit, world)):
+                pass
+            database.write(lambda unit: watch_all(unit, world))
             try:
                 asyncio.run(_serve(settings, _ground(settings, database, world, issuer), ready_file, token_files))
             finally:
@@ -86,19 +101,30 @@ async def _serve(settings: Settings, ground: Ground, ready_file: Path | None, to
     if ready_file is not None:
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:
+        feed = _broker_feed(settings, transactions)
         duties = [
             tasks.create_task(keep_doing(duty, stopping))
             for duty in (
                 *duties_of(settings, transactions, ground.store, server.nudge),
                 *_token_duties(token_files, ground.issuer),
+                *(() if feed is None else (Duty("ended nodes", BROKER_TIDIED_EVERY_S, feed.forget_ended),)),
             )
         ]
+        if feed is not None:
+            duties.append(tasks.create_task(feed.run()))
         await stopping.wait()
         log.info("server stops", grace_s=settings.stop_grace_s)
         await server.stop(settings.stop_grace_s)
         for task in duties:  # one that has much to remove would go on for long; each of its transactions is whole
             task.cancel()
     log.info("server stopped")
+
+
+def _broker_feed(settings: Settings, transactions: Transactions) -> BrokerFeed | None:
+    if settings.broker is None:
+        return None
+    broker = parse_broker(settings.broker.get_secret_value())
+    return BrokerFeed(broker, f"pilotage-server-{secrets.token_hex(6)}", transactions)
 
 
 def _token_duties(token_files: TokenFiles | None, issuer: TokenIssuer) -> Iterator[Duty]:

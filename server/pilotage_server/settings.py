@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -28,36 +26,31 @@ from sqlalchemy.exc import ArgumentError
 
 from pilotage.channel import is_loopback, split_address
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.job_description import JobPolicy
 from pilotage.telemetry import LogLevel
+from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.job_limits import JobLimits, Retention
 from pilotage_server.core.optimizers import check_chain
-from pilotage_server.core.rules import Rules, RunningLimit, Sharing
+from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
+from pilotage_server.setting_types import (
+    DAY_S,
+    MIB,
+    MONTH_S,
+    YEAR_S,
+    AccountName,
+    BrokerUrl,
+    ClassAdExpression,
+    GroupName,
+    QuotaSetting,
+    RunningLimitSetting,
+    Seconds,
+    Weight,
+)
 
 ENVIRONMENT_PREFIX = "PILOTAGE_SERVER_"
 
 DATABASES = ("sqlite", "postgresql")
 """What a database's URL may begin with."""
-
-MIB = 1024 * 1024
-DAY_S = 86400.0
-MONTH_S = 30 * DAY_S
-YEAR_S = 365 * DAY_S
-
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
-Weight = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-
-
-class RunningLimitSetting(BaseModel):
-    """At most `at_most` jobs whose `attribute` is `value` run at a site, a CE or a queue at one time."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    site: str = Field(min_length=1, description="The site.")
-    ce: str | None = Field(None, description="The CE; none = the whole site.")
-    queue: str | None = Field(None, description="The queue; none = the whole CE.")
-    attribute: str = Field(min_length=1, description="owner, group, vo, or the name of a job attribute.")
-    value: str = Field(description="The value that is limited.")
-    at_most: int = Field(ge=0, le=10**9, description="Jobs.")
 
 
 class Settings(BaseSettings):
@@ -69,6 +62,7 @@ class Settings(BaseSettings):
     listen: str = Field("127.0.0.1:4711", description="Where to listen, HOST:PORT; port 0 = any free one.")
     database: SecretStr | None = Field(None, description="Its URL; none = SQLite in the data folder.")
     files: str | None = Field(None, description="URL of the store of files; none = in the data folder.")
+    broker: BrokerUrl | None = Field(None, description="URL of an MQTT broker, mqtt://HOST:PORT; none = no broker.")
     signing_key: Path | None = Field(None, description="Key of the tokens; none = in the data folder.")
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); none = loopback only.")
     tls_key: Path | None = Field(None, description="The certificate's key (PEM).")
@@ -96,9 +90,25 @@ class Settings(BaseSettings):
 
     half_life_s: Seconds = Field(DAY_S, ge=1, le=10 * YEAR_S, description="After it a use counts half.")
     foresight_s: Seconds = Field(600, ge=0, le=DAY_S, description="A core just given counts as used so long.")
-    priority_factors: dict[str, Weight] = Field({}, description="By VO/GROUP/OWNER; twice it, half the share.")
-    group_quotas: dict[str, Weight] = Field({}, description="By VO/GROUP; shares relate as quotas do.")
+    priority_factor: Weight = Field(1, description="Of accounts that have none of their own.")
+    priority_factors: dict[AccountName, Weight] = Field({}, description="By VO/GROUP/OWNER; twice it, half the share.")
+    group_quotas: dict[GroupName, QuotaSetting] = Field({}, description='By VO/GROUP: 3, "40 cores" or "25 %".')
+    group_accept_surplus: bool = Field(True, description="Whether groups may use more cores than their quotas.")
+    group_dynamic_machine_constraint: ClassAdExpression | None = Field(None, description="Slots that quotas count.")
+    discount_suspended: bool = Field(False, description="Whether suspended time is not charged.")
+    submit_policy: Path | None = Field(None, description="HTCondor configuration whose SUBMIT_EXPRS jobs get.")
+    submit_domain: str | None = Field(None, description="The jobs' SUBMIT_SITE_DOMAIN; none = they have none.")
     running_limits: tuple[RunningLimitSetting, ...] = Field((), description="Limits on what runs at a place.")
+
+    preemption_requirements: ClassAdExpression | None = Field(None, description="Must be true too, beside the slot's.")
+    system_periodic_hold: ClassAdExpression | None = Field(None, description="Over any job's ad; true = held.")
+    system_periodic_hold_reason: ClassAdExpression | None = Field(None, description="A text: why.")
+    system_periodic_hold_subcode: ClassAdExpression | None = Field(None, description="An integer: its code.")
+    system_periodic_release: ClassAdExpression | None = Field(None, description="The same; true = released.")
+    system_periodic_remove: ClassAdExpression | None = Field(None, description="The same; true = removed.")
+    max_releases: int | None = Field(None, ge=0, le=10**6, description="Releases of one job; none = without limit.")
+    policies_every_s: Seconds = Field(60, ge=1, le=DAY_S, description="How often jobs' policies are looked at.")
+    policies_cpu_share: float = Field(0.05, ge=0.001, le=1, description="Of one processor, for looking at them.")
 
     pool_refresh_age_s: Seconds = Field(900, ge=1, le=DAY_S, description="Older mappings are made anew.")
     pool_grace_s: Seconds = Field(3600, ge=0, le=YEAR_S, description="A pool without live job stays so long.")
@@ -195,7 +205,9 @@ class Settings(BaseSettings):
             end_margin=timedelta(seconds=self.end_margin_s),
             life_gap=timedelta(seconds=self.life_gap_s),
             sharing=self._sharing(),
+            policies=self._policies(),
             running_limits=tuple(RunningLimit(**limit.model_dump()) for limit in self.running_limits),
+            preemption_requirements=self.preemption_requirements or "",
             pool_refresh_age=timedelta(seconds=self.pool_refresh_age_s),
             pool_grace=timedelta(seconds=self.pool_grace_s),
             jobs=self._job_limits(),
@@ -206,8 +218,26 @@ class Settings(BaseSettings):
         return Sharing(
             half_life=timedelta(seconds=self.half_life_s),
             foresight=timedelta(seconds=self.foresight_s),
-            priority_factors=dict(self.priority_factors),
-            group_quotas=dict(self.group_quotas),
+            priority_factor=self.priority_factor,
+            priority_factors={Account.parse(name): factor for name, factor in self.priority_factors.items()},
+            group_quotas={GroupId.parse(name): quota for name, quota in self.group_quotas.items()},
+            group_accept_surplus=self.group_accept_surplus,
+            machine_constraint=self.group_dynamic_machine_constraint or "",
+            discount_suspended=self.discount_suspended,
+        )
+
+    def _policies(self) -> PolicyRules:
+        return PolicyRules(
+            of_operators=JobPolicy(
+                periodic_hold=self.system_periodic_hold,
+                periodic_hold_reason=self.system_periodic_hold_reason,
+                periodic_hold_subcode=self.system_periodic_hold_subcode,
+                periodic_release=self.system_periodic_release,
+                periodic_remove=self.system_periodic_remove,
+            ),
+            interval=timedelta(seconds=self.policies_every_s),
+            cpu_share=self.policies_cpu_share,
+            max_releases=self.max_releases,
         )
 
     def _job_limits(self) -> JobLimits:

@@ -130,13 +130,6 @@ def test_a_rescheduled_job_starts_afresh(jobs: Jobs, clock: VirtualClock) -> Non
     assert jobs.waiting(after) == 1
 
 
-def test_a_job_with_an_expression_is_not_released(jobs: Jobs) -> None:
-    (job_id,) = jobs.submit(a_description(rank="KFlops"))
-    (result,) = jobs.change([job_id], JobChange.RELEASE)
-    assert result.state is JobState.HELD
-    assert "rank" in result.refusal
-
-
 def test_many_jobs_are_changed_in_one_call(jobs: Jobs) -> None:
     ids = jobs.submit(a_description(count=500))
     assert {result.state for result in jobs.change(ids, JobChange.HOLD)} == {JobState.HELD}
@@ -189,11 +182,18 @@ def test_an_edited_job_waits_in_another_place_and_its_array_stays(jobs: Jobs) ->
     assert jobs.causes(ids[1]) == [JobCause.ENQUEUED, JobCause.EDITED]
 
 
-def test_an_edit_that_brings_an_expression_holds_the_job_and_one_without_lets_it_be_released(jobs: Jobs) -> None:
+def test_an_edit_that_brings_an_expression_lets_the_job_wait_elsewhere(jobs: Jobs) -> None:
     (job_id,) = jobs.submit()
-    assert jobs.edit(job_id, a_description(rank="KFlops")).job.state is JobState.HELD
-    edited = jobs.edit(job_id, a_description())
-    assert edited.job.state is JobState.HELD
+    before = jobs.job(job_id)
+    edited = jobs.edit(job_id, a_description(rank="KFlops")).job
+    assert edited.state is JobState.WAITING
+    assert edited.task_queue_id != before.task_queue_id
+
+
+def test_an_edit_that_wants_the_job_held_holds_it_until_it_is_released(jobs: Jobs) -> None:
+    (job_id,) = jobs.submit()
+    assert jobs.edit(job_id, a_description(hold=True)).job.state is JobState.HELD
+    assert jobs.edit(job_id, a_description()).job.state is JobState.HELD
     assert jobs.change([job_id], JobChange.RELEASE)[0].state is JobState.WAITING
 
 

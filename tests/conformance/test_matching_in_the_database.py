@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
-from pilotage_server.core.task_queues import Account, TaskQueue
+from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.operations.chances import Chance, chance
 from pilotage_server.operations.pilot_calls import DrainPilot
-from pilotage_server.operations.request_jobs import WorkAnswer, WorkRequest, could_take, request_jobs
+from pilotage_server.operations.request_jobs import WorkAnswer, WorkRequest, request_jobs
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree
 from support.submissions import a_user
@@ -167,9 +169,10 @@ def test_who_waits_is_woken_only_for_what_it_could_take(grid: Grid) -> None:
     other = grid.start_pilot(LONG, "cms").identity.pilot
     assert credential is not None
     assert other is not None
-    assert could_take(grid.world, told[0], credential, [a_slot(cpus=1), a_slot(cpus=2)])
-    assert not could_take(grid.world, told[0], credential, [a_slot(cpus=1)])
-    assert not could_take(grid.world, told[0], other, [a_slot(cpus=2)])
+    asked = grid.world, grid.clock(), told[0]
+    assert chance(*asked, credential, [a_slot(cpus=1), a_slot(cpus=2)]) is Chance.FREE_SLOT
+    assert not chance(*asked, credential, [a_slot(cpus=1)])
+    assert not chance(*asked, other, [a_slot(cpus=2)])
 
 
 def test_a_list_of_pools_that_differs_from_the_servers_is_told_and_no_list_claims_nothing(grid: Grid) -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from pilotage import clock
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.jobs import AttemptKey
 from pilotage_pilot.node.base import Node
 from pilotage_pilot.node.local import LocalNode
 from pilotage_pilot.node.probe import Probe, Stated, Surroundings
 from pilotage_pilot.node.validate import Checks, node_faults
+from pilotage_pilot.supervise.base import PayloadTime
 from pilotage_pilot.supervise.environment import without_secrets
 from support.fake_pilot_edges import FakeNode
 
@@ -37,6 +39,18 @@ async def test_a_node_says_what_it_gives(kind: str, tmp_path: Path) -> None:
 async def test_a_node_is_fit_unless_something_is_wrong(kind: str, tmp_path: Path) -> None:
     assert await a_node(kind, tmp_path).faults() == ()
     assert len(await a_node(kind, tmp_path, BROKEN).faults()) == 1
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_a_node_says_again_and_again_what_goes_on_on_it(kind: str, tmp_path: Path) -> None:
+    node = a_node(kind, tmp_path)
+    node.sample([])
+    sample = node.sample([PayloadTime(AttemptKey(1, 1), "slot1_1", 0.0)])
+    assert sample.boot_s > 0
+    assert sample.load >= 0
+    assert set(sample.condor_loads) <= {"slot1_1"}
+    assert all(figure is None or figure >= 0 for figure in (sample.keyboard_idle_s, sample.console_idle_s))
+    assert all(figure is None or figure > 0 for figure in (sample.disk_mib, sample.memory_mib))
 
 
 async def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:

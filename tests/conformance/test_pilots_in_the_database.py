@@ -77,7 +77,7 @@ def test_slots_are_kept_as_their_pilot_last_showed_them(grid: Grid) -> None:
     assert not pilot.beat().node_wanted
     pilot.show(an_idle_slot("b", cpus=4), an_idle_slot("c"))
     slots = grid.read(lambda unit, _: list_slots(unit, QueueId.parse(LONG)))
-    assert [(info.slot.name, info.slot.free.cpus, info.pilot_stamp) for info in slots] == [
+    assert [(each.info.slot.name, each.info.slot.free.cpus, each.info.pilot_stamp) for each in slots] == [
         ("b", 4, pilot.stamp),
         ("c", 1, pilot.stamp),
     ]
@@ -102,6 +102,19 @@ def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
     )
     every = grid.read(lambda unit, _: list_pilots(unit, QueueId.parse(LONG), ended=True))
     assert {each.pilot.stamp: each.pilot.state for each in every}[idle.stamp] is PilotState.ENDED
+
+
+def test_a_pilot_that_was_lost_of_late_is_listed_among_those_that_live(grid: Grid) -> None:
+    def listed() -> list[tuple[str, PilotState]]:
+        found = grid.read(lambda unit, _: list_pilots(unit))
+        return [(each.pilot.stamp, each.pilot.state) for each in found]
+
+    came, _never_came = grid.start_pilot(), grid.start_pilot()
+    came.show()
+    grid.pass_time(hours=1)
+    assert listed() == [(came.stamp, PilotState.LOST)]
+    grid.pass_time(minutes=61)
+    assert listed() == []
 
 
 def test_a_pilot_cannot_be_registered_for_a_queue_that_is_not_there(grid: Grid) -> None:

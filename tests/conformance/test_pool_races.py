@@ -6,21 +6,27 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import select, text
 
 from pilotage import clock as real_time
 from pilotage.clock import Clock
-from pilotage.job_description import JobDescription
+from pilotage.job_description import JobDescription, Value
 from pilotage.requirements import pool_id, read_requirements
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.operations.job_steps import step
 from pilotage_server.operations.pools import clean_pools
+from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.tables.conditions import LIVE_JOB
 from pilotage_server.storage.templates import load_description
+from support.leased_jobs import lease_to
 from support.pool_bench import BIG, FAR, PoolBench, a_user, three_queues
 
 JOBS = metadata.tables["jobs"]
@@ -161,6 +167,62 @@ def test_jobs_that_come_while_the_tree_is_redeclared_end_in_the_pools_of_the_las
 
     bench.database.read(check)
     assert_sound(bench)
+
+
+def test_jobs_that_policies_tell_apart_while_the_tree_is_redeclared_end_where_both_lead(bench: PoolBench) -> None:
+    names = [f"a{number}" for number in range(12)]
+    as_value = three_queues(parameters={"Memory": {"type": "value"}})
+    as_capacity = three_queues()
+    jobs = [_submit_with(bench, {name: "x"}) for name in names]
+
+    def refer() -> None:
+        for name in names:
+            bench.write(partial(refer_to, names=[name]))
+
+    def redeclare() -> None:
+        for _ in range(5):
+            bench.put(as_value)
+            bench.put(as_capacity)
+        bench.put(as_value)
+
+    _run_together(refer, redeclare)
+    pool = pool_id(read_requirements({"Memory": 2000}, "cms", as_value.tree.declarations))
+    for name, job_id in zip(names, jobs, strict=True):
+        job = bench.job(job_id)
+        task_queue = bench.world.waiting.task_queue(job.task_queue_id)
+        assert job.pool_id == pool
+        assert task_queue is not None
+        assert (task_queue.traits.pool_id, task_queue.traits.value(name)) == (pool, "x")
+    assert_sound(bench)
+
+
+def test_a_job_whose_pool_is_redeclared_while_it_comes_back_ends_where_both_lead(
+    postgresql_database: Database,
+) -> None:
+    bench = PoolBench(postgresql_database)
+    bench.put(three_queues())
+    bench.write(lambda unit, world: refer_to(unit, world, ["numjobstarts"]))
+    job_id = _submit_with(bench, {})
+    lease_to(bench.database, bench.world, job_id)
+    as_value = three_queues(parameters={"Memory": {"type": "value"}})
+
+    def come_back(unit: Unit, world: World) -> None:
+        job = load_job(unit.session, job_id)
+        bench.put(as_value)  # in a transaction of its own
+        step(unit, world, job, JobCause.EVICTED, reason="", actor="pilot:p1")
+
+    bench.write(come_back)
+    pool = pool_id(read_requirements({"Memory": 2000}, "cms", as_value.tree.declarations))
+    job = bench.job(job_id)
+    task_queue = bench.world.waiting.task_queue(job.task_queue_id)
+    assert task_queue is not None
+    assert (job.pool_id, task_queue.pool_id, task_queue.traits.value("NumJobStarts")) == (pool, pool, 1)
+    assert_sound(bench)
+
+
+def _submit_with(bench: PoolBench, attributes: dict[str, Value]) -> int:
+    job = JobDescription("run.sh", requirements={"Memory": 2000}, attributes=attributes)
+    return bench.write(lambda unit, world: submit_jobs(unit, world, a_user(), [job])).job_ids[0]
 
 
 def _run_together(*acts: Callable[[], None]) -> None:

@@ -119,13 +119,13 @@ def test_trying_a_submission_changes_nothing(database: Database, world: World) -
     assert database.read(lambda unit: read_feed(unit, ALICE, 0)).events == ()
 
 
-def test_a_job_with_an_expression_is_held_with_the_reason(database: Database, world: World) -> None:
-    submitted = submit(database, world, a_description(requirements_expression="TARGET.Memory > 1"))
+def test_a_job_with_an_expression_and_a_section_waits_in_its_pool(database: Database, world: World) -> None:
+    both = a_description(requirements_expression="TARGET.Memory > 1", requirements={"Memory": 9})
+    submitted = submit(database, world, both)
     (job,) = database.read(lambda unit: get_jobs(unit, ALICE, submitted.job_ids))
-    assert job.state is JobState.HELD
-    assert "requirements_expression" in job.reason
-    assert any("requirements_expression" in warning for warning in submitted.warnings)
-    assert world.waiting.count(job.task_queue_id) == 0
+    assert job.state is JobState.WAITING
+    assert job.pool_id != ""
+    assert world.waiting.count(job.task_queue_id) == 1
 
 
 def test_a_warning_that_is_not_about_all_jobs_says_which(database: Database, world: World) -> None:

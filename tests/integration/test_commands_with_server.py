@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pilotage.job_description import JobDescription
+from pilotage.job_description import JobDescription, JobPolicy
 from pilotage_client.api import Client
 from pilotage_client.commands.jobs import NEWEST
 from pilotage_client.main import main
@@ -88,3 +88,42 @@ def test_a_server_that_is_not_there_is_one_line_and_exit_code_3(shared_server: R
 
     assert refused.exit_code == 3
     assert refused.stderr == f"pilotage: no server answers at {shell.address}: Connection refused\n"
+
+
+def test_a_template_is_put_on_top_of_a_submitted_job_and_its_ad_shows_it(
+    shared_server: RunningServer, tmp_path: Path
+) -> None:
+    shell = Shell(shared_server, tmp_path, "alice", Role.USER)
+    job = tmp_path / "job.sub"
+    job.write_text("executable = /bin/true\ntransfer_executable = false\nrequirements = Memory > 10\nqueue\n")
+
+    submitted = json.loads(shell.run("submit", str(job), "--template", "bologna-short", "--json").stdout)
+    (job_id,) = map(str, submitted["jobs"])
+
+    ad = json.loads(shell.run("ad", job_id, "--json").stdout)
+    assert ad["Requirements"] == "(Memory > 10) && (TARGET.BolognaBatchServer == true)"
+    assert ad["PeriodicRemove"] == "LongRunningJob isnt true && RemoteWallClockTime >= 60 * 60"
+    assert (ad["BolognaBatchJob"], ad["Owner"], ad["JobStatus"], ad["NumJobStarts"]) == (True, "alice", 1, 0)
+    lines = shell.run("ad", job_id).stdout.splitlines()
+    assert 'Owner = "alice"' in lines
+    assert lines == sorted(lines, key=lambda line: line.partition(" = ")[0].lower())
+
+
+def test_nobody_sees_the_ad_of_anothers_job(shared_server: RunningServer, tmp_path: Path) -> None:
+    (job_id,) = Shell(shared_server, tmp_path, "alice", Role.USER).submit(JobDescription("/bin/true"))
+    refused = Shell(shared_server, tmp_path, "bob", Role.USER).run("ad", str(job_id))
+    assert refused.exit_code == 2
+    assert f"there is no job {job_id}" in refused.stderr
+
+
+def test_a_job_is_held_by_its_policy_within_seconds(shared_server: RunningServer, tmp_path: Path) -> None:
+    shell = Shell(shared_server, tmp_path, "alice", Role.USER)
+    policy = JobPolicy(periodic_hold="JobStatus == 1", periodic_hold_reason='"because"')
+    (job_id,) = shell.submit(JobDescription("/bin/true", policy=policy))
+
+    with Client(shared_server.address, shell.token) as client:
+        causes = (event.cause for event in client.follow([job_id]))
+        assert next(cause for cause in causes if cause == "held")
+        (held,) = client.jobs([job_id])
+    assert (held.state, held.reason) == ("HELD", "because")
+    assert "because" in shell.run("logs", str(job_id)).stdout

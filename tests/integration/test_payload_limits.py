@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pilotage_pilot.supervise.cgroups import CgroupMaker, cgroup_maker
 from pilotage_pilot.supervise.processes import read_process
 from pilotage_pilot.supervise.workshop import Handling
-from support.payloads import shell, wrote
+from support.payloads import of_payload, shell, states_of, wrote
 from support.pilot_bench import a_job
 from support.real_workshop import a_workshop
 from support.until import until
@@ -66,3 +67,43 @@ async def test_control_groups_find_daemons_without_a_marker_and_go_with_their_pa
         process = read_process(daemon)
         assert process is None or process.state == "Z"
     assert groups_left() == []
+
+
+@pytest.mark.parametrize(("how", "exit_code", "number"), [("stop", 7, None), ("kill", None, 9)])
+async def test_a_payload_with_a_control_group_is_frozen_by_the_kernel_and_still_ends(
+    tmp_path: Path, groups: CgroupMaker, how: str, exit_code: int | None, number: int | None
+) -> None:
+    async with a_workshop(tmp_path, groups=groups) as bench:
+        spins = "(setsid sh -c 'while :; do :; done' &); trap 'exit 7' TERM; while :; do :; done"
+        key = await bench.start(shell(spins))
+
+        def used() -> float:
+            return sum(time.cpu_s for time in bench.workshop.cpu_times())
+
+        await until(lambda: used() > 0.1)
+        bench.workshop.suspend(key)
+        await until(lambda: stands_still(used))
+        if freezes(groups):
+            assert "T" not in states_of(key), "what the kernel freezes needs no signal"
+        bench.workshop.resume(key)
+        before = used()
+        await until(lambda: used() > before)
+        bench.workshop.suspend(key)
+        getattr(bench.workshop, how)(key)
+        end = await bench.ends()
+        assert (end.exit_code, end.signal) == (exit_code, number)
+        assert of_payload(key) == set()
+    assert groups_left() == []
+
+
+def freezes(groups: CgroupMaker) -> bool:
+    return any(
+        path.name in ("freezer.state", "cgroup.freeze") for folder in groups.folders for path in folder.iterdir()
+    )
+
+
+def stands_still(figure: Callable[[], float]) -> bool:
+    """Whether a figure stays the same for as long as it takes to spin for a while."""
+    before = figure()
+    sum(range(2_000_000))
+    return figure() == before

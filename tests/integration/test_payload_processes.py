@@ -9,8 +9,8 @@ from pathlib import Path
 from pilotage_pilot.core.jobs import AttemptKey
 from pilotage_pilot.supervise.processes import read_process
 from pilotage_pilot.supervise.workshop import Handling
-from support.payloads import of_payload, shell, wrote
-from support.real_workshop import a_workshop
+from support.payloads import of_payload, shell, states_of, wrote
+from support.real_workshop import Bench, a_workshop
 from support.until import until
 
 
@@ -61,14 +61,45 @@ async def test_suspension_stops_the_whole_tree_and_lets_it_go_on(tmp_path: Path)
         await until(wrote(bench.work_of(key) / "up"))
         await until(lambda: len(of_payload(key)) >= 4)
 
-        def states() -> set[str]:
-            found = (read_process(pid) for pid in of_payload(key))
-            return {process.state for process in found if process is not None}
-
         bench.workshop.suspend(key)
-        await until(lambda: states() == {"T"})
+        await until(lambda: states_of(key) == {"T"})
         bench.workshop.resume(key)
-        await until(lambda: "T" not in states())
+        await until(lambda: "T" not in states_of(key))
+
+
+SPINS = "while :; do :; done"
+
+
+def cpu_s_of(bench: Bench, key: AttemptKey) -> float:
+    return next(time.cpu_s for time in bench.workshop.cpu_times() if time.key == key)
+
+
+async def test_the_cpu_time_of_a_suspended_payload_stands_still_and_that_of_another_does_not(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell(f"(setsid sh -c '{SPINS}' &) ; {SPINS}"))
+        other = await bench.start(shell(SPINS, 2))
+        await until(lambda: len(of_payload(key)) == 2 and cpu_s_of(bench, key) > 0.1)
+        bench.workshop.suspend(key)
+        await until(lambda: states_of(key) == {"T"})
+        before, passed = cpu_s_of(bench, key), cpu_s_of(bench, other)
+        await until(lambda: cpu_s_of(bench, other) > passed + 0.3)
+        assert cpu_s_of(bench, key) == before
+        bench.workshop.resume(key)
+        await until(lambda: cpu_s_of(bench, key) > before)
+
+
+async def test_a_vacated_payload_that_ignores_the_signal_is_killed_with_all_its_processes(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        stubborn = "trap '' TERM; setsid sleep 600 & sleep 600 & echo up > up; while :; do wait; done"
+        key = await bench.start(shell(stubborn))
+        await until(wrote(bench.work_of(key) / "up"))
+        bench.workshop.suspend(key)
+        bench.workshop.stop(key)
+        await until(lambda: "T" not in states_of(key))
+        assert len(of_payload(key)) >= 3
+        bench.workshop.kill(key)
+        assert (await bench.ends()).signal == signal.SIGKILL
+        assert of_payload(key) == set()
 
 
 async def test_a_warning_is_a_file_and_a_signal(tmp_path: Path) -> None:

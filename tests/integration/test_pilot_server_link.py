@@ -18,10 +18,10 @@ from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, SlotOffer, without_waiting
 from pilotage_pilot.core.jobs import AttemptKey, Outcome, Report, ReportedState, StoredFile
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.slots import Partition
 from pilotage_pilot.link.base import NodeFacts
 from pilotage_pilot.link.server_link import GrpcLink
 from support.fake_pilot_edges import EPOCH
+from support.pilot_bench import built_in_slots
 from support.process_grid import QUEUE, ProcessGrid, a_process_grid
 from support.server import request_id
 
@@ -51,7 +51,7 @@ NODE = NodeFacts("node1", Amounts(2, 4000, 10_000), attributes={"GlideinId": "g1
 
 
 async def test_the_link_asks_for_pools_jobs_and_renewals(grid: ProcessGrid) -> None:
-    slots = Partition(NODE.amounts, (), Moment(EPOCH, 1000.0)).slots()
+    slots = built_in_slots(NODE.amounts, Moment(EPOCH, 1000.0)).slots()
     async with a_link(grid) as link:
         assert (await link.read_pools()).known
         assert (await link.request_jobs(a_call())).jobs == ()

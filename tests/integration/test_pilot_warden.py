@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.supervise.cgroups import Limits, cgroup_maker
 from pilotage_pilot.supervise.descent import Warden, adopt_orphans
 from pilotage_pilot.supervise.environment import MARKER
 from pilotage_pilot.supervise.processes import children_of
@@ -57,6 +59,22 @@ def test_the_warden_kills_what_is_in_the_groups_of_payloads(tmp_path: Path) -> N
     warden = Warden(OURS, (tmp_path,))
     warden.end(1)
     assert payload.wait(20) == -9
+
+
+def test_the_warden_kills_also_what_the_kernel_has_frozen() -> None:
+    maker = cgroup_maker(OURS)
+    if maker is None:
+        pytest.skip("this machine lets the test make no control groups")
+    payload = a_payload("exec sleep 600")
+    group = maker.make("1.1", Limits(Amounts(1)))
+    assert group is not None
+    group.add(payload.pid)
+    if not group.freeze():
+        pytest.skip("this machine lets the test freeze no control groups")
+    Warden(OURS, maker.folders).end(20)
+    assert payload.wait(20) == -9
+    payload.communicate()
+    maker.close()
 
 
 def test_a_process_is_in_exec_neither_before_nor_after_nor_as_a_zombie() -> None:

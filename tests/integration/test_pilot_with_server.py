@@ -44,6 +44,18 @@ async def test_a_job_runs_with_its_files_and_its_owner_gets_what_it_leaves(grid:
     assert grid.output(job_id) == {"stdout": b"line\n", "stderr": b"warn\n", "out.dat": content}
 
 
+async def test_what_is_said_of_the_node_in_the_pilots_settings_is_matched_with_jobs_expressions(
+    grid: ProcessGrid,
+) -> None:
+    async with grid.pilot(node_attributes={"Colour": "red", "Zones": ["a", "b"]}):
+        blue = grid.submit(executable="/bin/true", requirements_expression='TARGET.Colour == "blue"')
+        red = grid.submit(
+            executable="/bin/true", requirements_expression='TARGET.Colour == "RED" && member("b", TARGET.Zones)'
+        )
+        assert (await grid.done(red)).state == jobs_pb2.JOB_STATE_DONE
+        assert grid.job(blue).state == jobs_pb2.JOB_STATE_WAITING
+
+
 async def test_a_removed_job_is_killed_and_the_slot_takes_the_next(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot(cpus=1):
         mark = tmp_path / "pid"

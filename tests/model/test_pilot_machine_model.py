@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,21 +15,49 @@ from pilotage.job_description import JobDescription
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.amounts import NOTHING, Amounts
+from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
 from pilotage_pilot.core.departure import Phase
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState, ReportResult
+from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import Rules
-from support.pilot_bench import PilotBench
+from pilotage_pilot.core.slot_facts import NodeSample
+from support.pilot_bench import PilotBench, built_in_slots, slots_with
 
 KINDS = st.sampled_from(ev.FailureKind)
-RULES = Rules(grace_s=5, max_idle_s=50, wait_s=10, heartbeat_s=8, store_patience_s=30, unreachable_s=90)
+LOT, UNLIKELY = st.integers(0, 20), 13
+"""What is drawn where something is to happen now and then only; the ends of a range are drawn more often."""
+
+LIVELY = {
+    "rank": "TARGET.Wanted",
+    "want_suspend": "KeyboardIdle < 60",
+    "suspend": "KeyboardIdle < 60",
+    "continue": "KeyboardIdle >= 60",
+    "preempt": "MyCurrentTime - EnteredCurrentActivity > 120",
+    "kill": "Pitiless",
+    "maxjobretirementtime": "20",
+    "machinemaxvacatetime": "4",
+    "claim_worklife": "30",
+    "start": "OnlyWanted =!= True || TARGET.Wanted > 0",
+    "enable_runtime_config": "True",
+    "settable_attrs_administrator": "OnlyWanted Pitiless",
+    "startd_slot_attrs": "State",
+}
+NEIGHBOURLY = {**LIVELY, "is_owner": 'SlotID == 1 && slot2_State == "Claimed"', "update_interval": "20"}
+NODES = {
+    "without a policy": built_in_slots,
+    "divided": slots_with(**LIVELY),
+    "three slots": slots_with(num_slots="3", num_cpus="6", memory="9000", **NEIGHBOURLY),
+}
+RULES = Rules(grace_s=5, max_idle_s=50, wait_s=10, heartbeat_s=8, store_patience_s=30, unreachable_s=90, idle_ask_s=20)
 
 
 class PilotWorld(RuleBasedStateMachine):
     """A shell, a server and a node that answer when and how they like."""
 
-    @initialize(cpus=st.integers(1, 4), ends=st.none() | st.integers(100, 600))
-    def begin(self, cpus: int, ends: int | None) -> None:
-        self.bench = PilotBench(cpus, 4000, rules=RULES, ends_after_s=ends, opened=False, hears=False)
+    @initialize(cpus=st.integers(1, 4), ends=st.none() | st.integers(100, 6000), node=st.sampled_from(sorted(NODES)))
+    def begin(self, cpus: int, ends: int | None, node: str) -> None:
+        slots = NODES[node]
+        self.bench = PilotBench(cpus, 4000, rules=RULES, ends_after_s=ends, opened=False, hears=False, slots=slots)
         self.calls: dict[str, ins.RequestJobs] = {}
         self.beats: dict[str, ins.SendHeartbeat] = {}
         self.lease_ends: dict[AttemptKey, float] = {}
@@ -35,6 +66,8 @@ class PilotWorld(RuleBasedStateMachine):
         self.preparing: set[AttemptKey] = set()
         self.storing: set[AttemptKey] = set()
         self.killed: set[AttemptKey] = set()
+        self.suspended: set[AttemptKey] = set()
+        self.attributes_version = 0
         self.outcomes: dict[AttemptKey, set[Outcome]] = {}
         self.heard = 0
         self.next_job = 0
@@ -43,6 +76,8 @@ class PilotWorld(RuleBasedStateMachine):
         self.bench.feed(ev.NodeValidated())
         self.bench.feed(ev.PoolsRead(True))
         self._do()
+        self._feed(ev.HeartbeatAnswered(self.beats.popitem()[0], next_s=8))
+        self.all_goes_well(3000.0)
 
     def _do(self) -> None:
         """Do as a shell does what the machine has said since."""
@@ -67,6 +102,12 @@ class PilotWorld(RuleBasedStateMachine):
                 assert key in self.preparing
             case ins.KillPayload(key):
                 self.killed.add(key)
+            case ins.SuspendPayload(key):
+                assert key in self.running - self.suspended
+                self.suspended.add(key)
+            case ins.ContinuePayload(key):
+                assert key in self.suspended
+                self.suspended.discard(key)
             case ins.StoreOutput(key):
                 self.storing.add(key)
             case ins.ForgetAttempt(key):
@@ -87,10 +128,25 @@ class PilotWorld(RuleBasedStateMachine):
         self.bench.feed(event)
         self._do()
 
-    @rule(seconds=st.sampled_from([0.01, 0.2, 1.0, 5.0, 20.0, 100.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.bench.pass_time(seconds)
+    @rule(seconds=st.sampled_from([0.01, 0.2, 1.0, 5.0, 20.0]), lot=LOT)
+    def time_passes(self, seconds: float, lot: int) -> None:
+        self.bench.pass_time(100.0 if lot == UNLIKELY else seconds)
         self._do()
+
+    @rule(lease=st.sampled_from([300.0, 3000.0]))
+    def all_goes_well(self, lease: float) -> None:
+        """Let everybody answer, every slot that is asked for get a small job, and all jobs start."""
+        for request_id in sorted(self.beats):
+            self._renew(request_id, self.beats.pop(request_id))
+        for request_id in sorted(self.calls):
+            call = self.calls.pop(request_id)
+            jobs = tuple(
+                self._job(offer.name, Amounts(1, 100, 100), lease) for offer in call.slots if not offer.occupied
+            )
+            results = tuple(ReportResult(report.key, True) for report in call.reports)
+            self._feed(ev.JobsGranted(request_id, jobs, results))
+        for key in sorted(self.preparing):
+            self._prepared(key)
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data())
@@ -99,23 +155,46 @@ class PilotWorld(RuleBasedStateMachine):
         call = self.calls.pop(request_id)
         jobs = tuple(self._new_job(data, call) for _ in range(data.draw(st.integers(0, 3))))
         results = tuple(ReportResult(report.key, data.draw(st.booleans())) for report in call.reports)
-        self._feed(ev.JobsGranted(request_id, jobs, results, pools_changed=data.draw(st.booleans())))
+        occupied = [offer.name for offer in call.slots if offer.occupied is not None]
+        wanted = data.draw(st.sets(st.sampled_from(occupied))) if occupied else set()
+        orders = tuple(ev.VacateOrder(name, "better") for name in sorted(wanted))
+        parts = [key for offer in call.slots for key in offer.ad_parts]
+        unknown = (data.draw(st.sampled_from(parts)),) if parts and data.draw(LOT) == UNLIKELY else ()
+        pools_changed = data.draw(st.booleans())
+        told = self._attributes(data)
+        if told is not None:
+            jobs, orders = (), ()  # the server matches nothing before the pilot has heard them
+        self._feed(ev.JobsGranted(request_id, jobs, results, pools_changed, (), orders, unknown, told))
 
     def _new_job(self, data: st.DataObject, call: ins.RequestJobs) -> GrantedJob:
-        self.next_job += 1
-        amounts = Amounts(data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3000)))
-        wall = data.draw(st.none() | st.just(timedelta(seconds=10)))
-        lease = data.draw(st.sampled_from([2.0, 30.0, 300.0]))
-        job = GrantedJob(
-            AttemptKey(self.next_job, 1), "slot1", lease, JobDescription("/bin/true", wall_time=wall), amounts
+        amounts = Amounts(
+            *(data.draw(size) for size in (st.integers(1, 3), st.integers(0, 3000), st.integers(0, 6000)))
         )
+        job = self._job(
+            data.draw(st.sampled_from([offer.name for offer in call.slots])),
+            amounts,
+            data.draw(st.sampled_from([300.0, 2.0, 30.0, 3000.0])),
+            data.draw(st.none() | st.just(timedelta(seconds=10))),
+        )
+        wanted = data.draw(st.integers(0, 2))
+        owner = data.draw(st.sampled_from(["alice", "bob"]))
+        return self._keep(replace(job, owner=owner, job_ad=f"[JobUniverse = 5; Wanted = {wanted}]"))
+
+    def _job(self, slot: str, amounts: Amounts, lease: float, wall: timedelta | None = None) -> GrantedJob:
+        self.next_job += 1
+        description = JobDescription("/bin/true", wall_time=wall)
+        key, ad = AttemptKey(self.next_job, 1), "[JobUniverse = 5; Wanted = 1]"
+        return self._keep(GrantedJob(key, slot, lease, description, amounts, owner="alice", job_ad=ad))
+
+    def _keep(self, job: GrantedJob) -> GrantedJob:
         self.jobs[job.key] = job
-        self.lease_ends[job.key] = self.bench.boot_s + lease
+        self.lease_ends[job.key] = self.bench.boot_s + job.lease_s
         return job
 
     @precondition(lambda self: self.calls)
-    @rule(data=st.data(), kind=KINDS)
-    def request_fails(self, data: st.DataObject, kind: ev.FailureKind) -> None:
+    @rule(data=st.data(), kind=KINDS, lot=LOT)
+    def request_fails(self, data: st.DataObject, kind: ev.FailureKind, lot: int) -> None:
+        kind = kind if lot == UNLIKELY else ev.FailureKind.TRANSIENT
         request_id = data.draw(st.sampled_from(sorted(self.calls)))
         if kind is not ev.FailureKind.TRANSIENT:
             del self.calls[request_id]
@@ -126,29 +205,46 @@ class PilotWorld(RuleBasedStateMachine):
     def server_hears(self, data: st.DataObject) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.beats)))
         beat = self.beats.pop(request_id)
-        lost = {key for key in beat.leases if data.draw(st.integers(0, 9)) == 0}
+        lost = {key for key in beat.leases if data.draw(LOT) == UNLIKELY}
+        results = tuple(ReportResult(report.key, data.draw(st.booleans())) for report in beat.reports)
+        self._renew(request_id, beat, lost=lost, results=results, node_attributes=self._attributes(data))
+
+    def _renew(
+        self, request_id: str, beat: ins.SendHeartbeat, lost: Set[AttemptKey] = frozenset(), **answer: Any
+    ) -> None:
         renewed = tuple(ev.RenewedLease(key, 60.0) for key in beat.leases if key not in lost)
         for renewal in renewed:
             self.lease_ends[renewal.key] = self.bench.boot_s + 60.0
-        results = tuple(ReportResult(report.key, data.draw(st.booleans())) for report in beat.reports)
         losses = tuple(ev.LostLease(key, "lost") for key in lost)
-        self._feed(ev.HeartbeatAnswered(request_id, renewed, losses, results, next_s=8))
+        answer.setdefault("results", tuple(ReportResult(report.key, True) for report in beat.reports))
+        self._feed(ev.HeartbeatAnswered(request_id, renewed, losses, next_s=8, **answer))
+
+    def _attributes(self, data: st.DataObject) -> ev.NodeAttributes | None:
+        if data.draw(LOT) != UNLIKELY:
+            return None
+        self.attributes_version += 1
+        names = data.draw(st.sets(st.sampled_from(["OnlyWanted", "Pitiless", "Unheard"])))
+        return ev.NodeAttributes(self.attributes_version, dict.fromkeys(sorted(names), "true"))
 
     @precondition(lambda self: self.beats)
-    @rule(data=st.data(), kind=KINDS)
-    def heartbeat_fails(self, data: st.DataObject, kind: ev.FailureKind) -> None:
+    @rule(data=st.data(), kind=KINDS, lot=LOT)
+    def heartbeat_fails(self, data: st.DataObject, kind: ev.FailureKind, lot: int) -> None:
+        kind = kind if lot == UNLIKELY else ev.FailureKind.TRANSIENT
         request_id = data.draw(st.sampled_from(sorted(self.beats)))
         del self.beats[request_id]
         self._feed(ev.HeartbeatFailed(request_id, ev.Failure(kind, "no")))
 
     @precondition(lambda self: self.preparing)
-    @rule(data=st.data(), outcome=st.sampled_from([None, Outcome.START_FAILED, Outcome.REFUSED_BY_JOB]))
+    @rule(data=st.data(), outcome=st.sampled_from([None, None, None, Outcome.START_FAILED, Outcome.REFUSED_BY_JOB]))
     def job_is_prepared(self, data: st.DataObject, outcome: Outcome | None) -> None:
         key = data.draw(st.sampled_from(sorted(self.preparing)))
         if outcome is not None:
             self.preparing.discard(key)
             self._feed(ev.StartFailed(key, outcome, "no"))
-            return
+        else:
+            self._prepared(key)
+
+    def _prepared(self, key: AttemptKey) -> None:
         before = len(self.bench.said)
         self._feed(ev.JobPrepared(key))
         if ins.StartPayload(key) in self.bench.said[before:]:
@@ -160,15 +256,18 @@ class PilotWorld(RuleBasedStateMachine):
     @rule(data=st.data(), code=st.integers(0, 3))
     def payload_exits(self, data: st.DataObject, code: int) -> None:
         key = data.draw(st.sampled_from(sorted(self.running)))
+        self._exits(key, code, None)
+
+    def _exits(self, key: AttemptKey, code: int | None, signal: int | None) -> None:
         self.running.discard(key)
-        self._feed(ev.PayloadExited(key, code, None))
+        self.suspended.discard(key)
+        self._feed(ev.PayloadExited(key, code, signal))
 
     @precondition(lambda self: self.running & self.killed)
     @rule()
     def kills_work(self) -> None:
         for key in sorted(self.running & self.killed):
-            self.running.discard(key)
-            self._feed(ev.PayloadExited(key, None, 9))
+            self._exits(key, None, 9)
 
     @precondition(lambda self: self.storing)
     @rule(data=st.data(), works=st.booleans())
@@ -193,9 +292,29 @@ class PilotWorld(RuleBasedStateMachine):
     def batch_system_suspends(self, suspend: bool) -> None:
         self._feed(ev.SuspendRequested() if suspend else ev.ContinueRequested())
 
-    @rule(lot=st.integers(0, 40))
+    @rule(idle_s=st.sampled_from([None, 0, 30, 600]))
+    def people_come_and_go(self, idle_s: int | None) -> None:
+        self.bench.sample = NodeSample(self.bench.boot_s, load=1.0, keyboard_idle_s=idle_s)
+
+    @rule(said=st.sampled_from((BrokerChanged(True), BrokerChanged(False), JobsAnnounced(), AskWanted())))
+    def broker_says(self, said: BrokerEvent) -> None:
+        self._feed(said)
+
+    @rule(knobs=st.sampled_from([LIVELY, NEIGHBOURLY, {}, {"start": "False", "preempt": "True", "want_hold": "True"}]))
+    def policy_is_read_anew(self, knobs: dict[str, str]) -> None:
+        self._feed(ev.PolicyReloaded(Policy(knobs)))
+
+    @precondition(lambda self: self.beats)
+    @rule(lot=LOT, evict=st.booleans())
+    def operator_drains(self, lot: int, evict: bool) -> None:
+        if lot == UNLIKELY:
+            request_id = next(iter(self.beats))
+            self.beats.pop(request_id)
+            self._feed(ev.HeartbeatAnswered(request_id, commands=(ev.DrainCommanded("maintenance", evict),)))
+
+    @rule(lot=LOT)
     def pilot_is_stopped(self, lot: int) -> None:
-        if lot == 0:
+        if lot == UNLIKELY:
             self._feed(ev.StopRequested("SIGTERM"))
 
     @invariant()
@@ -210,7 +329,7 @@ class PilotWorld(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         used = sum((self.jobs[key].amounts for key in self.running | self.preparing), NOTHING)
-        assert used.fits_in(self.bench.machine.payloads.partition.share)
+        assert used.fits_in(self.bench.machine.payloads.slots.total)
 
     @invariant()
     def an_attempt_has_one_outcome(self) -> None:

@@ -27,14 +27,14 @@ from pilotage_pilot.core.jobs import GrantedJob, Outcome, Report, ReportedState
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.rules import Lifetime, Rules
-from pilotage_pilot.core.slots import Partition
+from pilotage_pilot.edges import Edges
 from pilotage_pilot.link.base import NodeFacts
-from pilotage_pilot.runner import Edges, Runner
+from pilotage_pilot.runner import Runner
 from pilotage_pilot.supervise.base import Workshop
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.workshop import Handling, LocalWorkshop
 from support.fake_pilot_edges import FakeLink, FakeNode, FakeWorkshop
-from support.pilot_bench import a_job
+from support.pilot_bench import a_job, built_in_slots
 from support.real_workshop import SITE
 from support.until import until
 
@@ -64,7 +64,7 @@ def a_runner(
     link: FakeLink, workshop: Workshop, rules: Rules = QUICK, *faults: str, lifetime: Lifetime | None = None
 ) -> Runner:
     now = Moment(clock.now(), clock.boot_time_s())
-    machine = PilotMachine("pilot", Partition(SHARE, (), now), rules, lifetime or Lifetime(), now)
+    machine = PilotMachine("pilot", built_in_slots(SHARE, now), rules, lifetime or Lifetime(), now)
 
     async def pools(fresh: bool) -> PoolsRead:
         return await link.read_pools() if fresh else PoolsRead(True, ("a" * 64,))

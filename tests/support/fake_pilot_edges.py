@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pilotage.errors import NotFoundError, PilotageError
-from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.amounts import NOTHING, Amounts
 from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, PayloadExited, PoolsRead, RenewedLease
-from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
+from pilotage_pilot.core.instructions import PrepareJob, RequestJobs, SendHeartbeat
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Report, ReportResult, StoredFile, Usage
-from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.core.slot_facts import NodeSample
 from pilotage_pilot.link.base import NodeFacts
 from pilotage_pilot.node.base import Share
-from pilotage_pilot.supervise.base import Happening, JobAtFaultError
+from pilotage_pilot.supervise.base import Happening, JobAtFaultError, PayloadTime
 
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -41,13 +41,14 @@ class FakeClocks:
 
 @dataclass
 class FakeLink:
-    """A server in memory: jobs that were put in are granted in order, one slot's worth a request."""
+    """A server in memory: jobs that were put in are granted in order, as far as they fit the slots of a request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     waiting: deque[GrantedJob] = field(default_factory=deque)
     reports: list[Report] = field(default_factory=list)
     requests: list[RequestJobs] = field(default_factory=list)
     beats: list[SendHeartbeat] = field(default_factory=list)
+    nodes: list[NodeFacts] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     failures: deque[PilotageError] = field(default_factory=deque)
     known: bool = True
@@ -86,15 +87,18 @@ class FakeLink:
         return granted
 
     def _fitting(self, call: RequestJobs) -> tuple[GrantedJob, ...]:
-        free = call.slots[0].free
         jobs = []
-        while self.waiting and self.waiting[0].amounts.fits_in(free):
-            jobs.append(self.waiting.popleft())
-            free -= jobs[-1].amounts
+        for slot in call.slots:
+            free = slot.free
+            while self.waiting and self.waiting[0].amounts.fits_in(free):
+                jobs.append(replace(self.waiting.popleft(), slot=slot.name))
+                free = free - jobs[-1].amounts if slot.partitionable else NOTHING
         return tuple(jobs)
 
     async def beat(self, call: SendHeartbeat, node: NodeFacts) -> HeartbeatAnswered:
         self.beats.append(call)
+        if call.slots is not None:
+            self.nodes.append(node)
         if self.failures:
             raise self.failures.popleft()
         self._record(call.reports)
@@ -135,14 +139,18 @@ def _read(path: Path) -> bytes:
 
 
 class FakeNode:
-    """A node that is fit unless the test says what is wrong."""
+    """A node that is fit unless the test says what is wrong, and that is as the test says."""
 
     def __init__(self, amounts: Amounts, *faults: str) -> None:
         self._amounts = amounts
         self._faults = faults
+        self.now = NodeSample(1000.0)
 
     def share(self) -> Share:
         return Share(self._amounts, (), None, "node1", ())
+
+    def sample(self, times: Iterable[PayloadTime]) -> NodeSample:
+        return replace(self.now, condor_loads={time.slot: 1.0 for time in times})
 
     async def faults(self) -> tuple[str, ...]:
         return self._faults
@@ -153,20 +161,24 @@ class FakeWorkshop:
 
     def __init__(self) -> None:
         self.running: dict[AttemptKey, GrantedJob] = {}
-        self.prepared: dict[AttemptKey, GrantedJob] = {}
+        self.prepared: dict[AttemptKey, PrepareJob] = {}
         self.suspended: set[AttemptKey] = set()
         self.warned: dict[AttemptKey, float] = {}
         self.closed = False
+        self.wrapper: Path | None = None
         self._hear: Callable[[Happening], None] | None = None
 
     def listen(self, hear: Callable[[Happening], None]) -> None:
         self._hear = hear
 
-    async def prepare(self, job: GrantedJob, slot: Slot) -> None:
-        self.prepared[job.key] = job
+    def wrap(self, wrapper: Path | None) -> None:
+        self.wrapper = wrapper
+
+    async def prepare(self, order: PrepareJob) -> None:
+        self.prepared[order.job.key] = order
 
     def start(self, key: AttemptKey) -> None:
-        job = self.prepared[key]
+        job = self.prepared[key].job
         program = job.description.executable.rpartition("/")[2]
         if program not in ("true", "sleep"):
             raise JobAtFaultError(f"there is no program {program}")
@@ -192,6 +204,9 @@ class FakeWorkshop:
 
     def warn(self, key: AttemptKey, left_s: float) -> None:
         self.warned[key] = left_s
+
+    def cpu_times(self) -> tuple[PayloadTime, ...]:
+        return tuple(PayloadTime(key, self.prepared[key].slot.name, 0.1) for key in self.running)
 
     async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
         content = b""

@@ -25,6 +25,7 @@ from pilotage_server.operations.expire_leases import Expired, expire_leases
 from pilotage_server.operations.explain import Explanation, explain_job
 from pilotage_server.operations.load_world import load_world
 from pilotage_server.operations.pilots import NewPilots, drain_pilots, register_pilots, report_glideins
+from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_state
 from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.request_jobs import Match, WorkAnswer, WorkRequest, request_jobs
@@ -74,10 +75,19 @@ class Pilot:
 
     def ask(self, *slots: SlotOffer, reports: Iterable[JobReport] = ()) -> WorkAnswer:
         """Ask for jobs, for one single-core slot where nothing else is said."""
-        request = WorkRequest(slots or (a_slot(),), tuple(reports))
-        answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, request))
+        answer = self.request(WorkRequest(slots or (a_slot(),), tuple(reports)))
         self.held += [HeldLease(match.job_id, match.attempt) for match in answer.matches]
         return answer
+
+    def request(self, request: WorkRequest) -> WorkAnswer:
+        """Ask for jobs as the pilot's door does, which asks again once what policies look for tells jobs apart."""
+        answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, request))
+        if not answer.unreferred:
+            return answer
+        self.grid.write(lambda unit, world: refer_to(unit, world, answer.unreferred))
+        now_asked = request.after(timedelta(0))
+        again = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, now_asked))
+        return replace(again, results=answer.results)
 
     def take(self, *slots: SlotOffer) -> Match:
         """Ask for jobs and return the only one that came."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.leases import AttemptRecord
@@ -36,7 +37,10 @@ def lease_to(database: Database, world: World, job_id: int, stamp: str = "p1") -
             node="n1",
             slot="slot1",
         )
-        attempt = AttemptRecord(job_id, matched.attempt, stamp, THE_QUEUE, "n1", "slot1", 1, unit.now)
+        account = Account(job.vo, job.group, job.owner)
+        attempt = AttemptRecord(
+            job_id, matched.attempt, stamp, THE_QUEUE, "n1", "slot1", 1, 1.0, account, matched=unit.now
+        )
         insert_attempts(unit.session, [attempt])
         return step(unit, world, matched, JobCause.STARTED, reason="", actor=f"pilot:{stamp}", started=unit.now)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob
-from pilotage_pilot.supervise.processes import all_processes, carries
+from pilotage_pilot.supervise.processes import all_processes, carries, read_process
 from support.pilot_bench import a_job
 from support.real_workshop import SITE
 
@@ -24,6 +24,12 @@ def of_payload(key: AttemptKey) -> set[int]:
         for process in all_processes().values()
         if process.state not in "ZX" and carries(process.pid, "PILOTAGE_ATTEMPT", f"{SITE.marker}/{key}")
     }
+
+
+def states_of(key: AttemptKey) -> set[str]:
+    """Return the states of its processes, as the kernel's letters."""
+    found = (read_process(pid) for pid in of_payload(key))
+    return {process.state for process in found if process is not None}
 
 
 def wrote(path: Path) -> Callable[[], bool]:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
+from pilotage.ad_text import ad_text
+from pilotage.classads import AdValue
 from pilotage.job_description import JobDescription
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.instructions import Instruction, RequestJobs, SendHeartbeat
+from pilotage_pilot.core.built_in_ads import BuiltInAds
+from pilotage_pilot.core.instructions import Instruction, RequestJobs, SampleNode, SendHeartbeat, TakeBackRequest
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, Report, ReportResult
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.policy import Policy
+from pilotage_pilot.core.quiet_node import new_job_ad, overlaid
 from pilotage_pilot.core.rules import Lifetime, Rules
-from pilotage_pilot.core.slots import Partition
+from pilotage_pilot.core.slot_ads import SlotAds
+from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample
+from pilotage_pilot.core.slot_layout import Layout, lay_out
+from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.policy.loading import Loaded, load_policy
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BOOT_S = 5_000.0
@@ -28,15 +41,59 @@ def a_job(
     cpus: int = 1,
     memory_mib: int = 0,
     lease_s: float = 1200.0,
+    slot: str = "slot1",
+    owner: str = "alice",
     **description: Any,
 ) -> GrantedJob:
     return GrantedJob(
         key=AttemptKey(job_id, attempt),
-        slot="slot1",
+        slot=slot,
         lease_s=lease_s,
         description=JobDescription(**{"executable": "/bin/true", **description}),
         amounts=Amounts(cpus, memory_mib),
+        owner=owner,
     )
+
+
+def with_ad(job: GrantedJob, **attributes: AdValue) -> GrantedJob:
+    """Return the job with its ad, as it is on its first way to a slot; `attributes` win."""
+    ad = overlaid(new_job_ad(int(START.timestamp())), {"RequestCpus": job.amounts.cpus, **attributes})
+    return replace(job, job_ad=ad_text(ad))
+
+
+def built_in_slots(share: Amounts, now: Moment, gpu_ids: tuple[str, ...] | None = None) -> NodeSlots:
+    """Return the slots of a node without a policy: one that is divided among its jobs."""
+    layout = lay_out(Policy({}), share, gpu_ids)
+    return NodeSlots(layout, BuiltInAds(NodeFacts.of("node", share, layout)), now)
+
+
+@lru_cache(maxsize=32)
+def _loaded(path: Path, share: Amounts) -> Loaded:
+    return load_policy(path, share)
+
+
+def slots_under(path: Path) -> Callable[[Amounts, Moment], NodeSlots]:
+    """Return what makes the slots of a node under the policy in a file."""
+
+    def make(share: Amounts, now: Moment) -> NodeSlots:
+        loaded = _loaded(path, share)
+        return _slots(loaded.policy, loaded.layout, share, now)
+
+    return make
+
+
+def slots_with(**knobs: str) -> Callable[[Amounts, Moment], NodeSlots]:
+    """Return what makes the slots of a node under a policy of these knobs, in lower case."""
+
+    def make(share: Amounts, now: Moment) -> NodeSlots:
+        policy = Policy(knobs)
+        return _slots(policy, lay_out(policy, share), share, now)
+
+    return make
+
+
+def _slots(policy: Policy, layout: Layout, share: Amounts, now: Moment) -> NodeSlots:
+    return NodeSlots(layout, SlotAds(policy, NodeFacts.of("node", share, layout)), now)
 
 
 ONE = a_job(1)
@@ -60,17 +117,21 @@ class PilotBench:
         *,
         opened: bool = True,
         hears: bool = True,
+        slots: Callable[[Amounts, Moment], NodeSlots] = built_in_slots,
+        sample: NodeSample | None = None,
     ) -> None:
         self.boot_s = BOOT_S
         self.hears = hears
         """Whether heartbeats are answered by themselves, all leases renewed."""
         share = Amounts(cpus, memory_mib, 10_000, gpus)
         ends = None if ends_after_s is None else BOOT_S + ends_after_s
-        partition = Partition(share, tuple(str(gpu) for gpu in range(gpus)), self.now)
-        self.machine = PilotMachine("pilot", partition, rules or Rules(), Lifetime(ends), self.now)
+        self.sample = sample or NodeSample(BOOT_S)
+        """What every look at the node finds."""
+        self.machine = PilotMachine("pilot", slots(share, self.now), rules or Rules(), Lifetime(ends), self.now)
         self.said: list[Instruction] = []
         self.unread = list(self.machine.begin(self.now))
         self.said += self.unread
+        self._look(self.said)
         if hears:
             self.answer_beat()
         if opened:
@@ -94,19 +155,27 @@ class PilotBench:
         self.machine.validate()
         self.said += instructions
         self.unread += instructions
+        instructions += self._look(instructions)
         beats = [said for said in instructions if isinstance(said, SendHeartbeat)]
         if self.hears and beats:
             return instructions + self.answer_beat()
         return instructions
 
+    def _look(self, said: Iterable[Instruction]) -> tuple[Instruction, ...]:
+        if not any(isinstance(each, SampleNode) for each in said):
+            return ()
+        return self.feed(ev.NodeSampled(self.sample))
+
     def pass_time(self, seconds: float) -> tuple[Instruction, ...]:
         """Let time pass, as the shell does: an event at every alarm on the way."""
         heard: list[Instruction] = []
         end = self.boot_s + seconds
+        idle_rounds = 0
         while (alarm := self.machine.alarm_boot_s(self.now)) <= end:
+            idle_rounds = 0 if alarm > self.boot_s else idle_rounds + 1
+            assert idle_rounds <= 3, "nothing was done about an alarm"
             self.boot_s = max(self.boot_s, alarm)
             heard += self.feed(ev.TimePassed())
-            assert self.machine.alarm_boot_s(self.now) > self.boot_s, "nothing was done about an alarm"
         self.boot_s = end
         heard += self.feed(ev.TimePassed())
         return tuple(heard)
@@ -122,10 +191,25 @@ class PilotBench:
         assert len(found) == 1, f"one {kind.__name__} was expected: {found}"
         return found[0]
 
+    def slot(self, name: str) -> Slot:
+        """Return a slot as it is now."""
+        return next(slot for slot in self.machine.payloads.slots.slots() if slot.name == name)
+
+    def doing(self, *names: str) -> list[str]:
+        """Return state and activity of slots, of all without names, as Claimed/Busy."""
+        slots = self.machine.payloads.slots.slots()
+        return [f"{slot.state}/{slot.activity}" for slot in slots if not names or slot.name in names]
+
     def grant(self, *jobs: GrantedJob) -> tuple[Instruction, ...]:
         """Answer the request that waits with these jobs."""
         call = self.one(RequestJobs)
         return self.feed(ev.JobsGranted(call.request_id, jobs, accepted(call.reports)))
+
+    def answer_taken_back(self) -> None:
+        """Answer with nothing what is taken back, and what is taken back then."""
+        while taken := self.take(TakeBackRequest):
+            for back in taken:
+                self.feed(ev.JobsGranted(back.request_id))
 
     def run(self, *jobs: GrantedJob) -> None:
         """Grant these jobs and let them run."""

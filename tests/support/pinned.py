@@ -31,8 +31,10 @@ KEYS: Mapping[str, Sequence[str]] = {
     ],
     "slots": [
         *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
-        *("gpus", "free_cpus", "load", "job", "since", "last_seen"),
+        *("gpus", "free_cpus", "load", "job", "since", "since_state", "last_seen"),
     ],
+    "node list": ["site", "node", "settings"],
+    "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "groups", "accounts"],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
     "tree show": ["version", "format", "created", "created_by", "text"],
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_rekeyed", "changes", "warnings"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -12,11 +13,14 @@ import pytest
 from pilotage.classad_evaluation import Ad, Result
 from pilotage.classads import AdValue
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
-from pilotage_pilot.core.slot_ads import NodeView, new_job_ad, overlaid, quiet_slot_ad
+from pilotage_pilot.core.quiet_node import new_job_ad, overlaid, quiet_slot_ad
+from pilotage_pilot.core.slot_facts import NodeFacts
 from pilotage_pilot.policy.loading import Loaded, load_policy
 
 NOW_S = 1_700_000_000
+NOW = Moment(datetime.fromtimestamp(NOW_S, UTC), boot_s=100_000.0)
 SHIPPED = Path(__file__).parents[2] / "deploy" / "policies"
 
 Job: TypeAlias = Mapping[str, AdValue]
@@ -41,8 +45,8 @@ class PolicyBench:
         """Return all expressions of a slot for a job, with `changes` made to the slot's ad."""
         loaded = self.loaded
         static = loaded.layout.slot(slot)
-        view = NodeView("node", self._size, loaded.layout, NOW_S)
-        my = Ad(overlaid(quiet_slot_ad(loaded.policy, static, view), changes))
+        node = NodeFacts.of("node", self._size, loaded.layout)
+        my = Ad(overlaid(quiet_slot_ad(loaded.policy, static, loaded.layout, node, NOW), changes))
         target = None if job is None else Ad(overlaid(new_job_ad(NOW_S), job))
         return evaluate_all(loaded.policy, static.key, my, target)
 

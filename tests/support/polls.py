@@ -39,10 +39,13 @@ class Polls:
         for channel in self._channels:
             await channel.close()
 
-    async def begin(self, pilot: WirePilot) -> asyncio.Task[matcher_service_pb2.RequestJobsResponse]:
-        """Return a pilot's long poll that has looked for work once, found none, and waits."""
+    async def begin(self, pilot: WirePilot, **offer: Any) -> asyncio.Task[matcher_service_pb2.RequestJobsResponse]:
+        """Return a pilot's long poll that has looked for work once, found none, and waits.
+
+        `offer` are other fields of the slot that it offers.
+        """
         matcher: Any = matcher_service_pb2_grpc.MatcherServiceStub(self._channel(pilot.token))
-        poll = self._start(matcher.RequestJobs(pilot.request(wait_s=SOON_S), timeout=SOON_S + 20))
+        poll = self._start(matcher.RequestJobs(pilot.request(wait_s=SOON_S, **offer), timeout=SOON_S + 20))
         await asyncio.sleep(0)
         # calls of one connection come to the server in their order, and its only writer takes them in that order
         await matcher.ReportState(matcher_service_pb2.ReportStateRequest(request_id=request_id()))

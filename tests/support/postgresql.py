@@ -19,13 +19,11 @@ import pytest
 from sqlalchemy import MetaData, create_engine, text
 from sqlalchemy.engine import URL
 
+from support.debian import found_or_installed
+
 _READY = "database system is ready to accept connections"
 _USER = "pilotage"
 _TIMEOUT_S = 120
-
-
-class MissingComponentError(Exception):
-    """This machine has no PostgreSQL and cannot get one."""
 
 
 class PostgresqlServer:
@@ -79,25 +77,8 @@ class PostgresqlServer:
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[PostgresqlServer]:
     """Run one PostgreSQL for all tests; where there is none a test is skipped, but fails in CI."""
-    try:
-        programs = find_programs()
-    except MissingComponentError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
-    with running_postgresql(programs) as server:
+    with running_postgresql(found_or_installed(_installed_programs, "postgresql")) as server:
         yield server
-
-
-def find_programs() -> Path:
-    """Return the folder with initdb and postgres; installs them where root may."""
-    found = _installed_programs()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        _install()
-        found = _installed_programs()
-    if found is None:
-        raise MissingComponentError("there is no PostgreSQL here: install the Debian package postgresql")
-    return found
 
 
 def _installed_programs() -> Path | None:
@@ -107,15 +88,6 @@ def _installed_programs() -> Path | None:
     )
     folders = [*([Path(on_path).resolve().parent] if on_path else []), *versions]
     return next((folder for folder in folders if (folder / "postgres").exists()), None)
-
-
-def _install() -> None:
-    # Run level 1 keeps the package from starting a server of its own.
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for command in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", "postgresql"]):
-        done = subprocess.run(["apt-get", *command], env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise MissingComponentError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")
 
 
 @contextmanager

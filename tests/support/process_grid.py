@@ -18,6 +18,7 @@ from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.wire import queue_to_wire
+from pilotage_pilot.link.server_link import stamp_of_token
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id, running_server
 
@@ -27,9 +28,9 @@ TIMEOUT_S = 30
 
 
 @contextmanager
-def a_process_grid(folder: Path) -> Iterator[ProcessGrid]:
-    """Return a running server that has the tree; it ends with the block."""
-    with running_server(folder / "server", heartbeat_s=1) as server:
+def a_process_grid(folder: Path, **settings: object) -> Iterator[ProcessGrid]:
+    """Return a running server that has the tree and these settings; it ends with the block."""
+    with running_server(folder / "server", **{"heartbeat_s": 1, **settings}) as server:
         with server.channel(server.token(Role.ADMIN, Role.OPERATOR)) as channel:
             put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=json.dumps(TREE), format="json")
             ResourceServiceStub(channel).PutTree(put)
@@ -102,17 +103,17 @@ class ProcessGrid:
     async def pilot(self, **settings: Any) -> AsyncIterator[PilotProcess]:
         """Start a pilot by its command; what is left of it at the end of the block is killed."""
         scratch = self.folder / "scratch"
-        token = self.folder / f"{request_id()}.token"
-        token.write_text(self.pilot_token())
-        given = {"server": [self.server.address], "token_file": str(token), "scratch": str(scratch)}
-        config = token.with_suffix(".json")
+        file = self.folder / f"{request_id()}.token"
+        file.write_text(token := self.pilot_token())
+        given = {"server": [self.server.address], "token_file": str(file), "scratch": str(scratch)}
+        config = file.with_suffix(".json")
         config.write_text(json.dumps({**given, "cpus": 2, "memory_mib": 4000, "grace_s": 1, **settings}))
-        log = token.with_suffix(".log")
+        log = file.with_suffix(".log")
         with log.open("wb") as stderr:
             command = ("-m", "pilotage_pilot.main", "run", "--config", str(config))
             process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=stderr)
         try:
-            yield PilotProcess(process, log, scratch)
+            yield PilotProcess(process, log, scratch, stamp_of_token(token))
         finally:
             if process.returncode is None:
                 process.kill()
@@ -126,6 +127,7 @@ class PilotProcess:
     process: asyncio.subprocess.Process
     log: Path
     scratch: Path
+    stamp: str
 
     async def ends(self) -> tuple[int, dict[str, Any]]:
         """Return the exit code and the last line of the log."""

@@ -7,13 +7,16 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from pilotage.job_description import InputFile
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.events import LimitPassed, PayloadExited
+from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.slots import Activity, Slot, SlotState
+from pilotage_pilot.core.slot_states import Activity, SlotState
+from pilotage_pilot.core.slots import Slot
 from pilotage_pilot.supervise.base import Happening, Workshop
 from pilotage_pilot.supervise.cgroups import CgroupMaker
 from pilotage_pilot.supervise.environment import Site
@@ -26,7 +29,11 @@ SITE = Site("pilot-under-test", queue="S/C/Q", node="node1")
 
 def a_slot(job: GrantedJob) -> Slot:
     now = Moment(EPOCH, 1000.0)
-    return Slot("slot1_1", SlotState.CLAIMED, Activity.IDLE, job.amounts, Amounts(), now, job.key)
+    return Slot("slot1_1", SlotState.CLAIMED, Activity.IDLE, job.amounts, Amounts(), now, now, job.key)
+
+
+def an_order(job: GrantedJob, **more: Any) -> PrepareJob:
+    return PrepareJob(job, a_slot(job), **more)
 
 
 class Bench:
@@ -45,8 +52,9 @@ class Bench:
         self.link.files[checksum] = content
         return InputFile(name, None, checksum, len(content), executable)
 
-    async def start(self, job: GrantedJob) -> AttemptKey:
-        await self.workshop.prepare(job, a_slot(job))
+    async def start(self, job: GrantedJob, **order: Any) -> AttemptKey:
+        """Start a job; `order` says more of how it is prepared."""
+        await self.workshop.prepare(an_order(job, **order))
         self.workshop.start(job.key)
         return job.key
 
@@ -65,9 +73,9 @@ class Bench:
         assert isinstance(happening, LimitPassed), happening
         return happening
 
-    async def run(self, job: GrantedJob) -> tuple[PayloadExited, dict[str, StoredFile], str]:
+    async def run(self, job: GrantedJob, **order: Any) -> tuple[PayloadExited, dict[str, StoredFile], str]:
         """Run a job to its end and return what it left by name."""
-        await self.start(job)
+        await self.start(job, **order)
         end = await self.ends()
         files, notes = await self.workshop.store(job.key)
         return end, {file.name: file for file in files}, notes

@@ -51,10 +51,12 @@ class WirePilot:
         request = self.request(wait_s=wait_s, cpus=cpus, id_=id_)
         return self.matcher.RequestJobs(request, timeout=wait_s + 20)
 
-    def request(self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = "") -> matcher_service_pb2.RequestJobsRequest:
-        """Return a request for jobs for one slot."""
+    def request(
+        self, *, wait_s: float = 0.0, cpus: int = 1, id_: str = "", **offer: Any
+    ) -> matcher_service_pb2.RequestJobsRequest:
+        """Return a request for jobs for one slot, with these other fields of its offer."""
         free = values_pb2.Amounts(cpus=cpus, memory_mib=4000, disk_mib=10_000)
-        slot = matcher_service_pb2.SlotOffer(name="slot1", free=free)
+        slot = matcher_service_pb2.SlotOffer(name="slot1", free=free, **offer)
         return matcher_service_pb2.RequestJobsRequest(request_id=id_ or request_id(), slots=[slot], wait_s=wait_s)
 
     def report(self, job_id: int, attempt: int = 1, **facts: Any) -> matcher_service_pb2.ReportResult:

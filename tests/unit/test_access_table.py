@@ -14,6 +14,7 @@ from pilotage.v1 import (
     pilot_service_pb2,
     pool_service_pb2,
     resource_service_pb2,
+    share_service_pb2,
 )
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.access import REQUIRED_ROLES, check_access, is_open
@@ -29,6 +30,7 @@ FILES: list[FileDescriptor] = [
         pilot_service_pb2,
         pool_service_pb2,
         resource_service_pb2,
+        share_service_pb2,
     )
 ]
 METHODS = {
@@ -80,6 +82,7 @@ def test_users_do_not_touch_what_is_the_operators() -> None:
         "ResourceService/Ban",
         "PoolService/CleanPools",
         "PilotService/RegisterPilots",
+        "ShareService/SetShares",
     ):
         assert Role.USER not in REQUIRED_ROLES[f"/pilotage.v1.{name}"]
 

@@ -69,15 +69,17 @@ def test_control_groups_of_version_1_are_found_by_their_controllers() -> None:
     mount_info = (
         "31 24 0:27 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n"
         "32 24 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "34 24 0:30 / /sys/fs/cgroup/freezer rw shared:9 - cgroup cgroup rw,freezer\n"
         "33 24 0:29 /docker/abc /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
     )
-    own = "5:memory:/slurm/job_1\n4:cpu,cpuacct:/slurm\n0::/\n"
+    own = "5:memory:/slurm/job_1\n4:cpu,cpuacct:/slurm\n3:freezer:/slurm/job_1\n0::/\n"
     assert find_hierarchies(mount_info, own) == Hierarchies(
         1,
         {
             "memory": Path("/sys/fs/cgroup/memory/slurm/job_1"),
             "cpu": Path("/sys/fs/cgroup/cpu,cpuacct/slurm"),
             "cpuacct": Path("/sys/fs/cgroup/cpu,cpuacct/slurm"),
+            "freezer": Path("/sys/fs/cgroup/freezer/slurm/job_1"),
         },
     )
     assert find_hierarchies("", "") is None

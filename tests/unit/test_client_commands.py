@@ -28,7 +28,7 @@ from pilotage_client.commands.submission import ranges
 from pilotage_client.job_changes import changed
 from pilotage_client.main import SECTIONS, main
 from pilotage_client.readers import read_jobs
-from pilotage_client.running import exit_code, job_ids, shown
+from pilotage_client.running import echo_table, exit_code, job_ids, shown
 
 JOB = JobDescription("/bin/true", requirements={"Memory": 4000, "OS": "el9"}, sites=("A",))
 
@@ -46,6 +46,17 @@ def test_what_is_no_id_is_refused_with_its_text(text: str) -> None:
 @given(st.sets(st.integers(1, 60)).map(sorted))
 def test_printed_ranges_read_back_as_the_same_ids(ids: list[int]) -> None:
     assert job_ids(ranges(ids).split()) == ids
+
+
+def test_a_name_with_line_ends_and_commands_for_the_terminal_stays_in_its_cell(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    echo_table(("GROUP", "USED"), [("müller", 1), ("two\nlines\x1b[2J é", 2)], empty="")
+    assert capsys.readouterr().out.splitlines() == [
+        "GROUP                USED",
+        "müller               1",
+        "two\\nlines\\x1b[2J é  2",
+    ]
 
 
 def test_an_edit_changes_one_thing_and_keeps_the_rest() -> None:
@@ -145,7 +156,10 @@ def test_a_wrong_request_is_told_before_any_server_is_asked(monkeypatch: pytest.
 def every_command(group: click.Group, before: str = "") -> list[str]:
     names: list[str] = []
     for name, command in group.commands.items():
-        names += every_command(command, f"{name} ") if isinstance(command, click.Group) else [before + name]
+        if isinstance(command, click.Group):
+            names += every_command(command, f"{name} ")
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            names.append(before + name)
     return names
 
 
@@ -162,4 +176,5 @@ def test_what_shows_something_can_show_it_to_scripts() -> None:
         return "--json" in CliRunner().invoke(main, [*command.split(), "--help"]).stdout
 
     only_act = {"edit", "ban", "unban", "drain", "token", "up", "demo"}
+    only_act |= {"shares set-factor", "shares set-quota"}
     assert {command for command in every_command(main) if not has_json(command)} == only_act

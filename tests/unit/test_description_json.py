@@ -9,7 +9,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.job_description import InputFile, JobDescription, JobPolicy
 from pilotage_server.core.description_json import description_from_json, description_to_json
 
 texts = st.text(max_size=12)
@@ -55,6 +55,7 @@ descriptions = st.builds(
     hold=st.booleans(),
     attributes=sections,
     count=st.none() | st.integers(1, 10**6),
+    policy=st.builds(JobPolicy, *[st.none() | texts] * 5),
     warnings=lists,
 )
 

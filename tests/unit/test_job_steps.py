@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.errors import InvalidInputError
+from pilotage_server.core.holds import HoldHistory
 from pilotage_server.core.job_changes import CAUSES, JobChange, may_see, refusal_of
 from pilotage_server.core.job_steps import stepped, waits
 from pilotage_server.core.jobs import BY_WISH, FINAL, LEASED, TRANSITIONS, IllegalTransitionError, JobCause, JobState
@@ -85,14 +86,13 @@ def test_a_change_that_was_made_already_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize("change", [JobChange.RELEASE, JobChange.RESCHEDULE])
-def test_a_job_that_may_not_wait_is_not_let_wait(change: JobChange) -> None:
-    refusal = refusal_of(a_job(state=JobState.HELD), change, "it has an expression")
-    assert "it has an expression" in refusal
-
-
-def test_a_job_that_may_not_wait_can_be_removed() -> None:
-    assert refusal_of(a_job(state=JobState.HELD), JobChange.REMOVE, "it has an expression") == ""
+def test_a_job_that_was_released_as_often_as_any_may_be_is_only_released_by_those_who_are_not_bound() -> None:
+    held = a_job(id=5, state=JobState.HELD, hold_history=HoldHistory(((1, 2), (3, 2))))
+    refusal = "job 5 stays HELD: it has been released 3 times, as often as any job may be"
+    assert refusal_of(held, JobChange.RELEASE, 3) == refusal
+    assert refusal_of(held, JobChange.RELEASE, 4) == ""
+    assert refusal_of(held, JobChange.RELEASE) == ""
+    assert refusal_of(held, JobChange.REMOVE, 3) == ""
 
 
 def test_users_see_what_is_theirs_and_operators_see_all() -> None:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from pilotage.job_needs import JobNeeds
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.identity import PilotCredential
-from pilotage_server.core.slots import SlotOffer
-from pilotage_server.core.task_queues import Account, TaskQueue, Traits
+from pilotage_server.core.slots import Occupied, SlotOffer
+from pilotage_server.core.task_queues import TaskQueue, Traits
+from pilotage_server.operations.chances import Chance
 from pilotage_server.rpc.long_polls import LongPolls, Waiter
 
 QUEUE = QueueId("S", "ce", "q")
@@ -27,8 +29,12 @@ def a_task_queue(id_: int = 1, cpus: int = 1) -> TaskQueue:
     return TaskQueue(id_, Traits(Account("sky", "grp", "alice"), "", needs))
 
 
-def has_the_cores(task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> bool:
-    return any(slot.free.cpus >= (task_queue.needs.cpus or 1) for slot in slots)
+def has_the_cores(task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
+    found = Chance.NONE
+    for slot in slots:
+        if slot.free.cpus >= (task_queue.needs.cpus or 1):
+            found |= Chance.FREE_SLOT if slot.occupied is None else Chance.OCCUPIED_SLOT
+    return found
 
 
 class Waiting:
@@ -44,8 +50,8 @@ class Waiting:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def enter(self, stamp: str, cpus: int = 1) -> Waiter:
-        offer = SlotOffer("slot1", Amounts(cpus=cpus))
+    def enter(self, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> Waiter:
+        offer = SlotOffer("slot1", Amounts(cpus=cpus), occupied=Occupied(1, 1) if is_occupied else None)
         waiter = self._stack.enter_context(self.polls.waiting(PilotCredential(stamp, QUEUE), [offer]))
         waiter.looks()
         waiter.looked({})
@@ -107,6 +113,68 @@ async def test_who_took_a_job_of_another_task_queue_hands_the_news_on(waiting: W
     first.looked({8: 1})
 
     assert await woken(second) == [True]
+
+
+async def test_who_would_have_to_throw_a_job_out_is_told_when_no_free_slot_took_the_new_one(waiting: Waiting) -> None:
+    occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    assert await woken(occupied, free) == [False, True]
+
+    free.looks()
+    free.looked({})
+
+    assert await woken(occupied) == [True]
+
+
+async def test_who_throws_a_job_out_is_not_told_when_a_free_slot_took_the_new_one(waiting: Waiting) -> None:
+    occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+
+    free.looks()
+    free.looked({7: 1})
+
+    assert await woken(occupied) == [False]
+
+
+async def test_who_comes_while_free_slots_look_is_told_after_them_too(waiting: Waiting) -> None:
+    free = waiting.enter("free")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    late = waiting.enter("late", is_occupied=True)
+
+    free.looks()
+    free.looked({})
+
+    assert await woken(late) == [True]
+
+
+async def test_jobs_are_on_offer_until_every_free_slot_that_was_told_has_looked(waiting: Waiting) -> None:
+    first, _second = waiting.enter("a"), waiting.enter("b")
+    waiting.polls.jobs_come(a_task_queue(7), 1)
+    assert waiting.polls.is_offered(7, "occupied")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    assert waiting.polls.is_offered(7, "occupied")
+    assert not waiting.polls.is_offered(7, "a"), "its own look is no reason to hold back"
+    assert not waiting.polls.is_offered(8, "occupied")
+
+    first.looks()
+    first.looked({7: 1})
+
+    assert not waiting.polls.is_offered(7, "occupied")
+
+
+async def test_jobs_that_only_occupied_slots_look_for_are_not_on_offer(waiting: Waiting) -> None:
+    waiting.enter("a", is_occupied=True)
+    waiting.polls.jobs_come(a_task_queue(7), 1)
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    assert not waiting.polls.is_offered(7, "b")
+
+
+async def test_a_call_that_leaves_offers_nothing_any_more(waiting: Waiting) -> None:
+    offer = SlotOffer("s", Amounts(cpus=1))
+    with waiting.polls.waiting(PilotCredential("a", QUEUE), [offer]):
+        waiting.polls.jobs_arrived(a_task_queue(7), 1)
+        assert waiting.polls.is_offered(7, "b")
+    assert not waiting.polls.is_offered(7, "b")
 
 
 async def test_news_that_come_during_a_look_make_the_call_look_again(waiting: Waiting) -> None:

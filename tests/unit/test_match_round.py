@@ -4,74 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.job_needs import JobNeeds
+from pilotage.quotas import Quota
+from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.fair_share import FairShare
-from pilotage_server.core.limits import LimitRound
-from pilotage_server.core.matching import Candidates, Choice, MatchRound
+from pilotage_server.core.matching import Choice, MatchRound
 from pilotage_server.core.rules import RunningLimit, Sharing
 from pilotage_server.core.slots import SlotOffer, fits
-from pilotage_server.core.task_queues import Account, TaskQueue, Traits
-from pilotage_server.core.waiting import Head, WaitingIndex
 from support.grid import a_slot
+from support.match_board import NO_MARGIN, Board
 from support.virtual_clock import START
-
-NO_MARGIN = timedelta(0)
-
-
-class Board:
-    """Waiting jobs and shares, and rounds over them in which every claim succeeds."""
-
-    def __init__(self, sharing: Sharing | None = None) -> None:
-        self.index = WaitingIndex()
-        self.jobs: dict[int, list[Head]] = {}
-        self.queues: dict[int, TaskQueue] = {}
-        self.shares = FairShare(sharing or Sharing())
-        self._last_job = 0
-
-    def queue(self, owner: str = "alice", group: str = "users", wall_time_s: float | None = None, **needs: Any) -> int:
-        """Add a task queue and return its id."""
-        number = len(self.queues) + 1
-        traits = Traits(Account("lhcb", group, owner), "", JobNeeds(**needs), wall_time_s)
-        self.queues[number] = TaskQueue(number, traits)
-        self.index.take_in(self.queues[number])
-        self.jobs[number] = []
-        return number
-
-    def job(self, queue: int, priority: int = 0) -> int:
-        """Add a waiting job and return its id."""
-        self._last_job += 1
-        head = Head(priority, self._last_job)
-        self.jobs[queue].append(head)
-        self.jobs[queue].sort(key=lambda each: each.order)
-        self.index.enqueued(queue, head)
-        return self._last_job
-
-    def round(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[tuple[Choice, int]]:
-        """Match and return the choices with the job that each got."""
-        left = {queue: list(heads) for queue, heads in self.jobs.items()}
-        round_ = MatchRound(
-            slots,
-            Candidates(self.index, lambda _: True),
-            self.shares.round(START),
-            LimitRound(limits or {}),
-            NO_MARGIN,
-        )
-        made: list[tuple[Choice, int]] = []
-        while (choice := round_.next_choice()) is not None:
-            heads = left[choice.task_queue.id]
-            made.append((choice, heads.pop(0).job_id))
-            round_.claimed(choice, heads[0] if heads else None)
-        return made
-
-    def given(self, *slots: SlotOffer, limits: dict[RunningLimit, int] | None = None) -> list[int]:
-        """Match and return the jobs in the order in which they were given."""
-        return [job for _, job in self.round(*slots, limits=limits)]
 
 
 def slots(count: int, cpus: int = 1) -> list[SlotOffer]:
@@ -107,7 +53,7 @@ def test_groups_are_told_apart_before_their_owners() -> None:
 
 
 def test_quotas_of_groups_divide_the_slots() -> None:
-    board = Board(Sharing(group_quotas={"lhcb/big": 3.0}))
+    board = Board(Sharing(group_quotas={GroupId("lhcb", "big"): Quota(3.0)}))
     big, small = board.queue("a", "big"), board.queue("b", "small")
     for _ in range(20):
         board.job(big)
@@ -117,7 +63,7 @@ def test_quotas_of_groups_divide_the_slots() -> None:
 
 
 def test_a_priority_factor_of_two_halves_the_share() -> None:
-    board = Board(Sharing(priority_factors={"lhcb/users/b": 2.0}))
+    board = Board(Sharing(priority_factors={Account("lhcb", "users", "b"): 2.0}))
     one, other = board.queue("a"), board.queue("b")
     for _ in range(20):
         board.job(one)
@@ -186,14 +132,13 @@ def test_what_others_were_quicker_to_take_is_left_out() -> None:
     gone, there = board.queue(), board.queue(cpus=1)
     board.job(gone)
     board.job(there)
-    candidates = Candidates(board.index, lambda _: True)
-    round_ = MatchRound(slots(1), candidates, board.shares.round(START), LimitRound({}), NO_MARGIN)
+    round_ = MatchRound(slots(1), board.openings())
     first = round_.next_choice()
-    assert first is not None
+    assert isinstance(first, Choice)
     assert first.task_queue.id == gone
     round_.missed(first)
     second = round_.next_choice()
-    assert second is not None
+    assert isinstance(second, Choice)
     assert second.task_queue.id == there
 
 

@@ -57,6 +57,7 @@ def test_requests_that_wait_side_by_side_become_one() -> None:
     first = bench.one(RequestJobs)
     bench.exit(a_job(1))
     bench.feed(ev.OutputStored(AttemptKey(1, 1)))
+    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
     second = bench.one(RequestJobs)
     bench.pass_time(0.3)
     assert {back.request_id for back in bench.take(TakeBackRequest)} == {first.request_id, second.request_id}

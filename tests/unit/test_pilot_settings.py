@@ -58,6 +58,8 @@ def test_toml_is_read_by_its_ending(tmp_path: Path) -> None:
         ({"token_file": "/x"}, "token"),
         ({"server": []}, "server"),
         ({"ends_at": "2026-01-01T00:00:00"}, "ends_at"),
+        ({"sample_s": 0}, "sample_s"),
+        ({"broker": "http://host:PASSWORD@x"}, "broker: is not a URL such as mqtt"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_its_place(tmp_path: Path, wrong: dict[str, object], where: str) -> None:
@@ -84,6 +86,13 @@ def test_the_earliest_end_that_anybody_knows_is_the_glideins(tmp_path: Path) -> 
     assert settings.lifetime(5400.0, now, 5000.0).ends_boot_s == 5300
     assert settings.lifetime(5200.0, now, 5000.0).ends_boot_s == 5200
     assert load_settings(a_file(tmp_path), {}).lifetime(None, now, 5000.0).ends_boot_s is None
+
+
+def test_a_pilot_has_no_policy_and_lets_none_run_commands_unless_it_is_told(tmp_path: Path) -> None:
+    plain = load_settings(a_file(tmp_path), {})
+    assert (plain.policy, plain.policy_commands) == (None, False)
+    told = load_settings(a_file(tmp_path, policy_commands=True, sample_s=1), {"policy": Path("site.conf")})
+    assert (told.policy, told.policy_commands, told.rules().sample_s) == (Path("site.conf"), True, 1)
 
 
 def test_pools_are_read_as_a_list_or_as_lines(tmp_path: Path) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import AttemptKey
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.slots import Activity, Partition, SlotState
-from support.pilot_bench import BOOT_S, START
+from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.slots import Slot
+from support.pilot_bench import BOOT_S, START, a_job, built_in_slots
 
 NOW = Moment(START, BOOT_S)
 
@@ -30,8 +32,22 @@ NOT_OURS = {
 }
 
 
-def a_partition(cpus: int, memory_mib: int = 0, gpus: int = 0) -> Partition:
-    return Partition(Amounts(cpus, memory_mib, 0, gpus), tuple(f"gpu{n}" for n in range(gpus)), NOW)
+def a_node(cpus: int, memory_mib: int = 0, disk_mib: int = 0, gpus: int = 0) -> NodeSlots:
+    return built_in_slots(Amounts(cpus, memory_mib, disk_mib, gpus), NOW)
+
+
+def enter(node: NodeSlots, job_id: int, amounts: Amounts) -> Slot | None:
+    """Put a job of this size into a dynamic slot; None = there is no room."""
+    entered = node.enter("slot1", replace(a_job(job_id), amounts=amounts), NOW)
+    return entered.slot if isinstance(entered, PrepareJob) else None
+
+
+def leave(node: NodeSlots, job_id: int) -> None:
+    node.job_ended(AttemptKey(job_id, 1), NOW)
+
+
+def free(node: NodeSlots) -> Amounts:
+    return node.slots()[0].free
 
 
 def facts(shared_data: Path) -> list[dict[str, Any]]:
@@ -46,63 +62,74 @@ def test_what_dirac_says_of_slots_holds_where_our_jobs_can_say_it(shared_data: P
         if name in NOT_OURS:
             continue
         resource, expected = case["resource"], case["expected"]
-        partition = a_partition(resource["processors"], resource["ram_mb"])
+        node = a_node(resource["processors"], resource["ram_mb"])
         for number, cpus in enumerate(resource["processors_in_use"], start=1):
             memory = resource["ram_in_use"][number - 1] if number <= len(resource["ram_in_use"]) else 0
-            assert partition.carve(AttemptKey(number, 1), Amounts(cpus, memory), NOW) is not None
+            assert enter(node, number, Amounts(cpus, memory)) is not None
         asked = case["jobs"][0]["requirements"]
         amounts = Amounts(asked.get("numberOfProcessors", 1), asked.get("MaxRAM", asked.get("MinRAM", 0)))
-        slot = partition.carve(AttemptKey(100, 1), amounts, NOW)
+        slot = enter(node, 100, amounts)
         assert (slot is not None) == expected["fits"], name
         if slot is not None:
             assert (slot.amounts.cpus, slot.amounts.memory_mib) == (expected["processors"], expected["ram_mb"]), name
 
 
 def test_a_job_for_all_cores_waits_until_the_node_is_empty() -> None:
-    partition = a_partition(4)
-    for number, cpus in ((1, 2), (2, 2)):
-        assert partition.carve(AttemptKey(number, 1), Amounts(cpus), NOW)
+    node = a_node(4)
     for number in (1, 2):
-        partition.release(AttemptKey(number, 1))
-    assert partition.carve(AttemptKey(3, 1), Amounts(1), NOW)
-    assert partition.carve(AttemptKey(4, 1), Amounts(4), NOW) is None
-    partition.release(AttemptKey(3, 1))
-    assert partition.carve(AttemptKey(4, 1), Amounts(4), NOW)
+        assert enter(node, number, Amounts(2))
+    for number in (1, 2):
+        leave(node, number)
+    assert enter(node, 3, Amounts(1))
+    assert enter(node, 4, Amounts(4)) is None
+    leave(node, 3)
+    assert enter(node, 4, Amounts(4))
 
 
 def test_slots_are_named_after_the_slot_that_they_are_carved_from_and_names_come_again() -> None:
-    partition = a_partition(3)
-    keys = [AttemptKey(number, 1) for number in (1, 2, 3)]
-    names = [slot.name for key in keys if (slot := partition.carve(key, Amounts(1), NOW))]
+    node = a_node(3)
+    names = [slot.name for number in (1, 2, 3) if (slot := enter(node, number, Amounts(1)))]
     assert names == ["slot1_1", "slot1_2", "slot1_3"]
-    partition.release(keys[1])
-    again = partition.carve(AttemptKey(4, 1), Amounts(1), NOW)
+    leave(node, 2)
+    again = enter(node, 4, Amounts(1))
     assert again is not None
     assert again.name == "slot1_2"
 
 
+def run(node: NodeSlots, job_id: int, amounts: Amounts) -> None:
+    assert enter(node, job_id, amounts)
+    node.job_started(AttemptKey(job_id, 1), NOW)
+
+
 def test_a_payload_that_has_ended_keeps_only_its_disk_until_its_files_are_safe() -> None:
-    partition = Partition(Amounts(2, 100, 50, 1), ("0",), NOW)
-    key = AttemptKey(1, 1)
-    partition.carve(key, Amounts(2, 100, 30, 1), NOW)
-    partition.keep_disk_only(key)
-    assert partition.free == Amounts(2, 100, 20, 1)
-    partition.release(key)
-    assert partition.free == partition.share
+    node = a_node(2, 100, 50, 1)
+    run(node, 1, Amounts(2, 100, 30, 1))
+    node.job_ended(AttemptKey(1, 1), NOW, keeps_disk_mib=30)
+    node.release(("slot1_1",), "nobody wants it", NOW)
+    assert free(node) == Amounts(2, 100, 20, 1)
+    node.files_are_safe(AttemptKey(1, 1))
+    assert free(node) == node.total
+    node.validate()
+
+
+def test_disk_whose_files_are_safe_is_its_slots_again_as_long_as_that_is_there() -> None:
+    node = a_node(2, 100, 50)
+    run(node, 1, Amounts(1, 100, 30))
+    node.job_ended(AttemptKey(1, 1), NOW, keeps_disk_mib=30)
+    assert node.slots()[1].amounts == Amounts(1, 100, 0)
+    node.files_are_safe(AttemptKey(1, 1))
+    assert node.slots()[1].amounts == Amounts(1, 100, 30)
+    node.validate()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(0, 500), st.integers(0, 2)), max_size=40))
 def test_slots_never_exceed_the_share(steps: list[tuple[int, int, int, int]]) -> None:
-    partition = a_partition(8, 1000, 3)
+    node = a_node(8, 1000, 100, 3)
     for job_id, cpus, memory, gpus in steps:
         key = AttemptKey(job_id, 1)
-        if partition.of(key) is None:
-            partition.carve(key, Amounts(cpus, memory, 0, gpus), NOW)
+        if node.of(key) is None:
+            node.files_are_safe(key)
+            enter(node, job_id, Amounts(cpus, memory, 10, gpus))
         else:
-            partition.release(key)
-        partition.validate()
-
-
-def test_a_state_that_htcondor_does_not_know_is_not_shown() -> None:
-    with pytest.raises(AssertionError):
-        a_partition(1).show(None, SlotState.UNCLAIMED, Activity.BUSY, NOW)
+            node.job_ended(key, NOW, keeps_disk_mib=10)
+        node.validate()

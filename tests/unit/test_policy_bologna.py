@@ -166,7 +166,7 @@ def test_bologna_r1_only_such_a_server_says_what_it_is(bologna: PolicyBench, who
 
 def test_our_bologna_lays_out_six_slots_of_one_core_on_any_node() -> None:
     layout = PolicyBench(SHIPPED / "bologna.conf", cpus=2).loaded.layout
-    assert [(slot.key.type_id, slot.cpus) for slot in layout.slots] == [(1, 1), (1, 1), *[(2, 1)] * 4]
+    assert [(slot.key.type_id, slot.amounts.cpus) for slot in layout.slots] == [(1, 1), (1, 1), *[(2, 1)] * 4]
 
 
 def test_alice_r11_its_jobs_start_in_its_slots_whatever_else_runs(alice: PolicyBench) -> None:

@@ -119,8 +119,11 @@ def test_the_ninth_slot_of_a_whole_machine_is_a_real_one(capsys: pytest.CaptureF
     ("text", "why"),
     [
         ("FOO BAR\n", ", line 1: "),
-        ("START = (1 &&\n", "START: "),
-        ("START = ($(SITE_START))\n", "START cannot be read: nothing defines SITE_START"),
+        ("START = (1 &&\n", ", line 1: START: "),
+        ("START = False\nRANK = 1\nSTART = $(START) || (1 &&\n", ", line 3: START: "),
+        ("SLOT2_START = 1\nNUM_SLOTS = 2\nSLOT2_START = (1 &&\n", ", line 3: START: "),
+        ("START = True\nNUM_SLOTS = 2\nSLOT2_START = (1 &&\n", "policy.conf: START: "),
+        ("\nSTART = ($(SITE_START))\n", ", line 2: START cannot be read: nothing defines SITE_START"),
         ("include command : date\n", "line 1: wants to run a command: date"),
         ("SLOT_TYPE_1 = cpus=400\nNUM_SLOTS_TYPE_1 = 1\n", "400 cores"),
         ("STARTD_ATTRS = Group\nGroup = “ALICE”\n", "Group: "),
@@ -202,6 +205,16 @@ def test_a_file_that_is_no_job_is_refused_with_the_place(
     refusal = _refused(capsys, policy, "--job", tmp_path / "job")
     assert str(tmp_path / "job") in refusal
     assert why in refusal
+
+
+@pytest.mark.parametrize("text", ["{}", "[ ]", "[{}]", "# nothing is said of it\n"])
+def test_a_job_of_which_nothing_is_said_is_one_that_has_just_been_queued(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "job").write_text(text)
+    (tmp_path / "p").write_text("START = TARGET.Want == True\nRANK = JobUniverse\n")
+    found = _asked(capsys, tmp_path / "p", "--job", tmp_path / "job")
+    assert [found[name]["value"] for name in ("START", "RANK")] == ["undefined", 5]
 
 
 def test_a_job_file_that_is_not_there_is_refused(

@@ -7,14 +7,14 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.policy import Policy, SlotKey
-from pilotage_pilot.core.slot_layout import lay_out
+from pilotage_pilot.core.slot_layout import lay_out, layout_change
 
 NODE = Amounts(cpus=8, memory_mib=16000)
 
 
 def _layout(**texts: str) -> list[tuple[int, int]]:
     policy = Policy({name.lower(): text for name, text in texts.items()})
-    return [(slot.cpus, slot.memory_mib) for slot in lay_out(policy, NODE).slots]
+    return [(slot.amounts.cpus, slot.amounts.memory_mib) for slot in lay_out(policy, NODE).slots]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def _layout(**texts: str) -> list[tuple[int, int]]:
         ("50%", (4, 8000)),
         ("1/8", (1, 2000)),
         ("auto", (8, 16000)),
-        ("cpus=3, gpus=1, swap=10%", (3, 16000)),
+        ("cpus=3, swap=10%", (3, 16000)),
         ("CPUS=100%", (8, 16000)),
     ],
 )
@@ -44,6 +44,61 @@ def test_a_policy_may_give_out_more_than_there_is() -> None:
     assert layout == [(1, 2000)] * 16
 
 
+def test_disk_is_shared_out_too_and_its_sizes_have_units() -> None:
+    node = Amounts(cpus=8, memory_mib=16000, disk_mib=10_000)
+    texts = {"slot_type_1": "disk=25%", "num_slots_type_1": "1", "slot_type_2": "cpus=1, mem=2g, disk=1048576"}
+    layout = lay_out(Policy({**texts, "num_slots_type_2": "2", "num_slots_type_3": "2"}), node)
+    assert [slot.amounts.disk_mib for slot in layout.slots] == [2500, 1024, 1024, 2726, 2726]
+    assert layout.slots[1].amounts.memory_mib == 2048
+
+
+@pytest.mark.parametrize(
+    ("texts", "given"),
+    [
+        ({"num_slots": "2"}, [(), ()]),
+        ({}, [("a", "b", "c", "d")]),
+        ({"slot_type_1": "gpus=1", "num_slots_type_1": "3"}, [("a",), ("b",), ("c",)]),
+        ({"slot_type_1": "25%", "num_slots_type_1": "4"}, [("a",), ("b",), ("c",), ("d",)]),
+        (
+            {
+                "slot_type_1": "cpus=1, gpus=1",
+                "num_slots_type_1": "1",
+                "slot_type_2": "cpus=2",
+                "num_slots_type_2": "1",
+                "num_slots_type_3": "1",
+                "slot_type_3_partitionable": "True",
+            },
+            [("a",), (), ("b", "c", "d")],
+        ),
+        ({"slot_type_1": "gpus=auto", "num_slots_type_1": "2"}, [("a", "b"), ("c", "d")]),
+    ],
+)
+def test_gpus_go_to_slots_that_ask_and_the_rest_to_partitionable_ones(
+    texts: dict[str, str], given: list[tuple[str, ...]]
+) -> None:
+    layout = lay_out(Policy(texts), Amounts(cpus=8, memory_mib=16000, gpus=4), ("a", "b", "c", "d"))
+    assert [slot.gpu_ids for slot in layout.slots] == given
+    assert [slot.amounts.gpus for slot in layout.slots] == [len(ids) for ids in given]
+
+
+def test_gpus_are_numbered_where_nobody_names_them() -> None:
+    assert lay_out(Policy({}), Amounts(cpus=1, gpus=2)).slots[0].gpu_ids == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("texts", "change"),
+    [
+        ({"num_slots": "2"}, None),
+        ({"num_slots": "2", "start": "False"}, None),
+        ({"num_slots": "4"}, "4: 4 x 2 cores and 4000 MiB instead of 2: 2 x 4 cores and 8000 MiB"),
+        ({"slot_type_1": "50%", "num_slots_type_1": "2"}, "other slots"),
+    ],
+)
+def test_a_layout_that_has_changed_says_how(texts: dict[str, str], change: str | None) -> None:
+    said = layout_change(lay_out(Policy({"num_slots": "2"}), NODE), lay_out(Policy(texts), NODE))
+    assert said is None if change is None else said is not None and change in said
+
+
 def test_a_number_of_slots_shares_the_node_equally() -> None:
     assert _layout(NUM_SLOTS="4") == [(2, 4000)] * 4
 
@@ -51,7 +106,7 @@ def test_a_number_of_slots_shares_the_node_equally() -> None:
 def test_without_a_layout_any_slot_may_be_asked_about_and_is_the_node() -> None:
     layout = lay_out(Policy({}), NODE)
     assert layout.slots[0].is_partitionable
-    assert (layout.slot(5).key, layout.slot(5).cpus) == (SlotKey(5), 8)
+    assert (layout.slot(5).key, layout.slot(5).amounts.cpus) == (SlotKey(5), 8)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +118,9 @@ def test_without_a_layout_any_slot_may_be_asked_about_and_is_the_node() -> None:
         ({"SLOT_TYPE_1": "cpus=many", "NUM_SLOTS_TYPE_1": "1"}, "many is no size"),
         ({"SLOT_TYPE_1": "cpus=1/0", "NUM_SLOTS_TYPE_1": "1"}, "1/0 is no size"),
         ({"SLOT_TYPE_1": "cpus=-1", "NUM_SLOTS_TYPE_1": "1"}, "-1 is no size"),
+        ({"SLOT_TYPE_1": "cpus=2g", "NUM_SLOTS_TYPE_1": "1"}, "2g is no size"),
+        ({"SLOT_TYPE_1": "mem=1/2g", "NUM_SLOTS_TYPE_1": "1"}, "1/2g is no size"),
+        ({"SLOT_TYPE_1": "gpus=1", "NUM_SLOTS_TYPE_1": "1"}, "1 GPUs, the node has 0"),
         ({"NUM_CPUS": "hello"}, "NUM_CPUS: hello is no number"),
         ({"NUM_SLOTS_TYPE_1": "100000"}, "more than 4096"),
     ],

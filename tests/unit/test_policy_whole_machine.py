@@ -37,8 +37,8 @@ def whole_sticky(request: pytest.FixtureRequest, shared_data: Path) -> PolicyBen
 
 def test_whole_machine_lays_out_one_slot_per_core_and_one_of_all(whole: PolicyBench) -> None:
     slots = whole.loaded.layout.slots
-    assert [slot.cpus for slot in slots] == [1] * 8 + [8]
-    assert [slot.memory_mib for slot in slots] == [2006] * 8 + [16054]
+    assert [slot.amounts.cpus for slot in slots] == [1] * 8 + [8]
+    assert [slot.amounts.memory_mib for slot in slots] == [2006] * 8 + [16054]
 
 
 def test_whole_machine_1_the_slot_of_all_shows_as_owner_while_idle(whole: PolicyBench) -> None:

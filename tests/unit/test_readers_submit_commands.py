@@ -111,10 +111,9 @@ def test_what_happens_here_anyway_is_kept_without_a_warning() -> None:
         "getenv = True",
         "should_transfer_files = NO",
         "log = x.log",
-        "periodic_remove = JobStatus == 5",
+        "on_exit_remove = ExitCode == 0",
         "max_retries = 3",
         "x509userproxy = /tmp/x509",
-        "accounting_group = group_a",
         'transfer_output_remaps = "a = b"',
         "gpus_minimum_memory = 2GB",
         "reqest_memory = 4",
@@ -125,6 +124,12 @@ def test_what_cannot_be_honoured_is_kept_and_warned_of(command: str) -> None:
     name, _, value = command.partition(" = ")
     assert job.attributes[name] == value
     assert [warning for warning in job.warnings if warning.startswith(f"{name} ")]
+
+
+def test_an_accounting_group_is_a_wish_that_the_servers_policy_can_see() -> None:
+    job = submit_job('accounting_group = group_a\naccounting_group_user = ann\ntransfer_output_files = ""')
+    assert (job.attributes["AcctGroup"], job.attributes["AcctGroupUser"]) == ("group_a", "ann")
+    assert [warning.partition(" ")[0] for warning in job.warnings] == ["accounting_group", "accounting_group_user"]
 
 
 def test_a_command_given_twice_is_warned_of_but_not_a_macro() -> None:

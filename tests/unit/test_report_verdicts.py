@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from pilotage.resource_tree import QueueId
+from pilotage.v1 import jobs_pb2, matcher_service_pb2
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause, JobState
 from pilotage_server.core.leases import (
@@ -20,7 +22,8 @@ from pilotage_server.core.leases import (
     is_last,
     judge_report,
 )
-from pilotage_server.core.reports import JobReport, Outcome
+from pilotage_server.core.reports import HoldWish, JobReport, Outcome
+from pilotage_server.rpc.convert_matching import heartbeat_from_wire
 from support.job_records import a_job
 from support.virtual_clock import START
 
@@ -35,7 +38,8 @@ def a_leased_job(state: JobState = JobState.RUNNING, **fields: Any) -> JobRecord
 def an_attempt(**fields: Any) -> AttemptRecord:
     """Return the first attempt of the job, which pilot p1 has."""
     given: dict[str, Any] = {"job_id": 1, "attempt": 1, "pilot_stamp": "p1", "queue": QueueId("A", "ce", "q")}
-    given |= {"node": "n1", "slot": "s1", "cpus": 1, "matched": START}
+    given |= {"node": "n1", "slot": "s1", "cpus": 1, "weight": 1.0}
+    given |= {"account": Account("lhcb", "users", "alice"), "matched": START}
     return AttemptRecord(**(given | fields))
 
 
@@ -159,3 +163,29 @@ def test_the_history_of_a_job_that_was_evicted_very_often_stays_short() -> None:
     told = history([an_attempt(attempt=number, outcome="evicted") for number in range(1, 501)])
     assert told.startswith("480 attempts before; attempt 481 on ")
     assert told.count(";") == 20
+
+
+@pytest.mark.parametrize(
+    ("wish", "reported", "reason"),
+    [
+        (HoldWish("too hot", 3), "", "too hot"),
+        (HoldWish(""), "PREEMPT was true", "PREEMPT was true"),
+        (HoldWish(""), "", "the policy of its slot wants it held"),
+    ],
+)
+def test_an_evicted_job_is_held_where_its_slot_wants_that(wish: HoldWish, reported: str, reason: str) -> None:
+    verdict = judge(a_leased_job(), an_attempt(), outcome=Outcome.EVICTED, hold=wish, reason=reported)
+    assert verdict == Accept((JobCause.HELD,), reason=reason)
+
+
+@pytest.mark.parametrize("outcome", sorted(set(Outcome) - {Outcome.EVICTED}))
+def test_a_job_that_was_not_evicted_is_held_by_no_slot(outcome: Outcome) -> None:
+    asked = judge(a_leased_job(), an_attempt(), outcome=outcome, exit_code=0, hold=HoldWish("too hot"))
+    assert asked == judge(a_leased_job(), an_attempt(), outcome=outcome, exit_code=0)
+
+
+def test_a_wish_to_hold_comes_over_the_wire() -> None:
+    report = jobs_pb2.JobReport(job_id=1, attempt=1, outcome=jobs_pb2.OUTCOME_EVICTED)
+    report.hold.reason, report.hold.subcode = "too hot", -3
+    heartbeat = heartbeat_from_wire(matcher_service_pb2.ReportStateRequest(reports=[report]))
+    assert heartbeat.reports[0].hold == HoldWish("too hot", -3)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError
+from pilotage.quotas import Quota, QuotaUnit
+from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.rules import Rules
 from pilotage_server.settings import Settings, read_settings
 
@@ -48,6 +50,8 @@ def test_tables_of_the_file_become_rules(tmp_path: Path) -> None:
         "sky/grp/alice" = 2
         [group_quotas]
         "sky/grp" = 3.5
+        "sky/vip" = "40 cores"
+        "sky/" = "25 %"
         [[running_limits]]
         site = "CERN"
         ce = "ce01"
@@ -59,8 +63,12 @@ def test_tables_of_the_file_become_rules(tmp_path: Path) -> None:
 
     rules = read_settings({"data": tmp_path}, file).rules()
 
-    assert rules.sharing.priority_factors == {"sky/grp/alice": 2}
-    assert rules.sharing.group_quotas == {"sky/grp": 3.5}
+    assert rules.sharing.priority_factors == {Account("sky", "grp", "alice"): 2}
+    assert rules.sharing.group_quotas == {
+        GroupId("sky", "grp"): Quota(3.5),
+        GroupId("sky", "vip"): Quota(40, QuotaUnit.CORES),
+        GroupId("sky", ""): Quota(0.25, QuotaUnit.PART),
+    }
     assert str(rules.running_limits[0]) == "at most 5 running jobs with owner alice at CERN/ce01"
 
 

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilotage.job_description import Value
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.job_attributes import Past
 from pilotage_server.core.task_queues import (
-    Account,
+    NO_NAMES,
     Traits,
+    asked_singly,
     task_queue_key,
     traits_from_json,
     traits_of,
@@ -22,9 +26,9 @@ from support.submissions import a_description
 ACCOUNT = Account("lhcb", "users", "alice")
 
 
-def key(account: Account = ACCOUNT, pool_id: str = "", limits: tuple[str, ...] = (), **fields: Any) -> str:
+def key(account: Account = ACCOUNT, pool_id: str = "", names: tuple[str, ...] = (), **fields: Any) -> str:
     """Return the key of the task queue of such a job."""
-    return task_queue_key(traits_of(account, pool_id, a_description(**fields), frozenset(limits)))
+    return task_queue_key(traits_of(account, pool_id, a_description(**fields), frozenset(names)))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,9 @@ def test_what_no_slot_looks_at_does_not_part_jobs(fields: dict[str, Any]) -> Non
         {"request_memory_mib": 1},
         {"request_disk_mib": 1},
         {"request_gpus": 1},
+        {"requirements_expression": "TARGET.Memory > 1"},
+        {"rank": "KFlops"},
+        {"attributes": {"AccountingGroup": "g.u"}},
     ],
 )
 def test_what_a_slot_or_a_share_looks_at_parts_jobs(fields: dict[str, Any]) -> None:
@@ -73,11 +80,61 @@ def test_cpu_times_are_never_rounded_together() -> None:
     assert key(cpu_time=timedelta(seconds=3600)) != key(cpu_time=timedelta(seconds=3600, milliseconds=1))
 
 
-def test_an_attribute_parts_jobs_only_when_a_limit_refers_to_it() -> None:
+def test_an_attribute_parts_jobs_only_when_somebody_refers_to_it() -> None:
     mc, user = {"JobType": "MC"}, {"jobtype": "user"}
     assert key(attributes=mc) == key(attributes=user)
-    assert key(limits=("jobtype",), attributes=mc) != key(limits=("jobtype",), attributes=user)
-    assert key(limits=("jobtype",), attributes=mc) == key(limits=("jobtype",), attributes={"JOBTYPE": "mc"})
+    assert key(names=("jobtype",), attributes=mc) != key(names=("jobtype",), attributes=user)
+    assert key(names=("jobtype",), attributes=mc) == key(names=("jobtype",), attributes={"JOBTYPE": "MC"})
+
+
+def test_what_the_jobs_own_expression_refers_to_parts_them() -> None:
+    asks: dict[str, Any] = {"requirements_expression": 'TARGET.Memory > MY.Least && Colour =?= "red"'}
+    assert key(**asks, attributes={"Least": 1}) != key(**asks, attributes={"Least": 2})
+    assert key(**asks, attributes={"colour": "red"}) != key(**asks)
+    assert key(**asks, attributes={"Memory": 1}) == key(**asks)  # of the slot only
+
+
+def test_an_expression_that_may_refer_to_anything_parts_jobs_by_everything() -> None:
+    asks: dict[str, Any] = {"requirements_expression": 'eval("MY.Colour") =?= TARGET.Paint'}
+    assert key(**asks, attributes={"Colour": "red"}) != key(**asks, attributes={"Colour": "blue"})
+
+
+@pytest.mark.parametrize(("one", "other"), [(8, 8.0), (1, True), ("a", "A"), ("8", 8), (("a",), "a"), (0, -0.0)])
+def test_values_that_an_expression_tells_apart_are_not_the_same(one: Value, other: Value) -> None:
+    assert key(names=("x",), attributes={"X": one}) != key(names=("x",), attributes={"X": other})
+
+
+def test_what_an_ad_says_of_its_own_accord_parts_no_jobs() -> None:
+    names = ("jobuniverse", "jobprio", "numjobstarts", "remotewallclocktime")
+    assert key(names=names) == key()
+    assert key(names=names, attributes={"JobUniverse": 5}) == key()
+    assert key(names=names, attributes={"JobUniverse": 5.0}) != key()
+    assert key(names=names, priority=7) != key()
+
+
+def test_a_job_with_another_past_is_told_apart_once_somebody_looks() -> None:
+    description, past = a_description(), Past(starts=1, wall_clock_s=3600.0)
+    looks = frozenset({"remotewallclocktime"})
+    assert task_queue_key(traits_of(ACCOUNT, "", description, NO_NAMES, past)) == key()
+    assert task_queue_key(traits_of(ACCOUNT, "", description, looks, past)) != key()
+
+
+def test_a_value_with_a_macro_is_each_jobs_own() -> None:
+    named = traits_of(ACCOUNT, "", a_description(attributes={"N": "job $(Process)"}), frozenset({"n", "qdate"}))
+    assert (named.attributes, named.escaped) == ((), ("n",))
+    assert asked_singly(named, {"n", "qdate", "owner"}) == {"n", "qdate"}
+    assert key(names=("n",), attributes={"N": "$(Process)"}) == key(names=("n",), attributes={"N": "$(Cluster)"})
+
+
+def test_traits_of_the_first_form_are_read() -> None:
+    first = (
+        '{"account":{"group":"g","owner":"o","vo":"v"},"attributes":[["jobtype","mc"],["n",[1,2]]],"form":1,'
+        '"needs":{"banned_sites":[],"cpu_time_s":null,"cpus":null,"disk_mib":null,"gpus":null,"memory_mib":7,'
+        '"platforms":[],"sites":["cern"]},"pool_id":"","wall_time_s":null}'
+    )
+    traits = traits_from_json(first)
+    assert (traits.value("JobType"), traits.value("n"), traits.value("owner")) == ("mc", (1, 2), "o")
+    assert traits.needs.sites == ("cern",)
 
 
 TEXTS = st.text(min_size=1, max_size=8)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pilotage.job_needs import JobNeeds
-from pilotage_server.core.task_queues import Account, TaskQueue, Traits
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.task_queues import TaskQueue, Traits
 from pilotage_server.core.waiting import Head, WaitingIndex
 
 HEAD = Head(0, 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pilotage.description_wire import description_from_wire, description_to_wire
 from pilotage.errors import InvalidInputError, InvalidJobError
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.job_description import InputFile, JobDescription, JobPolicy
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import jobs_pb2, values_pb2
 from pilotage.wire import (
@@ -78,6 +78,7 @@ descriptions = st.builds(
     hold=st.booleans(),
     attributes=sections,
     count=counts,
+    policy=st.builds(JobPolicy, *[st.none() | texts] * 5),
     warnings=st.lists(texts, max_size=3).map(tuple),
 )
 

@@ -1,4 +1,4 @@
-"""Commands that show pools, queues and slots."""
+"""Commands that show pools and queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pilotage.v1 import node_service_pb2, pool_service_pb2, resource_service_pb2, values_pb2
+from pilotage.v1 import pool_service_pb2, resource_service_pb2, values_pb2
 from pilotage.wire import section_from_wire
 from pilotage_client.api import Client
 from pilotage_client.running import AS_JSON, echo_json, echo_table, queue_text, section_text, with_client
@@ -95,56 +95,8 @@ def _queue_json(queue: resource_service_pb2.QueueInfo) -> dict[str, Any]:
     }
 
 
-@click.command()
-@AS_JSON
-@with_client
-def slots(client: Client, as_json: bool) -> None:
-    """Show the slots of live pilots."""
-    found = client.slots()
-    if as_json:
-        for info in found:
-            echo_json(_slot_json(info))
-        return
-    rows = [
-        (
-            f"{info.slot.name}@{info.node}",
-            queue_text(info.queue),
-            info.slot.state,
-            info.slot.activity,
-            info.slot.amounts.cpus,
-            info.slot.free.cpus,
-            info.slot.amounts.memory_mib,
-            info.slot.job_id or "",
-        )
-        for info in found
-    ]
-    echo_table(("SLOT", "QUEUE", "STATE", "ACTIVITY", "CPUS", "FREE", "MEMORY MiB", "JOB"), rows, empty="no slots")
-
-
-def _slot_json(info: node_service_pb2.SlotInfo) -> dict[str, Any]:
-    return {
-        "name": info.slot.name,
-        "node": info.node,
-        "pilot": info.pilot_stamp,
-        "site": info.queue.site,
-        "ce": info.queue.ce,
-        "queue": info.queue.queue,
-        "state": info.slot.state,
-        "activity": info.slot.activity,
-        "cpus": info.slot.amounts.cpus,
-        "memory_mib": info.slot.amounts.memory_mib,
-        "disk_mib": info.slot.amounts.disk_mib,
-        "gpus": info.slot.amounts.gpus,
-        "free_cpus": info.slot.free.cpus,
-        "load": info.slot.load,
-        "job": info.slot.job_id or None,
-        "since": iso(time_of(info.slot, "since")),
-        "last_seen": iso(time_of(info, "last_seen")),
-    }
-
-
 def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:
     return dict(sorted(section_from_wire(wire).items()))
 
 
-COMMANDS = (pools, queues, slots)
+COMMANDS = (pools, queues)

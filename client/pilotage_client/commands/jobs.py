@@ -11,6 +11,7 @@ from pilotage.v1 import jobs_pb2
 from pilotage_client.api import Client
 from pilotage_client.commands.output import tell_truncated
 from pilotage_client.running import AS_JSON, FAILED, IDS, echo_json, echo_table, job_ids, moment, with_client
+from pilotage_client.shown_ads import ad_as_json, long_form
 from pilotage_client.statuses import ChangeResult, JobStatus, state_name
 
 NEWEST = 100
@@ -80,6 +81,19 @@ def _row(job: JobStatus) -> tuple[object, ...]:
     )
 
 
+@click.command()
+@click.argument("job", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, by attribute; expressions as their text.")
+@with_client
+def ad(client: Client, job: str, as_json: bool) -> None:
+    """Print a job's ClassAd, as policies look at it: what `condor_q -long` prints."""
+    text = client.ad(job_ids([job])[0])
+    if as_json:
+        echo_json(ad_as_json(text))
+    else:
+        click.echo(long_form(text))
+
+
 def _change(
     name: str, help_text: str, act: Callable[[Client, Sequence[int], str], list[ChangeResult]]
 ) -> click.Command:
@@ -109,4 +123,4 @@ hold = _change("hold", "Keep jobs back until they are released; running ones are
 release = _change("release", "Let held jobs wait again.", Client.release)
 reschedule = _change("reschedule", "Put jobs back to waiting with fresh attempts.", Client.reschedule)
 
-COMMANDS = (status, remove, hold, release, reschedule)
+COMMANDS = (status, ad, remove, hold, release, reschedule)

@@ -32,7 +32,7 @@ PILOT = "pilotage-pilot"
 
 
 @click.command()
-@click.option("--ended", is_flag=True, help="Also those that have ended.")
+@click.option("--ended", is_flag=True, help="Also those that have ended, or were lost more than an hour ago.")
 @AS_JSON
 @with_client
 def pilots(client: Client, ended: bool, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
 from pilotage_client.commands.offline import LANGUAGE
 from pilotage_client.job_changes import changed
+from pilotage_client.job_templates import applied, find_template
 from pilotage_client.readers import read_jobs_with_files
 from pilotage_client.running import echo_json, job_ids, with_client
 
@@ -18,6 +19,15 @@ from pilotage_client.running import echo_json, job_ids, with_client
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @LANGUAGE
+@click.option("--template", metavar="NAME", help="A job template: a site's kind of job, or the path of one.")
+@click.option(
+    "--templates",
+    "folder",
+    envvar="PILOTAGE_TEMPLATES",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where your site's job templates are.",
+)
 @click.option("--group", default="", help="Submit under this group (default: your first).")
 @click.option("--validate-only", is_flag=True, help="Only say what would happen.")
 @click.option("--json", "as_json", is_flag=True, help='One JSON object {"jobs": [ID...], "warnings": [...]}.')
@@ -26,12 +36,17 @@ def submit(
     client: Client,
     files: Sequence[Path],
     language: str | None,
+    template: str | None,
+    folder: Path | None,
     group: str,
     validate_only: bool,
     as_json: bool,
 ) -> None:
     """Submit the jobs of job files: all of them are taken, or none."""
     by_file = {file: read_jobs_with_files(file, language=language) for file in files}
+    if template is not None:
+        kind = find_template(template, [folder] if folder else [])
+        by_file = {file: [applied(kind, each) for each in jobs] for file, jobs in by_file.items()}
     descriptions = [description for file in files for description in by_file[file]]
     submitted = client.submit(descriptions, group=group, validate_only=validate_only)
     warnings = (*_warnings_of_readers(by_file), *submitted.warnings)
@@ -40,11 +55,9 @@ def submit(
         return
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
-    if validate_only:
-        click.echo(f"{sum(description.count or 1 for description in descriptions)} jobs would be taken")
-    else:
-        number = len(submitted.job_ids)
-        click.echo(f"{number} job{'s' if number != 1 else ''} submitted: {ranges(submitted.job_ids)}")
+    number = sum(each.count or 1 for each in descriptions) if validate_only else len(submitted.job_ids)
+    jobs = f"{number} job{'s' if number != 1 else ''}"
+    click.echo(f"{jobs} would be taken" if validate_only else f"{jobs} submitted: {ranges(submitted.job_ids)}")
 
 
 def _warnings_of_readers(by_file: Mapping[Path, Sequence[JobDescription]]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pilotage_client.location import data_folder
+from pilotage_client.policy_check import check_policy
 from pilotage_client.up import UpOptions, run_up
 
 
@@ -21,9 +22,16 @@ from pilotage_client.up import UpOptions, run_up
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Bring this resource tree; CEs of CEType local are served.",
 )
-def up(data: Path | None, port: int, cpus: int | None, tree: Path | None) -> None:
+@click.option(
+    "--policy",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True),
+    help="Run this HTCondor policy on this machine's pilots.",
+)
+def up(data: Path | None, port: int, cpus: int | None, tree: Path | None, policy: Path | None) -> None:
     """Run server, agents and pilots on this machine, in the foreground; Ctrl-C stops them.
 
     Jobs that run then go back to the queue; the next `pilotage up` finds all jobs as they were.
     """
-    run_up(UpOptions(data_folder(data), port, cpus, tree), click.echo)
+    if policy is not None:
+        check_policy(policy, cpus)
+    run_up(UpOptions(data_folder(data), port, cpus, tree, policy), click.echo)

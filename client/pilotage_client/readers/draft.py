@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pilotage.folding import fold
-from pilotage.job_description import InputFile, JobDescription, Value
+from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
 
 NO_MEANING = "has no meaning here and is kept as an attribute"
 """Why an attribute is kept that nobody asks about."""
@@ -27,6 +27,10 @@ class Draft:
     def put(self, **fields: Any) -> None:
         """Set fields of the description; a later value takes the place of an earlier one."""
         self.fields |= fields
+
+    def put_policy(self, **expressions: str) -> None:
+        """Set expressions of the job's policy; a later one takes the place of an earlier one."""
+        self.put(policy=replace(self.fields.get("policy", NO_POLICY), **expressions))
 
     def keep(self, name: str, value: Value, warning: str | None = None) -> None:
         """Keep an attribute as its owner spelled it; `warning` ends the sentence that its name begins."""

@@ -8,6 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from pilotage.arguments import join_arguments, split_arguments
+from pilotage.classad_evaluation import bounded
+from pilotage.classads import InvalidClassAdError
 from pilotage.errors import InvalidRequirementsError
 from pilotage.folding import fold
 from pilotage.job_description import InputFile, Value
@@ -40,6 +42,11 @@ def keep(draft: Draft, attribute: Attribute) -> None:
     """Keep an attribute that means nothing here, and warn unless it is empty."""
     warning = None if says_nothing(attribute.value) else NO_MEANING
     draft.keep(attribute.name, as_attribute(attribute.value), warning)
+
+
+def keep_quietly(draft: Draft, attribute: Attribute) -> None:
+    """Keep an attribute that server and pilots look at by its name."""
+    draft.keep(attribute.name, as_attribute(attribute.value))
 
 
 def kept_because(warning: str) -> Meaning:
@@ -181,6 +188,20 @@ def requirements_expression(draft: Draft, attribute: Attribute) -> None:
 def rank(draft: Draft, attribute: Attribute) -> None:
     """Put the expression that orders slots."""
     draft.put(rank=expression_of(attribute))
+
+
+def policy(field: str) -> Meaning:
+    """Return the meaning of an expression that is `field` of the job's policy."""
+
+    def put(draft: Draft, attribute: Attribute) -> None:
+        expression = expression_of(attribute)
+        try:
+            bounded(expression)
+        except InvalidClassAdError as error:
+            raise StatementFaultError(attribute.line, f"{attribute.name}: {error}") from error
+        draft.put_policy(**{field: expression})
+
+    return put
 
 
 def places(field: str) -> Meaning:

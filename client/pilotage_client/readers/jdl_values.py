@@ -26,7 +26,19 @@ from pilotage_client.readers.jdl_text import (
 )
 from pilotage_client.readers.read_error import StatementFaultError
 
-EXPRESSIONS = frozenset({"requirements", "requirementsexpression", "rank", "fuzzyrank"})
+EXPRESSIONS = frozenset(
+    {
+        "requirements",
+        "requirementsexpression",
+        "rank",
+        "fuzzyrank",
+        "periodichold",
+        "periodicholdreason",
+        "periodicholdsubcode",
+        "periodicrelease",
+        "periodicremove",
+    }
+)
 """Attributes whose value is an expression, so that a word without quotes is a reference in it."""
 
 _DEEPEST_SECTION = 50

@@ -18,6 +18,7 @@ from pilotage_client.readers.submit_text import OWN_ATTRIBUTE
 
 _LATER = "is kept as an attribute and not heeded yet"
 _IDENTITY = "is kept as an attribute; who you are comes from your token"
+_WISH = "is a wish; the server's submit policy says who is charged"
 _NO_CONTAINER = "is kept as an attribute; the job runs as an ordinary process, not in a container"
 _NO_MAIL = "is kept as an attribute; nobody sends mail"
 _NO_STREAM = "is kept as an attribute; output comes when the job has ended"
@@ -41,6 +42,9 @@ _COMMANDS: Mapping[str, meanings.Meaning] = {
     "requestmemory": meanings.size("request_memory_mib", "MB"),
     "requestdisk": meanings.size("request_disk_mib", "KB"),
     "allowedexecuteduration": meanings.kept_too(meanings.duration("wall_time")),
+    "allowedjobduration": meanings.attribute("AllowedJobDuration"),
+    "maxjobretirementtime": meanings.attribute("MaxJobRetirementTime"),
+    "jobmaxvacatetime": meanings.attribute("JobMaxVacateTime"),
     "jobleaseduration": meanings.kept_too(meanings.duration("lease")),
     "priority": meanings.kept_too(meanings.priority),
     "prio": meanings.kept_too(meanings.priority),
@@ -70,8 +74,8 @@ _COMMANDS: Mapping[str, meanings.Meaning] = {
     "log": meanings.kept_because("is kept as an attribute; `pilotage logs` shows the events of a job"),
     "containerimage": meanings.kept_because(_NO_CONTAINER),
     "dockerimage": meanings.kept_because(_NO_CONTAINER),
-    "accountinggroup": meanings.kept_because(_IDENTITY),
-    "accountinggroupuser": meanings.kept_because(_IDENTITY),
+    "accountinggroup": meanings.kept_as("AcctGroup", _WISH),
+    "accountinggroupuser": meanings.kept_as("AcctGroupUser", _WISH),
     "x509userproxy": meanings.kept_because(_IDENTITY),
     "usex509userproxy": meanings.switch(ordinary=False, warning=_IDENTITY),
     "maxretries": meanings.kept_because(_LATER),
@@ -80,15 +84,29 @@ _COMMANDS: Mapping[str, meanings.Meaning] = {
     "successexitcode": meanings.kept_because(_LATER),
     "onexithold": meanings.kept_because(_LATER),
     "onexitremove": meanings.kept_because(_LATER),
-    "periodichold": meanings.kept_because(_LATER),
-    "periodicrelease": meanings.kept_because(_LATER),
-    "periodicremove": meanings.kept_because(_LATER),
+    "periodichold": meanings.kept_too(meanings.policy("periodic_hold")),
+    "periodicholdreason": meanings.kept_too(meanings.policy("periodic_hold_reason")),
+    "periodicholdsubcode": meanings.kept_too(meanings.policy("periodic_hold_subcode")),
+    "periodicrelease": meanings.kept_too(meanings.policy("periodic_release")),
+    "periodicremove": meanings.kept_too(meanings.policy("periodic_remove")),
     "periodicvacate": meanings.kept_because(_LATER),
 }
 
 _OWN_ATTRIBUTES: Mapping[str, meanings.Meaning] = {
     name: _COMMANDS[name]
-    for name in ("requestcpus", "requestgpus", "requestmemory", "requestdisk", "requirements", "rank")
+    for name in (
+        "requestcpus",
+        "requestgpus",
+        "requestmemory",
+        "requestdisk",
+        "requirements",
+        "rank",
+        "periodichold",
+        "periodicholdreason",
+        "periodicholdsubcode",
+        "periodicrelease",
+        "periodicremove",
+    )
 }
 """Attributes that say the same whether they are set by a command or as `+Name`."""
 
@@ -106,12 +124,12 @@ _OTHERS = frozenset(
     environment2 erase_output_and_error_on_restart fetch_files file_remaps gce_image gce_machine_type
     gpus_maximum_capability gpus_maximum_memory gpus_maximum_runtime gpus_minimum_capability gpus_minimum_memory
     gpus_minimum_runtime grid_resource hold_kill_sig image_size jar_files java_vm_args job_ad_information_attrs
-    job_machine_attrs job_machine_attrs_history_length job_max_vacate_time keep_claim_idle keystore_file kill_sig
+    job_machine_attrs job_machine_attrs_history_length keep_claim_idle keystore_file kill_sig
     kill_sig_timeout ladder_log leave_in_queue load_profile local_files localfiles log_xml machine_count manifest
-    manifest_dir match_list_length materialize_max_idle max_idle max_job_retirement_time max_materialize
+    manifest_dir match_list_length materialize_max_idle max_idle max_materialize
     max_transfer_input_mb max_transfer_output_mb my_proxy_host myproxy_credential_name myproxy_host next_job_start_delay
     nice_user noop_job noop_job_exit_code noop_job_exit_signal ordered output_destination parallel_script_shadow
-    parallel_script_starter periodic_hold_reason periodic_hold_subcode plugin_allowlist preserve_relative_executable
+    parallel_script_starter plugin_allowlist preserve_relative_executable
     preserve_relative_paths primary_unix_group public_input_files ready_to_run_fraction remote_initialdir
     remove_kill_sig request_os_image require_cuda_capability require_gpus retirement run_as_owner scitokens_file
     send_credential shell skip_filechecks skip_if_dataflow stack_size starter_debug starter_log

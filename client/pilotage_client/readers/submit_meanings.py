@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from pilotage.arguments import join_arguments
+from pilotage.classad_evaluation import bounded
 from pilotage.classads import AdValue, Expression, InvalidClassAdError, expression_from_old_syntax, parse_value
 from pilotage.errors import InvalidRequirementsError
 from pilotage.folding import fold
@@ -58,6 +59,17 @@ def kept_because(warning: str) -> Meaning:
 
     def put(draft: Draft, command: Command) -> None:
         draft.keep(command.name, command.value, warning if command.value else None)
+
+    return put
+
+
+def kept_as(name: str, warning: str) -> Meaning:
+    """Return the meaning of a command whose text is kept as the attribute `name`, with `warning` unless it is empty."""
+
+    def put(draft: Draft, command: Command) -> None:
+        if command.value:
+            draft.keep(name, command.value)
+            draft.warn(f"{command.name} {warning}")
 
     return put
 
@@ -173,6 +185,31 @@ def rank(draft: Draft, command: Command) -> None:
     expression = _expression(command)
     if expression:
         draft.put(rank=expression)
+
+
+def policy(field: str) -> Meaning:
+    """Return the meaning of an expression that is `field` of the job's policy."""
+
+    def put(draft: Draft, command: Command) -> None:
+        expression = _expression(command)
+        if not expression:
+            return
+        try:
+            bounded(expression)
+        except InvalidClassAdError as error:
+            raise command.fault(error) from error
+        draft.put_policy(**{field: expression})
+
+    return put
+
+
+def attribute(name: str) -> Meaning:
+    """Return the meaning of a command that sets the attribute `name` of the job."""
+
+    def put(draft: Draft, command: Command) -> None:
+        own_attribute(draft, Command(name, command.value, command.line))
+
+    return put
 
 
 def _expression(command: Command) -> str:

@@ -59,11 +59,11 @@ def _tables(document: dict[str, Any], text: str) -> list[dict[str, Any]]:
         return [document]
     other = next((key for key in document if key != "job"), None)
     if other is not None:
-        raise StatementFaultError(_line_of(text, 0, other), f"{other} stands outside of a job")
+        raise StatementFaultError(line_of(text, 0, other), f"{other} stands outside of a job")
     jobs = document["job"]
     tables = jobs if isinstance(jobs, list) else [jobs]
     if not tables or not all(isinstance(table, dict) for table in tables):
-        raise StatementFaultError(_line_of(text, 0, "job"), "job must be a table or a list of tables")
+        raise StatementFaultError(line_of(text, 0, "job"), "job must be a table or a list of tables")
     return tables
 
 
@@ -73,13 +73,13 @@ def _jobs(table: dict[str, Any], text: str, number: int) -> list[JobDescription]
         if key not in KEYS:
             nearest = difflib.get_close_matches(key, KEYS, n=1)
             hint = f"; is {nearest[0]} meant?" if nearest else ""
-            raise StatementFaultError(_line_of(text, number, key), f"{key} is no key of a job{hint}")
+            raise StatementFaultError(line_of(text, number, key), f"{key} is no key of a job{hint}")
     if "executable" not in table:
-        raise StatementFaultError(_line_of(text, number, None), "there is no executable")
+        raise StatementFaultError(line_of(text, number, None), "there is no executable")
     try:
         combinations = _combinations(table.get("parameters"))
     except InvalidValueError as error:
-        raise StatementFaultError(_line_of(text, number, "parameters"), f"parameters {error}") from error
+        raise StatementFaultError(line_of(text, number, "parameters"), f"parameters {error}") from error
     return [_job(table, values, text, number) for values in combinations]
 
 
@@ -89,9 +89,9 @@ def _job(table: dict[str, Any], values: Mapping[str, str], text: str, number: in
         try:
             KEYS[key](draft, _replaced(value, values))
         except InvalidValueError as error:
-            raise StatementFaultError(_line_of(text, number, key), f"{key} {error}") from error
+            raise StatementFaultError(line_of(text, number, key), f"{key} {error}") from error
         except InvalidRequirementsError as error:
-            raise StatementFaultError(_line_of(text, number, key), f"{key}: {error}") from error
+            raise StatementFaultError(line_of(text, number, key), f"{key}: {error}") from error
     return draft.description()
 
 
@@ -121,7 +121,7 @@ def _replaced(value: Any, values: Mapping[str, str]) -> Any:
     return value
 
 
-def _line_of(text: str, number: int, key: str | None) -> int:
+def line_of(text: str, number: int, key: str | None) -> int:
     """Return the line where `key` of the job with that number stands; the job's own first line where it is not found.
 
     The parser gives no positions, so the lines are looked through for headers and keys.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import PurePosixPath
 from typing import Any
 
 from pilotage.arguments import join_arguments, split_arguments
+from pilotage.classad_evaluation import bounded
 from pilotage.classads import InvalidClassAdError, check_expression
-from pilotage.job_description import InputFile, Scalar, Value
+from pilotage.job_description import InputFile, JobPolicy, Scalar, Value
 from pilotage.resources import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
 from pilotage_client.readers.draft import Draft
 
@@ -17,6 +19,8 @@ from pilotage_client.readers.draft import Draft
 class InvalidValueError(Exception):
     """A value that cannot be; the text completes "KEY …"."""
 
+
+_POLICIES = tuple(field.name for field in fields(JobPolicy))
 
 Put = Callable[[Draft, Any], None]
 """Puts a value into a draft; raises InvalidValueError or InvalidRequirementsError."""
@@ -85,6 +89,17 @@ def _expression(field: str) -> Put:
         draft.put(**{field: value})
 
     return put
+
+
+def _policy(draft: Draft, value: Any) -> None:
+    for name, text in _table_of(value).items():
+        if name not in _POLICIES:
+            raise InvalidValueError(f"has {name}, which is none of {', '.join(_POLICIES)}")
+        try:
+            bounded(_text_of(text))
+        except InvalidClassAdError as error:
+            raise InvalidValueError(f"has no expression under {name}: {error}") from error
+        draft.put_policy(**{name: text})
 
 
 def _attributes(draft: Draft, value: Any) -> None:
@@ -172,6 +187,7 @@ KEYS: Mapping[str, Put] = {
     "request_gpus": _count("request_gpus", least=0),
     "priority": _count("priority", least=-LARGEST_COUNT),
     "hold": _hold,
+    "policy": _policy,
     "attributes": _attributes,
     "count": _count("count", least=1),
     "parameters": lambda draft, value: None,  # read before the job is

@@ -2,20 +2,24 @@
 
 Rules
 -----
-Requests that are under way offer disjoint parts of the partitionable slot. A request is repeated as it was, with its
-id, until the server has answered or refused it, for its answer may have been given and lost.
+Requests that are under way offer disjoint parts of a partitionable slot, and every other slot at most once. A request
+is repeated as it was, with its id, until the server has answered or refused it, for its answer may have been given
+and lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pilotage_pilot.core.amounts import NOTHING, Amounts
 from pilotage_pilot.core.events import Failure
+from pilotage_pilot.core.hearing import SlotsVersion
 from pilotage_pilot.core.instructions import Instruction, RequestJobs, TakeBackRequest, without_waiting
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.rules import Rules, backoff_s
+from pilotage_pilot.core.slot_book import NodeSlot
+from pilotage_pilot.core.slot_offers import Offered
 
 TAKING_BACK_S = 2.0
 """A request that is taken back is answered within this time where the server is there."""
@@ -23,9 +27,14 @@ TAKING_BACK_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request under way: when it was first sent, when it is sent again, since when it is being taken back."""
+    """A request under way: when it was first sent, when it is sent again, since when it is being taken back.
+
+    `slots_version` is that of the slots when it was first sent.
+    """
 
     call: RequestJobs
+    offered: tuple[Offered, ...]
+    slots_version: SlotsVersion
     first_boot_s: float
     failures: int = 0
     retry_boot_s: float | None = None
@@ -37,9 +46,14 @@ class Request:
         return self.taken_back_boot_s is not None
 
     @property
-    def offered(self) -> Amounts:
-        """What the request offers, of all slots in it."""
-        return sum((slot.free for slot in self.call.slots), NOTHING)
+    def waits(self) -> bool:
+        """Whether the server may let it wait for a job."""
+        return self.call.wait_s > 0 and not self.taken_back
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it was sent for slots that somebody waits for, or that wait for somebody."""
+        return any(offered.is_quick for offered in self.offered)
 
 
 class Asking:
@@ -56,10 +70,16 @@ class Asking:
         """Take out a request that was answered or refused; None = it was before."""
         return self._requests.pop(request_id, None)
 
-    @property
-    def offered(self) -> Amounts:
-        """What all requests under way offer together."""
-        return sum((request.offered for request in self._requests.values()), NOTHING)
+    def slots(self) -> set[NodeSlot]:
+        """Return the slots that requests under way offer, or parts of."""
+        return {offered.slot for offered in self._offered()}
+
+    def offered_of(self, slot: NodeSlot) -> Amounts:
+        """Return what requests under way offer of a partitionable slot: parts of it, and what dynamic slots had."""
+        return sum((each.offer.free for each in self._offered() if _is_of(each, slot)), NOTHING)
+
+    def _offered(self) -> Iterator[Offered]:
+        return (offered for request in self._requests.values() for offered in request.offered)
 
     @property
     def may_ask(self) -> bool:
@@ -74,9 +94,11 @@ class Asking:
         since = (request.taken_back_boot_s for request in self._requests.values())
         return max((boot_s + TAKING_BACK_S for boot_s in since if boot_s is not None), default=float("-inf"))
 
-    def ask(self, call: RequestJobs, now: Moment) -> Instruction:
+    def ask(
+        self, call: RequestJobs, offered: tuple[Offered, ...], slots_version: SlotsVersion, now: Moment
+    ) -> Instruction:
         """Put a request on its way."""
-        self._requests[call.request_id] = Request(call, now.boot_s)
+        self._requests[call.request_id] = Request(call, offered, slots_version, now.boot_s)
         return call
 
     def failed(self, request_id: str, failure: Failure, now: Moment) -> None:
@@ -89,13 +111,16 @@ class Asking:
 
     def take_back_all(self, now: Moment) -> list[Instruction]:
         """Let every request that waits be answered at once."""
-        waiting = [key for key, request in self._requests.items() if not request.taken_back]
-        for key in waiting:
-            self._requests[key] = replace(self._requests[key], taken_back_boot_s=now.boot_s)
-        return [TakeBackRequest(key) for key in waiting if self._requests[key].retry_boot_s is None]
+        return self._take_back(lambda request: not request.taken_back, now)
 
-    def due(self, now: Moment) -> list[Instruction]:
-        """Repeat what is to be repeated, and make several waiting requests into one."""
+    def _take_back(self, which: Callable[[Request], bool], now: Moment) -> list[Instruction]:
+        found = [(key, request) for key, request in self._requests.items() if which(request)]
+        for key, request in found:
+            self._requests[key] = replace(request, taken_back_boot_s=now.boot_s)
+        return [TakeBackRequest(key) for key, request in found if request.waits and request.retry_boot_s is None]
+
+    def due(self, is_stale: Callable[[Offered], bool], now: Moment) -> list[Instruction]:
+        """Repeat what is to be repeated, take back what offers slots as they were, make several requests into one."""
         instructions: list[Instruction] = []
         for key, request in self._requests.items():
             if request.retry_boot_s is not None and request.retry_boot_s <= now.boot_s:
@@ -103,11 +128,11 @@ class Asking:
                 # Who has waited for the server long enough does not wait for a job as well.
                 instructions.append(without_waiting(request.call))
         if self._merge_boot_s() <= now.boot_s:
-            instructions += self.take_back_all(now)
-        return instructions
+            return instructions + self.take_back_all(now)
+        return instructions + self._take_back(lambda each: each.waits and any(map(is_stale, each.offered)), now)
 
     def _merge_boot_s(self) -> float:
-        waiting = [request.first_boot_s for request in self._requests.values() if not request.taken_back]
+        waiting = [request.first_boot_s for request in self._requests.values() if request.waits]
         return max(waiting) + self._rules.merge_after_s if len(waiting) > 1 else float("inf")
 
     def alarms(self) -> Iterator[float]:
@@ -117,7 +142,22 @@ class Asking:
             if request.retry_boot_s is not None:
                 yield request.retry_boot_s
 
-    def validate(self, free: Amounts) -> None:
-        """Raise AssertionError where more is offered than is free."""
-        assert self.offered.fits_in(free), f"{self.offered} is offered, {free} is free"
+    def validate(self, slots: Iterator[NodeSlot]) -> None:
+        """Raise AssertionError where more is offered than there is."""
+        for slot in slots:
+            offers = [each for each in self._offered() if each.slot is slot]
+            if slot.is_partitionable:
+                offered = self.offered_of(slot)
+                assert offered.fits_in(slot.free), f"of {slot.name} {offered} is offered, {slot.free} is free"
+            else:
+                assert len(offers) <= 1, f"{slot.name} is in {len(offers)} requests"
         assert len(self) <= self._rules.requests_at_once, f"{len(self)} requests are under way"
+
+
+def _is_of(offered: Offered, slot: NodeSlot) -> bool:
+    if offered.slot is slot:
+        return True
+    if offered.offer.occupied is not None or not (offered.slot.is_dynamic and offered.slot.machine.deleted):
+        return False
+    # What a dynamic slot had that is gone is its parent's again, and its request may still bring a job for it.
+    return offered.slot.parent == slot.name

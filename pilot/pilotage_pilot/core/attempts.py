@@ -17,6 +17,7 @@ from pilotage_pilot.core.jobs import (
     NOTHING_USED,
     AttemptKey,
     GrantedJob,
+    HoldWish,
     Outcome,
     Report,
     ReportedState,
@@ -24,7 +25,7 @@ from pilotage_pilot.core.jobs import (
     Usage,
 )
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.slots import Activity, SlotState
+from pilotage_pilot.core.slot_states import RUNNING, Activity, SlotState
 
 
 class Stage(StrEnum):
@@ -98,16 +99,23 @@ SHOWN_STATES = {
 KEEPS_OUTPUT = frozenset({Outcome.EXITED, Outcome.LIMIT_EXCEEDED})
 """Outcomes whose files are the job's result."""
 
-SLOT_SHOWS = {
-    Stage.PREPARING: (SlotState.CLAIMED, Activity.IDLE),
-    Stage.STARTING: (SlotState.CLAIMED, Activity.IDLE),
-    Stage.RUNNING: (SlotState.CLAIMED, Activity.BUSY),
-    Stage.SUSPENDED: (SlotState.CLAIMED, Activity.SUSPENDED),
-    Stage.STOPPING: (SlotState.PREEMPTING, Activity.VACATING),
-    Stage.KILLING: (SlotState.PREEMPTING, Activity.KILLING),
-    Stage.STORING: (SlotState.CLAIMED, Activity.IDLE),
+_IDLE = (SlotState.CLAIMED, Activity.IDLE)
+_VACATING = (SlotState.PREEMPTING, Activity.VACATING)
+_KILLING = (SlotState.PREEMPTING, Activity.KILLING)
+_NO_SLOT = None
+
+SLOT_SHOWS: dict[Stage, frozenset[tuple[SlotState, Activity] | None]] = {
+    Stage.PREPARING: frozenset({_IDLE}),
+    Stage.STARTING: frozenset({_IDLE}),
+    Stage.RUNNING: frozenset((SlotState.CLAIMED, activity) for activity in RUNNING),
+    Stage.SUSPENDED: frozenset({(SlotState.CLAIMED, Activity.SUSPENDED)}),
+    Stage.STOPPING: frozenset({_VACATING}),
+    # Who has not started yet is not asked to end itself, whatever time he has for that.
+    Stage.KILLING: frozenset({_VACATING, _KILLING}),
+    Stage.STORING: frozenset({_NO_SLOT}),
+    Stage.REPORTING: frozenset({_NO_SLOT}),
 }
-"""What the slot of an attempt shows in each stage."""
+"""What the slot of an attempt may show in each stage."""
 
 
 class IllegalStepError(StateConflictError):
@@ -122,19 +130,20 @@ class IllegalStepError(StateConflictError):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt ends, and why, for people."""
+    """How an attempt ends, and why, for people; `hold` = its slot's policy wants the job held."""
 
     outcome: Outcome
     reason: str = ""
+    hold: HoldWish | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """An attempt at one moment; times ending in `_boot_s` are on the boot clock.
 
-    `kill_boot_s` is when a stopping payload is killed, `retry_boot_s` when storing is tried again, and
-    `report_boot_s` when its stage has to be told at the latest (None = nothing is due). `clock_boot_s` is since
-    when it runs or is suspended. `told` is the last state that was sent to the server.
+    `retry_boot_s` is when storing is tried again, and `report_boot_s` when its stage has to be told at the latest
+    (None = nothing is due). `clock_boot_s` is since when it runs or is suspended. `told` is the last state that was
+    sent to the server.
     """
 
     job: GrantedJob
@@ -150,7 +159,6 @@ class Attempt:
     signal: int | None = None
     usage: Usage = NOTHING_USED
     files: tuple[StoredFile, ...] = ()
-    kill_boot_s: float | None = None
     retry_boot_s: float | None = None
     store_failures: int = 0
     report_boot_s: float | None = None
@@ -183,6 +191,11 @@ class Attempt:
         if limit is None or self.stage is not Stage.RUNNING or self.clock_boot_s is None:
             return None
         return self.clock_boot_s + limit.total_seconds() - self.run_s
+
+    def is_out_of_time(self, now: Moment) -> bool:
+        """Whether it runs and has done so for longer than its job's own wall time."""
+        wall_end = self.wall_end_boot_s()
+        return wall_end is not None and wall_end <= now.boot_s
 
     def untold(self) -> ReportedState | None:
         """Return the state that the server has yet to be told; None = nothing new."""
@@ -224,4 +237,5 @@ class Attempt:
             wall_s=self.run_s,
             suspended_s=self.suspended_s,
             output_files=self.files if ended else (),
+            hold=ending.hold if ended else None,
         )

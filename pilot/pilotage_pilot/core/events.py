@@ -7,11 +7,15 @@ Past tense, frozen, complete: what the machine has to know is in the event.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from pilotage_pilot.core.broker_events import BrokerEvent
 from pilotage_pilot.core.jobs import NOTHING_USED, AttemptKey, GrantedJob, Outcome, ReportResult, StoredFile, Usage
+from pilotage_pilot.core.policy import Policy
+from pilotage_pilot.core.slot_facts import NodeSample
 
 
 class FailureKind(StrEnum):
@@ -56,6 +60,22 @@ Command = KillCommanded | DrainCommanded
 
 
 @dataclass(frozen=True, slots=True)
+class VacateOrder:
+    """The server wants an occupied slot for a better job."""
+
+    slot: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAttributes:
+    """What operators have set on the node, all of it: ClassAd expressions by attribute."""
+
+    version: int
+    expressions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeValidated:
     """The node is fit for work."""
 
@@ -84,13 +104,20 @@ class PoolsFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobsGranted:
-    """A request for jobs was answered, possibly with none."""
+    """A request for jobs was answered, possibly with none.
+
+    `vacate` are the occupied slots that are wanted. To slots whose ads have a part in `ad_parts_wanted`, which the
+    server does not know, nothing was matched. `node_attributes` None = as they were told before.
+    """
 
     request_id: str
     jobs: tuple[GrantedJob, ...] = ()
     results: tuple[ReportResult, ...] = ()
     pools_changed: bool = False
     commands: tuple[Command, ...] = ()
+    vacate: tuple[VacateOrder, ...] = ()
+    ad_parts_wanted: tuple[str, ...] = ()
+    node_attributes: NodeAttributes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +146,11 @@ class LostLease:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """A heartbeat was answered; `server_time` is the server's clock at that moment, None = it does not say."""
+    """A heartbeat was answered.
+
+    `server_time` is the server's clock at that moment, None = it does not say. `node_attributes` None = as they were
+    told before.
+    """
 
     request_id: str
     renewed: tuple[RenewedLease, ...] = ()
@@ -129,6 +160,7 @@ class HeartbeatAnswered:
     next_s: float = 0.0
     node_wanted: bool = False
     server_time: datetime | None = None
+    node_attributes: NodeAttributes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +231,27 @@ class OutputFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSampled:
+    """The node was looked at."""
+
+    sample: NodeSample
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReloaded:
+    """The node's policy was read anew; its slots are laid out as before."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRefused:
+    """The node's new policy cannot be followed, the old one holds."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Someone on the node wants the pilot to end; `at_once` leaves payloads no time."""
 
@@ -227,7 +280,12 @@ AttemptEvent = JobPrepared | StartFailed | PayloadStarted | LimitPassed | Payloa
 ServerEvent = PoolsRead | PoolsFailed | JobsGranted | RequestFailed | HeartbeatAnswered | HeartbeatFailed
 """What comes from the server, or fails to."""
 
-NodeEvent = NodeValidated | NodeRefused | StopRequested | SuspendRequested | ContinueRequested | TimePassed
+PolicyEvent = NodeSampled | PolicyReloaded | PolicyRefused
+"""What the slots' policy looks at, or itself, is another."""
+
+NodeEvent = (
+    NodeValidated | NodeRefused | StopRequested | SuspendRequested | ContinueRequested | TimePassed | PolicyEvent
+)
 """What happens to the pilot as a whole."""
 
-Event = AttemptEvent | ServerEvent | NodeEvent
+Event = AttemptEvent | ServerEvent | BrokerEvent | NodeEvent

@@ -8,7 +8,7 @@ again. Leases count from the sending.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,6 +16,9 @@ from pilotage_pilot.core.events import Failure
 from pilotage_pilot.core.instructions import SendHeartbeat
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.rules import Rules, backoff_s
+
+CALLED_AGAIN_AFTER_S = 1.0
+"""Whoever calls for heartbeats gets one at once, and the next one not sooner than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,13 @@ class Heartbeat:
     def __init__(self, rules: Rules, now: Moment) -> None:
         self._rules = rules
         self._next_boot_s = now.boot_s
+        self._called = False
+        self._obey_after_boot_s = now.boot_s
         self._beat: Beat | None = None
         self._failures = 0
         self._version_told = -1
         self._slots_boot_s = float("-inf")
+        self._ads_told: dict[str, str] = {}
         self.heard_boot_s = now.boot_s
 
     @property
@@ -56,19 +62,47 @@ class Heartbeat:
 
     def is_due(self, now: Moment) -> bool:
         """Whether a heartbeat is to be sent now, whatever there is to say."""
-        return self._beat is None and self._next_boot_s <= now.boot_s
+        return self._beat is None and self._due_boot_s() <= now.boot_s
+
+    def _due_boot_s(self) -> float:
+        if self._called and not self._failures:
+            return min(self._next_boot_s, self._obey_after_boot_s)
+        return self._next_boot_s
+
+    def called(self) -> None:
+        """Let the next heartbeat be soon, for the server has something to say."""
+        self._called = True
 
     def slots_are_due(self, version: int, now: Moment) -> bool:
         """Whether the server has yet to hear of this version of the slots, and it is time to tell it."""
-        return version != self._version_told and now.boot_s >= self._slots_boot_s + self._rules.node_report_s
+        return now.boot_s >= self._slots_due_boot_s(version)
+
+    def _slots_due_boot_s(self, version: int) -> float:
+        is_new = version != self._version_told
+        return self._slots_boot_s + (self._rules.node_report_s if is_new else self._rules.node_retell_s)
+
+    @property
+    def ads_told(self) -> Mapping[str, str]:
+        """The ads of the slots as the server has heard them, by slot."""
+        return self._ads_told
+
+    def tell_all(self) -> None:
+        """Let the next heartbeat tell all of the node."""
+        self._version_told = -1
+        self._slots_boot_s = float("-inf")
+        self._ads_told = {}
 
     def send(self, call: SendHeartbeat, version: int, now: Moment) -> SendHeartbeat:
         """Put a heartbeat on its way; `version` is that of the slots, as they are now."""
         assert self._beat is None, "one heartbeat at a time"
         self._beat = Beat(call, now.boot_s)
+        if self._called:
+            self._called = False
+            self._obey_after_boot_s = now.boot_s + CALLED_AGAIN_AFTER_S
         if call.slots is not None:
             self._version_told = version
             self._slots_boot_s = now.boot_s
+            self._ads_told = {slot.name: slot.ad or self._ads_told.get(slot.name, "") for slot in call.slots}
         return call
 
     def answered(self, request_id: str, next_s: float, node_wanted: bool, now: Moment) -> Beat | None:
@@ -80,6 +114,7 @@ class Heartbeat:
             self.heard(now)
             if node_wanted:
                 self._version_told = -1
+                self._ads_told = {}
         return beat
 
     def failed(self, request_id: str, failure: Failure, now: Moment) -> Beat | None:
@@ -88,8 +123,7 @@ class Heartbeat:
         if beat is not None:
             self._failures += 1
             self._next_boot_s = now.boot_s + backoff_s(self._failures, failure.jitter)
-            self._version_told = -1
-            self._slots_boot_s = float("-inf")
+            self.tell_all()
         return beat
 
     def heard(self, now: Moment) -> None:
@@ -106,10 +140,10 @@ class Heartbeat:
     def next_beat(self) -> Iterator[float]:
         """Yield when the next heartbeat is due, unless one is under way."""
         if self._beat is None:
-            yield self._next_boot_s
+            yield self._due_boot_s()
 
     def alarms(self, version: int) -> Iterator[float]:
         """Yield when a heartbeat is due next, be it for a new version of the slots."""
         yield from self.next_beat()
-        if self._beat is None and version != self._version_told and not self._failures:
-            yield self._slots_boot_s + self._rules.node_report_s
+        if self._beat is None and not self._failures:
+            yield self._slots_due_boot_s(version)

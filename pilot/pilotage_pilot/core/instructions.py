@@ -7,10 +7,11 @@ Imperative, frozen, complete: the shell decides nothing. Each instruction that t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Report
+from pilotage_pilot.core.jobs import Account, AttemptKey, GrantedJob, Report
 from pilotage_pilot.core.slots import Slot
 
 
@@ -27,25 +28,61 @@ class ReadPools:
 
 
 @dataclass(frozen=True, slots=True)
+class Occupied:
+    """What a slot works on while it is offered for better jobs; `rank` is what it gives the job.
+
+    `ordered` = it has been told to vacate and has not done so yet.
+    """
+
+    key: AttemptKey
+    rank: float
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SlotOffer:
-    """What a request offers of a slot: `free` in it, for `time_left_s` (None = no end known)."""
+    """What a request offers of a slot: `free` in it, for `time_left_s` (None = no end known).
+
+    Its ad is made of the parts with the keys `ad_parts`, the later winning, and of `ad_changes`, a ClassAd that wins
+    over them; no parts = it has no ad. `claim` = whose jobs go first in it; `occupied` = it is offered for better
+    jobs only; `job_ad_wanted` = what comes for it brings its ad.
+    """
 
     name: str
     free: Amounts
     time_left_s: float | None
     cpu_power: float
     declined_task_queues: tuple[int, ...] = ()
+    partitionable: bool = True
+    ad_parts: tuple[str, ...] = ()
+    ad_changes: str = ""
+    claim: Account | None = None
+    occupied: Occupied | None = None
+    job_ad_wanted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdPart:
+    """A part of slots' ads that stays the same for long; `key` is the SHA-256 of `text`, in hex."""
+
+    key: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RequestJobs:
-    """Ask for jobs → JobsGranted or RequestFailed; repeated with the same id it gives the same jobs."""
+    """Ask for jobs → JobsGranted or RequestFailed; repeated with the same id it gives the same jobs.
+
+    `ad_parts` are those that the server may not have yet.
+    """
 
     request_id: str
     slots: tuple[SlotOffer, ...]
     reports: tuple[Report, ...]
     wait_s: float
     pool_ids: tuple[str, ...] = ()
+    ad_parts: tuple[AdPart, ...] = ()
+    node_attributes_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +94,11 @@ class TakeBackRequest:
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeat:
-    """Renew leases and report → HeartbeatAnswered or HeartbeatFailed; `slots` None = nothing new of the node."""
+    """Renew leases and report → HeartbeatAnswered or HeartbeatFailed; `slots` None = nothing new of the node.
+
+    `settable` are the attributes that operators may set from afar, and `node_attributes_version` says which of their
+    settings the pilot has (0 = none yet).
+    """
 
     request_id: str
     leases: tuple[AttemptKey, ...]
@@ -66,14 +107,23 @@ class SendHeartbeat:
     draining: bool
     ending: bool = False
     ending_reason: str = ""
+    node_attributes_version: int = 0
+    settable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """Make the folder of an attempt ready → JobPrepared or StartFailed."""
+    """Make the folder of an attempt ready → JobPrepared or StartFailed.
+
+    `nice` None = as the operator has it; `machine_ad` and `job_ad` are the ads that the job finds as files, empty =
+    there are none.
+    """
 
     job: GrantedJob
     slot: Slot
+    nice: int | None = None
+    machine_ad: str = ""
+    job_ad: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +184,18 @@ class ForgetAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleNode:
+    """Look at load, presence of people, memory and disk → NodeSampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRefusedAttributes:
+    """Tell people, in the log, what operators set on the node that it does not take: why, by attribute."""
+
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class EndPilot:
     """End the pilot's process."""
 
@@ -150,7 +212,10 @@ PayloadInstruction = PrepareJob | StartPayload | KillPayload | StoreOutput | For
 ServerInstruction = RequestJobs | TakeBackRequest | SendHeartbeat | ReadPools
 """What is said to the server."""
 
-Instruction = ServerInstruction | PayloadInstruction | ValidateNode | EndPilot
+NodeInstruction = ValidateNode | SampleNode | ReportRefusedAttributes
+"""What concerns the node as a whole."""
+
+Instruction = ServerInstruction | PayloadInstruction | NodeInstruction | EndPilot
 
 
 def without_waiting(call: RequestJobs) -> RequestJobs:

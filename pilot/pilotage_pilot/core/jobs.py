@@ -27,8 +27,31 @@ class AttemptKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """Whom a use is charged to; for whom a claimed slot is kept."""
+
+    vo: str = ""
+    group: str = ""
+    owner: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.vo, self.group, self.owner) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWish:
+    """A slot's wish that the job it puts out be held, with the policy's own code."""
+
+    reason: str
+    subcode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GrantedJob:
-    """A job with a lease of `lease_s` seconds from the sending of the request that brought it."""
+    """A job with a lease of `lease_s` seconds from the sending of the request that brought it.
+
+    `job_ad` is its ClassAd as text, where the slot wanted it; empty = none came.
+    """
 
     key: AttemptKey
     slot: str
@@ -41,6 +64,12 @@ class GrantedJob:
     group: str = ""
     cluster: int = 0
     process: int = 0
+    job_ad: str = ""
+
+    @property
+    def account(self) -> Account:
+        """Whom it is charged to."""
+        return Account(self.vo, self.group, self.owner)
 
 
 class Outcome(StrEnum):
@@ -88,7 +117,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the pilot says of one attempt; `outcome` None = it has not ended."""
+    """What the pilot says of one attempt; `outcome` None = it has not ended; `hold` goes with EVICTED."""
 
     key: AttemptKey
     state: ReportedState
@@ -102,6 +131,7 @@ class Report:
     wall_s: float = 0.0
     suspended_s: float = 0.0
     output_files: tuple[StoredFile, ...] = ()
+    hold: HoldWish | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,32 +14,34 @@ from typing import assert_never
 
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.attempts import Ending
+from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
 from pilotage_pilot.core.conversation import Conversation
 from pilotage_pilot.core.departure import Departure, ExitCode, Phase, Reason
 from pilotage_pilot.core.instructions import EndPilot, Instruction, ReadPools, ValidateNode
 from pilotage_pilot.core.jobs import AttemptKey, Outcome
 from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.node_looks import NodeLooks
+from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.patience import NEVER, Patience
 from pilotage_pilot.core.payloads import Instructions, Payloads
 from pilotage_pilot.core.rules import Lifetime, Rules
-from pilotage_pilot.core.slots import Activity, Partition, SlotState
-
-NEVER = float("inf")
 
 
 class PilotMachine:
     """One pilot; `name` makes its request ids differ from those of all other pilots."""
 
-    def __init__(self, name: str, partition: Partition, rules: Rules, lifetime: Lifetime, now: Moment) -> None:
+    def __init__(self, name: str, slots: NodeSlots, rules: Rules, lifetime: Lifetime, now: Moment) -> None:
         self._rules = rules
         self._lifetime = lifetime
-        self._partition = partition
-        self._payloads = Payloads(partition, rules)
+        self._slots = slots
+        self._looks = NodeLooks(rules.sample_s if slots.has_policy else rules.node_retell_s, now)
+        self._payloads = Payloads(slots, rules)
         self._conversation = Conversation(name, self._payloads, rules, lifetime, now)
         self._departure = Departure()
         self._validated = False
         self._warned = False
         self._evicted = False
-        self._idle_boot_s: float | None = now.boot_s
+        self._patience = Patience(rules, now)
 
     @property
     def phase(self) -> Phase:
@@ -82,7 +84,7 @@ class PilotMachine:
             case _:
                 return self._react_beyond(event, now)
 
-    def _react_beyond(self, event: ev.ServerEvent | ev.NodeEvent, now: Moment) -> Instructions:
+    def _react_beyond(self, event: ev.ServerEvent | BrokerEvent | ev.NodeEvent, now: Moment) -> Instructions:
         match event:
             case ev.JobsGranted():
                 takes = self._takes_jobs(now)
@@ -101,6 +103,9 @@ class PilotMachine:
             case ev.PoolsFailed(failure):
                 self._conversation.pools.failed(failure, now)
                 return self._call_failed(failure, now)
+            case BrokerChanged() | JobsAnnounced() | AskWanted():
+                self._conversation.hear(event)
+                return []
             case _:
                 return self._react_to_node(event, now)
 
@@ -108,17 +113,30 @@ class PilotMachine:
         match event:
             case ev.NodeValidated():
                 self._validated = True
-                return []
             case ev.NodeRefused(faults):
                 return self._drain(f"the node is not fit for work: {'; '.join(faults)}", now, ExitCode.NODE_UNFIT)
             case ev.StopRequested(reason, at_once):
                 return self._stop(reason, now, at_once=at_once)
             case ev.SuspendRequested():
-                return self._payloads.suspend_all(now)
+                return self._payloads.obey(self._slots.suspend_all(now), now)
             case ev.ContinueRequested():
-                return self._payloads.continue_all(now)
+                return self._payloads.obey(self._slots.continue_all(now), now)
             case ev.TimePassed():
-                return []
+                return self._payloads.obey(self._slots.poll(now), now)
+            case _:
+                self._look_anew(event, now)
+        return []
+
+    def _look_anew(self, event: ev.PolicyEvent, now: Moment) -> None:
+        match event:
+            case ev.NodeSampled(sample):
+                self._slots.sampled(sample)
+                self._looks.looked(now)
+            case ev.PolicyReloaded(policy):
+                self._slots.change_policy(policy, now)
+                self._conversation.tell_node_again()
+            case ev.PolicyRefused():
+                self._conversation.tell_node_again()
             case _:
                 assert_never(event)
 
@@ -141,9 +159,8 @@ class PilotMachine:
                 case ev.KillCommanded(key, reason):
                     instructions += self._payloads.stop(key, Ending(Outcome.KILLED, reason), now)
                 case ev.DrainCommanded(reason, evict):
+                    instructions += self._evict(reason, now) if evict else []
                     instructions += self._drain(reason or "the server drains it", now)
-                    if evict:
-                        instructions += self._evict(reason, now)
                 case _:
                     assert_never(command)
         return instructions
@@ -171,8 +188,9 @@ class PilotMachine:
         return not self._departure.is_open or self._lifetime.is_too_short(now)
 
     def _drain(self, reason: str, now: Moment, exit_code: ExitCode = ExitCode.AS_PLANNED) -> Instructions:
-        is_new = self._departure.drain(Reason(reason, exit_code))
-        return self._conversation.take_back_requests(now) if is_new else []
+        if not self._departure.drain(Reason(reason, exit_code)):
+            return []
+        return self._conversation.seeking.take_back(now) + self._payloads.obey(self._slots.drain(now, reason), now)
 
     def _evict(self, reason: str, now: Moment, *, at_once: bool = False) -> Instructions:
         return self._payloads.stop_all(Ending(Outcome.EVICTED, reason), now, at_once=at_once)
@@ -180,19 +198,22 @@ class PilotMachine:
     def _stop(self, reason: str, now: Moment, *, at_once: bool) -> Instructions:
         patience = self._rules.goodbye_patience_s + (0.0 if at_once else self._rules.grace_s)
         self._departure.hurry(now.boot_s + patience)
-        return self._drain(reason, now) + self._evict(reason, now, at_once=at_once)
+        return self._evict(reason, now, at_once=at_once) + self._drain(reason, now)
 
     def _late_warning(self, key: AttemptKey, now: Moment) -> Instructions:
         return self._payloads.warn(key, self._lifetime.time_left_s(now) or 0.0) if self._warned else []
 
     def _go_on(self, now: Moment) -> Instructions:
         instructions = self._payloads.due(now) + self._near_the_end(now)
-        self._watch_idleness(now)
+        if self._patience.watch(working=self._payloads.working, now=now):
+            self._conversation.seeking.asked_in_vain = False
         instructions += self._reasons_to_leave(now)
-        self._show(now)
+        instructions += self._looks.due(now)
         if self.phase in (Phase.OPEN, Phase.DRAINING):
-            takes, drains = self._takes_jobs(now), self._drains(now)
-            instructions += self._conversation.speak(now, self._wait_s(now), takes_jobs=takes, drains=drains)
+            # Slots that are about to look at themselves are asked for when they have done so.
+            asks = self._takes_jobs(now) and self._slots.next_poll_boot_s() > now.boot_s
+            wait_s = self._patience.wait_s(now)
+            instructions += self._conversation.speak(now, wait_s, takes_jobs=asks, drains=self._drains(now))
         return instructions + self._leave(now)
 
     def _near_the_end(self, now: Moment) -> Instructions:
@@ -208,43 +229,25 @@ class PilotMachine:
             instructions += self._evict("the glidein ends", now)
         return instructions
 
-    def _watch_idleness(self, now: Moment) -> None:
-        if self._payloads.working:
-            self._idle_boot_s = None
-        elif self._idle_boot_s is None:
-            self._idle_boot_s = now.boot_s
-            self._conversation.asked_in_vain = False
-
     def _reasons_to_leave(self, now: Moment) -> Instructions:
         if self._payloads.node_fails_jobs:
             return self._drain("too many starts failed on this node", now, ExitCode.NODE_UNFIT)
-        if now.boot_s >= self._idle_end_boot_s():
-            if self._conversation.asked_in_vain:
+        idle_end_boot_s = self._patience.idle_end_boot_s()
+        if now.boot_s >= idle_end_boot_s:
+            if self._conversation.seeking.found_nothing(idle_end_boot_s):
                 return self._drain(f"it had no job for {self._rules.max_idle_s:g} s", now)
-            return self._conversation.take_back_requests(now)
-        if now.boot_s >= self._unreachable_boot_s():
+            return self._conversation.seeking.ask_once_more(now)
+        if now.boot_s >= self._patience.unreachable_boot_s(self._conversation.heard_boot_s):
             self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
             return self._drain("the server could not be reached for too long", now, ExitCode.NO_SERVER)
         return []
-
-    def _idle_end_boot_s(self) -> float:
-        if self._rules.max_idle_s is None or self._idle_boot_s is None:
-            return NEVER
-        return self._idle_boot_s + self._rules.max_idle_s
-
-    def _unreachable_boot_s(self) -> float:
-        return NEVER if self._payloads.working else self._conversation.heard_boot_s + self._rules.unreachable_s
-
-    def _wait_s(self, now: Moment) -> float:
-        until_idle_end = max(0.0, self._idle_end_boot_s() - now.boot_s)
-        return min(self._rules.wait_s, until_idle_end)
 
     def _leave(self, now: Moment) -> Instructions:
         if self.phase is Phase.DRAINING:
             done = not len(self._payloads) and self._conversation.is_silent
             if not done and not self._departure.gives_up(now):
                 return []
-            self._conversation.forget_requests()
+            self._conversation.seeking.forget()
             self._departure.leave(self._rules.goodbye_patience_s, now)
         if self._departure.is_over(now):
             return [self._end()]
@@ -256,19 +259,15 @@ class PilotMachine:
         reason = self._departure.end()
         return EndPilot(reason.text, reason.exit_code)
 
-    def _show(self, now: Moment) -> None:
-        if self._departure.is_open:
-            self._partition.show(None, SlotState.UNCLAIMED, Activity.IDLE, now)
-        else:
-            activity = Activity.RETIRING if self._payloads.working else Activity.IDLE
-            self._partition.show(None, SlotState.DRAINED, activity, now)
-
     def alarm_boot_s(self, now: Moment) -> float:
         """Return when TimePassed is needed at the latest, on the boot clock; infinity = never."""
+        if self.phase is Phase.ENDED:
+            return NEVER
         times = [*self._payloads.alarms(), *self._departure.alarms(), *self._turning_points(now)]
+        times += [self._slots.next_poll_boot_s(), self._looks.alarm_boot_s()]
         if self.phase is Phase.LEAVING:
             times += self._conversation.good_bye_alarms()
-        elif self.phase is not Phase.ENDED:
+        else:
             times += self._conversation.alarms(now, takes_jobs=self._takes_jobs(now))
         return min(times, default=NEVER)
 
@@ -277,8 +276,7 @@ class PilotMachine:
             self._lifetime.warn_boot_s(),
             self._lifetime.close_boot_s(),
             self._lifetime.evict_boot_s(),
-            self._unreachable_boot_s(),
-            self._idle_end_boot_s(),
+            *self._patience.alarms(self._conversation.heard_boot_s),
         )
         return (point for point in points if point > now.boot_s)
 

@@ -1,15 +1,17 @@
-"""The attempts that a pilot holds: how each goes on, when it is stopped, and what its slot shows meanwhile.
+"""The attempts that a pilot holds: how each goes on, and when and why it is stopped.
 
 Rules
 -----
 An attempt leaves this book only when the server has taken (or refused) its outcome. Leases are counted on the
-boot clock from the sending of the request or heartbeat that gave them. Nothing here talks to the server.
+boot clock from the sending of the request or heartbeat that gave them. Who wants a payload stopped tells its slot;
+what the slot then wants is done here. Nothing here talks to the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import assert_never
 
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.attempts import (
@@ -26,8 +28,9 @@ from pilotage_pilot.core.attempts import (
 from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, PayloadExited, StartFailed
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState
 from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.node_slots import JobOrder, NodeSlots
 from pilotage_pilot.core.rules import Rules, backoff_s
-from pilotage_pilot.core.slots import Partition
+from pilotage_pilot.core.slot_events import ContinueJob, JobEffect, KillJob, StopJob, SuspendJob
 
 Instructions = list[ins.Instruction]
 
@@ -35,8 +38,8 @@ Instructions = list[ins.Instruction]
 class Payloads:
     """The attempts of one pilot, with the slots that they are in."""
 
-    def __init__(self, partition: Partition, rules: Rules) -> None:
-        self.partition = partition
+    def __init__(self, slots: NodeSlots, rules: Rules) -> None:
+        self.slots = slots
         self._rules = rules
         self._attempts: dict[AttemptKey, Attempt] = {}
         self._node_failures = 0
@@ -65,32 +68,27 @@ class Payloads:
         """Return the attempts whose leases are to be renewed."""
         return tuple(attempt.key for attempt in self if attempt.stage in LEASED)
 
-    def grant(self, job: GrantedJob, sent_boot_s: float, now: Moment) -> Instructions:
-        """Take a job whose request was sent at `sent_boot_s`, or decline it where it does not fit."""
-        if job.key in self._attempts:
-            return []
-        end = self._lease_end(job.lease_s, sent_boot_s)
-        if end <= now.boot_s:
-            return self.decline(job, "its lease had ended when it arrived", now)
-        slot = self.partition.carve(job.key, job.amounts, now)
-        if slot is None:
-            return self.decline(job, f"it asks {job.amounts}, free is {self.partition.free}", now)
-        self._attempts[job.key] = Attempt(job, end)
-        return [ins.PrepareJob(job, slot)]
+    # From the grant to the payload ------------------------------------------------------------------------------
+
+    def begin(self, prepare: ins.PrepareJob, lease_end_boot_s: float) -> Instructions:
+        """Hold the attempt of a job that has entered its slot, until its lease ends."""
+        self._put(Attempt(prepare.job, lease_end_boot_s))
+        return [prepare]
 
     def decline(self, job: GrantedJob, reason: str, now: Moment) -> Instructions:
-        """Give a job back before its start."""
+        """Give a job back that has not entered a slot."""
         ending = Ending(Outcome.DECLINED, reason)
-        self._attempts[job.key] = Attempt(job, now.boot_s, Stage.REPORTING, ending, ended=now)
+        self._put(Attempt(job, now.boot_s, Stage.REPORTING, ending, ended=now))
         return []
 
     def renew(self, key: AttemptKey, lease_s: float, sent_boot_s: float) -> None:
         """Let a lease go on from the sending of the heartbeat that renewed it."""
         attempt = self._attempts.get(key)
         if attempt is not None:
-            self._put(replace(attempt, lease_end_boot_s=self._lease_end(lease_s, sent_boot_s)))
+            self._put(replace(attempt, lease_end_boot_s=self.lease_end_boot_s(lease_s, sent_boot_s)))
 
-    def _lease_end(self, lease_s: float, sent_boot_s: float) -> float:
+    def lease_end_boot_s(self, lease_s: float, sent_boot_s: float) -> float:
+        """Return by when a payload is killed whose lease was given or renewed by what was sent then."""
         return sent_boot_s + lease_s - self._rules.margin_of(lease_s)
 
     def prepared(self, key: AttemptKey, now: Moment) -> Instructions:
@@ -122,7 +120,11 @@ class Payloads:
         self._node_failures = 0
         attempt = attempt.step(Step.STARTED, started=now, clock_boot_s=now.boot_s)
         self._move(attempt, now)
-        return [ins.KillPayload(key)] if attempt.stage is Stage.KILLING else []
+        if attempt.stage is Stage.KILLING:
+            return [ins.KillPayload(key)]
+        return self.obey(self.slots.job_started(key, now), now)
+
+    # From its end to the outcome --------------------------------------------------------------------------------
 
     def exited(self, event: PayloadExited, now: Moment) -> Instructions:
         """Store what a payload left, where its outcome keeps it."""
@@ -140,12 +142,11 @@ class Payloads:
             exit_code=event.exit_code,
             signal=event.signal,
             usage=event.usage,
-            kill_boot_s=None,
         )
         if not keeps:
             return self._finish(attempt, now)
         self._move(attempt, now)
-        self.partition.keep_disk_only(event.key)
+        self.slots.job_ended(event.key, now, keeps_disk_mib=attempt.job.amounts.disk_mib)
         return [ins.StoreOutput(event.key)]
 
     def stored(self, event: OutputStored, now: Moment) -> Instructions:
@@ -171,29 +172,32 @@ class Payloads:
         ending = Ending(Outcome.START_FAILED, f"its output could not be stored: {event.failure.why}")
         return self._finish(attempt.step(Step.ABANDONED, ending=ending), now)
 
+    def _finish(self, attempt: Attempt, now: Moment) -> Instructions:
+        ended = attempt.ended or now
+        self._put(replace(attempt, ended=ended, retry_boot_s=None, report_boot_s=None))
+        self.slots.job_ended(attempt.key, now)
+        self.slots.files_are_safe(attempt.key)
+        return [ins.ForgetAttempt(attempt.key)]
+
+    # Orders -----------------------------------------------------------------------------------------------------
+
     def stop(self, key: AttemptKey, ending: Ending, now: Moment) -> Instructions:
-        """Ask a payload to end itself, and kill it when its grace is over."""
+        """Ask a payload to end itself, and kill it when its grace is over; the first ending that is ordered stands."""
         attempt = self._attempts.get(key)
-        if attempt is None:
+        if attempt is None or attempt.stage not in UNSTARTED | STARTED:
             return []
-        if attempt.stage not in (Stage.RUNNING, Stage.SUSPENDED):
-            return self.kill(key, ending, now) if attempt.stage in UNSTARTED else []
-        grace_end = now.boot_s + self._rules.grace_s
-        stopping = attempt.clocked(now).step(Step.STOP_ORDERED, ending=ending, kill_boot_s=grace_end)
-        self._move(stopping, now)
-        return [ins.StopPayload(key)]
+        self._put(replace(attempt, ending=attempt.ending or ending))
+        return self.obey(self.slots.kill(key, ending.reason, self._rules.grace_s, now), now)
 
     def kill(self, key: AttemptKey, ending: Ending, now: Moment) -> Instructions:
         """End a payload, or what is done for it, at once; the first ending that was ordered stands."""
         attempt = self._attempts.get(key)
         if attempt is None or attempt.stage in (Stage.KILLING, Stage.REPORTING):
             return []
-        first = ending if attempt.ending is None or attempt.stage is Stage.STORING else attempt.ending
         if attempt.stage is Stage.STORING:
-            return self._finish(attempt.step(Step.ABANDONED, ending=first), now)
-        attempt = attempt.clocked(now).step(Step.KILL_ORDERED, ending=first, kill_boot_s=None)
-        self._move(attempt, now)
-        return [ins.KillPayload(key)]
+            return self._finish(attempt.step(Step.ABANDONED, ending=ending), now)
+        self._put(replace(attempt, ending=attempt.ending or ending))
+        return self.obey(self.slots.kill(key, ending.reason, None, now), now)
 
     def stop_all(self, ending: Ending, now: Moment, *, at_once: bool) -> Instructions:
         """Stop (or kill, `at_once`) every attempt whose payload has not ended."""
@@ -201,20 +205,30 @@ class Payloads:
         ours = [attempt.key for attempt in self if attempt.stage in UNSTARTED | STARTED]
         return [instruction for key in ours for instruction in act(key, ending, now)]
 
-    def suspend_all(self, now: Moment) -> Instructions:
-        """Suspend every payload that runs."""
-        running = [attempt for attempt in self if attempt.stage is Stage.RUNNING]
-        for attempt in running:
-            self._move(attempt.clocked(now).step(Step.SUSPENDED), now)
-        return [ins.SuspendPayload(attempt.key) for attempt in running]
+    def obey(self, orders: Iterable[JobOrder], now: Moment) -> Instructions:
+        """Do what slots want of the attempts in them."""
+        found = ((self._attempts[order.key], order.effect) for order in orders)
+        return [instruction for attempt, effect in found for instruction in self._obey(attempt, effect, now)]
 
-    def continue_all(self, now: Moment) -> Instructions:
-        """Let every suspended payload go on whose lease has not ended meanwhile."""
-        ours = (attempt for attempt in self if attempt.lease_end_boot_s > now.boot_s)
-        suspended = [attempt for attempt in ours if attempt.stage is Stage.SUSPENDED]
-        for attempt in suspended:
-            self._move(attempt.clocked(now).step(Step.CONTINUED), now)
-        return [ins.ContinuePayload(attempt.key) for attempt in suspended]
+    def _obey(self, attempt: Attempt, effect: JobEffect, now: Moment) -> Instructions:
+        match effect:
+            case SuspendJob():
+                self._move(attempt.clocked(now).step(Step.SUSPENDED), now)
+                return [ins.SuspendPayload(attempt.key)]
+            case ContinueJob():
+                self._move(attempt.clocked(now).step(Step.CONTINUED), now)
+                # A payload whose lease has ended meanwhile is about to be killed.
+                return [ins.ContinuePayload(attempt.key)] if attempt.lease_end_boot_s > now.boot_s else []
+            case StopJob(_, reason, hold) | KillJob(reason, hold):
+                if attempt.stage is Stage.KILLING:
+                    return []
+                ending = attempt.ending or Ending(Outcome.EVICTED, reason, hold)
+                gently = isinstance(effect, StopJob) and attempt.stage not in UNSTARTED
+                step = Step.STOP_ORDERED if gently else Step.KILL_ORDERED
+                self._move(attempt.clocked(now).step(step, ending=ending), now)
+                return [ins.StopPayload(attempt.key) if gently else ins.KillPayload(attempt.key)]
+            case _:
+                assert_never(effect)
 
     def warn(self, key: AttemptKey, left_s: float) -> Instructions:
         """Warn a payload, if it runs or is suspended."""
@@ -226,20 +240,19 @@ class Payloads:
         """Warn every payload that runs or is suspended."""
         return [warning for attempt in self for warning in self.warn(attempt.key, left_s)]
 
+    # Time -------------------------------------------------------------------------------------------------------
+
     def due(self, now: Moment) -> Instructions:
-        """Do what time has made due: ended leases, passed limits, ended graces, second tries."""
+        """Do what time has made due: ended leases, passed limits, second tries."""
         return [instruction for attempt in self for instruction in self._due_of(attempt, now)]
 
     def _due_of(self, attempt: Attempt, now: Moment) -> Instructions:
         if attempt.stage in UNSTARTED | STARTED and attempt.lease_end_boot_s <= now.boot_s:
             return self.kill(attempt.key, Ending(Outcome.KILLED, "its lease was not renewed in time"), now)
-        if attempt.kill_boot_s is not None and attempt.kill_boot_s <= now.boot_s:
-            return self.kill(attempt.key, attempt.ending or Ending(Outcome.KILLED), now)
         if attempt.retry_boot_s is not None and attempt.retry_boot_s <= now.boot_s:
             self._put(replace(attempt, retry_boot_s=None))
             return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
-        wall_end = attempt.wall_end_boot_s()
-        if wall_end is not None and wall_end <= now.boot_s:
+        if attempt.is_out_of_time(now):
             limit = attempt.job.description.wall_time
             ending = Ending(Outcome.LIMIT_EXCEEDED, f"it ran longer than its wall time of {limit}")
             return self.stop(attempt.key, ending, now)
@@ -250,9 +263,11 @@ class Payloads:
         for attempt in self._attempts.values():
             if attempt.stage in UNSTARTED | STARTED and attempt.stage is not Stage.KILLING:
                 yield attempt.lease_end_boot_s
-            for moment in (attempt.kill_boot_s, attempt.retry_boot_s, attempt.wall_end_boot_s()):
+            for moment in (attempt.retry_boot_s, attempt.wall_end_boot_s()):
                 if moment is not None:
                     yield moment
+
+    # What the server has heard ----------------------------------------------------------------------------------
 
     def told(self, key: AttemptKey, state: ReportedState | None) -> None:
         """Note what was last sent of an attempt; None = the message was lost."""
@@ -266,29 +281,19 @@ class Payloads:
         if attempt is not None and attempt.stage is Stage.REPORTING:
             del self._attempts[key]
 
-    def _finish(self, attempt: Attempt, now: Moment) -> Instructions:
-        ended = attempt.ended or now
-        self._put(replace(attempt, ended=ended, kill_boot_s=None, retry_boot_s=None, report_boot_s=None))
-        self.partition.release(attempt.key)
-        return [ins.ForgetAttempt(attempt.key)]
-
     def _move(self, attempt: Attempt, now: Moment) -> None:
         due = now.boot_s + self._rules.report_delay_s
         self._put(replace(attempt, report_boot_s=due if attempt.untold() is not None else None))
-        self.partition.show(attempt.key, *SLOT_SHOWS[attempt.stage], now)
 
     def _put(self, attempt: Attempt) -> None:
         self._attempts[attempt.key] = attempt
 
     def validate(self) -> None:
         """Raise AssertionError where attempts and slots do not go together."""
-        self.partition.validate()
+        self.slots.validate()
         for attempt in self:
-            slot = self.partition.of(attempt.key)
+            slot = self.slots.of(attempt.key)
+            shown = None if slot is None else (slot.state, slot.activity)
+            assert shown in SLOT_SHOWS[attempt.stage], f"{attempt.key} is {attempt.stage} in a slot that is {shown}"
             if attempt.stage is Stage.REPORTING:
-                assert slot is None, f"{attempt.key} has ended and has a slot still"
                 assert attempt.ending is not None, f"{attempt.key} has ended without a reason"
-            else:
-                assert slot is not None, f"{attempt.key} is {attempt.stage} without a slot"
-                assert (slot.state, slot.activity) == SLOT_SHOWS[attempt.stage], f"{slot.name} shows a wrong state"
-            assert (attempt.stage is Stage.STOPPING) == (attempt.kill_boot_s is not None), f"{attempt.key}: grace"

@@ -5,7 +5,8 @@ Rules
 Texts only: configuration files are read by `pilotage_pilot.policy`, expressions mean what HTCondor's library says
 (`pilotage.classad_evaluation`). What holds for one slot wins over what holds for its type, and that over the rest.
 Sources: HTCondor manual, startd policy configuration; the defaults are those of its 25.x releases, but for
-IS_OWNER, which recipes for whole machines take to be `START =?= False`.
+IS_OWNER, which recipes for whole machines take to be `START =?= False`, and for the keyboard, which policies for
+machines that people sit at take to be every slot's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ VANILLA = tuple(f"{name}_VANILLA" for name in ("WANT_SUSPEND", "SUSPEND", "CONTI
 
 UNSAID = "undefined"
 
-ON_REQUEST = (*VANILLA, "WANT_HOLD_REASON", "WANT_HOLD_SUBCODE")
+ON_REQUEST = (*VANILLA, "WANT_HOLD_REASON", "WANT_HOLD_SUBCODE", "GROUP_DYNAMIC_MACH_CONSTRAINT")
 """Part of a policy only where it defines them."""
 
 PUBLISHING = ("STARTD_ATTRS", "STARTD_EXPRS")
@@ -57,8 +58,20 @@ SHARING = ("STARTD_SLOT_ATTRS", "STARTD_SLOT_EXPRS")
 REMEMBERING = ("STARTD_JOB_ATTRS", "STARTD_JOB_EXPRS")
 """Knobs that list which of the running job's attributes its slot's ad shows."""
 
+SETTABLE = "SETTABLE_ATTRS_ADMINISTRATOR"
+"""The knob that lists what an operator may set from afar, where one of `REMOTE_SETTING` is on."""
+
+REMOTE_SETTING = ("ENABLE_PERSISTENT_CONFIG", "ENABLE_RUNTIME_CONFIG")
+
+SEATS = {"SLOTS_CONNECTED_TO_KEYBOARD": "4096", "SLOTS_CONNECTED_TO_CONSOLE": "4096"}
+"""Up to which slot the people at the machine are noticed; the defaults are more slots than a node has."""
+
 _OTHER_NAMES = {"is_owner": ("isowner",)}
-_DAEMONS = {"preemption_requirements": "negotiator", "job_renice_increment": "starter"}
+_DAEMONS = {
+    "preemption_requirements": "negotiator",
+    "job_renice_increment": "starter",
+    SETTABLE.lower(): "startd",
+}
 _SEPARATOR = re.compile(r"[\s,]+")
 
 
@@ -96,6 +109,11 @@ class Policy:
         members = [member for knob in knobs for member in _SEPARATOR.split(self.text(knob) or "") if member]
         return tuple({member.lower(): member for member in members}.values())
 
+    @property
+    def settable(self) -> tuple[str, ...]:
+        """The attributes that an operator may set from afar."""
+        return self.listed((SETTABLE,)) if any(is_yes(self.text(knob)) for knob in REMOTE_SETTING) else ()
+
     def expressions(self, slot: SlotKey | None = None) -> dict[str, str]:
         """Return the expressions that drive `slot`, by name."""
         found = {name: self.text(name, slot) for name in (*DEFAULTS, *ON_REQUEST)}
@@ -110,8 +128,14 @@ class Policy:
 def prologue() -> str:
     """Return configuration text with the defaults, which a policy's text comes after and may append to."""
     lines = [f"{name} = {text}" for name, text in DEFAULTS.items()]
+    lines += [f"{name} = {text}" for name, text in SEATS.items()]
     lines += [f"{name} = {UNSAID}" for name in VANILLA]
     return "\n".join(lines) + "\n"
+
+
+def is_yes(text: str | None) -> bool:
+    """Say whether a knob that is on or off is on, as HTCondor's parser reads it."""
+    return (text or "").strip().lower() in ("true", "t", "yes", "1")
 
 
 def compile_text(name: str, text: str) -> CompiledExpression:

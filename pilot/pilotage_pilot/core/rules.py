@@ -18,21 +18,25 @@ class Rules:
 
     `wait_s`: how long a request may wait for a job. `heartbeat_s`: between heartbeats until the server says more.
     `report_delay_s`: how long news of a running job may wait to travel together; endings never wait.
-    `node_report_s`: at least so long between two reports of the slots. `merge_after_s`: how long two requests may
-    wait side by side before they become one again. `requests_at_once`: how many requests may wait.
+    `node_report_s`: at least so long between two reports of the slots, `node_retell_s`: at most so long between two
+    that tell of loads. `sample_s`: between two looks at the node for its policy's sake. `merge_after_s`: how long
+    two requests may wait side by side before they become one again. `requests_at_once`: how many requests may wait.
     `grace_s`: between the signal to stop and the kill. `lease_margin_s`: the payload is killed so long before the
     lease ends, though never more than a tenth of it. `store_patience_s`: how long output is tried again.
     `goodbye_patience_s`: how long the last word may take. `unreachable_s`: a pilot that holds no job gives up so
     long after the server's last word. `max_idle_s`: ends after so long without a job; None = never.
     `failed_starts`: starts in a row that fail on the node's side before the pilot takes no more jobs.
     `pools_every_s`: between two requests that carry the list of pools. `clock_error_s`: a node whose clock is
-    further than this from the server's takes no jobs.
+    further than this from the server's takes no jobs. `idle_ask_s`: so often asks, at least, a pilot that would hear
+    of jobs through a broker.
     """
 
     wait_s: float = 20.0
     heartbeat_s: float = 30.0
     report_delay_s: float = 0.05
     node_report_s: float = 1.0
+    node_retell_s: float = 300.0
+    sample_s: float = 5.0
     merge_after_s: float = 0.1
     requests_at_once: int = 4
     grace_s: float = 10.0
@@ -44,6 +48,7 @@ class Rules:
     failed_starts: int = 3
     pools_every_s: float = 300.0
     clock_error_s: float = 300.0
+    idle_ask_s: float = 60.0
     cpu_power: float = 1.0
 
     def margin_of(self, lease_s: float) -> float:

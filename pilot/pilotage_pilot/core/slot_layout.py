@@ -1,44 +1,41 @@
-"""The static slots that a policy lays out on a node: SLOT_TYPE_n and NUM_SLOTS_TYPE_n read to sizes.
+"""The slots that a policy lays out on a node: SLOT_TYPE_n and NUM_SLOTS_TYPE_n read to amounts.
 
 Rules
 -----
 A policy may claim more cores and memory than the node has (NUM_CPUS, MEMORY), so that slots overlap; within what
-it claims its slots must fit. Sizes are whole numbers, parts are rounded down. Source: HTCondor manual, dividing
-system resources.
+it claims its slots must fit. Disk and GPUs never overlap: a GPU belongs to one slot. Amounts are whole numbers,
+parts are rounded down; how they are written is `slot_sizes`. Source: HTCondor manual, dividing system resources.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 from pilotage.classads import InvalidClassAdError, parse_value
 from pilotage.errors import InvalidInputError, Violation
 from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.policy import Policy, SlotKey
+from pilotage_pilot.core.policy import Policy, SlotKey, is_yes
+from pilotage_pilot.core.slot_sizes import Sizes, shared, stated_sizes
 
 _MOST_SLOTS = 4096
 _TYPE = re.compile(r"num_slots_type_(\d+)")
-_SEPARATOR = re.compile(r"[\s,;]+")
-_RESOURCES = ("cpus", "memory", "ram")
-"""The sizes that are read here; their names may be shortened."""
-
-_AUTO = None
-"""A size that is not stated: an equal part of what the other slots leave."""
-
-_Size = int | None
 
 
 @dataclass(frozen=True, slots=True)
 class StaticSlot:
-    """One slot of a node; memory in MiB. A partitionable one is divided among its jobs."""
+    """One slot of a node, with the ids of its GPUs. A partitionable one is divided among its jobs."""
 
     key: SlotKey
-    cpus: int
-    memory_mib: int
+    amounts: Amounts
     is_partitionable: bool = False
+    gpu_ids: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the slot is called on its node."""
+        return f"slot{self.key.slot_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,49 +62,54 @@ class Layout:
         if self.is_stated or slot_id < 1:
             why = f"there is no slot {slot_id}: this policy lays out {len(self.slots)} on this node"
             raise InvalidInputError(Violation("", why))
-        return StaticSlot(SlotKey(slot_id), self.total.cpus, self.total.memory_mib)
+        return StaticSlot(SlotKey(slot_id), self.total)
 
 
-def lay_out(policy: Policy, node: Amounts) -> Layout:
-    """Return the slots of a node of this size.
+def lay_out(policy: Policy, node: Amounts, gpu_ids: tuple[str, ...] | None = None) -> Layout:
+    """Return the slots of a node of this size; without `gpu_ids` its GPUs are numbered from 0.
 
     Raises
     ------
     InvalidInputError
         When a size means nothing, or the slots do not fit in what the policy claims.
     """
-    total = Amounts(_number(policy, "NUM_CPUS", node.cpus), _number(policy, "MEMORY", node.memory_mib))
+    cpus, memory_mib = _number(policy, "NUM_CPUS", node.cpus), _number(policy, "MEMORY", node.memory_mib)
+    total = Amounts(cpus, memory_mib, node.disk_mib, node.gpus)
     wishes = [wish for type_id in _types(policy) for wish in _wishes(policy, type_id, total)]
+    is_stated = bool(wishes)
     if not wishes:
-        return _unstated(policy, total)
-    cpus = _shared([wish.cpus for wish in wishes], total.cpus, "cores")
-    memory = _shared([wish.memory_mib for wish in wishes], total.memory_mib, "MiB of memory")
-    each = enumerate(zip(wishes, cpus, memory, strict=True), start=1)
-    slots = (
-        StaticSlot(SlotKey(number, wish.type_id), cores, memory_mib, wish.is_partitionable)
-        for number, (wish, cores, memory_mib) in each
-    )
-    return Layout(tuple(slots), total, is_stated=True)
+        count = _number(policy, "NUM_SLOTS", 0)
+        is_stated = count > 0
+        wishes = [_Wish(None, Sizes(), is_partitionable=not is_stated)] * max(1, count)
+    ids = iter(gpu_ids if gpu_ids is not None else tuple(map(str, range(node.gpus))))
+    return Layout(tuple(_slots(wishes, total, ids)), total, is_stated)
+
+
+def layout_change(old: Layout, new: Layout) -> str | None:
+    """Return why slots laid out as `old` cannot become `new` ones in a running pilot, None = they are the same."""
+    if old.slots == new.slots:
+        return None
+    return f"the policy lays out other slots ({_said(new)} instead of {_said(old)}): that needs a restart of the pilot"
 
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    type_id: int
-    cpus: _Size
-    memory_mib: _Size
+    type_id: int | None
+    sizes: Sizes
     is_partitionable: bool
 
 
-def _unstated(policy: Policy, total: Amounts) -> Layout:
-    count = _number(policy, "NUM_SLOTS", 0)
-    if count == 0:
-        slot = StaticSlot(SlotKey(1), total.cpus, total.memory_mib, is_partitionable=True)
-        return Layout((slot,), total, is_stated=False)
-    cpus = _shared([_AUTO] * count, total.cpus, "cores")
-    memory = _shared([_AUTO] * count, total.memory_mib, "MiB of memory")
-    each = enumerate(zip(cpus, memory, strict=True), start=1)
-    slots = (StaticSlot(SlotKey(number), cores, memory_mib) for number, (cores, memory_mib) in each)
-    return Layout(tuple(slots), total, is_stated=True)
+def _slots(wishes: list[_Wish], total: Amounts, gpu_ids: Iterator[str]) -> Iterator[StaticSlot]:
+    amounts = shared([wish.sizes for wish in wishes], [wish.is_partitionable for wish in wishes], total)
+    for number, (wish, each) in enumerate(zip(wishes, amounts, strict=True), start=1):
+        ids = tuple(next(gpu_ids) for _ in range(each.gpus))
+        yield StaticSlot(SlotKey(number, wish.type_id), each, wish.is_partitionable, ids)
+
+
+def _said(layout: Layout) -> str:
+    sizes = [f"{slot.amounts.cpus} cores and {slot.amounts.memory_mib} MiB" for slot in layout.slots]
+    counted = ", ".join(f"{sizes.count(size)} x {size}" for size in dict.fromkeys(sizes))
+    return f"{len(sizes)}: {counted}"
 
 
 def _types(policy: Policy) -> list[int]:
@@ -117,50 +119,8 @@ def _types(policy: Policy) -> list[int]:
 def _wishes(policy: Policy, type_id: int, total: Amounts) -> Iterable[_Wish]:
     count = _number(policy, f"NUM_SLOTS_TYPE_{type_id}", 0)
     knob = f"SLOT_TYPE_{type_id}"
-    stated = _stated_sizes(knob, policy.text(knob) or "")
-    every = stated.get("*")
-    cpus = _size(knob, stated.get("cpus", every), total.cpus)
-    memory = _size(knob, stated.get("memory", stated.get("ram", every)), total.memory_mib)
-    is_partitionable = (policy.text(f"{knob}_PARTITIONABLE") or "").lower() in ("true", "t", "yes", "1")
-    return [_Wish(type_id, cpus, memory, is_partitionable)] * count
-
-
-def _stated_sizes(knob: str, text: str) -> dict[str, str]:
-    """Return the stated sizes by resource; under * what is stated for all of them."""
-    found: dict[str, str] = {}
-    for part in filter(None, _SEPARATOR.split(re.sub(r"\s*=\s*", "=", text.strip()))):
-        name, is_named, size = part.rpartition("=")
-        if not is_named:
-            found["*"] = size
-            continue
-        known = [full for full in _RESOURCES if name and full.startswith(name.lower())]
-        found[known[0] if known else name.lower()] = size
-    return found
-
-
-def _size(knob: str, text: str | None, total: int) -> _Size:
-    if text is None or text.lower() in ("auto", "automatic"):
-        return _AUTO
-    try:
-        if text.endswith("%"):
-            size = Fraction(text[:-1]) * total / 100
-        else:
-            size = Fraction(text) * (total if "/" in text else 1)
-    except (ValueError, ZeroDivisionError):
-        size = Fraction(-1)
-    if size < 0:
-        raise InvalidInputError(Violation(knob, f"{text} is no size: a number, a part such as 25% or 1/4, or auto"))
-    return int(size)
-
-
-def _shared(sizes: list[_Size], total: int, what: str) -> list[int]:
-    """Return the sizes with what is left shared out equally among those that state none."""
-    left = total - sum(size for size in sizes if size is not None)
-    unstated = sizes.count(_AUTO)
-    if left < 0 or (unstated > left and what == "cores"):
-        stated = sum(1 if size is None else size for size in sizes)
-        raise InvalidInputError(Violation("", f"the slots ask for {stated} {what}, the node has {total}"))
-    return [left // unstated if size is None else size for size in sizes]
+    sizes = stated_sizes(knob, policy.text(knob) or "", total)
+    return [_Wish(type_id, sizes, is_yes(policy.text(f"{knob}_PARTITIONABLE")))] * count
 
 
 def _number(policy: Policy, knob: str, default: int) -> int:

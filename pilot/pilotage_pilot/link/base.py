@@ -1,8 +1,9 @@
-"""The edge to the server: what the pilot's shell asks of it, in the words of the core."""
+"""The edges to the server and to the broker: what the pilot's shell asks of them, in the words of the core."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Protocol
 
 from pilotage.job_description import NOTHING, Value
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.broker_events import BrokerEvent
 from pilotage_pilot.core.events import HeartbeatAnswered, JobsGranted, PoolsRead
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
+from pilotage_pilot.core.slots import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +53,19 @@ class ServerLink(FileLink, Protocol):
 
     async def close(self) -> None:
         """Hang up."""
+
+
+class Voice(Protocol):
+    """The way to the broker: what is said there goes out when it can, and never holds anybody up."""
+
+    def speaking(self, hear: Callable[[BrokerEvent], None]) -> AbstractAsyncContextManager[None]:
+        """Keep the connection for the time of the block, and `hear` what comes.
+
+        At its end the node is taken off the broker; where an error ends it, the node is told to be lost.
+        """
+
+    def know_pools(self, pool_ids: Iterable[str]) -> None:
+        """Hear of jobs of these pools from now on, and of those without one."""
+
+    def tell_slots(self, slots: Iterable[Slot], *, draining: bool) -> None:
+        """Tell how the slots are."""

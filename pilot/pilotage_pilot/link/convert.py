@@ -15,8 +15,18 @@ from pilotage.wire import (
 )
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, SlotOffer
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, Report, ReportedState, ReportResult, StoredFile
+from pilotage_pilot.core.instructions import Occupied, RequestJobs, SendHeartbeat, SlotOffer
+from pilotage_pilot.core.jobs import (
+    Account,
+    AttemptKey,
+    GrantedJob,
+    HoldWish,
+    Outcome,
+    Report,
+    ReportedState,
+    ReportResult,
+    StoredFile,
+)
 from pilotage_pilot.core.slots import Slot
 from pilotage_pilot.link.base import NodeFacts
 
@@ -45,6 +55,8 @@ def request_to_wire(call: RequestJobs) -> matcher_service_pb2.RequestJobsRequest
         reports=[report_to_wire(report) for report in call.reports],
         wait_s=call.wait_s,
         pool_ids=call.pool_ids,
+        ad_parts=[matcher_service_pb2.AdPart(key=part.key, text=part.text) for part in call.ad_parts],
+        node_attributes_version=call.node_attributes_version,
     )
 
 
@@ -52,10 +64,28 @@ def _offer_to_wire(offer: SlotOffer) -> matcher_service_pb2.SlotOffer:
     return matcher_service_pb2.SlotOffer(
         name=offer.name,
         free=amounts_to_wire(offer.free),
-        partitionable=True,
+        partitionable=offer.partitionable,
         time_left_s=offer.time_left_s,
         cpu_power=offer.cpu_power,
         declined_task_queues=offer.declined_task_queues,
+        ad_parts=offer.ad_parts,
+        ad_changes=offer.ad_changes,
+        claim=_account_to_wire(offer.claim) if offer.claim is not None else None,
+        occupied=_occupied_to_wire(offer.occupied) if offer.occupied is not None else None,
+        job_ad_wanted=offer.job_ad_wanted,
+    )
+
+
+def _account_to_wire(account: Account) -> matcher_service_pb2.Account:
+    return matcher_service_pb2.Account(vo=account.vo, group=account.group, owner=account.owner)
+
+
+def _occupied_to_wire(occupied: Occupied) -> matcher_service_pb2.Occupied:
+    return matcher_service_pb2.Occupied(
+        job_id=occupied.key.job_id,
+        attempt=occupied.key.attempt,
+        current_rank=occupied.rank,
+        ordered=occupied.ordered,
     )
 
 
@@ -83,7 +113,12 @@ def report_to_wire(report: Report) -> jobs_pb2.JobReport:
         suspended_s=report.suspended_s,
         peak_memory_mib=report.usage.peak_memory_mib,
         output_files=[_file_to_wire(file) for file in report.output_files],
+        hold=_hold_to_wire(report.hold) if report.hold is not None else None,
     )
+
+
+def _hold_to_wire(hold: HoldWish) -> jobs_pb2.HoldWish:
+    return jobs_pb2.HoldWish(reason=hold.reason, subcode=hold.subcode)
 
 
 def _file_to_wire(file: StoredFile) -> jobs_pb2.OutputFile:
@@ -98,14 +133,14 @@ def heartbeat_to_wire(call: SendHeartbeat, node: NodeFacts) -> matcher_service_p
         request_id=call.request_id,
         leases=[matcher_service_pb2.HeldLease(job_id=key.job_id, attempt=key.attempt) for key in call.leases],
         reports=[report_to_wire(report) for report in call.reports],
-        node=node_to_wire(node, call.slots, draining=call.draining) if call.slots is not None else None,
+        node=_node_to_wire(call, call.slots, node) if call.slots is not None else None,
         ending=call.ending,
         ending_reason=call.ending_reason,
+        node_attributes_version=call.node_attributes_version,
     )
 
 
-def node_to_wire(node: NodeFacts, slots: Iterable[Slot], *, draining: bool) -> matcher_service_pb2.NodeState:
-    """Return the message of a node with its slots."""
+def _node_to_wire(call: SendHeartbeat, slots: Iterable[Slot], node: NodeFacts) -> matcher_service_pb2.NodeState:
     message = matcher_service_pb2.NodeState(
         name=node.name,
         amounts=amounts_to_wire(node.amounts),
@@ -113,23 +148,30 @@ def node_to_wire(node: NodeFacts, slots: Iterable[Slot], *, draining: bool) -> m
         cpu_power=node.cpu_power,
         slots=[_slot_to_wire(slot) for slot in slots],
         pilot_version=node.pilot_version,
-        draining=draining,
+        draining=call.draining,
+        settable_attributes=call.settable,
     )
     section_to_wire(node.attributes, message.attributes)
     return message
 
 
 def _slot_to_wire(slot: Slot) -> matcher_service_pb2.SlotState:
-    return matcher_service_pb2.SlotState(
+    message = matcher_service_pb2.SlotState(
         name=slot.name,
         state=slot.state,
         activity=slot.activity,
         amounts=amounts_to_wire(slot.amounts),
         free=amounts_to_wire(slot.free),
         job_id=slot.key.job_id if slot.key is not None else 0,
+        attempt=slot.key.attempt if slot.key is not None else 0,
         since=time_to_wire(slot.since.utc),
+        since_state=time_to_wire(slot.since_state.utc),
+        load=slot.readings.get("LoadAvg", 0.0),
         partitionable=slot.partitionable,
+        ad=slot.ad,
     )
+    section_to_wire(slot.readings, message.attributes)
+    return message
 
 
 def pools_request(queue: QueueId) -> matcher_service_pb2.GetSubmitPoolsForQueueRequest:
@@ -152,7 +194,19 @@ def granted_from_wire(request_id: str, message: matcher_service_pb2.RequestJobsR
         tuple(_result_from_wire(result) for result in message.results),
         message.pools_changed,
         tuple(_commands_from_wire(message.commands)),
+        tuple(ev.VacateOrder(order.slot, order.reason) for order in message.vacate),
+        tuple(message.ad_parts_wanted),
+        _node_attributes_from_wire(message),
     )
+
+
+def _node_attributes_from_wire(
+    message: matcher_service_pb2.RequestJobsResponse | matcher_service_pb2.ReportStateResponse,
+) -> ev.NodeAttributes | None:
+    if not message.HasField("node_attributes"):
+        return None
+    said = message.node_attributes
+    return ev.NodeAttributes(said.version, dict(said.expressions))
 
 
 def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
@@ -168,6 +222,7 @@ def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
         group=match.group,
         cluster=match.cluster,
         process=match.process,
+        job_ad=match.job_ad,
     )
 
 
@@ -203,4 +258,5 @@ def answered_from_wire(request_id: str, message: matcher_service_pb2.ReportState
         message.next_s,
         message.node_wanted,
         time_from_wire(message.server_time) if message.HasField("server_time") else None,
+        _node_attributes_from_wire(message),
     )

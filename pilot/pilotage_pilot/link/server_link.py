@@ -7,6 +7,7 @@ import binascii
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, Violation
@@ -20,6 +21,7 @@ from pilotage_pilot.link import convert
 from pilotage_pilot.link.base import NodeFacts
 
 _PIECE_BYTES = 512 << 10
+_NO_SUCH_CLAIM = (IndexError, KeyError, TypeError, ValueError, binascii.Error)
 
 
 class GrpcLink:
@@ -83,8 +85,20 @@ def queue_of_token(token: str) -> QueueId:
         For what is no token, or one that names no queue.
     """
     try:
-        payload = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        claims = _claims(token)
         return QueueId(str(claims["site"]), str(claims["ce"]), str(claims["queue"]))
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error) as error:
+    except _NO_SUCH_CLAIM as error:
         raise InvalidInputError(Violation("token", "it is not a pilot's token: it names no queue")) from error
+
+
+def stamp_of_token(token: str) -> str:
+    """Return the stamp that a pilot's token names, unverified; raises InvalidInputError where it names none."""
+    try:
+        return str(_claims(token)["stamp"])
+    except _NO_SUCH_CLAIM as error:
+        raise InvalidInputError(Violation("token", "it is not a pilot's token: it names no stamp")) from error
+
+
+def _claims(token: str) -> Any:
+    payload = token.split(".")[1]
+    return json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

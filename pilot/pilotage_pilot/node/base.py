@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.slot_facts import NodeSample
+from pilotage_pilot.supervise.base import PayloadTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,9 @@ class Node(Protocol):
 
     def share(self) -> Share:
         """Return what the pilot was given."""
+
+    def sample(self, times: Iterable[PayloadTime]) -> NodeSample:
+        """Return what goes on on the node; `times` are those of the payloads that run."""
 
     async def faults(self) -> tuple[str, ...]:
         """Return what makes the node unfit for work; none = it is fit."""

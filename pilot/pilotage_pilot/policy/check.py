@@ -17,9 +17,12 @@ from pilotage.classads import AdValue, Expression, InvalidClassAdError, parse_va
 from pilotage.condor_config import Surroundings as ReadingSurroundings
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
-from pilotage_pilot.core.slot_ads import NodeView, new_job_ad, overlaid, quiet_slot_ad
+from pilotage_pilot.core.quiet_node import new_job_ad, overlaid, quiet_slot_ad
+from pilotage_pilot.core.slot_facts import NodeFacts
 from pilotage_pilot.core.slot_layout import Layout, StaticSlot
+from pilotage_pilot.node.identity import identity
 from pilotage_pilot.node.probe import Probe, Stated, Surroundings
 from pilotage_pilot.policy.job_file import read_job_file
 from pilotage_pilot.policy.loading import load_policy
@@ -77,10 +80,11 @@ def ask(question: Question) -> dict[str, Evaluated]:
     around = ReadingSurroundings(allow_commands=question.allow_commands)
     loaded = load_policy(question.policy, question.node, around)
     slot = _slot(loaded.layout, question)
-    now_s = int(clock.now().timestamp())
-    node = NodeView(socket.gethostname(), question.node, loaded.layout, now_s)
-    slot_ad = overlaid(quiet_slot_ad(loaded.policy, slot, node), question.changes)
-    job_ad = Ad(overlaid(new_job_ad(now_s), read_job_file(question.job))) if question.job else None
+    now = Moment(clock.now(), clock.boot_time_s())
+    node = NodeFacts.of(socket.gethostname(), question.node, loaded.layout, identity())
+    slot_ad = overlaid(quiet_slot_ad(loaded.policy, slot, loaded.layout, node, now), question.changes)
+    new_job = new_job_ad(int(now.utc.timestamp()))
+    job_ad = Ad(overlaid(new_job, read_job_file(question.job))) if question.job else None
     return evaluate_all(loaded.policy, slot.key, Ad(slot_ad), job_ad)
 
 

@@ -80,7 +80,7 @@ def _is_json(text: str) -> bool:
 
 
 def _from_json(text: str) -> dict[str, AdValue]:
-    said = json.loads(text)
+    said = json.loads(text) or {}  # [] is an ad without attributes, in both languages
     if isinstance(said, list) and len(said) == 1:
         said = said[0]
     if not isinstance(said, dict):

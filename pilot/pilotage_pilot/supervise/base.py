@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from pilotage.errors import PilotageError
 from pilotage_pilot.core.events import LimitPassed, PayloadExited
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
-from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.core.instructions import PrepareJob
+from pilotage_pilot.core.jobs import AttemptKey, StoredFile
 
 Happening = PayloadExited | LimitPassed
 """What happens to a payload by itself."""
@@ -22,13 +24,25 @@ class NodeAtFaultError(PilotageError):
     """The payload cannot be started through the pilot's or the node's fault; another place may do better."""
 
 
+@dataclass(frozen=True, slots=True)
+class PayloadTime:
+    """The CPU seconds that the payload of an attempt has used so far, and the name of the slot that it is in."""
+
+    key: AttemptKey
+    slot: str
+    cpu_s: float
+
+
 class Workshop(Protocol):
     """Where payloads are made ready, run, watched and cleared away."""
 
     def listen(self, hear: Callable[[Happening], None]) -> None:
         """Tell `hear` of all that happens to payloads from now on, from the event loop."""
 
-    async def prepare(self, job: GrantedJob, slot: Slot) -> None:
+    def wrap(self, wrapper: Path | None) -> None:
+        """Run this program in place of those of all payloads from now on, with theirs as its arguments; or not."""
+
+    async def prepare(self, order: PrepareJob) -> None:
         """Make the folder of an attempt ready; raises JobAtFaultError or NodeAtFaultError."""
 
     def start(self, key: AttemptKey) -> None:
@@ -48,6 +62,9 @@ class Workshop(Protocol):
 
     def warn(self, key: AttemptKey, left_s: float) -> None:
         """Tell a payload that its time ends in `left_s` seconds."""
+
+    def cpu_times(self) -> tuple[PayloadTime, ...]:
+        """Return what each running payload has used so far."""
 
     async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
         """Store what an attempt left; returns the files and what its owner should know of them.

@@ -13,19 +13,37 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.supervise.warden import FREEZER_STATE
 
 MOUNT_INFO = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
+_CONTROLLERS = ("memory", "cpu", "cpuacct", "freezer")
 _PERIOD_US = 100_000
 _MIB = 2**20
+_WEIGHT_A_STEP = 1.25
+"""How much more the kernel gives a process for each step that it is less nice (sched(7))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """Where groups can be made: folder by controller ("memory", "cpu", "cpuacct"); one folder for all in version 2."""
+    """Where groups can be made: folder by controller (of `_CONTROLLERS`); one folder for all in version 2."""
 
     version: int
     parents: Mapping[str, Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a payload may use; `nice` is that of its processes, `cpus_hard` = not more even where cores are idle."""
+
+    amounts: Amounts
+    nice: int = 0
+    cpus_hard: bool = False
+
+    @property
+    def weight(self) -> float:
+        """How much it may use where cores are scarce, in cores; a nice value by itself counts within a group only."""
+        return self.amounts.cpus / _WEIGHT_A_STEP**self.nice
 
 
 class Group:
@@ -35,30 +53,32 @@ class Group:
         self._version = version
         self._folders = folders
 
-    def limit(self, amounts: Amounts, *, cpus_hard: bool) -> None:
+    def limit(self, limits: Limits) -> None:
         """Set its limits; 0 MiB = no limit of memory."""
         if self._version == 2:
-            self._limit_2(amounts, cpus_hard=cpus_hard)
+            self._limit_2(limits)
         else:
-            self._limit_1(amounts, cpus_hard=cpus_hard)
+            self._limit_1(limits)
 
-    def _limit_1(self, amounts: Amounts, *, cpus_hard: bool) -> None:
+    def _limit_1(self, limits: Limits) -> None:
+        amounts = limits.amounts
         if amounts.memory_mib:
             limit = str(amounts.memory_mib * _MIB)
             self._write("memory", "memory.limit_in_bytes", limit)
             self._write("memory", "memory.memsw.limit_in_bytes", limit)
         if amounts.cpus:
-            self._write("cpu", "cpu.shares", str(1024 * amounts.cpus))
-            if cpus_hard:
+            self._write("cpu", "cpu.shares", str(max(2, round(1024 * limits.weight))))
+            if limits.cpus_hard:
                 self._write("cpu", "cpu.cfs_quota_us", str(_PERIOD_US * amounts.cpus))
 
-    def _limit_2(self, amounts: Amounts, *, cpus_hard: bool) -> None:
+    def _limit_2(self, limits: Limits) -> None:
+        amounts = limits.amounts
         if amounts.memory_mib:
             self._write("memory", "memory.max", str(amounts.memory_mib * _MIB))
             self._write("memory", "memory.swap.max", "0")
         if amounts.cpus:
-            self._write("cpu", "cpu.weight", str(min(10_000, 100 * amounts.cpus)))
-            if cpus_hard:
+            self._write("cpu", "cpu.weight", str(min(10_000, max(1, round(100 * limits.weight)))))
+            if limits.cpus_hard:
                 self._write("cpu", "cpu.max", f"{_PERIOD_US * amounts.cpus} {_PERIOD_US}")
 
     def add(self, pid: int) -> None:
@@ -87,10 +107,25 @@ class Group:
         name = "memory.events" if self._version == 2 else "memory.oom_control"
         return _field(self._read("memory", name), "oom_kill") > 0
 
+    def freeze(self) -> bool:
+        """Let nothing in it run; returns whether the kernel does so."""
+        if self._version == 2:
+            return self._write("cpu", "cgroup.freeze", "1")
+        return self._write("freezer", FREEZER_STATE, "FROZEN")
+
+    def thaw(self) -> None:
+        """Let all in it run again."""
+        if self._version == 2:
+            self._write("cpu", "cgroup.freeze", "0")
+        else:
+            self._write("freezer", FREEZER_STATE, "THAWED")
+
     def kill(self) -> None:
-        """Kill all that is in it at once, where the kernel can (version 2)."""
+        """Kill all that is in it at once, where the kernel can (version 2); else let signals reach it."""
         if self._version == 2:
             self._write("memory", "cgroup.kill", "1")
+        else:
+            self.thaw()
 
     def remove(self) -> bool:
         """Remove it; returns whether it is gone."""
@@ -99,17 +134,20 @@ class Group:
                 folder.rmdir()
         return not any(folder.exists() for folder in self._folders.values())
 
-    def _write(self, controller: str, name: str, text: str) -> None:
+    def _write(self, controller: str, name: str, text: str) -> bool:
+        """Return whether the kernel took it: a limit that it does not know, or a process that is gone, fails no job."""
         folder = self._folders.get(controller)
         if folder is None:
-            return
-        # A limit that this kernel does not know, or a process that is gone, is no reason to fail the job.
-        with contextlib.suppress(OSError):
+            return False
+        try:
             descriptor = os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(descriptor, text.encode())
             finally:
                 os.close(descriptor)
+        except OSError:
+            return False
+        return True
 
     def _read(self, controller: str, name: str) -> str:
         folder = self._folders.get(controller)
@@ -127,6 +165,9 @@ class CgroupMaker:
         if self.version == 2:
             _divide(hierarchies.parents["memory"], name)
         self._parents = {key: folder / name for key, folder in hierarchies.parents.items()}
+        if not _is_made(self._parents.get("freezer")):
+            # Without it payloads are suspended by signals.
+            self._parents.pop("freezer", None)
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
             if self.version == 2:
@@ -142,12 +183,17 @@ class CgroupMaker:
         """The groups in which it makes those of payloads."""
         return frozenset(self._parents.values())
 
-    def make(self, name: str) -> Group:
-        """Return a new group; raises OSError when there can be none."""
+    def make(self, name: str, limits: Limits) -> Group | None:
+        """Return a new group with these limits; None = there can be none."""
         folders = {key: folder / name for key, folder in self._parents.items()}
-        for folder in set(folders.values()):
-            folder.mkdir(exist_ok=True)
-        return Group(self.version, folders)
+        try:
+            for folder in set(folders.values()):
+                folder.mkdir(exist_ok=True)
+        except OSError:
+            return None
+        group = Group(self.version, folders)
+        group.limit(limits)
+        return group
 
     def close(self) -> None:
         """Remove all groups that are empty."""
@@ -155,6 +201,15 @@ class CgroupMaker:
             for folder in [*(path for path in parent.glob("*") if path.is_dir()), parent]:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
+
+
+def _is_made(folder: Path | None) -> bool:
+    try:
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def _divide(own: Path, name: str) -> None:
@@ -185,7 +240,7 @@ def find_hierarchies(mount_info: str, own_groups: str) -> Hierarchies | None:
     mounts = _mounts(mount_info)
     own = _own_groups(own_groups)
     parents: dict[str, Path] = {}
-    for controller in ("memory", "cpu", "cpuacct"):
+    for controller in _CONTROLLERS:
         if controller in mounts and controller in own:
             root, mount = mounts[controller]
             parents[controller] = _below(mount, root, own[controller])

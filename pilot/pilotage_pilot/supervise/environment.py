@@ -35,11 +35,21 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The folder that a payload runs in, the one for its temporary files, and the file that warns it of its end."""
+    """What is made for a payload, all in the folder of its attempt: the first two are folders, the others files.
+
+    `work` is where it runs, `warning` the file that warns it of its end.
+    """
 
     work: Path
     temporary: Path
     warning: Path
+    machine_ad: Path
+    job_ad: Path
+
+
+def folders_in(root: Path) -> Folders:
+    """Return what is made for a payload whose attempt has the folder `root`."""
+    return Folders(root / "work", root / "tmp", root / "glidein-ends", root / "machine.ad", root / "job.ad")
 
 
 def environment_of(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str, str]:
@@ -92,6 +102,11 @@ def _safe(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name and "=" not in name}
 
 
+def _ads(folders: Folders) -> dict[str, str]:
+    files = {"_CONDOR_MACHINE_AD": folders.machine_ad, "_CONDOR_JOB_AD": folders.job_ad}
+    return {name: str(path) for name, path in files.items() if path.exists()}
+
+
 def _told(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str, str]:
     gpus = ",".join(slot.gpu_ids)
     return {
@@ -109,7 +124,9 @@ def _told(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str
         "PILOTAGE_MEMORY_MIB": str(slot.amounts.memory_mib),
         "PILOTAGE_WARNING_FILE": str(folders.warning),
         "_CONDOR_SCRATCH_DIR": str(folders.work),
+        "_CONDOR_JOB_IWD": str(folders.work),
         "_CONDOR_SLOT": slot.name,
+        **_ads(folders),
         # A payload without a GPU sees none, whatever the node has.
         "CUDA_VISIBLE_DEVICES": gpus,
         "NVIDIA_VISIBLE_DEVICES": gpus or "void",

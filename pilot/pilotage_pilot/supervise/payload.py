@@ -58,7 +58,10 @@ class Payload:
         self._group = group
         self._descent = descent
         self._peak_mib = 0
+        self._cpu_s = 0.0
         self._killing = False
+        self._suspended = False
+        self._stopped: set[int] = set()
         self._on_end: Callable[[End], None] | None = None
         try:
             self._pidfd = os.pidfd_open(process.pid)
@@ -157,25 +160,39 @@ class Payload:
         """Ask every process to end itself, also where it is suspended."""
         tree = self.tree()
         send(tree, signal.SIGTERM)
-        send(tree, signal.SIGCONT)
+        self._stopped |= tree
+        self.resume()
 
     def signal_leader(self, number: signal.Signals) -> None:
         """Send a signal to the leading process."""
         send([self.pid], number)
 
     def suspend(self) -> None:
-        """Stop every process, until no more are found that run."""
-        stopped: set[int] = set()
+        """Stop every process: its group is frozen where the kernel can, the others are stopped until none runs."""
+        self._suspended = True
+        frozen = self._freeze(self.tree())
         for _ in range(5):
-            running = self.tree() - stopped
+            running = self.tree() - self._stopped - frozen
             if not running:
                 return
             send(running, signal.SIGSTOP)
-            stopped |= running
+            self._stopped |= running
+
+    def _freeze(self, tree: set[int]) -> frozenset[int]:
+        """Return the processes that are frozen."""
+        if self._group is None:
+            return frozenset()
+        for pid in tree - self._group.pids():
+            self._group.add(pid)
+        return self._group.pids() if self._group.freeze() else frozenset()
 
     def resume(self) -> None:
         """Let every process go on."""
-        send(self.tree(), signal.SIGCONT)
+        self._suspended = False
+        if self._group is not None:
+            self._group.thaw()
+        send(self._stopped, signal.SIGCONT)
+        self._stopped.clear()
 
     def kill(self) -> None:
         """Kill every process, round after round until the leader has ended; the rest is killed then."""
@@ -198,6 +215,9 @@ class Payload:
 
     def gather(self, processes: dict[int, Process]) -> float:
         """Bring all its processes into its control group; returns their resident memory in MiB."""
+        if self._suspended:
+            # What was just becoming another program when it was suspended can be told for its own now.
+            self.suspend()
         tree = self.tree(processes)
         if self._group is not None:
             members = self._group.pids()
@@ -206,6 +226,14 @@ class Payload:
         memory = sum(processes[pid].memory_mib for pid in tree)
         self._peak_mib = max(self._peak_mib, int(memory))
         return memory
+
+    def cpu_s(self, processes: dict[int, Process]) -> float:
+        """Return the CPU seconds that it used so far; it never grows less."""
+        counted = self._group.cpu_s() if self._group is not None else 0.0
+        if not counted:
+            counted = sum(processes[pid].cpu_s for pid in self.tree(processes))
+        self._cpu_s = max(self._cpu_s, counted)
+        return self._cpu_s
 
 
 def _own_peak_mib(peak_kib: int) -> int:

@@ -14,7 +14,7 @@ _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process; `memory_mib` is what of it is resident."""
+    """One process; `cpu_s` is what it used, with its children that are gone, `memory_mib` what of it is resident."""
 
     pid: int
     parent: int
@@ -36,7 +36,7 @@ def read_process(pid: int) -> Process | None:
         return None
     # The name stands in brackets and may hold anything; what follows the last bracket is in fixed order.
     fields = text[text.rindex(")") + 2 :].split()
-    cpu_s = (int(fields[11]) + int(fields[12])) * _TICK_S
+    cpu_s = sum(int(ticks) for ticks in fields[11:15]) * _TICK_S
     return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], cpu_s, int(fields[21]) * _PAGE_MIB)
 
 

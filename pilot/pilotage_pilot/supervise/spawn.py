@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from pilotage_pilot.supervise.base import JobAtFaultError, NodeAtFaultError
 from pilotage_pilot.supervise.folders import inside
 
 NULL = "/dev/null"
+_NICEST = 19
 _JOB_FAULTS = {
     errno.ENOENT: "its interpreter (first line) or loader is not on this node",
     errno.EACCES: "it may not be executed",
@@ -28,7 +32,11 @@ _JOB_FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run: `arguments` with the program first, files by path (None = /dev/null)."""
+    """What to run: `arguments` with the program first, files by path (None = /dev/null).
+
+    `nice` = how much nicer than the pilot it is; `wrapped` = the program is the node's job wrapper, which runs the
+    job's own program.
+    """
 
     program: str
     arguments: tuple[str, ...]
@@ -38,24 +46,37 @@ class Command:
     stdout: Path | None
     stderr: Path | None
     nice: int = 0
+    wrapped: bool = False
 
 
-def command_of(description: JobDescription, folder: Path, environment: Mapping[str, str], nice: int = 0) -> Command:
-    """Return what to run for a job; raises JobAtFaultError where the description leads nowhere."""
+def command_of(
+    description: JobDescription,
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    nice: int = 0,
+    wrapper: Path | None = None,
+) -> Command:
+    """Return what to run for a job; raises JobAtFaultError where the description leads nowhere.
+
+    A `wrapper` is run in place of the job's program, with that program and its arguments as its own arguments.
+    """
     try:
         arguments = split_arguments(description.arguments)
     except ValueError as error:
         raise JobAtFaultError(f"its arguments cannot be taken apart: {error}") from error
     program = find_program(description.executable, folder, environment.get("PATH", ""))
+    own = (program if wrapper is not None else description.executable, *arguments)
     return Command(
-        program,
-        (description.executable, *arguments),
+        program if wrapper is None else str(wrapper),
+        own if wrapper is None else (str(wrapper), *own),
         folder,
         environment,
         _input(folder, description.stdin),
         output_path(folder, description.stdout or "stdout"),
         output_path(folder, description.stderr or "stderr"),
         nice,
+        wrapper is not None,
     )
 
 
@@ -132,37 +153,56 @@ def _execute(command: Command, streams: tuple[int, int, int]) -> subprocess.Pope
         if error.errno == errno.ENOEXEC and not _is_binary(command.program):
             # A script without a first line that names its interpreter is the shell's, as execvp(3) has it.
             return _popen(command, "/bin/sh", ("sh", command.program, *command.arguments[1:]), streams)
-        why = _JOB_FAULTS.get(error.errno or 0)
-        if why is not None:
-            raise JobAtFaultError(f"the program {command.arguments[0]} cannot be run: {why}") from error
-        raise NodeAtFaultError(f"no process could be made: {error.strerror}") from error
+        raise _fault(command, error) from error
     except ValueError as error:
         raise JobAtFaultError(f"its arguments or environment hold what no process can take: {error}") from error
+
+
+def _fault(command: Command, error: OSError) -> JobAtFaultError | NodeAtFaultError:
+    why = _JOB_FAULTS.get(error.errno or 0)
+    if command.wrapped and error.errno != errno.E2BIG:
+        return NodeAtFaultError(f"the job wrapper {command.program} cannot be run: {why or error.strerror}")
+    if why is not None:
+        return JobAtFaultError(f"the program {command.arguments[0]} cannot be run: {why}")
+    return NodeAtFaultError(f"no process could be made: {error.strerror}")
 
 
 def _popen(
     command: Command, program: str, arguments: tuple[str, ...], streams: tuple[int, int, int]
 ) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        arguments,
-        executable=program,
-        cwd=command.folder,
-        env=command.environment,
-        stdin=streams[0],
-        stdout=streams[1],
-        stderr=streams[2],
-        start_new_session=True,
-    )
-    if command.nice:
-        _renice(process.pid, command.nice)
+    def make() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            arguments,
+            executable=program,
+            cwd=command.folder,
+            env=command.environment,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+            start_new_session=True,
+        )
+
+    return _nicely(make, command.nice) if command.nice else make()
+
+
+def _nicely(make: Callable[[], subprocess.Popen[bytes]], nice: int) -> subprocess.Popen[bytes]:
+    """Return the process that is made so much nicer than the pilot, before its first instruction.
+
+    A thread of Linux has a nice value of its own, which its children inherit: so it is a thread's that lives no
+    longer than this, for nobody may lower it again.
+    """
+    value = min(_NICEST, os.getpriority(os.PRIO_PROCESS, 0) + nice)
+
+    def make_nicely() -> subprocess.Popen[bytes]:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), value)
+        return make()
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="nice") as thread:
+        process = thread.submit(make_nicely).result()
+    with contextlib.suppress(OSError):
+        # Where the kernel shares the cores out by session, only the session's nice value counts.
+        Path(f"/proc/{process.pid}/autogroup").write_text(str(value))
     return process
-
-
-def _renice(pid: int, nice: int) -> None:
-    try:
-        os.setpriority(os.PRIO_PGRP, pid, nice)
-    except (PermissionError, ProcessLookupError):
-        return
 
 
 def _is_binary(program: str) -> bool:

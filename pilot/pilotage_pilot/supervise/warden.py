@@ -20,6 +20,8 @@ PROC = Path("/proc")
 QUIET_ROUNDS = 3
 ROUND_S = 0.01
 MOST_ROUNDS = 1000
+FREEZER_STATE = "freezer.state"
+"""The file of a frozen group (version 1) whose processes no signal reaches until they are thawed."""
 
 
 def environment_of(pid: int) -> bytes | None:
@@ -67,6 +69,7 @@ def kill_payloads(variable: str, value_start: str, groups: Iterable[Path] = ()) 
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        _thaw(folders)
         # One that is in the midst of an exec may be a payload's: nothing is over before it shows what it is.
         quiet = 0 if pids or any(is_in_exec(pid) for pid in _others()) else quiet + 1
         if quiet == QUIET_ROUNDS:
@@ -81,6 +84,13 @@ def _members(groups: Iterable[Path]) -> set[int]:
             with contextlib.suppress(OSError):
                 found.update(int(pid) for pid in members.read_text().split())
     return found
+
+
+def _thaw(groups: Iterable[Path]) -> None:
+    for group in groups:
+        for state in group.glob(f"*/{FREEZER_STATE}"):
+            with contextlib.suppress(OSError):
+                state.write_text("THAWED")
 
 
 def main() -> None:

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
-from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.events import LimitPassed, PayloadExited
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
-from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.core.instructions import PrepareJob
+from pilotage_pilot.core.jobs import AttemptKey, StoredFile
 from pilotage_pilot.link.base import FileLink
-from pilotage_pilot.supervise.base import Happening, JobAtFaultError, NodeAtFaultError
+from pilotage_pilot.supervise.ad_files import write_ads
+from pilotage_pilot.supervise.base import Happening, JobAtFaultError, NodeAtFaultError, PayloadTime
 from pilotage_pilot.supervise.cache import FileCache
-from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
+from pilotage_pilot.supervise.cgroups import CgroupMaker, Group, Limits
 from pilotage_pilot.supervise.descent import Descent, Warden, adopt_orphans
-from pilotage_pilot.supervise.environment import Folders, Site, environment_of
+from pilotage_pilot.supervise.environment import Folders, Site, environment_of, folders_in
 from pilotage_pilot.supervise.folders import PilotFolder, inside, remove_small, remove_tree
 from pilotage_pilot.supervise.output import (
     Bounds,
@@ -58,8 +58,7 @@ class Handling:
 class _Work:
     """What the workshop has of one attempt; `seen` is what was in its folder at its start, where that counts."""
 
-    job: GrantedJob
-    slot: Slot
+    order: PrepareJob
     folders: Folders
     payload: Payload | None = None
     seen: Seen | None = None
@@ -79,6 +78,7 @@ class LocalWorkshop:
         self._groups = groups
         self._bounds = Bounds(handling.output_bytes)
         self._cache = FileCache(folder.cache, handling.cache_bytes, link.download)
+        self._wrapper: Path | None = None
         self._work: dict[AttemptKey, _Work] = {}
         self._hear: Callable[[Happening], None] = _nobody
         self._removals: set[asyncio.Future[None]] = set()
@@ -96,17 +96,23 @@ class LocalWorkshop:
 
     # Making ready -----------------------------------------------------------------------------------------------
 
-    async def prepare(self, job: GrantedJob, slot: Slot) -> None:
+    def wrap(self, wrapper: Path | None) -> None:
+        """Run this program in place of those of all payloads from now on, with theirs as its arguments; or not."""
+        self._wrapper = wrapper
+
+    async def prepare(self, order: PrepareJob) -> None:
         """Make folder and input files of an attempt; raises JobAtFaultError or NodeAtFaultError."""
-        root = self._folder.of_attempt(job.key)
-        folders = Folders(root / "work", root / "tmp", root / "glidein-ends")
+        key = order.job.key
+        root = self._folder.of_attempt(key)
+        folders = folders_in(root)
         try:
             root.mkdir(mode=0o700)
             folders.work.mkdir(mode=0o700)
             folders.temporary.mkdir(mode=0o700)
-            self._work[job.key] = _Work(job, slot, folders)
-            for file in job.description.input_files:
-                await self._cache.put(job.key.job_id, file, inside(folders.work, file.name))
+            write_ads(order, folders)
+            self._work[key] = _Work(order, folders)
+            for file in order.job.description.input_files:
+                await self._cache.put(key.job_id, file, inside(folders.work, file.name))
         except FileExistsError as error:
             raise JobAtFaultError(f"two of its input files have one place: {error.filename}") from error
         except (JobAtFaultError, NodeAtFaultError):
@@ -119,14 +125,17 @@ class LocalWorkshop:
     def start(self, key: AttemptKey) -> None:
         """Start the payload of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
         work = self._work[key]
-        environment = environment_of(work.job, work.slot, self._site, work.folders)
-        group = self._new_group(key, work.slot.amounts)
+        order = work.order
+        environment = environment_of(order.job, order.slot, self._site, work.folders)
+        nice = self._handling.nice if order.nice is None else order.nice
+        group = self._new_group(order, nice)
         try:
-            command = command_of(work.job.description, work.folders.work, environment, self._handling.nice)
-            if work.job.description.new_files_come_back:
+            description = order.job.description
+            command = command_of(description, work.folders.work, environment, nice=nice, wrapper=self._wrapper)
+            if description.new_files_come_back:
                 work.seen = plain_files(work.folders.work)
             process = spawn(command)
-            work.payload = Payload(key, process, self._site.marker_of(work.job), group, self._descent)
+            work.payload = Payload(key, process, self._site.marker_of(order.job), group, self._descent)
         except OSError as error:
             raise NodeAtFaultError(f"its process could not be made: {error}") from error
         finally:
@@ -138,15 +147,11 @@ class LocalWorkshop:
         work.payload.watch(lambda end: self._ended(key, end))
         self._keep_watching()
 
-    def _new_group(self, key: AttemptKey, amounts: Amounts) -> Group | None:
+    def _new_group(self, order: PrepareJob, nice: int) -> Group | None:
         if self._groups is None:
             return None
-        try:
-            group = self._groups.make(str(key))
-        except OSError:
-            return None
-        group.limit(amounts, cpus_hard=self._handling.cpus_hard)
-        return group
+        limits = Limits(order.slot.amounts, nice, cpus_hard=self._handling.cpus_hard)
+        return self._groups.make(str(order.job.key), limits)
 
     def _ended(self, key: AttemptKey, end: End) -> None:
         work = self._work.get(key)
@@ -214,7 +219,7 @@ class LocalWorkshop:
             assert work.payload is not None
             memory = work.payload.gather(processes)
             self._cut_streams(work)
-            limit = work.slot.amounts.memory_mib
+            limit = work.order.slot.amounts.memory_mib
             kernel_limits = self._groups is not None and self._groups.limits_memory
             if limit and not kernel_limits and memory > limit:
                 self._check_memory(work, limit, work.payload.tree(processes))
@@ -223,13 +228,19 @@ class LocalWorkshop:
     def _check_memory(self, work: _Work, limit: int, pids: set[int]) -> None:
         used = proportional_memory_mib(pids)
         if used > limit:
-            self._hear(LimitPassed(work.job.key, f"it used {used:.0f} MiB of memory, it asked for {limit} MiB"))
+            self._hear(LimitPassed(work.order.job.key, f"it used {used:.0f} MiB of memory, it asked for {limit} MiB"))
 
     def _cut_streams(self, work: _Work) -> None:
-        for name in stream_names(work.job.description):
+        for name in stream_names(work.order.job.description):
             path = output_path(work.folders.work, name)
             if path is not None and size_of(path) > self._bounds.file_bytes and cut(path, self._bounds.file_bytes):
                 work.cut.add(name)
+
+    def cpu_times(self) -> tuple[PayloadTime, ...]:
+        """Return what each running payload has used so far."""
+        running = [(work.order.slot.name, work.payload) for work in self._work.values() if work.payload is not None]
+        processes = all_processes() if running else {}
+        return tuple(PayloadTime(payload.key, slot, payload.cpu_s(processes)) for slot, payload in running)
 
     # Output -----------------------------------------------------------------------------------------------------
 
@@ -237,7 +248,7 @@ class LocalWorkshop:
         """Store what an attempt left; raises WorldError."""
         work = self._work[key]
         try:
-            found = find_output(work.job.description, work.folders.work, self._bounds, work.seen)
+            found = find_output(work.order.job.description, work.folders.work, self._bounds, work.seen)
             small, large = store_small(found, self._bounds, work.cut)
             stored, notes = list(small), list(found.notes)
             for name, path in large.items():

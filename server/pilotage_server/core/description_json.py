@@ -15,7 +15,7 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import Any
 
-from pilotage.job_description import InputFile, JobDescription, Value
+from pilotage.job_description import InputFile, JobDescription, JobPolicy, Value
 
 _TIMES = frozenset({"cpu_time", "wall_time", "lease"})
 _TEXTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warnings"})
@@ -42,6 +42,8 @@ def _plain(name: str, value: Any) -> Any:
         return value / timedelta(microseconds=1) / 1e6
     if name == "input_files":
         return [asdict(file) for file in value]
+    if name == "policy":
+        return {name: text for name, text in asdict(value).items() if text is not None}
     return dict(value) if isinstance(value, Mapping) else value
 
 
@@ -50,6 +52,8 @@ def _read(name: str, value: Any) -> Any:
         return timedelta(seconds=value)
     if name == "input_files":
         return tuple(InputFile(**file) for file in value)
+    if name == "policy":
+        return JobPolicy(**value)
     if name in _TEXTS:
         return tuple(value)
     return _section(value) if name in _SECTIONS else value

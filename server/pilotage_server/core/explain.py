@@ -9,13 +9,19 @@ opinion. Counts are over the queues that the job's VO may use; the others do not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from pilotage.ad_text import value_text
+from pilotage.classad_clauses import failing_clauses
+from pilotage.classad_evaluation import Ad
+from pilotage.classads import plain_value
 from pilotage.eligibility import Eligible, NoAccess, Refusal, Refused, Verdict
 from pilotage.folding import fold
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.expression_reach import is_random
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +102,35 @@ def asked_text(asked: Value | None) -> str:
     return ", ".join(str(each) for each in asked) if isinstance(asked, tuple) else str(asked)
 
 
-def slots_obstacle(obstacles_of_slots: Sequence[Sequence[str]]) -> str:
+class Obstacle(NamedTuple):
+    """What keeps one slot from a job; `seen` = what is particular to that slot, "" = nothing."""
+
+    why: str
+    seen: str = ""
+
+
+def policy_obstacles(requirements: str, job: Ad, slot: Ad) -> Iterator[Obstacle]:
+    """Yield which clauses of the job's expression and of the slot's START keep them apart; "" = it has none."""
+    if requirements:
+        for clause in failing_clauses(requirements, job, slot):
+            yield Obstacle(f"of the job's expression, {clause.claim}", clause.seen)
+    if "Start" in slot.library_ad:
+        start = value_text(plain_value(slot.library_ad["Start"]))
+        if is_random(start):
+            yield Obstacle("the slot's START is left to chance: it calls random(), which is refused")
+        for clause in failing_clauses(start, slot, job):
+            yield Obstacle(f"of the slot's START, {clause.claim}", clause.seen)
+
+
+def slots_obstacle(obstacles_of_slots: Sequence[Sequence[Obstacle]]) -> str:
     """Return what keeps the free slots of a queue from the job; empty = one fits, or none is free."""
     if not obstacles_of_slots or not all(obstacles_of_slots):
         return ""
-    counts = Counter(obstacle for obstacles in obstacles_of_slots for obstacle in obstacles)
+    counts = Counter(obstacle.why for obstacles in obstacles_of_slots for obstacle in obstacles)
     most, count = min(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return most if len(obstacles_of_slots) == 1 else f"{most} ({count} of {len(obstacles_of_slots)} free slots)"
+    seen = next(each.seen for obstacles in obstacles_of_slots for each in obstacles if each.why == most)
+    told = f"{most} ({seen})" if seen else most
+    return told if len(obstacles_of_slots) == 1 else f"{told} ({count} of {len(obstacles_of_slots)} free slots)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,13 @@
 
 Rules
 -----
-Use is core seconds. It halves every half-life; what runs is added as it accrues. Since a constant rate under
-exponential decay has a closed form, an account is three numbers, however many jobs it has run. A core that has
-just been given counts with some foresight, so that many slots given at once are shared out fairly as well.
+Use is core seconds, each core counted with the weight of its slot. It halves every half-life; what runs is added as
+it accrues. Since a constant rate under exponential decay has a closed form, an account is a few numbers, however
+many jobs it has run. A core that has just been given counts with some foresight, so that many slots given at once
+are shared out fairly as well.
+
+Groups that use less than the cores their quota entitles them to go first, those that use as many or more go last;
+between them go the groups with weights. Among equals in that, the smaller use for what one is entitled to.
 """
 
 from __future__ import annotations
@@ -13,19 +17,25 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import IntEnum
 from typing import NamedTuple
 
+from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.rules import Sharing
-from pilotage_server.core.task_queues import Account
+from pilotage_server.core.share_settings import ShareSettings
+
+LEAST_USER_PRIORITY = 0.5
+"""The user priority of who has used nothing, before his factor (HTCondor manual, "User Priorities")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an account has used up to `at`, in core seconds, and the `cores` that it uses since."""
+    """What an account has used up to `at`, in core seconds, and the `cores` that its `runs` use since, weighted."""
 
     core_s: float
     at: datetime
-    cores: int = 0
+    cores: float = 0.0
+    runs: int = 0
 
     def up_to(self, now: datetime, half_life: timedelta) -> Use:
         """Return the use at `now`, decayed and with what has accrued; a time before `at` changes nothing."""
@@ -47,88 +57,130 @@ def faded(half_life: timedelta) -> timedelta:
     return 64 * half_life
 
 
-def accrued(cores: int, elapsed_s: float, half_life: timedelta) -> float:
+def accrued(cores: float, elapsed_s: float, half_life: timedelta) -> float:
     """Return the decayed core seconds of `cores` used for the last `elapsed_s`."""
     rate = math.log(2) / half_life.total_seconds()
     return cores * -math.expm1(-rate * elapsed_s) / rate
 
 
-class Share(NamedTuple):
-    """How much of its fair share an account has had; the smaller goes first."""
+def least_priority(half_life: timedelta) -> float:
+    """Return the use, in core seconds, that HTCondor's lowest user priority stands for: half a core, for ever."""
+    return LEAST_USER_PRIORITY * half_life.total_seconds() / math.log(2)
 
+
+class Standing(IntEnum):
+    """Where a group stands with its quota; the smaller goes first."""
+
+    BELOW_QUOTA = 0
+    WEIGHTED = 1
+    AT_QUOTA = 2
+
+
+class Share(NamedTuple):
+    """How much of its fair share an account has had; the smaller goes first.
+
+    `group` and `owner` relate use to what the group and the owner are entitled to; of owners who have used
+    nothing, the smaller `factor` goes first.
+    """
+
+    standing: Standing
     group: float
     owner: float
+    factor: float
 
 
 class FairShare:
     """The accounts of one server, and the order between them."""
 
     def __init__(self, sharing: Sharing) -> None:
-        self._sharing = sharing
+        self.settings = ShareSettings(sharing)
         self._uses: dict[Account, Use] = {}
-        self._groups: dict[tuple[str, str], set[Account]] = {}
+        self._groups: dict[GroupId, set[Account]] = {}
 
     def load(self, uses: Iterable[tuple[Account, Use]]) -> None:
-        """Forget everything and take in these uses."""
+        """Forget all uses and take in these."""
         self._uses.clear()
         self._groups.clear()
         for account, use in uses:
             self._put(account, use)
 
-    def started(self, account: Account, cores: int, now: datetime) -> None:
-        """Let the account use so many cores more from now on."""
+    def started(self, account: Account, cores: float, now: datetime, since: datetime | None = None) -> None:
+        """Let the account use so many cores more, weighted, from now on, or as if from `since` on."""
         use = self._at(account, now)
-        self._put(account, replace(use, cores=use.cores + cores))
+        elapsed_s = 0.0 if since is None else max(0.0, (now - since).total_seconds())
+        core_s = use.core_s + accrued(cores, elapsed_s, self._half_life)
+        self._put(account, Use(core_s, use.at, use.cores + cores, use.runs + 1))
 
-    def ended(self, account: Account, cores: int, now: datetime) -> None:
-        """Let the account use so many cores less from now on."""
+    def ended(self, account: Account, cores: float, now: datetime) -> None:
+        """Let the account use so many cores less, weighted, from now on."""
         use = self._at(account, now)
-        self._put(account, replace(use, cores=max(0, use.cores - cores)))
+        # who runs nothing uses exactly nothing, whatever rounding has left of the sums
+        left = max(0.0, use.cores - cores) if use.runs > 1 else 0.0
+        self._put(account, Use(use.core_s, use.at, left, max(0, use.runs - 1)))
 
     def forget(self, accounts: Iterable[Account]) -> None:
         """Drop accounts whose use has faded, unless they use cores now."""
         for account in accounts:
-            if account in self._uses and not self._uses[account].cores:
+            if account in self._uses and not self._uses[account].runs:
                 del self._uses[account]
-                self._groups[account.vo, account.group].discard(account)
+                self._groups[account.group_id].discard(account)
 
     def use(self, account: Account, now: datetime) -> Use:
         """Return what the account has used up to `now`."""
         return self._at(account, now)
 
+    def accounts(self) -> tuple[Account, ...]:
+        """Return the accounts with a use, sorted."""
+        return tuple(sorted(self._uses))
+
+    def group_of(self, group: GroupId) -> tuple[Account, ...]:
+        """Return the accounts of a group that have a use."""
+        return tuple(self._groups.get(group, ()))
+
     def round(self, now: datetime) -> ShareRound:
         """Return a view of the shares at `now` that a round of matching can charge without touching this."""
         return ShareRound(self, now)
 
-    def foreseen(self, account: Account, now: datetime) -> float:
-        """Return the use that counts in the order: what was used, and foresight for the cores in use."""
-        use = self._at(account, now)
-        return use.core_s + use.cores * self.foresight_s
+    def user_priority(self, account: Account, now: datetime) -> float:
+        """Return the effective user priority as HTCondor counts it: a greater one is worse.
 
-    def group_of(self, account: Account) -> tuple[Account, ...]:
-        """Return the accounts with a use that share the group of this one."""
-        return tuple(self._groups.get((account.vo, account.group), ()))
+        It is the decayed mean of the cores in use, at least 0.5, times the priority factor (HTCondor manual, "User
+        Priorities and Negotiation").
+        """
+        used = max(least_priority(self._half_life), self._at(account, now).core_s)
+        return used * math.log(2) / self._half_life.total_seconds() * self.settings.factor(account)
+
+    def foreseen(self, use: Use) -> float:
+        """Return the use that counts in the order: what was used, and foresight for the cores in use."""
+        return use.core_s + use.cores * self.foresight_s
 
     @property
     def foresight_s(self) -> float:
         """What a core that was just given counts, in core seconds."""
-        return self._sharing.foresight.total_seconds()
+        return self.settings.rules.foresight.total_seconds()
 
-    def quota(self, account: Account) -> float:
-        """Return the quota of the account's group."""
-        return self._sharing.group_quotas.get(f"{account.vo}/{account.group}", 1.0)
-
-    def factor(self, account: Account) -> float:
-        """Return the account's priority factor."""
-        return self._sharing.priority_factors.get(str(account), 1.0)
+    @property
+    def _half_life(self) -> timedelta:
+        return self.settings.rules.half_life
 
     def _at(self, account: Account, now: datetime) -> Use:
         use = self._uses.get(account)
-        return Use(0.0, now) if use is None else use.up_to(now, self._sharing.half_life)
+        return Use(0.0, now) if use is None else use.up_to(now, self._half_life)
 
     def _put(self, account: Account, use: Use) -> None:
         self._uses[account] = use
-        self._groups.setdefault((account.vo, account.group), set()).add(account)
+        self._groups.setdefault(account.group_id, set()).add(account)
+
+
+@dataclass(frozen=True, slots=True)
+class _Had:
+    """What somebody has had so far: use that counts in the order, in core seconds, and weighted cores in use."""
+
+    core_s: float
+    cores: float
+
+    def and_given(self, cores: float, foresight_s: float) -> _Had:
+        return _Had(self.core_s + cores * foresight_s, self.cores + cores)
 
 
 class ShareRound:
@@ -136,32 +188,51 @@ class ShareRound:
 
     def __init__(self, shares: FairShare, now: datetime) -> None:
         self._shares = shares
+        self._settings = shares.settings
         self._now = now
-        self._owners: dict[Account, float] = {}
-        self._groups: dict[tuple[str, str], float] = {}
+        self._owners: dict[Account, _Had] = {}
+        self._groups: dict[GroupId, _Had] = {}
 
     def share(self, account: Account) -> Share:
         """Return how much of its fair share the account has had."""
-        return Share(
-            self._group_use(account) / self._shares.quota(account),
-            self._owner_use(account) * self._shares.factor(account),
-        )
+        group = self._of_group(account.group_id)
+        factor = self._settings.factor(account)
+        owner = self._of_owner(account).core_s * factor
+        bound = self._settings.bound(account.group_id)
+        if bound is None:
+            return Share(Standing.WEIGHTED, group.core_s / self._settings.weight(account.group_id), owner, factor)
+        standing = Standing.BELOW_QUOTA if group.cores < bound else Standing.AT_QUOTA
+        return Share(standing, group.core_s / bound, owner, factor)
 
-    def charge(self, account: Account, cores: int) -> None:
-        """Count what the round has just given."""
-        charge = cores * self._shares.foresight_s
-        self._owners[account] = self._owner_use(account) + charge
-        self._groups[account.vo, account.group] = self._group_use(account) + charge
+    def can_bar(self, account: Account) -> bool:
+        """Whether the account's group has a quota that bars what is above it."""
+        return self._settings.barring(account.group_id) is not None
 
-    def _owner_use(self, account: Account) -> float:
+    def bars(self, account: Account, cores: float) -> bool:
+        """Whether so many weighted cores more would bring the account's group above a quota that bars."""
+        bound = self._settings.barring(account.group_id)
+        return bound is not None and self._of_group(account.group_id).cores + cores > bound
+
+    def user_priority(self, account: Account) -> float:
+        """Return the account's effective user priority; a greater one is worse."""
+        return self._shares.user_priority(account, self._now)
+
+    def charge(self, account: Account, cores: float) -> None:
+        """Count what the round has just given, in weighted cores."""
+        foresight_s = self._shares.foresight_s
+        self._groups[account.group_id] = self._of_group(account.group_id).and_given(cores, foresight_s)
+        self._owners[account] = self._of_owner(account).and_given(cores, foresight_s)
+
+    def _of_owner(self, account: Account) -> _Had:
         if account not in self._owners:
-            self._owners[account] = self._shares.foreseen(account, self._now)
+            use = self._shares.use(account, self._now)
+            self._owners[account] = _Had(self._shares.foreseen(use), use.cores)
         return self._owners[account]
 
-    def _group_use(self, account: Account) -> float:
-        group = (account.vo, account.group)
+    def _of_group(self, group: GroupId) -> _Had:
         if group not in self._groups:
-            members = self._shares.group_of(account)
+            uses = [self._shares.use(member, self._now) for member in self._shares.group_of(group)]
             # fsum is exact, so the order in which a set yields its members cannot change the outcome
-            self._groups[group] = math.fsum(self._shares.foreseen(member, self._now) for member in members)
+            core_s, cores = math.fsum(map(self._shares.foreseen, uses)), math.fsum(use.cores for use in uses)
+            self._groups[group] = _Had(core_s, cores)
         return self._groups[group]

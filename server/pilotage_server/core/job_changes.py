@@ -44,14 +44,11 @@ def may_see(identity: Identity, owner: str, vo: str) -> bool:
     return identity.sees_everything or (identity.owner == owner and identity.vo == vo)
 
 
-def refusal_of(job: JobRecord, change: JobChange, hold_reason: str = "") -> str:
-    """Return why the change cannot be made; empty = it can.
-
-    `hold_reason` = what keeps the job from waiting, whoever releases it.
-    """
+def refusal_of(job: JobRecord, change: JobChange, max_releases: int | None = None) -> str:
+    """Return why the change cannot be made; empty = it can. `max_releases` None = a job is released without limit."""
     if (job.state, CAUSES[change]) not in TRANSITIONS:
         already = "already " if job.state is _ALREADY[change] else ""
         return f"job {job.id} is {already}{job.state}; it cannot be {CAUSES[change]}"
-    if hold_reason and change in {JobChange.RELEASE, JobChange.RESCHEDULE}:
-        return f"job {job.id} stays {job.state}: {hold_reason}"
+    if change is JobChange.RELEASE and max_releases is not None and job.holds > max_releases:
+        return f"job {job.id} stays {job.state}: it has been released {max_releases} times, as often as any job may be"
     return ""

@@ -18,16 +18,14 @@ class JobLimits:
     """Bounds of what is submitted and stored.
 
     `max_jobs_per_call` counts the elements of all arrays of one submission; `max_text` is the longest single
-    text of a description, in characters, `max_expression` the longest ClassAd expression, in bytes.
-    `max_output_bytes` is the sum over the output files of one attempt. `optimizers` names the steps of the
-    optimizer chain, in order.
+    text of a description, in characters. `max_output_bytes` is the sum over the output files of one attempt.
+    `optimizers` names the steps of the optimizer chain, in order.
     """
 
     max_jobs_per_call: int = 1_000_000
     max_descriptions_per_call: int = 20_000
     max_files: int = 10_000
     max_text: int = 1_000_000
-    max_expression: int = 4096
     shortest_lease: timedelta = timedelta(seconds=30)
     longest_lease: timedelta = timedelta(days=1)
     max_file_bytes: int = 1024 * MIB

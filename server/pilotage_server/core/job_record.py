@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import IntEnum
 
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.holds import NEVER_HELD, HoldHistory
 from pilotage_server.core.jobs import LEASED, JobState
+
+
+class PolicyWatch(IntEnum):
+    """When the policies that a job is under must be looked at."""
+
+    NEVER = 0
+    ON_CHANGE = 1
+    EACH_MINUTE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,11 @@ class JobRecord:
     its owner asked for (None = the server's). `lease_until` of a job without a lease = its last attempt was taken
     from a pilot that may be running it until then. `pilot_stamp`, `queue`, `node` and `slot` say where it was last
     matched, `started` when that attempt's payload started, `ended` when the job became final.
+
+    The rest counts as HTCondor does. `state_since` = since when it has its JobStatus (None = since it was
+    submitted). `starts` = how often a payload of it has started. `wall_clock` = how long those attempts ran
+    that have ended, the time included in which they were suspended; `suspended` = that time, as far as it is over.
+    `hold_code` and `hold_subcode` None = it is not held.
     """
 
     id: int
@@ -51,6 +66,19 @@ class JobRecord:
     submitted: datetime
     started: datetime | None
     ended: datetime | None
+    state_since: datetime | None = None
+    starts: int = 0
+    wall_clock: timedelta = timedelta(0)
+    suspended: timedelta = timedelta(0)
+    hold_code: int | None = None
+    hold_subcode: int | None = None
+    hold_history: HoldHistory = NEVER_HELD
+    watch: PolicyWatch = PolicyWatch.NEVER
+
+    @property
+    def holds(self) -> int:
+        """How often it was held, the present hold included."""
+        return self.hold_history.count
 
     @property
     def is_leased(self) -> bool:

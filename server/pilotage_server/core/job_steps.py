@@ -5,16 +5,21 @@ Rules
 The state comes from the table in `jobs`; here stand the fields that follow from it. Attempt numbers are never
 taken back: a rescheduled job goes on counting. A job that somebody's wish takes from a pilot keeps the end of the
 lease, for its attempt may live until then: it is matched to nobody before that, or before its pilot's word.
+What is counted is counted on the server's clock, unless the caller knows better from a pilot; a rescheduled job
+begins anew.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from pilotage_server.core.holds import NEVER_HELD, Hold, HoldCode
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import BY_WISH, FINAL, LEASED, JobCause, JobState, next_state
+from pilotage_server.core.jobs import BY_WISH, FINAL, LEASED, JobCause, JobState, job_status, next_state
+
+_NO_TIME = timedelta(0)
 
 
 def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **changes: Any) -> JobRecord:
@@ -31,9 +36,48 @@ def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **ch
         follows["lease_until"] = _lingers_until(job, cause, now)
     if cause in {JobCause.MATCHED, JobCause.RESCHEDULED}:
         follows |= {"started": None, "exit_code": None, "signal": None}
+    follows |= _counted(job, state, cause, now)
+    if job.state is not state and JobState.HELD in {job.state, state}:
+        follows |= _hold(job, state, changes)
     if cause is JobCause.RESCHEDULED:
-        follows["spent_attempts"] = 0
+        follows |= _ANEW
     return replace(job, **(follows | changes), state=state, reason=reason)
+
+
+_ANEW: dict[str, Any] = {
+    "spent_attempts": 0,
+    "starts": 0,
+    "wall_clock": _NO_TIME,
+    "suspended": _NO_TIME,
+    "hold_history": NEVER_HELD,
+}
+
+
+def _counted(job: JobRecord, state: JobState, cause: JobCause, now: datetime) -> dict[str, Any]:
+    """Return what the step adds to the counters that HTCondor keeps of a job."""
+    counted: dict[str, Any] = {}
+    if job_status(state) != job_status(job.state):
+        counted["state_since"] = now
+    if cause is JobCause.STARTED or (cause is JobCause.ADOPTED and job.started is None):
+        counted |= {"starts": job.starts + 1, "started": now}
+    if job.state is JobState.SUSPENDED:
+        counted["suspended"] = job.suspended + _since(job.state_since, now)
+    if job.is_leased and state not in LEASED:
+        counted["wall_clock"] = job.wall_clock + _since(job.started, now)
+    return counted
+
+
+def _since(began: datetime | None, now: datetime) -> timedelta:
+    return _NO_TIME if began is None else max(_NO_TIME, now - began)
+
+
+def _hold(job: JobRecord, state: JobState, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return what a hold that begins or ends makes of the record."""
+    if state is JobState.HELD:
+        code = changes.get("hold_code", HoldCode.USER_REQUEST)
+        return {"hold_code": int(code), "hold_subcode": 0, "hold_history": job.hold_history.begun(code)}
+    over = Hold(job.hold_code or HoldCode.USER_REQUEST, job.hold_subcode or 0, job.reason)
+    return {"hold_code": None, "hold_subcode": None, "hold_history": job.hold_history.lifted(over)}
 
 
 def _lingers_until(job: JobRecord, cause: JobCause, now: datetime) -> datetime | None:

@@ -64,6 +64,25 @@ LIVE = frozenset(JobState) - FINAL
 BY_WISH = frozenset({JobCause.REMOVED, JobCause.HELD, JobCause.RESCHEDULED})
 """Causes by which somebody takes a job from a pilot that may be running it."""
 
+_STATUSES: dict[JobState, int] = {
+    JobState.RECEIVED: 1,
+    JobState.WAITING: 1,
+    JobState.MATCHED: 1,
+    JobState.RUNNING: 2,
+    JobState.REMOVED: 3,
+    JobState.DONE: 4,
+    JobState.FAILED: 4,
+    JobState.HELD: 5,
+    JobState.COMPLETING: 6,
+    JobState.SUSPENDED: 7,
+}
+
+
+def job_status(state: JobState) -> int:
+    """Return HTCondor's JobStatus: a job that is matched and has not started is idle, one that failed is completed."""
+    return _STATUSES[state]
+
+
 TRANSITIONS: dict[tuple[JobState, JobCause], JobState] = {
     (JobState.RECEIVED, JobCause.ENQUEUED): JobState.WAITING,
     (JobState.RECEIVED, JobCause.HELD): JobState.HELD,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import LEASED, JobCause, JobState
 from pilotage_server.core.reports import JobReport, Outcome
@@ -27,7 +28,8 @@ LOST_BY_SILENCE = frozenset({JobCause.LEASE_LOST.value, JobCause.ATTEMPTS_EXHAUS
 class AttemptRecord:
     """One attempt of a job; `ended` None = it holds its lease; `reported` = its pilot has said how it ended.
 
-    `outcome` is a pilot's outcome or, where the server ended the lease, the cause of that.
+    `outcome` is a pilot's outcome or, where the server ended the lease, the cause of that. `account` is charged
+    `weight` core seconds a second, since `metered` still; None = the attempt uses nothing now.
     """
 
     job_id: int
@@ -37,11 +39,14 @@ class AttemptRecord:
     node: str
     slot: str
     cpus: int
+    weight: float
+    account: Account
     matched: datetime
     ended: datetime | None = None
     outcome: str = ""
     reason: str = ""
     reported: bool = False
+    metered: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def _adopted(report: JobReport) -> Verdict:
     if report.outcome is None:
         causes = {JobState.SUSPENDED: (JobCause.SUSPENDED,), JobState.COMPLETING: (JobCause.COMPLETING,)}
         return Accept(causes.get(report.state, ()), adopts=True)
-    cause, spends = _ENDS[report.outcome] if report.outcome is not Outcome.EXITED else (_exit_cause(report), False)
+    cause, spends = _end_of(report, report.outcome)
     return Accept((cause,), reason=outcome_reason(report), adopts=True, spends=spends)
 
 
@@ -129,7 +134,7 @@ def _of_live(job: JobRecord, report: JobReport) -> Verdict:
     if report.outcome is None:
         causes = _PROGRESS.get((job.state, report.state))
         return Repeat() if causes is None else Accept(causes, reason=report.reason)
-    cause, spends = _ENDS[report.outcome] if report.outcome is not Outcome.EXITED else (_exit_cause(report), False)
+    cause, spends = _end_of(report, report.outcome)
     ran = job.state is JobState.MATCHED and report.started is not None
     causes = (JobCause.STARTED, cause) if ran else (cause,)
     return Accept(causes, reason=outcome_reason(report), spends=spends)
@@ -157,12 +162,23 @@ _ENDS: dict[Outcome, tuple[JobCause, bool]] = {
 }
 
 
+def _end_of(report: JobReport, outcome: Outcome) -> tuple[JobCause, bool]:
+    """Return what the end of an attempt does to its job, and whether the attempt counts as lost."""
+    if outcome is Outcome.EXITED:
+        return _exit_cause(report), False
+    if outcome is Outcome.EVICTED and report.hold is not None:
+        return JobCause.HELD, False
+    return _ENDS[outcome]
+
+
 def _exit_cause(report: JobReport) -> JobCause:
     return JobCause.DONE if report.exit_code == 0 and not report.signal else JobCause.FAILED
 
 
 def outcome_reason(report: JobReport) -> str:
     """Return how the attempt ended, in words for people; empty = it ended well."""
+    if report.outcome is Outcome.EVICTED and report.hold is not None:
+        return report.hold.reason or report.reason or "the policy of its slot wants it held"
     if report.outcome is Outcome.EXITED:
         words = "" if _exit_cause(report) is JobCause.DONE else _exit_text(report)
     else:

@@ -23,7 +23,7 @@ def limits_at(limits: Iterable[RunningLimit], queue: QueueId) -> tuple[RunningLi
 
 def counts_for(limit: RunningLimit, traits: Traits) -> bool:
     """Whether jobs with these traits count towards the limit."""
-    value = traits.attribute(limit.attribute)
+    value = traits.value(limit.attribute)
     values = value if isinstance(value, tuple) else (value,)
     return any(value is not None and fold(str(value)) == fold(limit.value) for value in values)
 

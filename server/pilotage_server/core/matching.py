@@ -1,32 +1,27 @@
-"""Which waiting job goes to which slot: one round over the slots of a request.
+"""Which waiting job goes to which slot: one round over the free slots of a request.
 
 Rules
 -----
-Slots are served in their order, each sees what the round gave to those before it. Among what fits go first: the
-group, then the owner furthest below their fair share; then the higher priority; then who came first (DESIGN §7).
-The round decides and never touches the database: who runs it claims what was chosen, tells whether that
+Slots are served in their order, each sees what the round gave to those before it. Among what fits go first: jobs of
+who holds the slot, what the slot's RANK likes best, the group, then the owner furthest below their fair share, the
+higher priority, who came first (DESIGN §7). Of the slots that are left a job with a Rank takes the one that it likes
+best. The round decides and never touches the database: who runs it claims what was chosen, tells whether that
 succeeded and which job is the next head, and asks again. It is deterministic for a given state.
-
-A slot's own rank and the jobs' expressions order and filter in `_choice_for`, before the shares, once there are
-policies.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from heapq import merge
-from itertools import groupby
+from itertools import islice
 
 from pilotage_server.core.amounts import Amounts
-from pilotage_server.core.fair_share import Share, ShareRound
-from pilotage_server.core.limits import LimitRound
-from pilotage_server.core.slots import SlotOffer, fits
-from pilotage_server.core.task_queues import Account, TaskQueue
-from pilotage_server.core.waiting import Head, Waiting, WaitingIndex
+from pilotage_server.core.fair_share import Share
+from pilotage_server.core.openings import Fit, HeadsWanted, Opening, Openings
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.core.waiting import Head
 
 MOST_CHOICES = 1000
 """A round gives at most so many jobs; who wants more asks again."""
@@ -34,107 +29,74 @@ MOST_CHOICES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next job to claim: the head of a task queue, for a slot; `share` is why its account goes first."""
+    """The next job to claim, for a slot: the head of a task queue, or the one with `job_id`.
+
+    `weight` = the SlotWeight of what it gets; `share` is why its account goes first.
+    """
 
     slot: str
     task_queue: TaskQueue
     amounts: Amounts
+    weight: float
     share: Share
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """What a round may choose from: the waiting jobs of which `can_go` is true of their task queue."""
-
-    waiting: WaitingIndex
-    can_go: Callable[[TaskQueue], bool]
+    job_id: int | None = None
 
 
 class MatchRound:
-    """One request's way through its slots."""
+    """One request's way through its free slots."""
 
-    def __init__(
-        self,
-        slots: Iterable[SlotOffer],
-        candidates: Candidates,
-        shares: ShareRound,
-        limits: LimitRound,
-        end_margin: timedelta,
-    ) -> None:
-        self._slots = deque(slots)
-        self._candidates = candidates
-        self._shares = shares
-        self._limits = limits
-        self._end_margin = end_margin
-        self._in_turn: dict[Account, list[Waiting]] = {}
-        self._unfit: dict[SlotOffer, set[int]] = {}
+    def __init__(self, slots: Iterable[SlotOffer], openings: Openings) -> None:
+        self._openings = openings
+        self._left = deque(map(openings.open, slots))
         self._given = 0
 
-    def next_choice(self) -> Choice | None:
-        """Return what is to be claimed next; None = the round is over."""
-        while self._slots and self._given < MOST_CHOICES:
-            slot = self._slots[0]
-            choice = self._choice_for(slot)
-            if choice is not None:
-                return choice
-            self._slots.popleft()
+    def next_choice(self) -> Choice | HeadsWanted | None:
+        """Return what is to be claimed next, or whose ads are to be brought first; None = the round is over."""
+        while self._left and self._given < MOST_CHOICES:
+            found = self._found_for(self._left[0])
+            if found is not None:
+                return found
+            self._left.popleft()
         return None
 
     def claimed(self, choice: Choice, next_head: Head | None) -> None:
         """Take note that the job is bound; `next_head` = who is first in its task queue now, None = nobody."""
         self._given += 1
-        self._shares.charge(choice.task_queue.account, choice.amounts.cpus)
-        self._limits.given(choice.task_queue.traits)
-        self._head_is(choice.task_queue, next_head)
-        slot = self._slots.popleft()
+        self._openings.given(choice.task_queue, choice.job_id, choice.weight, next_head)
+        place = next(number for number, opening in enumerate(self._left) if opening.slot.name == choice.slot)
+        slot = self._left[place].slot
         if slot.partitionable and slot.max_jobs != 1:
             left = replace(slot, free=slot.free - choice.amounts, max_jobs=max(0, slot.max_jobs - 1))
-            self._slots.appendleft(left)
+            self._left[place] = self._openings.open(left)
+        else:
+            del self._left[place]
 
     def missed(self, choice: Choice) -> None:
-        """Take note that others were quicker and nothing waits there any more."""
-        self._head_is(choice.task_queue, None)
+        """Take note that others were quicker: nothing waits there any more, or not that job."""
+        if choice.job_id is None:
+            self._openings.order.head_is(choice.task_queue, None)
+        else:
+            self._openings.applicants.lost(choice.task_queue, choice.job_id)
 
-    def _choice_for(self, slot: SlotOffer) -> Choice | None:
-        unfit = self._unfit.setdefault(_shape(slot), set())
-        for share, waiting in self._in_order():
-            task_queue = waiting.task_queue
-            if task_queue.id in unfit:
-                continue
-            if self._limits.reached(task_queue.traits) is None and fits(task_queue, slot, self._end_margin):
-                amounts = slot.given_to(task_queue.traits.amounts)
-                return Choice(slot.name, task_queue, amounts, share)
-            # what does not fit now does not fit later in the round: limits only tighten and jobs only leave
-            unfit.add(task_queue.id)
+    def _found_for(self, opening: Opening) -> Choice | HeadsWanted | None:
+        for tier in opening.tiers():
+            for share, waiting in self._openings.order.walk(tier.among):
+                fit = opening.fit(waiting.task_queue)
+                if isinstance(fit, HeadsWanted):
+                    return fit
+                if fit is not None:
+                    return _choice(self._liked_best(fit, waiting.task_queue), waiting.task_queue, fit, share)
         return None
 
-    def _in_order(self) -> Iterator[tuple[Share, Waiting]]:
-        accounts = sorted((self._shares.share(account), account) for account in self._candidates.waiting.accounts())
-        for share, equals in groupby(accounts, key=lambda pair: pair[0]):
-            for waiting in merge(*(self._of_account(account) for _, account in equals), key=head_order):
-                yield share, waiting
-
-    def _of_account(self, account: Account) -> list[Waiting]:
-        """Return what can go of an account, in its turn; sorted once a round, then kept in order."""
-        if account not in self._in_turn:
-            waiting = self._candidates.waiting.of_account(account)
-            reachable = (each for each in waiting if self._candidates.can_go(each.task_queue))
-            self._in_turn[account] = sorted(reachable, key=head_order)
-        return self._in_turn[account]
-
-    def _head_is(self, task_queue: TaskQueue, head: Head | None) -> None:
-        in_turn = self._of_account(task_queue.account)
-        in_turn[:] = [waiting for waiting in in_turn if waiting.task_queue.id != task_queue.id]
-        if head is not None:
-            insort(in_turn, Waiting(task_queue, 1, head), key=head_order)
+    def _liked_best(self, fit: Fit, task_queue: TaskQueue) -> Opening:
+        """Return the opening that the job's Rank likes best, of the first and of the later ones that take it."""
+        first = self._left[0]
+        if not fit.job.rank:
+            return first
+        later = (opening for opening in islice(self._left, 1, None) if opening.takes(task_queue, fit.job))
+        return max((first, *later), key=lambda opening: opening.judge.rank_by(fit.job))
 
 
-def head_order(waiting: Waiting) -> tuple[int, int, int]:
-    """Sort task queues of equal shares by their heads; one whose head is not known goes last."""
-    if waiting.head is None:
-        return (1, 0, waiting.task_queue.id)
-    return (0, *waiting.head.order)
-
-
-def _shape(slot: SlotOffer) -> SlotOffer:
-    return replace(slot, name="", max_jobs=0)
+def _choice(opening: Opening, task_queue: TaskQueue, fit: Fit, share: Share) -> Choice:
+    amounts = opening.slot.given_to(task_queue.traits.amounts)
+    return Choice(opening.slot.name, task_queue, amounts, opening.weight(task_queue), share, fit.job_id)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from pilotage.job_description import Value
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.reports import NodeState, SlotState
 
@@ -25,14 +26,15 @@ def node_to_json(node: NodeState) -> str:
 
 
 def slot_to_json(slot: SlotState) -> str:
-    """Return the canonical text of a slot."""
-    return _canonical(asdict(slot))
+    """Return the canonical text of a slot; its ad is kept beside it."""
+    facts = asdict(slot)
+    del facts["ad"]
+    return _canonical(facts)
 
 
 def slot_from_json(text: str) -> SlotState:
     """Return the slot that `slot_to_json` wrote."""
     facts: dict[str, Any] = json.loads(text)
-    since = facts["since"]
     return SlotState(
         name=facts["name"],
         state=facts["state"],
@@ -40,18 +42,33 @@ def slot_from_json(text: str) -> SlotState:
         amounts=Amounts(**facts["amounts"]),
         free=Amounts(**facts["free"]),
         job_id=facts["job_id"],
-        since=None if since is None else datetime.fromisoformat(since),
+        attempt=facts.get("attempt", 0),
+        since=_time_of(facts["since"]),
+        since_state=_time_of(facts.get("since_state")),
         load=facts["load"],
         partitionable=facts["partitionable"],
-        attributes={
-            name: tuple(value) if isinstance(value, list) else value for name, value in facts["attributes"].items()
-        },
+        attributes=_attributes(facts),
     )
 
 
-def node_power(text: str) -> float:
-    """Return the power of one core that the node's text tells; 0 = not known."""
-    return float(json.loads(text)["cpu_power"]) if text else 0.0
+def settable_attributes(text: str) -> tuple[str, ...]:
+    """Return the attributes that the node's text says may be set from afar."""
+    return tuple(json.loads(text).get("settable_attributes", ())) if text else ()
+
+
+def node_facts(text: str) -> tuple[float, dict[str, Value]]:
+    """Return the power of one core (0 = not known) and the other facts by name that the node's text tells."""
+    facts: dict[str, Any] = json.loads(text) if text else {"cpu_power": 0, "attributes": {}}
+    return float(facts["cpu_power"]), _attributes(facts)
+
+
+def _attributes(facts: dict[str, Any]) -> dict[str, Value]:
+    told: dict[str, Any] = facts["attributes"]
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+
+
+def _time_of(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def _canonical(facts: dict[str, Any]) -> str:

@@ -9,63 +9,43 @@ and may warn its owner. Binding to the task queue's row is left to the operation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
+from pilotage.classad_evaluation import CURRENT_TIME
+from pilotage.classad_references import references
+from pilotage.classad_text import with_time_from
 from pilotage.errors import InvalidInputError, InvalidRequirementsError, Violation
-from pilotage.folding import fold
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.folding import folded_set
+from pilotage.job_description import NO_POLICY, InputFile, JobDescription
 from pilotage.job_needs import JobNeeds, job_needs
 from pilotage.parameters import SHIPPED, ParameterDeclarations
 from pilotage.requirements import Requirements, read_requirements
+from pilotage_server.core.job_ads import ALWAYS_TOLD
+from pilotage_server.core.job_attributes import PAST, described
 from pilotage_server.core.job_limits import JobLimits
+from pilotage_server.core.owned_attributes import why_not_own
 from pilotage_server.core.sanity import faults_of
+from pilotage_server.core.slot_attributes import is_published
 
-EXPRESSION_HOLD = (
-    "its ClassAd expression ({}) cannot be evaluated yet: a later release of this server will; "
-    "edit the job to run it without"
-)
 OWNER_HOLD = "held at submission, as its owner asked"
-
-SERVER_ATTRIBUTES = frozenset(
-    fold(name)
-    for name in (
-        "Owner",
-        "User",
-        "OsUser",
-        "VO",
-        "ClusterId",
-        "ProcId",
-        "GlobalJobId",
-        "JobStatus",
-        "LastJobStatus",
-        "EnteredCurrentStatus",
-        "QDate",
-        "JobStartDate",
-        "JobCurrentStartDate",
-        "CompletionDate",
-        "RemoteWallClockTime",
-        "RemoteUserCpu",
-        "RemoteHost",
-        "NumJobStarts",
-        "ExitCode",
-        "SUBMIT_SITE_DOMAIN",
-        "AcctGroup",
-        "AcctGroupUser",
-        "AccountingGroup",
-    )
-)
-"""Folded names of job attributes whose values are the server's alone (DESIGN §12)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a step may know beside the job; `stored` maps the owner's uploaded checksums to sizes in bytes."""
+    """What a step may know beside the job.
+
+    `stored` maps the owner's uploaded checksums to sizes in bytes. Folded names: `owned` of attributes that the server
+    sets by its operators' rules, `published` of those that slots have beside the usual ones.
+    """
 
     limits: JobLimits = field(default_factory=JobLimits)
     declarations: ParameterDeclarations = SHIPPED
     stored: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    owned: frozenset[str] = frozenset()
+    published: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +96,9 @@ def sanity(candidate: Candidate, surroundings: Surroundings) -> Candidate | tupl
     faults = faults_of(description, surroundings.limits, surroundings.stored)
     if faults:
         return faults
-    own = {name: value for name, value in description.attributes.items() if fold(name) not in SERVER_ATTRIBUTES}
-    taken = [name for name in description.attributes if name not in own]
-    warnings = tuple(f"attribute {name} is set by the server; the value given is not used" for name in taken)
+    reasons = {name: why_not_own(name, description, surroundings.owned) for name in description.attributes}
+    own = {name: value for name, value in description.attributes.items() if not reasons[name]}
+    warnings = tuple(why for why in reasons.values() if why)
     files = tuple(_with_size(file, surroundings.stored) for file in description.input_files)
     return replace(
         candidate,
@@ -144,16 +124,55 @@ def requirements(candidate: Candidate, surroundings: Surroundings) -> Candidate 
     return replace(candidate, requirements=read)
 
 
-def expressions(candidate: Candidate, _surroundings: Surroundings) -> Candidate | tuple[Violation, ...]:
-    """Hold a job with a ClassAd expression: nobody could say whether a slot satisfies it."""
-    return replace(candidate, hold_reason=expression_hold(candidate.description) or candidate.hold_reason)
+def expressions(candidate: Candidate, surroundings: Surroundings) -> Candidate | tuple[Violation, ...]:
+    """Tell the owner what his expressions ask of ads that these never have: it is undefined, and undefined is no."""
+    description = candidate.description
+    of_slots = {"requirements_expression": description.requirements_expression, "rank": description.rank}
+    if not any(of_slots.values()) and description.policy == NO_POLICY:
+        return candidate
+    told = _told(description) | surroundings.owned
+    unknown = {where: _unknown(text, told, surroundings.published) for where, text in of_slots.items() if text}
+    untold = {where: _untold(text, told) for where, text in _policy_texts(description)}
+    warnings = (
+        *(_refers(where, names, "no slot publishes at present") for where, names in unknown.items() if names),
+        *(_refers(where, names, "no job's ad has") for where, names in untold.items() if names),
+    )
+    return replace(candidate, warnings=candidate.warnings + warnings)
 
 
-def expression_hold(description: JobDescription) -> str:
-    """Return why the job may not wait as long as no ClassAd expression can be evaluated; empty = it may."""
-    fields = {"requirements_expression": description.requirements_expression, "rank": description.rank}
-    given = [name for name, expression in fields.items() if expression is not None and expression.strip()]
-    return EXPRESSION_HOLD.format(", ".join(given)) if given else ""
+def _refers(where: str, names: Iterable[str], why: str) -> str:
+    return f"{where} refers to {', '.join(names)}, which {why}"
+
+
+def _policy_texts(description: JobDescription) -> Iterator[tuple[str, str]]:
+    for field_ in fields(description.policy):
+        text = getattr(description.policy, field_.name)
+        if text is not None:
+            yield f"policy.{field_.name}", text
+
+
+def _told(description: JobDescription) -> frozenset[str]:
+    """Return the folded names that the ad of such a job has."""
+    return ALWAYS_TOLD | PAST | folded_set(described(description))
+
+
+def _untold(text: str, told: frozenset[str]) -> list[str]:
+    """Return what an expression over the job's own ad looks for and cannot be there, as it is spelled."""
+    referred = references(with_time_from(CURRENT_TIME, text))
+    return [_spelled(name, text) for name in sorted((referred.in_my - told) | referred.target)]
+
+
+def _unknown(text: str, told: frozenset[str], published: frozenset[str]) -> list[str]:
+    """Return what an expression looks for in the slot and cannot be there, as it is spelled."""
+    referred = references(text)
+    in_slot = sorted(referred.target | (referred.free - told))
+    return [_spelled(name, text) for name in in_slot if not is_published(name, published)]
+
+
+def _spelled(name: str, text: str) -> str:
+    """Return a folded name as it stands in the text."""
+    found = re.search(rf"\b{re.escape(name)}\b", text, re.IGNORECASE)
+    return found.group() if found else name
 
 
 def task_queue(candidate: Candidate, _surroundings: Surroundings) -> Candidate | tuple[Violation, ...]:

@@ -9,10 +9,12 @@ does not know is never a death.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.reports import SlotState
 from pilotage_server.core.rules import Rules
@@ -82,8 +84,8 @@ class GlideinReport:
 class SlotInfo:
     """A slot and where it is.
 
-    `ends` and `cpu_power` are its node's, None and 0 where that is not known; `draining` = its pilot takes no
-    new jobs.
+    `ends` and `cpu_power` are its node's, None and 0 where that is not known, as is what the node tells in
+    `node_attributes`; `draining` = its pilot takes no new jobs.
     """
 
     slot: SlotState
@@ -94,11 +96,17 @@ class SlotInfo:
     ends: datetime | None = None
     cpu_power: float = 0.0
     draining: bool = False
+    node_attributes: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
         """Whether a job could be given to it now, if it fits in what is free."""
         return not self.draining and self.slot.state not in _CLOSED and self.slot.free.cpus > 0
+
+    @property
+    def asks_for_work(self) -> bool:
+        """Whether its pilot offers it: also an Owner slot, whose policy may want some job all the same."""
+        return self.is_open or (self.slot.state == "Owner" and not self.draining and self.slot.free.cpus > 0)
 
     def offer(self, now: datetime) -> SlotOffer:
         """Return what the slot would ask for, as far as the server knows it."""

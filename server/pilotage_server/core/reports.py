@@ -31,11 +31,19 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HoldWish:
+    """The policy of the slot that evicted a job wants it held: why, for people, and the policy's own code."""
+
+    reason: str
+    subcode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobReport:
     """What a pilot says of one attempt; `outcome` None = it has not ended, and `state` is where the pilot has it.
 
     Times are on the pilot's clock. `wall_s` counts no suspended time. `peak_memory_mib` is its largest resident
-    memory.
+    memory. `hold` counts with the outcome EVICTED only: the job is held instead of waiting again.
     """
 
     job_id: int
@@ -52,6 +60,7 @@ class JobReport:
     suspended_s: float = 0.0
     peak_memory_mib: int = 0
     output_files: tuple[ReportedOutput, ...] = ()
+    hold: HoldWish | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +73,11 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """One slot as its pilot sees it; `state` and `activity` are HTCondor's words, `job_id` 0 = no job in it."""
+    """One slot as its pilot sees it; `state` and `activity` are HTCondor's words, `job_id` 0 = no job in it.
+
+    `since` = since when it has state and activity, `since_state` = the state. `ad` is its ClassAd without what the
+    other fields tell; "" = as it was told before.
+    """
 
     name: str
     state: str
@@ -76,6 +89,9 @@ class SlotState:
     load: float = 0.0
     partitionable: bool = False
     attributes: Mapping[str, Value] = field(default_factory=dict)
+    attempt: int = 0
+    since_state: datetime | None = None
+    ad: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +99,8 @@ class NodeState:
     """A node and all its slots as its pilot sees them.
 
     `amounts` = what the pilot was given of the node. `ends` = when the glidein ends, None = not known.
-    `cpu_power` = normalised CPU seconds that one core does in a second, 0 = not known.
+    `cpu_power` = normalised CPU seconds that one core does in a second, 0 = not known. `settable_attributes` are
+    those that its policy lets operators set from afar.
     """
 
     name: str
@@ -94,3 +111,4 @@ class NodeState:
     slots: tuple[SlotState, ...] = ()
     pilot_version: str = ""
     draining: bool = False
+    settable_attributes: tuple[str, ...] = ()

@@ -13,8 +13,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pilotage.folding import fold
+from pilotage.job_description import NO_POLICY, JobPolicy
+from pilotage.quotas import Quota
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.job_limits import JobLimits, Retention
+from pilotage_server.core.submit_policy import NO_SUBMIT_POLICY, SubmitPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +26,22 @@ class Sharing:
     """How use is shared out.
 
     `half_life` = after so long a use counts half. `foresight` = a core that has just been given counts as if it
-    had been used so long already, so that many slots given at once are shared out too. `priority_factors` by
-    "vo/group/owner", 1 where not named: twice the factor, half the share. `group_quotas` by "vo/group", 1 where
-    not named: shares of groups relate as their quotas do.
+    had been used so long already, so that many slots given at once are shared out too. `priority_factors`, and
+    `priority_factor` for who has none there: twice the factor, half the share. `group_quotas` are a weight of 1 for
+    groups that have none there. `group_accept_surplus` = a group may use more than the cores of its quota, after all
+    others. `machine_constraint` = a ClassAd expression over slots' ads: those of which it is not
+    true do not count where quotas are turned into cores; "" = all count. `discount_suspended` = suspended time is
+    not charged.
     """
 
     half_life: timedelta = timedelta(days=1)
     foresight: timedelta = timedelta(minutes=10)
-    priority_factors: Mapping[str, float] = field(default_factory=dict)
-    group_quotas: Mapping[str, float] = field(default_factory=dict)
+    priority_factor: float = 1.0
+    priority_factors: Mapping[Account, float] = field(default_factory=dict)
+    group_quotas: Mapping[GroupId, Quota] = field(default_factory=dict)
+    group_accept_surplus: bool = True
+    machine_constraint: str = ""
+    discount_suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,21 @@ class RunningLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyRules:
+    """How the jobs' policies are looked after.
+
+    `of_operators` is a policy over every job. A round over the jobs whose policies depend on time begins every
+    `interval`; looking takes at most `cpu_share` of one processor's time. A job is released at most `max_releases`
+    times, None = without limit; operators may always.
+    """
+
+    of_operators: JobPolicy = NO_POLICY
+    interval: timedelta = timedelta(minutes=1)
+    cpu_share: float = 0.05
+    max_releases: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What one server goes by.
 
@@ -69,6 +95,9 @@ class Rules:
     = a pilot that never reported, and of whose glidein nothing was said, is lost after so long; `pilot_arrival` = the
     same where its glidein is known. `end_margin` = taken off the time left of a slot, beside what
     the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this.
+    `submission` = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd
+    expression, MY the slot and TARGET the waiting job, that must be true too before a user drives another's job out;
+    "" = the slots' own decide.
     """
 
     lease: timedelta = timedelta(minutes=20)
@@ -80,7 +109,10 @@ class Rules:
     end_margin: timedelta = timedelta(0)
     life_gap: timedelta = timedelta(seconds=30)
     sharing: Sharing = field(default_factory=Sharing)
+    submission: SubmitPolicy = NO_SUBMIT_POLICY
+    policies: PolicyRules = field(default_factory=PolicyRules)
     running_limits: tuple[RunningLimit, ...] = ()
+    preemption_requirements: str = ""
     pool_refresh_age: timedelta = timedelta(minutes=15)
     pool_grace: timedelta = timedelta(hours=1)
     jobs: JobLimits = field(default_factory=JobLimits)

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from datetime import timedelta
 
 from pilotage.arguments import split_arguments
-from pilotage.classads import InvalidClassAdError, check_expression
+from pilotage.classad_evaluation import bounded
+from pilotage.classads import Expression, InvalidClassAdError
 from pilotage.errors import Violation
 from pilotage.folding import fold
 from pilotage.job_description import InputFile, JobDescription
+from pilotage_server.core.expression_effort import is_laborious
+from pilotage_server.core.job_attributes import described
 from pilotage_server.core.job_files import fault_of_name, is_checksum
 from pilotage_server.core.job_limits import JobLimits
 
@@ -118,18 +122,31 @@ def _count(description: JobDescription, limits: JobLimits) -> Iterator[Violation
         yield Violation("count", f"{count} is not between 1 and {limits.max_jobs_per_call}")
 
 
-def _expressions(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
-    for where in ("requirements_expression", "rank"):
-        expression = getattr(description, where)
-        if expression is None or not expression.strip():
-            continue
-        if len(expression.encode()) > limits.max_expression:
-            yield Violation(where, f"is longer than {limits.max_expression} bytes")
-            continue
+def _expressions(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
+    return expression_faults(description)
+
+
+def expression_faults(description: JobDescription) -> Iterator[Violation]:
+    """Yield which of a description's expressions may not be evaluated, and why."""
+    texts = {
+        "requirements_expression": description.requirements_expression,
+        "rank": description.rank,
+        **{f"policy.{field.name}": getattr(description.policy, field.name) for field in fields(description.policy)},
+    }
+    given: dict[str, str] = {where: text for where, text in texts.items() if text is not None and text.strip()}
+    if not given:
+        return
+    ad = {fold(name): value for name, value in described(description).items()}
+    ad["requirements"] = Expression(given.get("requirements_expression", ""))
+    ad["rank"] = Expression(given.get("rank", ""))
+    for where, text in given.items():
         try:
-            check_expression(expression)
+            bounded(text)
         except InvalidClassAdError as error:
             yield Violation(where, str(error))
+        else:
+            if is_laborious(text, [ad.get]):
+                yield Violation(where, "is too much work to evaluate, for all that it refers to")
 
 
 def _attributes(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:

@@ -15,8 +15,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.task_queues import TaskQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """What a slot works on while it is offered for better jobs.
+
+    `rank` = what its RANK is of the job. `ordered` = it has been told to vacate and has not done so yet.
+    """
+
+    job_id: int
+    attempt: int
+    rank: float = 0.0
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +39,10 @@ class SlotOffer:
 
     `time_left` = how long a job may still run there, None = no end known. `cpu_power` = normalised CPU seconds
     that one core does in a second, 0 = not known, taken as 1. `max_jobs` = at most so many in one answer, 0 = as
-    many as fit. `declined_task_queues` = ids of what the pilot declined for the slot as it is now.
+    many as fit. `declined_task_queues` = ids of what the pilot declined for the slot as it is now. `ad_parts` are
+    the keys of what its ad is made of, the later wins, and `ad_changes`, an ad in itself, over all of them; "" =
+    there are none. `claim` = whose jobs go first. `occupied` None = it is free, and `free` is what is; else `free`
+    is what will be.
     """
 
     name: str
@@ -35,6 +52,11 @@ class SlotOffer:
     cpu_power: float = 1.0
     max_jobs: int = 0
     declined_task_queues: frozenset[int] = frozenset()
+    ad_parts: tuple[str, ...] = ()
+    ad_changes: str = ""
+    claim: Account | None = None
+    occupied: Occupied | None = None
+    job_ad_wanted: bool = False
 
     def given_to(self, asked: Amounts) -> Amounts:
         """Return what a job that asks so much gets: its part of a partitionable slot, all of any other."""
@@ -70,3 +92,8 @@ def fits(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> bool:
     if not task_queue.traits.amounts.fits_in(slot.free):  # told apart first, for it is the most common and cheap
         return False
     return next(obstacles(task_queue, slot, end_margin), None) is None
+
+
+def size_of(slot: SlotOffer) -> tuple[object, ...]:
+    """Return what `fits` looks at of a slot; slots of which it is equal fit the same."""
+    return (slot.free, slot.time_left, slot.cpu_power, slot.declined_task_queues)

@@ -10,11 +10,13 @@ for by name, and read from the database by who matches next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from pilotage_server.core.task_queues import Account, TaskQueue
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.core.value_counts import ValueCounts
 
 Key = TypeVar("Key")
 
@@ -41,20 +43,30 @@ class Waiting:
 
 
 class WaitingIndex:
-    """The task queues with their waiting jobs, by account, so that an order between accounts is quick to walk."""
+    """The task queues with their waiting jobs, by account, so that an order between accounts is quick to walk.
+
+    `values` counts the values that tell them apart.
+    """
 
     def __init__(self) -> None:
+        self.values = ValueCounts()
         self._waiting: dict[int, Waiting] = {}
         self._by_account: dict[Account, set[int]] = {}
+        self._by_owner: dict[Account, set[int]] = {}
         self._by_pool: dict[str, set[int]] = {}
         self._headless: set[int] = set()
         self._unknown: set[int] = set()
+        self.changes = 0
+        """Grows with each task queue that comes or goes."""
 
     def take_in(self, task_queue: TaskQueue, count: int = 0, head: Head | None = None) -> None:
         """Take in a task queue that the database has, with what waits in it; one that is known stays as it is."""
         if task_queue.id not in self._waiting:
             self._unknown.discard(task_queue.id)
+            self.values.note(task_queue)
             self._by_pool.setdefault(task_queue.pool_id, set()).add(task_queue.id)
+            self._by_owner.setdefault(task_queue.traits.account, set()).add(task_queue.id)
+            self.changes += 1
             self._set(Waiting(task_queue, count, head))
 
     def unknown(self) -> frozenset[int]:
@@ -70,8 +82,11 @@ class WaitingIndex:
         for task_queue_id in task_queue_ids:
             gone = self._waiting.pop(task_queue_id, None)
             if gone is not None:
+                self.values.forget(gone.task_queue)
                 _discard(self._by_account, gone.task_queue.account, task_queue_id)
                 _discard(self._by_pool, gone.task_queue.pool_id, task_queue_id)
+                _discard(self._by_owner, gone.task_queue.traits.account, task_queue_id)
+                self.changes += 1
                 self._headless.discard(task_queue_id)
 
     def enqueued(self, task_queue_id: int, head: Head, count: int = 1) -> None:
@@ -129,6 +144,14 @@ class WaitingIndex:
         waiting = self._waiting.get(task_queue_id)
         return None if waiting is None else waiting.task_queue
 
+    def ids(self) -> KeysView[int]:
+        """Return the ids of all task queues, also of those in which nothing waits."""
+        return self._waiting.keys()
+
+    def of_owner(self, owner: Account) -> frozenset[int]:
+        """Return the ids of all task queues of an owner, whoever is charged for them."""
+        return frozenset(self._by_owner.get(owner, ()))
+
     def count(self, task_queue_id: int) -> int:
         """Return how many jobs wait in a task queue."""
         waiting = self._waiting.get(task_queue_id)
@@ -137,6 +160,10 @@ class WaitingIndex:
     def accounts(self) -> Iterator[Account]:
         """Return the accounts that have waiting jobs."""
         return iter(tuple(self._by_account))
+
+    def accounts_among(self, task_queue_ids: frozenset[int]) -> Iterator[Account]:
+        """Return the accounts that have waiting jobs in any of these task queues."""
+        return iter([account for account, ids in self._by_account.items() if not ids.isdisjoint(task_queue_ids)])
 
     def of_account(self, account: Account) -> tuple[Waiting, ...]:
         """Return the task queues of an account that have waiting jobs."""

@@ -1,4 +1,4 @@
-"""What other servers on the same database have done to the tree, the pools and the bans."""
+"""What other servers on the same database have done to the tree, the pools, the bans and the significant attributes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pilotage_server.operations.tree_loading import load_tree_in_force, take_tre
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.pools import load_pools
+from pilotage_server.storage.significant_attributes import load_significant
 from pilotage_server.storage.trees import version_in_force
 
 
@@ -20,11 +21,13 @@ def catch_up(unit: Unit, world: World) -> None:
         tree = load_tree_in_force(unit)
     mappings = stored_mappings_of(unit, world, load_pools(unit.session))
     stored_bans = load_bans(unit)
+    significant = load_significant(unit.session)
     with world.lock:
         # What this server itself has changed since the database was asked stays.
         same_bans = stored_bans == bans or world.bans is not bans
         same_reach = tree is world.tree and same_bans and all(known.get(each.pool_id) == each for each in mappings)
         take_tree(world, tree)
+        world.significant |= significant
         world.mappings.put(mappings)
         world.mappings.remove(known[pool_id] for pool_id in known.keys() - {each.pool_id for each in mappings})
         if world.bans is bans:

@@ -12,15 +12,14 @@ from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_changes import CAUSES, JobChange, may_see, refusal_of
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
-from pilotage_server.core.optimizers import expression_hold
 from pilotage_server.operations.job_steps import Move, steps
 from pilotage_server.operations.placing import Placer
+from pilotage_server.operations.task_queueing import hold_places
 from pilotage_server.operations.world import World
 from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.templates import load_descriptions
-from pilotage_server.storage.trees import hold_tree
 
 _TO_WAITING = frozenset({JobChange.RELEASE, JobChange.RESCHEDULE})
 
@@ -39,7 +38,7 @@ def change_jobs(
 ) -> tuple[ChangeResult, ...]:
     """Make the change wherever it can be made, and return one result for each id, in the order asked."""
     if change in _TO_WAITING:
-        hold_tree(unit.session)  # before the jobs, as a new tree takes them, or the two could wait for each other
+        hold_places(unit)
     lock_jobs(unit.session, job_ids)  # where a job belongs is decided by what is not edited meanwhile
     loaded = load_jobs(unit.session, job_ids).values()
     jobs = {job.id: job for job in loaded if may_see(identity, job.owner, job.vo)}
@@ -51,7 +50,8 @@ def change_jobs(
     refusals: dict[int, str] = {}
     moves: list[Move] = []
     for job in jobs.values():
-        decided = _decide(placer, job, change, descriptions.get(job.template_id))
+        description = descriptions.get(job.template_id)
+        decided = what_changes(placer, job, change, description, is_bound=not identity.sees_everything)
         if isinstance(decided, str):
             refusals[job.id] = decided
         else:
@@ -61,22 +61,23 @@ def change_jobs(
     return tuple(_result(job_id, jobs.get(job_id), states, refusals) for job_id in job_ids)
 
 
-def _decide(
-    placer: Placer, job: JobRecord, change: JobChange, description: JobDescription | None
+def what_changes(
+    placer: Placer, job: JobRecord, change: JobChange, description: JobDescription | None, *, is_bound: bool = True
 ) -> Mapping[str, Any] | str:
     """Return what changes in the record beside the state, or why the change is refused.
 
-    `description` None = the job is not going to wait, so it needs no place.
+    `description` None = the job is not going to wait, so it needs no place. `is_bound` = the limit of releases
+    holds for who wants it.
     """
-    refusal = refusal_of(job, change, expression_hold(description) if description else "")
+    most = placer.world.rules.policies.max_releases if is_bound else None
+    refusal = refusal_of(job, change, most)
     if refusal or description is None:
         return refusal or {}
     try:
-        placement = placer.place(job.owner, job.vo, job.group, description)
+        return {"pool_id": placer.pool_of(job.vo, description)}
     except InvalidRequirementsError as error:
         # The tree in force may declare a parameter otherwise than the one that the job was accepted under.
         return f"job {job.id} stays {job.state}: {error}"
-    return {"task_queue_id": placement.task_queue_id, "pool_id": placement.pool_id}
 
 
 def _result(

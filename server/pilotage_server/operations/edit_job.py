@@ -5,24 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pilotage.errors import InvalidJobError, StateConflictError, Violation
+from pilotage.folding import fold
 from pilotage.job_description import JobDescription
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_attributes import past_of
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import TRANSITIONS, JobCause, JobState
 from pilotage_server.core.optimizers import Candidate
 from pilotage_server.operations.job_steps import step
+from pilotage_server.operations.placing import Placer
 from pilotage_server.operations.query_jobs import visible_job
 from pilotage_server.operations.submit import candidate_warnings, optimized
-from pilotage_server.operations.task_queueing import place
+from pilotage_server.operations.task_queueing import hold_places
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts
 from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.files import Holder
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.leftovers import delete_unused_templates
 from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description
-from pilotage_server.storage.trees import hold_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def edit_job(unit: Unit, world: World, identity: Identity, job_id: int, descript
     InvalidJobError
         With every fault; the paths begin with `description`.
     """
-    hold_tree(unit.session)  # before the job, as a new tree takes it, or the two could wait for each other
+    hold_places(unit)
     lock_jobs(unit.session, [job_id])
     job = visible_job(unit, identity, job_id)
     if (job.state, JobCause.EDITED) not in TRANSITIONS:
@@ -65,16 +67,21 @@ def _optimized(unit: Unit, world: World, job: JobRecord, description: JobDescrip
     if description.count not in {None, 1, before.count}:
         why = f"{description.count}: a job is edited alone, leave its count as it was"
         raise InvalidJobError(Violation("description.count", why))
+    owned = world.rules.submission.owned
+    set_before = {name: value for name, value in before.attributes.items() if fold(name) in owned}
+    # What comes back as the server had set it is nobody's wish.
+    wanted = {name: value for name, value in description.attributes.items() if set_before.get(name) != value}
     # Files that the job brought count as its owner's, whoever edits it.
-    holder = Holder(job.vo, job.owner)
-    (candidate,) = optimized(unit, world, holder, [replace(description, count=None)], "description.")
+    owner = Account(job.vo, job.group, job.owner)
+    asked = replace(description, count=None, attributes=wanted)
+    (candidate,) = optimized(unit, world, owner, [asked], "description.")
     return candidate
 
 
 def _give(unit: Unit, world: World, job: JobRecord, candidate: Candidate, actor: str) -> JobRecord:
     description = candidate.description
     (template_id,) = insert_templates(unit.session, [NewTemplate(job.owner, job.vo, job.group, description)])
-    placement = place(unit, world, job.owner, job.vo, job.group, description)
+    placement = Placer(unit, world).place(Account(job.vo, job.group, job.owner), description, past_of(job))
     return step(
         unit,
         world,
@@ -86,6 +93,7 @@ def _give(unit: Unit, world: World, job: JobRecord, candidate: Candidate, actor:
         name=description.name,
         priority=description.priority,
         lease=description.lease,
+        watch=world.policy_judge.watch(description),
         task_queue_id=placement.task_queue_id,
         pool_id=placement.pool_id,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from pilotage.bans import active_bans
+from pilotage.classad_evaluation import Ad
 from pilotage.eligibility import Refusal, Refused, Verdict
 from pilotage.errors import InvalidRequirementsError, Violation
 from pilotage.folding import fold, folded_set
@@ -14,25 +15,32 @@ from pilotage.job_description import JobDescription, Value
 from pilotage.job_fit import full_verdict
 from pilotage.requirements import read_requirements
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.explain import (
     Exclusion,
+    Obstacle,
     Picture,
     QueueOutlook,
     count_of_vo,
     count_text,
     eligible,
     exclusions,
+    policy_obstacles,
     slots_obstacle,
     waiting_summary,
 )
 from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_ads import full_job_ad
+from pilotage_server.core.job_attributes import past_of
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.job_steps import waits
 from pilotage_server.core.job_summary import summary
 from pilotage_server.core.limits import LimitRound
+from pilotage_server.core.pie import weight_given
 from pilotage_server.core.pilots import ARRIVING, PilotRecord, PilotState, SlotInfo
+from pilotage_server.core.slot_listing import slot_ads
 from pilotage_server.core.slots import obstacles
-from pilotage_server.core.task_queues import Account, TaskQueue, traits_of
+from pilotage_server.core.task_queues import TaskQueue, traits_of
 from pilotage_server.core.waiting import Head
 from pilotage_server.operations.query_jobs import get_jobs
 from pilotage_server.operations.running_counts import running_counts
@@ -71,7 +79,8 @@ def explain_job(unit: Unit, world: World, identity: Identity, job_id: int) -> Ex
     description = load_description(unit.session, job.template_id)
     task_queue = _task_queue(world, job, description)
     verdicts = _verdicts(unit, world, job, description, task_queue)
-    outlooks = _outlooks(unit, world, task_queue, eligible(verdicts))
+    asking = _Asking(task_queue, _job_ad(unit, world, job, description, task_queue))
+    outlooks = _outlooks(unit, world, asking, eligible(verdicts))
     ahead, order = _order(unit, world, job, task_queue, outlooks) if waits(job) else (0, "")
     picture = Picture(job.vo, len(verdicts), count_of_vo(verdicts), exclusions(verdicts), outlooks, ahead)
     mapping = world.mappings.get(job.pool_id)
@@ -92,8 +101,22 @@ def explain_job(unit: Unit, world: World, identity: Identity, job_id: int) -> Ex
 
 def _task_queue(world: World, job: JobRecord, description: JobDescription) -> TaskQueue:
     account = Account(job.vo, job.group, job.owner)
-    traits = traits_of(account, job.pool_id, description, world.rules.key_attributes())
-    return TaskQueue(job.task_queue_id, traits)
+    names = world.significant | world.rules.key_attributes()
+    return TaskQueue(job.task_queue_id, traits_of(account, job.pool_id, description, names, past_of(job)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """The job that is explained, as queues and as slots see it."""
+
+    task_queue: TaskQueue
+    ad: Ad
+
+
+def _job_ad(unit: Unit, world: World, job: JobRecord, description: JobDescription, task_queue: TaskQueue) -> Ad:
+    with world.lock:
+        priority = world.shares.user_priority(task_queue.account, unit.now)
+    return Ad({**full_job_ad(job, description, unit.now), "SubmittorPrio": priority, "SubmitterUserPrio": priority})
 
 
 def _verdicts(
@@ -124,42 +147,43 @@ def _meaningless(violation: Violation) -> Refusal:
     return Refusal(violation.where, None, None, (), violation.why)
 
 
-def _outlooks(unit: Unit, world: World, task_queue: TaskQueue, queues: Sequence[QueueId]) -> tuple[QueueOutlook, ...]:
+def _outlooks(unit: Unit, world: World, asking: _Asking, queues: Sequence[QueueId]) -> tuple[QueueOutlook, ...]:
     """Return who is at each of the queues, as far as he serves the job's VO, the best outlook first."""
     serving = {
         pilot.stamp: pilot
         for pilot in stored_pilots.list_pilots(unit.session, None, ended=False)
-        if not pilot.vos or fold(task_queue.account.vo) in folded_set(pilot.vos)
+        if not pilot.vos or fold(asking.task_queue.account.vo) in folded_set(pilot.vos)
     }
     pilots: dict[QueueId, list[PilotRecord]] = {queue: [] for queue in queues}
     for pilot in serving.values():
         pilots.get(pilot.queue, []).append(pilot)
     slots: dict[QueueId, list[SlotInfo]] = {queue: [] for queue in queues}
     for info in load_slots(unit.session) if serving else ():
-        if info.pilot_stamp in serving and info.is_open:
+        if info.pilot_stamp in serving:
             slots.get(info.queue, []).append(info)
-    outlooks = [_outlook(unit, world, task_queue, pilots[queue], (queue, slots[queue])) for queue in queues]
+    outlooks = [_outlook(unit, world, asking, pilots[queue], (queue, slots[queue])) for queue in queues]
     return tuple(sorted(outlooks, key=lambda each: (-each.free_slots, -each.pilots, -each.pilots_waiting)))
 
 
 def _outlook(
     unit: Unit,
     world: World,
-    task_queue: TaskQueue,
+    asking: _Asking,
     pilots: Sequence[PilotRecord],
     at: tuple[QueueId, Sequence[SlotInfo]],
 ) -> QueueOutlook:
-    queue, free = at
+    queue, there = at
     return QueueOutlook(
         queue=queue,
         pilots=sum(pilot.state is PilotState.RUNNING for pilot in pilots),  # those that drain take no job
         pilots_waiting=sum(pilot.state in ARRIVING for pilot in pilots),
-        free_slots=len(free),
-        obstacle=_obstacle(unit, world, task_queue, queue, free),
+        free_slots=sum(info.asks_for_work for info in there),
+        obstacle=_obstacle(unit, world, asking, queue, there),
     )
 
 
-def _obstacle(unit: Unit, world: World, task_queue: TaskQueue, queue: QueueId, free: Sequence[SlotInfo]) -> str:
+def _obstacle(unit: Unit, world: World, asking: _Asking, queue: QueueId, there: Sequence[SlotInfo]) -> str:
+    task_queue = asking.task_queue
     mapping = world.mappings.get(task_queue.pool_id)
     if task_queue.pool_id and (mapping is None or mapping.mapped is None):
         return "its pool has no mapping at present"
@@ -168,8 +192,27 @@ def _obstacle(unit: Unit, world: World, task_queue: TaskQueue, queue: QueueId, f
     reached = LimitRound(running_counts(unit, world, queue)).reached(task_queue.traits)
     if reached is not None:
         return f"the limit is reached: {reached}"
-    margin = world.rules.end_margin
-    return slots_obstacle([tuple(obstacles(task_queue, info.offer(unit.now), margin)) for info in free])
+    free = [(info, ad) for info, ad in slot_ads(there, unit.now) if info.asks_for_work]
+    if _is_barred(unit, world, task_queue, [info for info, _ in free]):
+        return f"its group has a quota of {world.shares.settings.quota(task_queue.account.group_id)} and uses them"
+    return slots_obstacle([tuple(_slot_obstacles(unit, world, asking, info, ad)) for info, ad in free])
+
+
+def _slot_obstacles(unit: Unit, world: World, asking: _Asking, info: SlotInfo, ad: Ad) -> Iterator[Obstacle]:
+    for why in obstacles(asking.task_queue, info.offer(unit.now), world.rules.end_margin):
+        yield Obstacle(why)
+    yield from policy_obstacles(asking.task_queue.traits.requirements_expression, asking.ad, ad)
+
+
+def _is_barred(unit: Unit, world: World, task_queue: TaskQueue, free: Sequence[SlotInfo]) -> bool:
+    """Return whether its group's quota leaves none of the free slots, or where none is free, no job of its size."""
+    account, asked = task_queue.account, task_queue.traits.amounts
+    with world.lock:
+        shares = world.shares.round(unit.now)
+        if not shares.can_bar(account):
+            return False
+        weights = [weight_given(info, asked, unit.now) for info in free]
+        return shares.bars(account, min(weights, default=float(asked.cpus)))
 
 
 def _order(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 
-from pilotage_server.core.fair_share import accrued
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import BY_WISH, JobCause
 from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.limits import limits_at
 from pilotage_server.core.rules import RunningLimit
-from pilotage_server.core.task_queues import Account
-from pilotage_server.operations.usage_tab import charge
+from pilotage_server.operations.metering import settle
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts
 from pilotage_server.storage.engine import Unit
@@ -33,16 +30,6 @@ class LeaseEnd:
         """Job id and attempt."""
         return (self.job.id, self.job.attempt)
 
-    @property
-    def account(self) -> Account:
-        """Whom the attempt is charged to."""
-        return account_of(self.job)
-
-
-def account_of(job: JobRecord) -> Account:
-    """Return whom a job's use is charged to."""
-    return Account(job.vo, job.group, job.owner)
-
 
 def leases_ended(unit: Unit, world: World, ends: Sequence[LeaseEnd]) -> None:
     """End the attempts of jobs that leave their leases, charge their use, and call the pilots that must stop."""
@@ -51,7 +38,7 @@ def leases_ended(unit: Unit, world: World, ends: Sequence[LeaseEnd]) -> None:
     for cause, reason in {(end.cause, end.reason) for end in still_open}:
         alike = [end for end in still_open if (end.cause, end.reason) == (cause, reason)]
         _end_attempts(unit, alike, records, cause, reason)
-    _charge(unit, world, still_open, records)
+    settle(unit, world, [records[end.key] for end in still_open])
     for limit in _limits_of(world, still_open):
         unit.after_commit(partial(world.limit_eased, limit))
     for stamp in sorted({end.job.pilot_stamp for end in still_open if end.cause in BY_WISH}):
@@ -74,19 +61,6 @@ def _end_attempts(
     """End attempts; one of which its pilot has said how it ended keeps that word."""
     told = [end.key for end in ends if records[end.key].reported]
     untold = [end.key for end in ends if not records[end.key].reported]
-    attempts.change(unit.session, told, {"ended": unit.now})
-    attempts.change(unit.session, untold, {"ended": unit.now, "outcome": cause.value, "reason": reason})
-
-
-def _charge(
-    unit: Unit, world: World, ends: Sequence[LeaseEnd], records: dict[attempts.AttemptKey, AttemptRecord]
-) -> None:
-    half_life = world.rules.sharing.half_life
-    for end in ends:
-        attempt = records[end.key]
-        charge(unit, world, end.account, accrued(attempt.cpus, _elapsed_s(attempt, unit.now), half_life))
-        unit.after_commit(partial(world.run_ended, end.account, attempt.cpus, unit.now))
-
-
-def _elapsed_s(attempt: AttemptRecord, now: datetime) -> float:
-    return max(0.0, (now - attempt.matched).total_seconds())
+    attempts.change(unit.session, told, {"ended": unit.now, "metered": None})
+    ending = {"ended": unit.now, "metered": None, "outcome": cause.value, "reason": reason}
+    attempts.change(unit.session, untold, ending)

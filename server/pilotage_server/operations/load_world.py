@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from datetime import datetime
 
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import Use, accrued
+from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.rules import Rules
-from pilotage_server.core.task_queues import Account
 from pilotage_server.core.waiting import Head
 from pilotage_server.operations.catch_up import catch_up
+from pilotage_server.operations.shares import refresh_pie, take_set_shares
 from pilotage_server.operations.tree_loading import load_tree_in_force
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts, task_queues, usage
@@ -27,6 +30,7 @@ def load_world(unit: Unit, rules: Rules) -> World:
         bans=tuple(record.ban for record in load_bans(unit.session, unit.now)),
     )
     refresh_world(unit, world)
+    refresh_pie(unit, world)
     return world
 
 
@@ -36,6 +40,7 @@ def refresh_world(unit: Unit, world: World) -> None:
     Where more jobs wait than were known, those who wait for jobs are told.
     """
     catch_up(unit, world)
+    take_set_shares(unit, world)
     with world.lock:
         before = world.waiting.snapshot()
     known = task_queues.load_live_task_queues(unit.session)
@@ -75,13 +80,18 @@ def _renew(world: World, task_queue_id: int, head: Head | None) -> None:
 def _uses(unit: Unit, rules: Rules) -> dict[Account, Use]:
     """Return what every account has used: what has ended, as stored, and what runs, as it has accrued."""
     half_life = rules.sharing.half_life
-    past = {account: use.up_to(unit.now, half_life) for account, use in usage.load_uses(unit.session).items()}
-    running: dict[Account, list[tuple[int, datetime]]] = defaultdict(list)
-    for account, cpus, matched in attempts.load_running(unit.session):
-        running[account].append((cpus, matched))
-    uses = dict(past)
+    uses = {account: use.up_to(unit.now, half_life) for account, use in usage.load_uses(unit.session).items()}
+    running: dict[Account, list[AttemptRecord]] = defaultdict(list)
+    for attempt in attempts.load_metered(unit.session):
+        running[attempt.account].append(attempt)
     for account, runs in running.items():
-        before = past.get(account, Use(0.0, unit.now))
-        core_s = sum(accrued(cpus, max(0.0, (unit.now - matched).total_seconds()), half_life) for cpus, matched in runs)
-        uses[account] = Use(before.core_s + core_s, unit.now, sum(cpus for cpus, _ in runs))
+        before = uses.get(account, Use(0.0, unit.now))
+        core_s = math.fsum(accrued(run.weight, _metered_s(run, unit.now), half_life) for run in runs)
+        cores = math.fsum(run.weight for run in runs)
+        uses[account] = Use(before.core_s + core_s, unit.now, cores, len(runs))
     return uses
+
+
+def _metered_s(attempt: AttemptRecord, now: datetime) -> float:
+    assert attempt.metered is not None, "an attempt that is metered says since when"
+    return max(0.0, (now - attempt.metered).total_seconds())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
@@ -27,6 +28,9 @@ from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 
 MOST_AT_ONCE = 1000
+
+LOST_IS_NEWS = timedelta(hours=1)
+"""So long a lost pilot is shown among those that live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +110,11 @@ def _lose_all(unit: Unit, world: World, pilot: PilotRecord, reason: str, *, acto
 
 
 def list_pilots(unit: Unit, queue: QueueId | None = None, *, ended: bool = False) -> tuple[PilotInfo, ...]:
-    """Return the pilots of a queue (None = of all), the newest first; those that are over only where `ended`."""
-    found = stored.list_pilots(unit.session, queue, ended=ended)
+    """Return the pilots of a queue (None = of all), the newest first; those that are over only where `ended`.
+
+    One that was lost of late is shown in any case: it may still be there, with its jobs.
+    """
+    found = stored.list_pilots(unit.session, queue, ended=ended, lost_since=unit.now - LOST_IS_NEWS)
     jobs = count_live(unit.session)
     return tuple(PilotInfo(pilot, jobs.get(pilot.stamp, 0)) for pilot in found)
 

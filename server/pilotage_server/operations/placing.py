@@ -1,50 +1,63 @@
-"""Places for many jobs in one transaction: those that nothing tells apart are placed once."""
+"""Places for jobs in one transaction: the pool and the task queue, each looked for once however many jobs share it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pilotage.job_description import JobDescription
-from pilotage_server.core.description_json import description_to_json
-from pilotage_server.operations.task_queueing import Placement, place
+from pilotage.job_description import JobDescription, Value
+from pilotage.requirements import read_requirements
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.job_attributes import NO_PAST, Past
+from pilotage_server.core.task_queues import traits_of
+from pilotage_server.operations.pools import ensure_pool
+from pilotage_server.operations.task_queueing import TaskQueues, key_names
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a job waits; `pool_id` "" = it has no Requirements section."""
+
+    task_queue_id: int
+    pool_id: str
+
+
 class Placer:
-    """Finds task queues and pools, and remembers them as long as its transaction lasts."""
+    """Finds pools and task queues, makes those that are new, and remembers them as long as its transaction lasts."""
 
-    unit: Unit
-    world: World
-    _placed: dict[tuple[str, str, str, str], Placement] = field(default_factory=dict)
+    def __init__(self, unit: Unit, world: World) -> None:
+        self.world = world
+        self._unit = unit
+        self._names: frozenset[str] | None = None
+        self._pools: dict[tuple[str, str], str] = {}
+        self._task_queues = TaskQueues(unit, world)
 
-    def place(self, owner: str, vo: str, group: str, description: JobDescription) -> Placement:
-        """Return where a job of this description waits; raises as `task_queueing.place`."""
-        key = (owner, vo, group, _what_places(description))
-        placement = self._placed.get(key)
-        if placement is None:
-            placement = self._placed[key] = place(self.unit, self.world, owner, vo, group, description)
-        return placement
+    def place(self, account: Account, description: JobDescription, past: Past = NO_PAST) -> Placement:
+        """Return where a job of this description, with `past` behind it, waits; raises as `pool_of`."""
+        if self._names is None:
+            self._names = key_names(self._unit, self.world)
+        pool_id = self.pool_of(account.vo, description)
+        traits = traits_of(account, pool_id, description, self._names, past)
+        return Placement(self._task_queues.id_of(traits), pool_id)
+
+    def pool_of(self, vo: str, description: JobDescription) -> str:
+        """Return the id of the pool of such a job, "" for none.
+
+        Raises
+        ------
+        InvalidRequirementsError
+            The Requirements section has no meaning.
+        """
+        section = description.requirements
+        key = (vo, _text(section))
+        if key not in self._pools:
+            requirements = read_requirements(section, vo, self.world.tree.declarations) if section else None
+            self._pools[key] = ensure_pool(self._unit, self.world, requirements)
+        return self._pools[key]
 
 
-def _what_places(description: JobDescription) -> str:
-    """Return a text that is equal only for descriptions that belong in one place: all but what a payload sees."""
-    asked = replace(
-        description,
-        executable="",
-        arguments="",
-        name="",
-        environment={},
-        stdin=None,
-        stdout=None,
-        stderr=None,
-        input_files=(),
-        output_files=(),
-        lease=None,
-        priority=0,
-        hold=False,
-        count=None,
-        warnings=(),
-    )
-    return description_to_json(asked)
+def _text(section: Mapping[str, Value] | None) -> str:
+    return json.dumps(dict(section), sort_keys=True) if section else ""

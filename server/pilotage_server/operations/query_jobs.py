@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pilotage.classads import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_ads import full_job_ad
 from pilotage_server.core.job_changes import may_see
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
@@ -80,6 +82,12 @@ def list_jobs(unit: Unit, identity: Identity, wanted: JobFilter, page_size: int 
 def get_description(unit: Unit, identity: Identity, job_id: int) -> JobDescription:
     """Return what the job's owner wrote, as it stands now, macros not filled in; raises NotFoundError."""
     return load_description(unit.session, visible_job(unit, identity, job_id).template_id)
+
+
+def get_ad(unit: Unit, identity: Identity, job_id: int) -> Mapping[str, AdValue]:
+    """Return a job as a ClassAd, as its policies look at it; raises NotFoundError."""
+    job = visible_job(unit, identity, job_id)
+    return full_job_ad(job, load_description(unit.session, job.template_id), unit.now)
 
 
 def _query(identity: Identity, wanted: JobFilter) -> JobQuery:

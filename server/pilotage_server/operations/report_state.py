@@ -12,10 +12,12 @@ from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause, JobState
 from pilotage_server.core.leases import AttemptRecord, gone_reason, is_adoptable
 from pilotage_server.core.node_json import node_to_json
+from pilotage_server.core.node_settings import NodeSettings
 from pilotage_server.core.pilots import PilotRecord, PilotState
 from pilotage_server.core.reports import HeldLease, JobReport, NodeState
 from pilotage_server.operations.job_steps import Move, steps
 from pilotage_server.operations.lingering import pilots_over
+from pilotage_server.operations.node_settings import news_of_node
 from pilotage_server.operations.pilot_calls import Command, commands_for, credential_of, heard
 from pilotage_server.operations.reports import ReportResult, record_reports
 from pilotage_server.operations.world import World
@@ -37,6 +39,7 @@ class Heartbeat:
     node: NodeState | None = None
     ending: bool = False
     ending_reason: str = ""
+    node_settings_version: int = 0
 
     def said_again(self) -> Heartbeat:
         """Return what still counts when it comes a second time: the leases, but no news, for that may be old."""
@@ -63,7 +66,11 @@ class LostLease:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What a pilot gets back; `next_in` = when the next heartbeat is due; `node_wanted` = with the whole node."""
+    """What a pilot gets back.
+
+    `next_in` = when the next heartbeat is due; `node_wanted` = with the whole node; `node_settings` = what operators
+    have set on its node, None = it has them.
+    """
 
     renewed: tuple[RenewedLease, ...]
     lost: tuple[LostLease, ...]
@@ -71,6 +78,7 @@ class HeartbeatAnswer:
     commands: tuple[Command, ...]
     next_in: timedelta
     node_wanted: bool
+    node_settings: NodeSettings | None = None
 
 
 def report_state(unit: Unit, world: World, identity: Identity, heartbeat: Heartbeat) -> HeartbeatAnswer:
@@ -95,7 +103,14 @@ def report_state(unit: Unit, world: World, identity: Identity, heartbeat: Heartb
         commands=commands_for(unit, world, credential, pilot, held),
         next_in=world.rules.heartbeat_within(min((lease.lease for lease in renewed), default=world.rules.lease)),
         node_wanted=heartbeat.node is None and _lacks_node(unit, pilot),
+        node_settings=news_of_node(unit, credential, _node_name(heartbeat, pilot), heartbeat.node_settings_version),
     )
+
+
+def _node_name(heartbeat: Heartbeat, pilot: PilotRecord | None) -> str:
+    if heartbeat.node is not None:
+        return heartbeat.node.name
+    return pilot.node if pilot is not None else ""
 
 
 def _named_jobs(heartbeat: Heartbeat) -> list[int]:

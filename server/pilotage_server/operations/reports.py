@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from pilotage.errors import StateConflictError
-from pilotage_server.core.fair_share import accrued
+from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.jobs import LEASED, JobCause, next_state
 from pilotage_server.core.leases import Accept, AttemptRecord, Refuse, Repeat, judge_report
 from pilotage_server.core.reports import JobReport
 from pilotage_server.operations.files import record_outputs
 from pilotage_server.operations.job_steps import step
-from pilotage_server.operations.lease_ends import account_of
 from pilotage_server.operations.lingering import attempts_over
 from pilotage_server.operations.lost_attempts import Loss, lose
+from pilotage_server.operations.metering import go_on
 from pilotage_server.operations.pilot_calls import credential_of
-from pilotage_server.operations.usage_tab import charge
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts
 from pilotage_server.storage.claims import lock_jobs
@@ -135,13 +134,27 @@ def _take_step(desk: _Desk, job: JobRecord, cause: JobCause, report: JobReport, 
         if moved is None:
             raise StateConflictError(f"job {job.id} has just been moved by somebody else")
         return moved
-    changes: dict[str, Any] = {}
+    matched = desk.attempts[report.job_id, report.attempt].matched
+    changes = _told(job, cause, report, desk.unit.now - matched)
     if cause is JobCause.STARTED:
         changes["started"] = report.started or desk.unit.now
-    if cause in {JobCause.DONE, JobCause.FAILED}:
-        changes |= {"exit_code": report.exit_code, "signal": report.signal}
     reason = verdict.reason if cause is verdict.causes[-1] else ""
     return step(desk.unit, desk.world, job, cause, reason=reason, actor=desk.actor, **changes)
+
+
+def _told(job: JobRecord, cause: JobCause, report: JobReport, longest: timedelta) -> dict[str, Any]:
+    """Return what the job's record takes from the report of an end; no attempt ran longer than `longest`."""
+    if next_state(job.state, cause) in LEASED:
+        return {}
+    told: dict[str, Any] = {}
+    if cause in {JobCause.DONE, JobCause.FAILED}:
+        told |= {"exit_code": report.exit_code, "signal": report.signal}
+    if cause is JobCause.HELD and report.hold is not None:  # the attempt is over: nothing of it lingers
+        told |= {"hold_code": int(HoldCode.STARTD_HELD_JOB), "hold_subcode": report.hold.subcode, "lease_until": None}
+    ran_s = report.wall_s + report.suspended_s
+    if ran_s and job.started is not None:
+        told["wall_clock"] = job.wall_clock + timedelta(seconds=min(ran_s, longest.total_seconds()))
+    return told
 
 
 def _note_facts(desk: _Desk, report: JobReport, verdict: Accept, attempt: AttemptRecord) -> AttemptRecord:
@@ -189,6 +202,7 @@ def adopt(unit: Unit, world: World, job: JobRecord, attempt: AttemptRecord, *, a
         reason=f"attempt {attempt.attempt} was heard of again",
         actor=actor,
         spent_attempts=max(0, job.spent_attempts - 1),
+        wall_clock=_before(job, attempt.ended or unit.now),
         lease_until=unit.now + (job.lease or world.rules.lease),
         pilot_stamp=attempt.pilot_stamp,
         queue=attempt.queue,
@@ -196,15 +210,12 @@ def adopt(unit: Unit, world: World, job: JobRecord, attempt: AttemptRecord, *, a
         slot=attempt.slot,
     )
     attempts.change(unit.session, [(job.id, attempt.attempt)], {"ended": None, "outcome": "", "reason": ""})
-    _charge_anew(unit, world, job, attempt)
+    # What was charged at the end that was none stays charged: the meter goes on where it stopped.
+    go_on(unit, world, [attempt], attempt.ended or unit.now)
     return adopted
 
 
-def _charge_anew(unit: Unit, world: World, job: JobRecord, attempt: AttemptRecord) -> None:
-    """Take back what was charged at the end that was none: the whole attempt is charged when it really ends."""
-    half_life = world.rules.sharing.half_life
-    whole_s = (unit.now - attempt.matched).total_seconds()
-    gap_s = (unit.now - (attempt.ended or unit.now)).total_seconds()
-    charged = accrued(attempt.cpus, max(0.0, whole_s), half_life) - accrued(attempt.cpus, max(0.0, gap_s), half_life)
-    charge(unit, world, account_of(job), -charged)
-    unit.after_commit(partial(world.run_started, account_of(job), attempt.cpus, unit.now))
+def _before(job: JobRecord, given_up: datetime) -> timedelta:
+    """Return how long the attempts before the adopted one ran; what was counted when that was given up goes back."""
+    counted = timedelta(0) if job.started is None else max(timedelta(0), given_up - job.started)
+    return max(timedelta(0), job.wall_clock - counted)

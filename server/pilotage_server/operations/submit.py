@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pilotage.errors import InvalidJobError, PermissionDeniedError, Violation
 from pilotage.job_description import JobDescription
 from pilotage.requirements import Requirements, pool_id
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.optimizers import Candidate, Rejection, Surroundings, run_chain
 from pilotage_server.operations.new_jobs import AcceptedJob, record_new_jobs
 from pilotage_server.operations.placing import Placer
+from pilotage_server.operations.stamping import Stamper
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.files import Holder, sizes_of
@@ -45,7 +47,7 @@ def submit_jobs(
     """
     chosen = group_of(identity, group)
     _check_counts(descriptions, world)
-    candidates = optimized(unit, world, Holder(identity.vo, identity.owner), descriptions)
+    candidates = optimized(unit, world, Account(identity.vo, chosen, identity.owner), descriptions)
     warnings = _warnings(candidates, world)
     if validate_only:
         return Submitted((), warnings)
@@ -63,9 +65,9 @@ def group_of(identity: Identity, group: str) -> str:
 
 
 def optimized(
-    unit: Unit, world: World, holder: Holder, descriptions: Sequence[JobDescription], where: str = "descriptions[{}]."
+    unit: Unit, world: World, owner: Account, descriptions: Sequence[JobDescription], where: str = "descriptions[{}]."
 ) -> list[Candidate]:
-    """Return the descriptions after the optimizer chain.
+    """Return the descriptions after the optimizer chain, with what the submit policy derives for jobs of `owner`.
 
     Raises
     ------
@@ -73,18 +75,21 @@ def optimized(
         With every fault of every description; `where` leads the paths, filled in with the place in the batch.
     """
     checksums = {file.checksum for one in descriptions for file in one.input_files if file.checksum is not None}
-    stored = sizes_of(unit.session, holder, checksums) if checksums else {}
+    stored = sizes_of(unit.session, Holder(owner.vo, owner.owner), checksums) if checksums else {}
     limits = world.rules.jobs
-    surroundings = Surroundings(limits, world.tree.declarations, stored)
+    owned = world.rules.submission.names
+    surroundings = Surroundings(limits, world.tree.declarations, stored, owned, world.published)
+    stamper = Stamper(world.rules.submission, owner, unit.now)
     candidates: list[Candidate] = []
     violations: list[Violation] = []
     for index, description in enumerate(descriptions):
-        outcome = run_chain(limits.optimizers, Candidate(holder.vo, description), surroundings)
+        candidate = Candidate(owner.vo, stamper.without_wishes(description))
+        outcome = run_chain(limits.optimizers, candidate, surroundings)
         if isinstance(outcome, Rejection):
             path = where.format(index)
             violations += [Violation(path + fault.where, fault.why) for fault in outcome.violations]
         else:
-            candidates.append(outcome)
+            candidates.append(stamper.stamped(outcome, description))
     if violations:
         raise InvalidJobError(*violations)
     return candidates
@@ -105,7 +110,7 @@ def _check_counts(descriptions: Sequence[JobDescription], world: World) -> None:
 
 def _accepted(placer: Placer, identity: Identity, group: str, candidate: Candidate) -> AcceptedJob:
     description = candidate.description
-    placement = placer.place(identity.owner, identity.vo, group, description)
+    placement = placer.place(Account(identity.vo, group, identity.owner), description)
     return AcceptedJob(identity.owner, identity.vo, group, description, placement, candidate.hold_reason)
 
 

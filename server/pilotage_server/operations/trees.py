@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.pool_mappings import PoolMappings
-from pilotage_server.core.task_queues import TaskQueue, with_pool
+from pilotage_server.core.task_queues import with_pool
 from pilotage_server.core.tree_changes import Reread, TreeEffect
 from pilotage_server.core.tree_in_force import TreeInForce
 from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree, touched_pools
-from pilotage_server.core.waiting import Waiting
 from pilotage_server.operations.job_steps import Move, steps
 from pilotage_server.operations.pools import remove_pools, stored_mappings_of
+from pilotage_server.operations.recounting import recount
 from pilotage_server.operations.tree_loading import NewTree, load_tree_in_force, take_tree
 from pilotage_server.operations.world import World
 from pilotage_server.storage import holdings as stored_holdings
@@ -23,6 +23,7 @@ from pilotage_server.storage import trees as stored
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.holdings import Destination
 from pilotage_server.storage.mappings import replace_mappings
+from pilotage_server.storage.significant_attributes import hold_significant
 
 
 def get_tree(unit: Unit) -> stored.TreeText:
@@ -43,6 +44,7 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree) -> Tree
     meaning is held with the reason.
     """
     version = stored.lock_tree(unit.session)
+    hold_significant(unit.session)  # who lets more attributes tell jobs apart moves them too
     plan = _plan(unit, world, new, version)
     text = stored.TreeText(plan.tree.version, new.text, new.format, unit.now, identity.owner)
     stored.insert_tree(unit.session, text)
@@ -88,24 +90,13 @@ def _move_jobs(unit: Unit, world: World, moves: Sequence[Reread]) -> None:
     session = unit.session
     left = {move.holding.task_queue_id for move in moves}
     traits = {queue.id: queue.traits for queue in stored_task_queues.load_task_queues(session, left)}
-    joined: dict[int, TaskQueue] = {}
+    joined: set[int] = set()
     for move in moves:
         moved = with_pool(traits[move.holding.task_queue_id], move.pool_id)
         queue = stored_task_queues.find_or_insert(session, moved, unit.now)
-        joined[queue.id] = queue
+        joined.add(queue.id)
         stored_holdings.move_holding(session, move.holding, Destination(move.pool_id, queue.id))
-    affected = {**{id_: TaskQueue(id_, traits[id_]) for id_ in left}, **joined}
-    counts = stored_task_queues.count_waiting(session, affected.keys())
-    heads = stored_task_queues.read_heads(session, counts)
-    waiting = [Waiting(queue, counts.get(queue.id, 0), heads.get(queue.id)) for queue in affected.values()]
-    unit.after_commit(lambda: _count_anew(world, waiting))
-
-
-def _count_anew(world: World, waiting: Iterable[Waiting]) -> None:
-    with world.lock:
-        for wait in waiting:
-            world.waiting.forget([wait.task_queue.id])
-            world.waiting.take_in(wait.task_queue, wait.count, wait.head)
+    recount(unit, world, left | joined)
 
 
 def _take(world: World, plan: TreePlan) -> None:

@@ -6,7 +6,7 @@ held for a moment only, and never while a transaction still waits for a job's ro
 
 from __future__ import annotations
 
-from pilotage_server.core.task_queues import Account
+from pilotage_server.core.accounting import Account
 from pilotage_server.operations.world import World
 from pilotage_server.storage import usage
 from pilotage_server.storage.engine import Unit
@@ -16,7 +16,7 @@ _KEY = "use charged by this transaction"
 
 
 def charge(unit: Unit, world: World, account: Account, core_s: float) -> None:
-    """Charge core seconds, already decayed up to now; fewer than none take back what was charged too early."""
+    """Charge core seconds, weighted, and already decayed up to now."""
     tab: dict[Account, float] | None = unit.session.info.get(_KEY)
     if tab is None:
         tab = unit.session.info[_KEY] = {}

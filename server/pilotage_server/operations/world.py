@@ -12,15 +12,20 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pilotage.bans import Ban
+from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.job_policies import PolicyJudge
 from pilotage_server.core.limits import counts_for
+from pilotage_server.core.policy_looks import PolicyLooks
 from pilotage_server.core.pool_mappings import PoolMappings
+from pilotage_server.core.preemption import Orders
 from pilotage_server.core.reach import Reach
 from pilotage_server.core.rules import Rules, RunningLimit
-from pilotage_server.core.task_queues import Account, TaskQueue
+from pilotage_server.core.slot_policies import SlotPolicies
+from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.tree_in_force import NO_TREE, TreeInForce
-from pilotage_server.core.waiting import Head, WaitingIndex
+from pilotage_server.core.waiting import Head, Waiting, WaitingIndex
 
 
 @dataclass(eq=False)
@@ -30,6 +35,9 @@ class World:
     The observers are called in the writer thread after the commit and must not block: `on_enqueued` with a task
     queue and how many jobs have come to it, `on_commands` with the stamp of a pilot that has something to stop,
     `on_reach_changed` when any waiting job may now fit any queue, `event_listeners` with events in feed order.
+    Folded names: `significant` of the attributes of jobs that policies of slots refer to, `published` of those that
+    the ads of slots have. `is_offered` tells whether pilots with free slots, other than the one with this stamp, are
+    about to look for jobs of a task queue.
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -37,16 +45,25 @@ class World:
     mappings: PoolMappings = field(default_factory=PoolMappings)
     bans: tuple[Ban, ...] = ()
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
+    significant: frozenset[str] = frozenset()
+    published: frozenset[str] = frozenset()
     lock: threading.RLock = field(default_factory=threading.RLock)
     on_enqueued: list[Callable[[TaskQueue, int], None]] = field(default_factory=list)
     on_commands: list[Callable[[str], None]] = field(default_factory=list)
     on_reach_changed: list[Callable[[], None]] = field(default_factory=list)
     event_listeners: list[Callable[[Sequence[JobEvent]], None]] = field(default_factory=list)
+    policy_looks: PolicyLooks = field(default_factory=PolicyLooks)
+    policy_judge: PolicyJudge = field(init=False)
+    policies: SlotPolicies = field(default_factory=SlotPolicies)
+    orders: Orders = field(default_factory=Orders)
+    is_offered: Callable[[int, str], bool] = field(default=lambda _task_queue_id, _stamp: False)
     shares: FairShare = field(init=False)
     _reach: Reach | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.shares = FairShare(self.rules.sharing)
+        policies = self.rules.policies
+        self.policy_judge = PolicyJudge(policies.of_operators, policies.max_releases)
 
     @property
     def reach(self) -> Reach:
@@ -98,15 +115,38 @@ class World:
         with self.lock:
             self.shares.forget(accounts)
 
-    def run_started(self, account: Account, cpus: int, now: datetime) -> None:
-        """Charge the account for cores from now on."""
+    def run_started(self, account: Account, weight: float, now: datetime, since: datetime | None = None) -> None:
+        """Charge the account for weighted cores from now on, or as if from `since` on."""
         with self.lock:
-            self.shares.started(account, cpus, now)
+            self.shares.started(account, weight, now, since)
 
-    def run_ended(self, account: Account, cpus: int, now: datetime) -> None:
-        """Charge the account for these cores no longer."""
+    def run_ended(self, account: Account, weight: float, now: datetime) -> None:
+        """Charge the account for these weighted cores no longer; its group may have been at a quota that bars."""
         with self.lock:
-            self.shares.ended(account, cpus, now)
+            self.shares.ended(account, weight, now)
+            eased = self._of_group(account.group_id) if self.shares.settings.barring(account.group_id) else ()
+        for waiting in eased:
+            self.tell_enqueued(waiting.task_queue.id, 1)
+
+    def _of_group(self, group: GroupId) -> tuple[Waiting, ...]:
+        """Return what waits of the accounts of a group."""
+        members = sorted(account for account in self.waiting.accounts() if account.group_id == group)
+        return tuple(waiting for account in members for waiting in self.waiting.of_account(account))
+
+    def look_at(self, job_ids: Iterable[int]) -> None:
+        """Take note that the policies of these jobs are to be looked at."""
+        with self.lock:
+            self.policy_looks.note(job_ids)
+
+    def look_again(self, job_ids: Iterable[int], then: datetime) -> None:
+        """Take note that policies have just moved these jobs, and are to be looked at then, not before."""
+        with self.lock:
+            self.policy_looks.defer(job_ids, then)
+
+    def changed_jobs(self, now: datetime, most: int) -> list[int]:
+        """Return the next jobs whose policies are to be looked at, and forget them."""
+        with self.lock:
+            return self.policy_looks.take(now, most)
 
     def reach_changed(self) -> None:
         """Tell that any waiting job may now fit any queue."""

@@ -20,6 +20,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "GetJobs": _OWNERS,
         "ListJobs": _OWNERS,
         "GetJobDescription": _OWNERS,
+        "GetJobAd": _OWNERS,
         "WaitForJobs": _OWNERS,
         "GetJobEvents": _OWNERS,
         "WatchEvents": _OWNERS,
@@ -57,7 +58,12 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ListPilots": _EVERY_PERSON,
         "DrainPilots": _AGENTS,
     },
-    "NodeService": {"ListSlots": _EVERY_PERSON},
+    "NodeService": {
+        "ListSlots": _EVERY_PERSON,
+        "SetNodeAttributes": _AGENTS,
+        "ListNodeAttributes": _AGENTS,
+    },
+    "ShareService": {"ListShares": _EVERY_PERSON, "SetShares": _OPERATORS},
     "IdentityService": {"WhoAmI": frozenset(Role), "IssueToken": frozenset({Role.ADMIN})},
 }
 

@@ -108,6 +108,10 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
         process=job.process,
         priority=job.priority,
         signal=job.signal,
+        hold_code=job.hold_code,
+        hold_subcode=job.hold_subcode,
+        starts=job.starts,
+        wall_clock_s=job.wall_clock.total_seconds(),
     )
 
 

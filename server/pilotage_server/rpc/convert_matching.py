@@ -6,24 +6,27 @@ import re
 from datetime import datetime
 from typing import Any, assert_never
 
+from pilotage.classad_evaluation import Ad
 from pilotage.description_wire import description_to_wire
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, text_from_wire, time_to_wire
+from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, time_to_wire
 from pilotage_server.core.job_files import ReportedOutput, fault_of_name, is_checksum
 from pilotage_server.core.jobs import JobState
-from pilotage_server.core.reports import HeldLease, JobReport, NodeState, Outcome, SlotState
-from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.node_settings import NodeSettings
+from pilotage_server.core.reports import HeldLease, HoldWish, JobReport, NodeState, Outcome, SlotState
 from pilotage_server.operations.pilot_calls import Command, DrainPilot, Kill
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer
 from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.request_jobs import Match, WorkAnswer, WorkRequest
+from pilotage_server.rpc.convert_offers import ad_part_from_wire, slot_offer_from_wire, vacate_to_wire
 from pilotage_server.rpc.convert_values import (
     Fields,
     amounts_from_wire,
     amounts_to_wire,
     each,
     job_id_from_wire,
+    name_from_wire,
     not_too_many,
     reason_from_wire,
 )
@@ -35,9 +38,11 @@ def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> W
     """Return what a pilot asks."""
     fields = Fields(message)
     request = WorkRequest(
-        slots=fields("slots", lambda slots: each(slots, _slot_offer)),
+        slots=fields("slots", lambda slots: each(slots, slot_offer_from_wire)),
         reports=fields("reports", lambda reports: each(reports, _job_report)),
         pool_ids=fields("pool_ids", lambda ids: each(ids, _pool_id)),
+        ad_parts=fields("ad_parts", lambda parts: each(parts, ad_part_from_wire)),
+        node_settings_version=fields.count("node_attributes_version"),
     )
     fields("wait_s", length_from_wire)
     fields("slots", _differently_named)
@@ -50,27 +55,6 @@ def _differently_named(slots: Any) -> None:
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise InvalidInputError(Violation("", f"two slots have the name {twice[0]}"))
-
-
-def _slot_offer(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
-    fields = Fields(message)
-    offer = SlotOffer(
-        name=fields("name", _name),
-        free=fields("free", amounts_from_wire),
-        partitionable=message.partitionable,
-        time_left=fields.if_set("time_left_s", length_from_wire),
-        cpu_power=fields.amount("cpu_power"),
-        max_jobs=fields.count("max_jobs"),
-        declined_task_queues=frozenset(message.declined_task_queues),
-    )
-    fields.done()
-    return offer
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        raise InvalidInputError(Violation("", "is missing"))
-    return text_from_wire(text)
 
 
 def _pool_id(text: str) -> str:
@@ -97,9 +81,17 @@ def _job_report(message: jobs_pb2.JobReport) -> JobReport:
         suspended_s=fields.amount("suspended_s"),
         peak_memory_mib=fields.count("peak_memory_mib"),
         output_files=fields("output_files", lambda files: each(files, _output_file)),
+        hold=fields.if_set("hold", _hold_wish),
     )
     fields.done()
     return report
+
+
+def _hold_wish(message: jobs_pb2.HoldWish) -> HoldWish:
+    fields = Fields(message)
+    wish = HoldWish(fields("reason", reason_from_wire), message.subcode)
+    fields.done()
+    return wish
 
 
 def _reported_state(number: int) -> JobState:
@@ -132,6 +124,7 @@ def heartbeat_from_wire(message: matcher_service_pb2.ReportStateRequest) -> Hear
         node=fields.if_set("node", _node_state),
         ending=message.ending,
         ending_reason=fields("ending_reason", reason_from_wire),
+        node_settings_version=fields.count("node_attributes_version"),
     )
     fields.done()
     return heartbeat
@@ -147,7 +140,7 @@ def _held_lease(message: matcher_service_pb2.HeldLease) -> HeldLease:
 def _node_state(message: matcher_service_pb2.NodeState) -> NodeState:
     fields = Fields(message)
     node = NodeState(
-        name=fields("name", _name),
+        name=fields("name", name_from_wire),
         amounts=fields("amounts", amounts_from_wire),
         ends=fields.time("ends"),
         cpu_power=fields.amount("cpu_power"),
@@ -155,6 +148,7 @@ def _node_state(message: matcher_service_pb2.NodeState) -> NodeState:
         slots=fields("slots", lambda slots: each(slots, _slot_state)),
         pilot_version=fields.text("pilot_version"),
         draining=message.draining,
+        settable_attributes=fields("settable_attributes", lambda names: each(names, name_from_wire)),
     )
     fields("slots", _differently_named)
     fields.done()
@@ -164,7 +158,7 @@ def _node_state(message: matcher_service_pb2.NodeState) -> NodeState:
 def _slot_state(message: matcher_service_pb2.SlotState) -> SlotState:
     fields = Fields(message)
     slot = SlotState(
-        name=fields("name", _name),
+        name=fields("name", name_from_wire),
         state=fields.text("state"),
         activity=fields.text("activity"),
         amounts=fields("amounts", amounts_from_wire),
@@ -174,9 +168,18 @@ def _slot_state(message: matcher_service_pb2.SlotState) -> SlotState:
         load=fields.amount("load"),
         partitionable=message.partitionable,
         attributes=fields("attributes", section_from_wire),
+        attempt=fields.count("attempt"),
+        since_state=fields.time("since_state"),
+        ad=fields("ad", _ad),
     )
     fields.done()
     return slot
+
+
+def _ad(text: str) -> str:
+    if text:
+        Ad.read(text)
+    return text
 
 
 def work_answer_to_wire(answer: WorkAnswer) -> matcher_service_pb2.RequestJobsResponse:
@@ -186,6 +189,9 @@ def work_answer_to_wire(answer: WorkAnswer) -> matcher_service_pb2.RequestJobsRe
         results=[_result(result) for result in answer.results],
         pools_changed=answer.pools_changed,
         commands=[_command(command) for command in answer.commands],
+        vacate=[vacate_to_wire(vacate) for vacate in answer.vacates],
+        ad_parts_wanted=answer.ad_parts_wanted,
+        node_attributes=node_attributes_to_wire(answer.node_settings),
     )
 
 
@@ -203,6 +209,7 @@ def _match(match: Match) -> matcher_service_pb2.Match:
         group=match.group,
         cluster=match.cluster,
         process=match.process,
+        job_ad=match.job_ad,
     )
 
 
@@ -241,4 +248,12 @@ def heartbeat_answer_to_wire(answer: HeartbeatAnswer, now: datetime) -> matcher_
         next_s=answer.next_in.total_seconds(),
         node_wanted=answer.node_wanted,
         server_time=time_to_wire(now),
+        node_attributes=node_attributes_to_wire(answer.node_settings),
     )
+
+
+def node_attributes_to_wire(settings: NodeSettings | None) -> matcher_service_pb2.NodeAttributes | None:
+    """Return what a pilot hears of its node's settings; None = it has them."""
+    if settings is None:
+        return None
+    return matcher_service_pb2.NodeAttributes(version=settings.version, expressions=settings.expressions)

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import matcher_service_pb2, node_service_pb2, pilot_service_pb2
-from pilotage.wire import enum_from_wire, enum_to_wire, queue_from_wire, queue_to_wire, section_to_wire, time_to_wire
+from pilotage.wire import (
+    enum_from_wire,
+    enum_to_wire,
+    queue_from_wire,
+    queue_to_wire,
+    section_to_wire,
+    text_from_wire,
+    time_to_wire,
+)
+from pilotage_server.core.node_settings import NodeId, NodeSettings
 from pilotage_server.core.pilots import GlideinReport, PilotState, SlotInfo
 from pilotage_server.core.reports import SlotState
 from pilotage_server.operations.pilots import MOST_AT_ONCE, NewPilots, PilotInfo
@@ -84,14 +95,46 @@ def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
     )
 
 
-def slot_info_to_wire(info: SlotInfo) -> node_service_pb2.SlotInfo:
-    """Return the message of a slot and where it is."""
+def slot_info_to_wire(info: SlotInfo, ad: str = "") -> node_service_pb2.SlotInfo:
+    """Return the message of a slot and where it is, with its whole ad where that is wanted."""
     return node_service_pb2.SlotInfo(
         slot=_slot_to_wire(info.slot),
         node=info.node,
         pilot_stamp=info.pilot_stamp,
         queue=queue_to_wire(info.queue),
         last_seen=time_to_wire(info.last_seen),
+        ad=ad,
+    )
+
+
+def node_ids_from_wire(messages: Iterable[node_service_pb2.NodeId]) -> tuple[NodeId, ...]:
+    """Return the nodes that are named."""
+    return each(messages, _node_id)
+
+
+def _node_id(message: node_service_pb2.NodeId) -> NodeId:
+    fields = Fields(message)
+    node = NodeId(fields("site", _name), fields("node", _name))
+    fields.done()
+    return node
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise InvalidInputError(Violation("", "is missing"))
+    return text_from_wire(text)
+
+
+def node_settings_to_wire(settings: NodeSettings) -> node_service_pb2.NodeSettings:
+    """Return the message of what is set on a node."""
+    return node_service_pb2.NodeSettings(
+        node=node_service_pb2.NodeId(site=settings.node.site, node=settings.node.node),
+        settings=[
+            node_service_pb2.NodeSetting(
+                name=each.name, expression=each.expression, set_by=each.set_by, set=time_to_wire(each.set)
+            )
+            for each in settings.settings
+        ],
     )
 
 
@@ -106,6 +149,8 @@ def _slot_to_wire(slot: SlotState) -> matcher_service_pb2.SlotState:
         since=time_to_wire(slot.since),
         load=slot.load,
         partitionable=slot.partitionable,
+        attempt=slot.attempt,
+        since_state=time_to_wire(slot.since_state),
     )
     section_to_wire(slot.attributes, message.attributes)
     return message

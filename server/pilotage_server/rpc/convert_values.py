@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -92,6 +93,13 @@ def queues_from_wire(messages: Sequence[values_pb2.QueueId]) -> tuple[QueueId, .
     return queues
 
 
+def name_from_wire(text: str) -> str:
+    """Return a name that people read: it is not empty."""
+    if not text.strip():
+        raise InvalidInputError(Violation("", "is missing"))
+    return text_from_wire(text)
+
+
 def reason_from_wire(reason: str) -> str:
     """Return a reason for people, cut where it is too long to keep."""
     return text_from_wire(reason)[:LONGEST_REASON]
@@ -136,6 +144,10 @@ class Fields:
         """Return the number with a fraction in a field, zero or more and finite."""
         return self(name, _finite)
 
+    def number(self, name: str) -> float:
+        """Return the finite number in a field, of either sign."""
+        return self(name, _number)
+
     def done(self) -> None:
         """Raise InvalidInputError with every fault, when there is any."""
         self.faults.raise_any()
@@ -144,6 +156,12 @@ class Fields:
 def _not_negative(number: int) -> int:
     if number < 0:
         raise InvalidInputError(Violation("", f"{number} is less than 0"))
+    return number
+
+
+def _number(number: float) -> float:
+    if not math.isfinite(number):
+        raise InvalidInputError(Violation("", f"{number} is no number"))
     return number
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from pilotage.ad_text import ad_text
 from pilotage.clock import BootClock
 from pilotage.description_wire import description_from_wire, description_to_wire
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
@@ -14,7 +15,7 @@ from pilotage_server.core.jobs import FINAL
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.explain import explain_job
-from pilotage_server.operations.query_jobs import get_description, get_jobs, list_jobs
+from pilotage_server.operations.query_jobs import get_ad, get_description, get_jobs, list_jobs
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.rpc.convert_jobs import (
     change_from_wire,
@@ -95,6 +96,13 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity, job_id = caller(), _job_id_of(request)
         description = await self._transactions.read(lambda unit, _: get_description(unit, identity, job_id))
         return job_service_pb2.GetJobDescriptionResponse(description=description_to_wire(description))
+
+    async def GetJobAd(
+        self, request: job_service_pb2.GetJobAdRequest, context: Any
+    ) -> job_service_pb2.GetJobAdResponse:
+        identity, job_id = caller(), _job_id_of(request)
+        ad = await self._transactions.read(lambda unit, _: ad_text(get_ad(unit, identity, job_id)))
+        return job_service_pb2.GetJobAdResponse(ad=ad)
 
     async def WaitForJobs(
         self, request: job_service_pb2.WaitForJobsRequest, context: Any

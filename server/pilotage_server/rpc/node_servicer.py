@@ -1,19 +1,23 @@
-"""NodeService: nodes and slots as their pilots report them."""
+"""NodeService: nodes and slots as their pilots report them, and what operators set on nodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pilotage.v1 import node_service_pb2, node_service_pb2_grpc
-from pilotage.wire import queue_from_wire
+from pilotage.wire import queue_from_wire, text_from_wire
+from pilotage_server.operations.node_settings import list_node_attributes, set_node_attributes
 from pilotage_server.operations.slots import list_slots
-from pilotage_server.rpc.convert_pilots import slot_info_to_wire
+from pilotage_server.operations.world import World
+from pilotage_server.rpc.convert_pilots import node_ids_from_wire, node_settings_to_wire, slot_info_to_wire
 from pilotage_server.rpc.convert_values import Fields
+from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.storage.engine import Unit
 
 
 class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
-    """Shows nodes and slots."""
+    """Shows nodes and slots, and sets what operators want of nodes."""
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
@@ -23,10 +27,42 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
     ) -> node_service_pb2.ListSlotsResponse:
         fields = Fields(request)
         queue = fields.if_set("queue", queue_from_wire)
+        constraint = fields("constraint", text_from_wire)
         fields.done()
 
-        def show(unit: Any, _: Any) -> node_service_pb2.ListSlotsResponse:
-            slots = list_slots(unit, queue)
-            return node_service_pb2.ListSlotsResponse(slots=[slot_info_to_wire(slot) for slot in slots])
+        def show(unit: Unit, _: World) -> node_service_pb2.ListSlotsResponse:
+            slots = list_slots(unit, queue, constraint, ads_wanted=request.ads_wanted)
+            return node_service_pb2.ListSlotsResponse(slots=[slot_info_to_wire(each.info, each.ad) for each in slots])
+
+        return await self._transactions.read(show)
+
+    async def SetNodeAttributes(
+        self, request: node_service_pb2.SetNodeAttributesRequest, context: Any
+    ) -> node_service_pb2.SetNodeAttributesResponse:
+        identity = caller()
+        fields = Fields(request)
+        nodes = fields("nodes", node_ids_from_wire)
+        fields.done()
+        change = (dict(request.set), tuple(request.unset))
+
+        def set_them(unit: Unit, world: World) -> node_service_pb2.SetNodeAttributesResponse:
+            changed = set_node_attributes(unit, world, identity, nodes, change)
+            return node_service_pb2.SetNodeAttributesResponse(nodes=map(node_settings_to_wire, changed))
+
+        return await self._transactions.once(
+            identity, "SetNodeAttributes", request, node_service_pb2.SetNodeAttributesResponse, set_them
+        )
+
+    async def ListNodeAttributes(
+        self, request: node_service_pb2.ListNodeAttributesRequest, context: Any
+    ) -> node_service_pb2.ListNodeAttributesResponse:
+        fields = Fields(request)
+        nodes = fields("nodes", node_ids_from_wire)
+        fields.done()
+
+        def show(unit: Unit, _: World) -> node_service_pb2.ListNodeAttributesResponse:
+            return node_service_pb2.ListNodeAttributesResponse(
+                nodes=map(node_settings_to_wire, list_node_attributes(unit, nodes))
+            )
 
         return await self._transactions.read(show)

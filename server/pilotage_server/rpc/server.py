@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import grpc
@@ -31,19 +28,23 @@ from pilotage.v1 import (
     pool_service_pb2_grpc,
     resource_service_pb2,
     resource_service_pb2_grpc,
+    share_service_pb2,
+    share_service_pb2_grpc,
 )
-from pilotage_server.operations.request_jobs import could_take
+from pilotage_server.operations.chances import chance
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.event_feed import EventFeed
 from pilotage_server.rpc.identity_servicer import IdentityServicer
 from pilotage_server.rpc.interceptors import Door
 from pilotage_server.rpc.job_servicer import JobServicer
 from pilotage_server.rpc.long_polls import LongPolls
+from pilotage_server.rpc.loop_calls import in_event_loop
 from pilotage_server.rpc.matcher_servicer import MatcherServicer
 from pilotage_server.rpc.node_servicer import NodeServicer
 from pilotage_server.rpc.pilot_servicer import PilotServicer, PilotTokens
 from pilotage_server.rpc.pool_servicer import PoolServicer
 from pilotage_server.rpc.resource_servicer import ResourceServicer
+from pilotage_server.rpc.share_servicer import ShareServicer
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.file_store import FileStore
@@ -64,6 +65,7 @@ SERVICES = tuple(
         (pilot_service_pb2, "PilotService"),
         (pool_service_pb2, "PoolService"),
         (resource_service_pb2, "ResourceService"),
+        (share_service_pb2, "ShareService"),
     )
 )
 """Full names of Pilotage's own services."""
@@ -95,7 +97,7 @@ class RpcServer:
 
     def __init__(self, ground: Ground, limits: Limits, *, reflects: bool) -> None:
         world = ground.transactions.world
-        self._polls = LongPolls(partial(could_take, world))
+        self._polls = LongPolls(lambda *asked: chance(world, ground.clock(), *asked))
         self._feed = EventFeed()
         self._health = health.aio.HealthServicer()
         door = Door(ground.verifier, ground.clock, ground.boot_clock)
@@ -120,6 +122,7 @@ class RpcServer:
         resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
         pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(PilotServicer(transactions, tokens), server)
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
+        share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -147,15 +150,8 @@ class RpcServer:
 
 def _observe(world: World, polls: LongPolls, feed: EventFeed) -> None:
     """Let the calls that wait hear, in the event loop's thread, what the writer threads have committed."""
-    loop = asyncio.get_running_loop()
-
-    def handed_over(hear: Callable[..., None]) -> Callable[..., None]:
-        def hand_over(*news: Any) -> None:
-            loop.call_soon_threadsafe(hear, *news)
-
-        return hand_over
-
-    world.on_enqueued.append(handed_over(polls.jobs_arrived))
-    world.on_commands.append(handed_over(polls.pilot_called))
-    world.on_reach_changed.append(handed_over(polls.everything_changed))
-    world.event_listeners.append(handed_over(feed.happened))
+    world.on_enqueued += [polls.jobs_come, in_event_loop(polls.jobs_arrived)]
+    world.is_offered = polls.is_offered
+    world.on_commands.append(in_event_loop(polls.pilot_called))
+    world.on_reach_changed.append(in_event_loop(polls.everything_changed))
+    world.event_listeners.append(in_event_loop(feed.happened))

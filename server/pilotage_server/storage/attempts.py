@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import RowMapping, func, insert, select, text, tuple_, update
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.leases import LOST_BY_SILENCE, AttemptRecord
 from pilotage_server.core.reports import JobReport
-from pilotage_server.core.task_queues import Account
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.tables.conditions import UNREPORTED
 
 ATTEMPTS = metadata.tables["attempts"]
-JOBS = metadata.tables["jobs"]
 
 AttemptKey = tuple[int, int]
 """Job id and attempt."""
@@ -59,16 +57,10 @@ def count_live(session: Session) -> dict[str, int]:
     return {row[0]: row[1] for row in session.execute(query.group_by(ATTEMPTS.c.pilot_stamp))}
 
 
-def load_running(session: Session) -> tuple[tuple[Account, int, datetime], ...]:
-    """Return account, cores and time of the match of every attempt that holds a lease."""
-    query = (
-        select(JOBS.c.vo, JOBS.c.group, JOBS.c.owner, ATTEMPTS.c.cpus, ATTEMPTS.c.matched)
-        .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
-        .where(text(UNREPORTED), ATTEMPTS.c.ended.is_(None))
-    )
-    return tuple(
-        (Account(vo, group, owner), cpus, matched) for vo, group, owner, cpus, matched in session.execute(query)
-    )
+def load_metered(session: Session) -> tuple[AttemptRecord, ...]:
+    """Return every attempt that uses something now, for somebody to be charged for."""
+    query = select(ATTEMPTS).where(text(UNREPORTED), ATTEMPTS.c.ended.is_(None), ATTEMPTS.c.metered.is_not(None))
+    return tuple(attempt_record(row) for row in session.execute(query).mappings())
 
 
 def record_facts(session: Session, report: JobReport, values: Mapping[str, Any]) -> None:
@@ -110,11 +102,14 @@ def attempt_record(row: RowMapping) -> AttemptRecord:
         node=row["node"],
         slot=row["slot"],
         cpus=row["cpus"],
+        weight=row["weight"],
+        account=Account(row["charged_vo"], row["charged_group"], row["charged_owner"]),
         matched=row["matched"],
         ended=row["ended"],
         outcome=row["outcome"],
         reason=row["reason"],
         reported=row["reported"],
+        metered=row["metered"],
     )
 
 
@@ -137,4 +132,9 @@ def _new_row(attempt: AttemptRecord) -> dict[str, Any]:
         "suspended_s": 0.0,
         "peak_memory_mib": 0,
         "reported": False,
+        "weight": attempt.weight,
+        "charged_vo": attempt.account.vo,
+        "charged_group": attempt.account.group,
+        "charged_owner": attempt.account.owner,
+        "metered": attempt.matched,
     }

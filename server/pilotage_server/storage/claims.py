@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import Select, func, select, text
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
@@ -24,14 +25,20 @@ def lock_first_waiting(session: Session, task_queue_id: int) -> JobRecord | None
     PostgreSQL skips what others have locked, so concurrent requests take different jobs without waiting for one
     another; SQLite has one writer at a time, and nothing to lock.
     """
-    query = (
-        select(JOBS)
-        .where(JOBS.c.task_queue_id == task_queue_id, IS_WAITING)
-        .order_by(JOBS.c.priority.desc(), JOBS.c.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-    )
-    row = session.execute(query).mappings().first()
+    return _locked(session, _waiting_in(task_queue_id).order_by(JOBS.c.priority.desc(), JOBS.c.id).limit(1))
+
+
+def lock_waiting(session: Session, task_queue_id: int, job_id: int) -> JobRecord | None:
+    """Return this job, if it waits in the task queue and no other transaction is claiming it, and keep others off."""
+    return _locked(session, _waiting_in(task_queue_id).where(JOBS.c.id == job_id))
+
+
+def _waiting_in(task_queue_id: int) -> Select[Any]:
+    return select(JOBS).where(JOBS.c.task_queue_id == task_queue_id, IS_WAITING)
+
+
+def _locked(session: Session, query: Select[Any]) -> JobRecord | None:
+    row = session.execute(query.with_for_update(skip_locked=True)).mappings().first()
     return None if row is None else job_record(row)
 
 

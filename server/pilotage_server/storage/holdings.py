@@ -51,6 +51,21 @@ def move_holding(session: Session, holding: Holding, destination: Destination) -
     )
 
 
+def pools_now(session: Session, job_ids: Collection[int]) -> dict[int, str]:
+    """Return the pools of jobs that may have come to others since they were loaded, by the ids of the jobs.
+
+    In SQLite, which has one writer at a time, they are where they were: nothing is returned.
+    """
+    if session.get_bind().dialect.name != "postgresql":
+        return {}
+    found: dict[int, str] = {}
+    for chunk in chunks(sorted(job_ids)):
+        found |= {
+            row[0]: row[1] for row in session.execute(select(JOBS.c.id, JOBS.c.pool_id).where(JOBS.c.id.in_(chunk)))
+        }
+    return found
+
+
 def load_waiting_jobs(session: Session, holding: Holding) -> tuple[JobRecord, ...]:
     """Return the jobs of a holding that wait, by id."""
     ids = session.execute(select(JOBS.c.id).where(_in_holding(holding), _IS_WAITING)).scalars()

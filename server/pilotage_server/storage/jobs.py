@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import RowMapping, insert, literal, select, update
+from sqlalchemy import RowMapping, bindparam, insert, literal, select, update
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
 from pilotage.job_macros import render_text
 from pilotage.resource_tree import QueueId
-from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.holds import NEVER_HELD, history_from_json, history_to_json
+from pilotage_server.core.job_record import JobRecord, PolicyWatch
 from pilotage_server.core.jobs import JobState
 from pilotage_server.storage.tables import metadata
 
@@ -42,6 +43,8 @@ class NewJob:
     pool_id: str
     lease: timedelta | None
     count: int
+    watch: PolicyWatch = PolicyWatch.NEVER
+    hold_code: int | None = None
 
 
 def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
@@ -60,10 +63,14 @@ def job_record(row: RowMapping) -> JobRecord:
         state=JobState(row["state"]),
         lease=timedelta(seconds=row["lease_s"]) if row["lease_s"] else None,
         queue=QueueId(row["site"], row["ce"], row["queue"]) if row["site"] else None,
+        wall_clock=timedelta(seconds=row["wall_clock_s"]),
+        suspended=timedelta(seconds=row["suspended_s"]),
+        hold_history=history_from_json(row["hold_history_json"]),
+        watch=PolicyWatch(row["watch"]),
     )
 
 
-_CONVERTED = frozenset({"name", "state", "lease", "queue"})
+_CONVERTED = frozenset({"name", "state", "lease", "queue", "wall_clock", "suspended", "hold_history", "watch"})
 _SAME = tuple(field.name for field in fields(JobRecord) if field.name not in _CONVERTED)
 
 
@@ -145,6 +152,10 @@ def _first_row(job: NewJob, now: datetime) -> dict[str, Any]:
         "pool_id": job.pool_id,
         "lease_s": job.lease.total_seconds() if job.lease else 0.0,
         "submitted": now,
+        "watch": job.watch.value,
+        "hold_code": job.hold_code,
+        "hold_subcode": None if job.hold_code is None else 0,
+        "hold_history_json": "" if job.hold_code is None else history_to_json(NEVER_HELD.begun(job.hold_code)),
     }
 
 
@@ -192,6 +203,12 @@ def _columns(name: str, value: Any) -> dict[str, Any]:
             return {"state": value.value}
         case "lease":
             return {"lease_s": value.total_seconds() if value else 0.0}
+        case "wall_clock" | "suspended":
+            return {f"{name}_s": value.total_seconds()}
+        case "hold_history":
+            return {"hold_history_json": history_to_json(value)}
+        case "watch":
+            return {"watch": value.value}
         case "queue":
             return {
                 "site": value.site if value else "",
@@ -202,17 +219,37 @@ def _columns(name: str, value: Any) -> dict[str, Any]:
             return {name: value}
 
 
-def compare_and_set(session: Session, before: Sequence[JobRecord], values: Mapping[str, Any]) -> set[int]:
+COUNTED = frozenset({"wall_clock_s", "suspended_s", "hold_history_json"})
+"""Columns that each job has a value of its own in, however alike jobs move."""
+
+
+def compare_and_set(
+    session: Session, before: Sequence[JobRecord], values: Mapping[str, Any], own: Sequence[Mapping[str, Any]] = ()
+) -> set[int]:
     """Give the jobs these columns, where they still are as loaded; return the ids of those that were.
 
-    All of `before` have the same state and attempt: these two are what is compared.
+    All of `before` have the same state and attempt: these two are what is compared. `own` has what each of them
+    gets in columns of COUNTED, in their order.
     """
     seen = JOBS.c.state == before[0].state.value, JOBS.c.attempt == before[0].attempt
     if len(before) == 1:
-        statement = update(JOBS).where(JOBS.c.id == before[0].id, *seen).values(dict(values))
+        all_values = dict(values) | {name: value for each in own for name, value in each.items()}
+        statement = update(JOBS).where(JOBS.c.id == before[0].id, *seen).values(all_values)
         return {before[0].id} if session.connection().execute(statement).rowcount == 1 else set()
     moved: set[int] = set()
     for chunk in chunks(sorted(job.id for job in before)):
         statement = update(JOBS).where(JOBS.c.id.in_(chunk), *seen).values(dict(values))
         moved |= set(session.connection().execute(statement.returning(JOBS.c.id)).scalars())
+    _count(session, [(job.id, each) for job, each in zip(before, own, strict=False) if job.id in moved and each])
     return moved
+
+
+def _count(session: Session, counted: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+    """Give each job its own values, those with the same columns in one statement."""
+    by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for job_id, values in counted:
+        row = {"job": job_id} | {f"new_{name}": value for name, value in values.items()}
+        by_columns.setdefault(tuple(sorted(values)), []).append(row)
+    for names, rows in by_columns.items():
+        statement = update(JOBS).where(JOBS.c.id == bindparam("job"))
+        session.connection().execute(statement.values({name: bindparam(f"new_{name}") for name in names}), rows)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, RowMapping, func, insert, or_, select, update
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.node_settings import NodeId
 from pilotage_server.core.pilots import ALIVE, ARRIVING, OVER, PilotRecord, PilotState
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
@@ -78,15 +79,25 @@ def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecor
     return found
 
 
-def list_pilots(session: Session, queue: QueueId | None, *, ended: bool) -> tuple[PilotRecord, ...]:
-    """Return the pilots of a queue (None = of all), the newest first; those that are over only where `ended`."""
+def list_pilots(
+    session: Session, queue: QueueId | None, *, ended: bool, lost_since: datetime | None = None
+) -> tuple[PilotRecord, ...]:
+    """Return the pilots of a queue (None = of all), the newest first.
+
+    Those that are over only where `ended`, but for those that had come and were lost after `lost_since`.
+    """
     query = select(PILOTS)
     if queue is not None:
         query = query.where(at_queue(queue))
     if not ended:
-        query = query.where(IS_PRESENT)
+        query = query.where(IS_PRESENT if lost_since is None else IS_PRESENT | _was_lost(lost_since))
     rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED)).mappings()
     return tuple(_record(row) for row in rows)
+
+
+def _was_lost(since: datetime) -> ColumnElement[bool]:
+    had_come = PILOTS.c.last_seen.is_not(None)
+    return had_come & (PILOTS.c.state == PilotState.LOST.value) & (PILOTS.c.ended >= since)
 
 
 def load_silent(session: Session, heard_before: datetime, registered_before: datetime) -> tuple[PilotRecord, ...]:
@@ -129,6 +140,28 @@ def count_ended_jobs(session: Session, stamp: str, count: int) -> None:
 def node_text(session: Session, stamp: str) -> str | None:
     """Return what the pilot last said of its node, as it was stored; None = there is no such pilot."""
     return session.execute(select(PILOTS.c.node_json).where(PILOTS.c.stamp == stamp)).scalar_one_or_none()
+
+
+@dataclass(frozen=True, slots=True)
+class NodePilot:
+    """A living pilot and the node that it is on; `node_json` is what it last said of it."""
+
+    stamp: str
+    node: NodeId
+    node_json: str
+
+
+def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePilot, ...]:
+    """Return the living pilots on these nodes, by stamp."""
+    wanted = set(nodes)
+    names = sorted({node.node for node in wanted})
+    rows = [
+        row
+        for chunk in chunks(names)
+        for row in session.execute(select(PILOTS).where(IS_ALIVE, PILOTS.c.node.in_(chunk)).order_by(PILOTS.c.stamp))
+    ]
+    found = (NodePilot(row.stamp, NodeId(row.site, row.node), row.node_json) for row in rows)
+    return tuple(pilot for pilot in found if pilot.node in wanted)
 
 
 def at_queue(queue: QueueId) -> Any:

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import RowMapping, delete, exists, func, select, text, update
 from sqlmodel import Session
 
+from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.task_queues import (
     TaskQueue,
     Traits,
@@ -17,7 +18,7 @@ from pilotage_server.core.task_queues import (
 )
 from pilotage_server.core.waiting import Head
 from pilotage_server.storage.inserting import insert_if_absent
-from pilotage_server.storage.jobs import chunks
+from pilotage_server.storage.jobs import chunks, job_record
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.tables.conditions import LIVE_JOB, WAITING_JOB
 
@@ -116,6 +117,13 @@ def read_heads(session: Session, ids: Iterable[int]) -> dict[int, Head]:
         query = select(JOBS.c.task_queue_id, JOBS.c.priority, JOBS.c.id).where(JOBS.c.id.in_(firsts))
         heads |= {row.task_queue_id: Head(row.priority, row.id) for row in session.execute(query)}
     return heads
+
+
+def load_first_waiting(session: Session, task_queue_id: int, limit: int) -> list[JobRecord]:
+    """Return at most `limit` jobs of a task queue that a match may take, the first to go first."""
+    query = select(JOBS).where(JOBS.c.task_queue_id == task_queue_id, IS_WAITING)
+    rows = session.execute(query.order_by(JOBS.c.priority.desc(), JOBS.c.id).limit(limit)).mappings()
+    return [job_record(row) for row in rows]
 
 
 def count_before(session: Session, task_queue_ids: Iterable[int], head: Head) -> int:

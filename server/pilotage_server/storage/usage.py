@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlmodel import Session
 
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import Use
-from pilotage_server.core.task_queues import Account
 from pilotage_server.storage.inserting import insert_if_absent
 from pilotage_server.storage.tables import metadata
 

@@ -1,4 +1,4 @@
-"""The tables of what was used, what was answered, and when a server last lived."""
+"""The tables of what was used and who is entitled to how much, what was answered, and when a server last lived."""
 
 from __future__ import annotations
 
@@ -19,6 +19,26 @@ class UsageRow(Base, table=True):
     owner: str = Field(primary_key=True)
     core_s: float
     updated: datetime = Field(sa_column=time_column())
+
+
+class PriorityFactorRow(Base, table=True):
+    """A priority factor that an operator has set; an account without one has the settings' own."""
+
+    __tablename__ = "priority_factors"
+    vo: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    factor: float
+
+
+class GroupQuotaRow(Base, table=True):
+    """A quota that an operator has set, in one of the units of `pilotage.quotas`."""
+
+    __tablename__ = "group_quotas"
+    vo: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    amount: float
+    unit: str
 
 
 class RequestRow(Base, table=True):

@@ -18,5 +18,8 @@ LINGERING_JOB = "state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT 
 HELD_JOB = "state = 'HELD'"
 """Jobs that are held."""
 
+WATCHED_JOB = "watch > 0 AND state NOT IN ('DONE', 'FAILED', 'REMOVED')"
+"""Jobs whose policies are to be looked at."""
+
 UNREPORTED = "NOT reported"
 """Attempts that a pilot still has to answer for."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Text, TextClause, text
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, TextClause, text
 from sqlmodel import Field
 
 from pilotage_server.storage.tables.base import NEVER_REUSED, Base, BigId, id_column, time_column
@@ -15,11 +16,22 @@ from pilotage_server.storage.tables.conditions import (
     LIVE_JOB,
     UNREPORTED,
     WAITING_JOB,
+    WATCHED_JOB,
 )
 
 
 def _partial(name: str, *columns: str | TextClause, where: str) -> Index:
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+def _zero(kind: type[Any]) -> Column[Any]:
+    """Return the column of a number that the database itself starts at zero."""
+    return Column(kind, nullable=False, server_default="0")
+
+
+def _no_text() -> Column[str]:
+    """Return the column of a text that the database itself leaves empty."""
+    return Column(String, nullable=False, server_default="")
 
 
 class TaskQueueRow(Base, table=True):
@@ -35,6 +47,14 @@ class TaskQueueRow(Base, table=True):
     pool_id: str = Field(default="", max_length=64, index=True)
     needs_json: str = Field(sa_column=Column(Text, nullable=False))
     created: datetime = Field(sa_column=time_column())
+
+
+class SignificantAttributeRow(Base, table=True):
+    """An attribute of jobs, by its folded name, that the policy of some slot refers to: it tells task queues apart."""
+
+    __tablename__ = "significant_attributes"
+    name: str = Field(primary_key=True)
+    since: datetime = Field(sa_column=time_column())
 
 
 class TemplateRow(Base, table=True):
@@ -53,6 +73,7 @@ class JobRow(Base, table=True):
     """A job's present state; what it was and why is in its events.
 
     `lease_until` of a job without a lease = its last attempt was taken from a pilot that may run it until then.
+    `watch` = when its policies must be looked at, 0 = never.
     """
 
     __tablename__ = "jobs"
@@ -62,6 +83,7 @@ class JobRow(Base, table=True):
         _partial("ix_jobs_lingering", "lease_until", where=LINGERING_JOB),
         _partial("ix_jobs_held", "id", where=HELD_JOB),
         _partial("ix_jobs_live", "pool_id", "task_queue_id", where=LIVE_JOB),
+        _partial("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),
         Index("ix_jobs_ended", "ended"),
         Index("ix_jobs_pilot_stamp", "pilot_stamp"),
@@ -95,12 +117,22 @@ class JobRow(Base, table=True):
     submitted: datetime = Field(sa_column=time_column())
     started: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    state_since: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    starts: int = Field(default=0, sa_column=_zero(Integer))
+    wall_clock_s: float = Field(default=0.0, sa_column=_zero(Float))
+    suspended_s: float = Field(default=0.0, sa_column=_zero(Float))
+    hold_code: int | None = None
+    hold_subcode: int | None = None
+    hold_history_json: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+    watch: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class AttemptRow(Base, table=True):
     """One attempt of a job: who had it, how it ended, what it used; `ended` None = it holds its lease.
 
-    `reported` = its pilot has said how it ended; until then the pilot may still be running it.
+    `reported` = its pilot has said how it ended; until then the pilot may still be running it. The `charged_…` name
+    the account that pays for it, and `weight` is what it pays for a second. `metered` = since when it has to pay
+    still, None = it uses nothing now.
     """
 
     __tablename__ = "attempts"
@@ -126,6 +158,11 @@ class AttemptRow(Base, table=True):
     suspended_s: float = 0.0
     peak_memory_mib: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
     reported: bool = False
+    weight: float = Field(default=0.0, sa_column=_zero(Float))
+    charged_vo: str = Field(default="", sa_column=_no_text())
+    charged_group: str = Field(default="", sa_column=_no_text())
+    charged_owner: str = Field(default="", sa_column=_no_text())
+    metered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
 class JobEventRow(Base, table=True):

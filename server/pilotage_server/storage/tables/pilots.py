@@ -36,9 +36,20 @@ class PilotRow(Base, table=True):
 
 
 class SlotRow(Base, table=True):
-    """A slot as its pilot last reported it."""
+    """A slot as its pilot last reported it; `ad` is its ClassAd, without what `state_json` tells."""
 
     __tablename__ = "slots"
     pilot_stamp: str = Field(primary_key=True)
     name: str = Field(primary_key=True)
     state_json: str = Field(sa_column=Column(Text, nullable=False))
+    ad: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+
+
+class NodeSettingsRow(Base, table=True):
+    """What operators have set on a node; its version grows with every change."""
+
+    __tablename__ = "node_settings"
+    site: str = Field(primary_key=True)
+    node: str = Field(primary_key=True)
+    version: int
+    settings_json: str = Field(sa_column=Column(Text, nullable=False))

@@ -1,0 +1,136 @@
+"""What a node with a slot per core and one of all costs a pilot under the whole-machine policy, in CPU time.
+
+The poll is one in which every slot has a job and its expressions are looked at; the end of a job is both that its
+process is gone and that its output is safe, with all that the pilot does about it. Prints JSON lines; exits 1 when a
+budget is exceeded.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pilotage.ad_text import ad_text
+from pilotage.classads import AdValue
+from pilotage.job_description import JobDescription
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.instructions import Instruction, RequestJobs, SendHeartbeat
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, ReportResult
+from pilotage_pilot.core.machine import PilotMachine
+from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.quiet_node import new_job_ad
+from pilotage_pilot.core.rules import Lifetime, Rules
+from pilotage_pilot.core.slot_ads import SlotAds
+from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample
+from pilotage_pilot.core.slot_layout import Layout
+from pilotage_pilot.node.identity import identity
+from pilotage_pilot.policy.loading import load_policy
+
+SLOTS = 64
+NODE = Amounts(cpus=SLOTS - 1, memory_mib=SLOTS * 2048, disk_mib=SLOTS * 20_480)
+POLICY = Path(__file__).parents[1] / "deploy" / "policies" / "whole-machine.conf"
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+POLLS = 200
+POLL_BUDGET_MS, END_BUDGET_MS = 10.0, 1.0
+
+
+class Bench:
+    """A pilot's machine whose shell and server answer at once."""
+
+    def __init__(self) -> None:
+        self.after_s = 1000.0
+        loaded = load_policy(POLICY, NODE)
+        ads = SlotAds(loaded.policy, NodeFacts.of("node", NODE, loaded.layout, identity()))
+        self.slots = NodeSlots(loaded.layout, ads, self.now)
+        self.machine = PilotMachine("pilot", self.slots, Rules(), Lifetime(None), self.now)
+        self.layout: Layout = loaded.layout
+        self._answer(self.machine.begin(self.now))
+        self.feed(ev.NodeValidated())
+        self.feed(ev.PoolsRead(True, ("0" * 64,)))
+        self.feed(ev.NodeSampled(NodeSample(self.after_s)))
+
+    @property
+    def now(self) -> Moment:
+        """The present moment."""
+        return Moment(BEGIN + timedelta(seconds=self.after_s), self.after_s)
+
+    def feed(self, event: ev.Event) -> float:
+        """Let the machine hear an event; returns what that took, in ms of CPU."""
+        began = time.process_time()
+        said = self.machine.handle(event, self.now)
+        took_ms = (time.process_time() - began) * 1000
+        self._answer(said)
+        return took_ms
+
+    def fill(self) -> list[AttemptKey]:
+        """Give every slot a job, that of all cores its own; returns the attempts, by slot."""
+        jobs = [self._job(number, slot.name, slot.amounts) for number, slot in enumerate(self.layout.slots, start=1)]
+        self.feed(ev.JobsGranted(self._request.request_id, tuple(jobs), ()))
+        for job in jobs:
+            self.feed(ev.JobPrepared(job.key))
+            self.feed(ev.PayloadStarted(job.key))
+        return [job.key for job in jobs]
+
+    def _job(self, job_id: int, slot: str, amounts: Amounts) -> GrantedJob:
+        whole: dict[str, AdValue] = {"RequiresWholeMachine": True} if amounts.cpus > 1 else {}
+        ad = new_job_ad(int(self.now.utc.timestamp())) | {"Owner": "ann", "RequestCpus": amounts.cpus} | whole
+        description = JobDescription("/bin/true")
+        return GrantedJob(AttemptKey(job_id, 1), slot, 1e6, description, amounts, owner="ann", job_ad=ad_text(ad))
+
+    def _answer(self, said: Iterable[Instruction]) -> None:
+        for instruction in said:
+            if isinstance(instruction, RequestJobs):
+                self._request = instruction
+            if isinstance(instruction, SendHeartbeat):
+                renewed = tuple(ev.RenewedLease(key, 1e6) for key in instruction.leases)
+                results = tuple(ReportResult(report.key, accepted=True) for report in instruction.reports)
+                self.feed(ev.HeartbeatAnswered(instruction.request_id, renewed, results=results, next_s=60.0))
+
+
+def main() -> int:
+    """Measure; returns the exit code."""
+    bench = Bench()
+    attempts = bench.fill()
+    polls: list[float] = []
+    for _ in range(POLLS):
+        bench.after_s += 5.0
+        bench.feed(ev.NodeSampled(NodeSample(bench.after_s, load=1.5)))
+        polls.append(bench.feed(ev.TimePassed()))
+    busy = [slot for slot in bench.slots.slots() if slot.key is not None]
+    assert len(busy) == SLOTS, "a job has left its slot while it was polled"
+    ends: list[float] = []
+    for key in attempts[:-1]:
+        bench.after_s += 1.0
+        ends.append(bench.feed(ev.PayloadExited(key, 0, None)) + bench.feed(ev.OutputStored(key, ())))
+    bench.machine.validate()
+    figures = [
+        _figure("slots: one poll of 64 slots", polls, POLL_BUDGET_MS),
+        _figure("slots: one job's end among 64 slots", ends, END_BUDGET_MS),
+    ]
+    return 0 if all(figures) else 1
+
+
+def _figure(name: str, times_ms: list[float], budget_ms: float) -> bool:
+    """Print the median of the times and their 99th percentile; says whether the median is within the budget."""
+    median_ms = statistics.median(times_ms)
+    figures = {
+        "name": name,
+        "figure": round(median_ms, 3),
+        "unit": "ms",
+        "budget": budget_ms,
+        "ok": median_ms < budget_ms,
+        "p99_ms": round(sorted(times_ms)[int(len(times_ms) * 0.99)], 3),
+    }
+    print(json.dumps(figures))
+    return bool(figures["ok"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Quotas of groups: a weight against other groups, a number of cores, or a part of all cores.
+
+Rules
+-----
+A weight says how groups share among themselves; cores and parts say how much a group is entitled to. People write
+`3`, `40 cores` and `25 %`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pilotage.errors import InvalidInputError, Violation
+
+LARGEST = 1e9
+"""The largest weight, number of cores, or priority factor."""
+
+_QUOTA = re.compile(r"\s*(?P<amount>\d+\.?\d*|\.\d+)\s*(?P<unit>%|cores?)?\s*", re.IGNORECASE | re.ASCII)
+
+
+class QuotaUnit(StrEnum):
+    """What the amount of a quota counts."""
+
+    WEIGHT = "weight"
+    CORES = "cores"
+    PART = "part"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a group is entitled to; the amount is greater than 0, that of a part at most 1."""
+
+    amount: float
+    unit: QuotaUnit = QuotaUnit.WEIGHT
+
+    def __str__(self) -> str:
+        """Return the quota as people write it; `read_quota` reads it again."""
+        match self.unit:
+            case QuotaUnit.WEIGHT:
+                return f"{self.amount:.15g}"
+            case QuotaUnit.CORES:
+                return f"{self.amount:.15g} cores"
+            case QuotaUnit.PART:
+                return f"{self.amount * 100:.15g} %"
+
+
+def read_quota(text: str | float) -> Quota:
+    """Return the quota that a person wrote: `3` or 3 is a weight, `40 cores` and `25 %` are what they say.
+
+    Raises
+    ------
+    InvalidInputError
+        When it is none of these, is not greater than 0, or is more than can be.
+    """
+    if not isinstance(text, str):
+        return checked_quota(Quota(float(text)))
+    found = _QUOTA.fullmatch(text)
+    if found is None:
+        why = f"{text} is no quota; write a weight (3), cores (40 cores) or a part (25 %)"
+        raise InvalidInputError(Violation("", why))
+    amount, unit = float(found["amount"]), (found["unit"] or "").lower()
+    if unit == "%":
+        return checked_quota(Quota(amount / 100, QuotaUnit.PART))
+    return checked_quota(Quota(amount, QuotaUnit.CORES if unit else QuotaUnit.WEIGHT))
+
+
+def checked_quota(quota: Quota) -> Quota:
+    """Return the quota; raises InvalidInputError where its amount is none."""
+    largest = 1.0 if quota.unit is QuotaUnit.PART else LARGEST
+    if not (math.isfinite(quota.amount) and 0 < quota.amount <= largest):
+        most = "100 %" if quota.unit is QuotaUnit.PART else f"{LARGEST:.0e}"
+        raise InvalidInputError(Violation("", f"{quota} is not greater than 0 and at most {most}"))
+    return quota

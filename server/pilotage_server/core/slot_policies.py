@@ -1,0 +1,256 @@
+"""What slots say of jobs, and jobs of slots: the policies in their ads, ready to be asked.
+
+Rules
+-----
+A slot says START of a job, its RANK and PREEMPTION_REQUIREMENTS, and what its SlotWeight is; a job says its own
+expression and its Rank. MY is the ad of who asks, TARGET the other's. Only True is yes; what is no number counts 0.
+A slot without START takes any job, without RANK it likes all the same, without PREEMPTION_REQUIREMENTS no other
+user drives its job out. Where a slot is, how large it is and what time it is says the server, whatever the slot's
+ad says. A policy that cannot be read or is left to chance gets nothing. Source: HTCondor manual, startd policy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import NamedTuple
+
+from pilotage.ad_text import value_text
+from pilotage.classad_evaluation import CURRENT_TIME, Result, is_true
+from pilotage.classads import AdValue
+from pilotage.folding import fold, folded_set
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import slot_weight
+from pilotage_server.core.ad_parts import AdPart, AdParts
+from pilotage_server.core.ad_views import AdNow, AdView, Names
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.evaluations import Evaluations, JobQuestions, SlotQuestion, evaluated
+from pilotage_server.core.expression_reach import follow, refers_in
+from pilotage_server.core.job_views import USER_PRIORITY, JobNow, JobView, JobViews
+from pilotage_server.core.slots import SlotOffer
+
+TIMES = folded_set((CURRENT_TIME, "LastHeardFrom"))
+REMOTE_USER_PRIORITY = fold("RemoteUserPrio")
+MOST_POLICIES = 8192
+MOST_BYTES = 256 * 1024 * 1024
+"""About so many are taken by what slots' ads say beside their parts."""
+
+MOST_NAMES = 20_000
+MOST_JOB_NAMES = 250
+"""Attributes of jobs that one policy may look for; each of them makes more task queues of all waiting jobs."""
+
+_START, _RANK, _PREEMPTION, _WEIGHT = map(fold, ("Start", "Rank", "PreemptionRequirements", "SlotWeight"))
+_NAME = re.compile(r"[a-z_]\w{0,254}", re.ASCII)
+_KIB_IN_MIB = 1024
+
+
+class Moment(NamedTuple):
+    """When a slot is asked; `remote_user_priority` = that of who is charged for its job, None = there is none."""
+
+    now: datetime
+    remote_user_priority: float | None = None
+
+    def attributes(self) -> dict[str, AdValue]:
+        """Return what a slot's ad says of it."""
+        told: dict[str, AdValue] = dict.fromkeys(TIMES, int(self.now.timestamp()))
+        if self.remote_user_priority is not None:
+            told[REMOTE_USER_PRIORITY] = self.remote_user_priority
+        return told
+
+
+class SlotPolicy:
+    """The policy of a slot as it is offered; `fault` = why it gets nothing, "" = it can be asked."""
+
+    def __init__(self, size: Amounts, layers: Iterable[Mapping[str, AdValue]], fault: str = "") -> None:
+        self._layers = tuple(layers)
+        self.size = size
+        self.view = AdView(sizes(size), *self._layers, passing=TIMES | {REMOTE_USER_PRIORITY})
+        self.start = self._text(_START, "true")
+        self.rank = self._text(_RANK, "0", "0.0")
+        self.preemption_requirements = self._text(_PREEMPTION, "false")
+        self.weight_text = self._text(_WEIGHT)
+        self.fault = fault or self._chance() or self._curiosity()
+
+    @cached_property
+    def job_names(self) -> frozenset[str]:
+        """The folded names of what the policy looks for in jobs, as far as that can be told."""
+        return self.looked_for(self.start) | self.looked_for(self.rank) | self.looked_for(self.preemption_requirements)
+
+    def looked_for(self, text: str) -> frozenset[str]:
+        """Return the folded names of what an expression of the slot looks for in jobs, as far as that can be told."""
+        found, refers = follow(refers_in(text, self.view.get), self.view.get)
+        names = (refers.target | (refers.free - found.keys() - self.view.passing)) - USER_PRIORITY
+        return frozenset(name for name in names if _NAME.fullmatch(name))
+
+    def resized(self, size: Amounts) -> SlotPolicy:
+        """Return the policy of the same slot with another size."""
+        return self if size == self.size else SlotPolicy(size, self._layers, self.fault)
+
+    def weight(self, amounts: Amounts) -> float:
+        """Return the SlotWeight of a part of so much: its cores where the policy does not say a number from 0."""
+        if not self.weight_text:
+            return float(amounts.cpus)
+        part = AdNow(AdView(sizes(amounts), *self._layers), dict)
+        refers = part.refers_to(self.weight_text)
+        told = part.excerpt(None if refers.is_dynamic else refers.my, refers.free)
+        return slot_weight(evaluated(self.weight_text, told, None), float(amounts.cpus))
+
+    def _text(self, name: str, *taken_for_granted: str) -> str:
+        """Return an expression of the ad; "" = there is none, or only what would hold without."""
+        value = self.view.get(name)
+        text = "" if value is None else value_text(value)
+        return "" if text in taken_for_granted else text
+
+    def _chance(self) -> str:
+        named = {"START": self.start, "RANK": self.rank, "PREEMPTION_REQUIREMENTS": self.preemption_requirements}
+        by_chance = [name for name, text in named.items() if self.view.is_left_to_chance(text)]
+        return f"{' and '.join(by_chance)} would be another each time: random() is refused here" if by_chance else ""
+
+    def _curiosity(self) -> str:
+        wanted = len(self.job_names)
+        return f"looks for {wanted} attributes of jobs, and may for {MOST_JOB_NAMES}" if wanted > MOST_JOB_NAMES else ""
+
+
+class SlotJudge:
+    """A slot's policy at one time, asked of one job after the other."""
+
+    def __init__(self, policy: SlotPolicy, moment: Moment, evaluations: Evaluations) -> None:
+        self.policy = policy
+        self._slot = AdNow(policy.view, moment.attributes)
+        self._evaluations = evaluations
+        self._jobs = JobQuestions(self._slot, evaluations)
+        self._questions: dict[str, SlotQuestion] = {}
+
+    @property
+    def ranks_by(self) -> Names:
+        """What RANK looks for in jobs."""
+        return self._question(self.policy.rank).wanted if self.policy.rank else frozenset()
+
+    @property
+    def starts_by(self) -> Names:
+        """What START looks for in jobs."""
+        return self._question(self.policy.start).wanted if self.policy.start else frozenset()
+
+    def takes(self, job: JobNow) -> bool:
+        """Whether START and the job's expression are both true."""
+        return self.starts(job) and self.suits(job)
+
+    def starts(self, job: JobNow) -> bool:
+        """Whether START is true of the job."""
+        start = self.policy.start
+        return not start or is_true(self._question(start).answer(job))
+
+    def suits(self, job: JobNow) -> bool:
+        """Whether the job's expression is true of the slot."""
+        return not job.requirements or is_true(self._jobs.answer(job.requirements, job))
+
+    def rank(self, job: JobNow) -> float:
+        """Return RANK of the job."""
+        return _number(self._question(self.policy.rank).answer(job)) if self.policy.rank else 0.0
+
+    def rank_by(self, job: JobNow) -> float:
+        """Return what the slot is to the job's Rank."""
+        return _number(self._jobs.answer(job.rank, job)) if job.rank else 0.0
+
+    def gives_way(self, job: JobNow, server_wide: str = "") -> bool:
+        """Whether PREEMPTION_REQUIREMENTS is true of the job, and with it that of the server; "" = that has none."""
+        own = self.policy.preemption_requirements
+        return bool(own) and all(is_true(self._question(text).answer(job)) for text in (own, server_wide) if text)
+
+    def asks_singly(self, view: JobView) -> bool:
+        """Whether jobs that have this in common have to be asked one by one."""
+        start = self.policy.start
+        return view.asks_itself_singly or (bool(start) and view.is_asked_singly(self._question(start).wanted))
+
+    def _question(self, text: str) -> SlotQuestion:
+        question = self._questions.get(text)
+        if question is None:
+            question = self._questions[text] = SlotQuestion(text, self._slot, self._evaluations)
+        return question
+
+
+class SlotPolicies:
+    """The policies of slots that were offered lately, with what is remembered to ask them quickly."""
+
+    def __init__(self, most: int = MOST_POLICIES, most_bytes: int = MOST_BYTES) -> None:
+        self.parts = AdParts()
+        self.views = JobViews()
+        self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self.evaluations = Evaluations()
+        self._policies: OrderedDict[tuple[object, ...], tuple[SlotPolicy, int]] = OrderedDict()
+        self.names: frozenset[str] = frozenset()
+        """The folded names of attributes that slots' ads have had."""
+
+    def policy(self, slot: SlotOffer, queue: QueueId) -> SlotPolicy | None:
+        """Return the policy of a slot of a pilot at that queue; None = parts of its ad are missing."""
+        key = (queue, slot.free, slot.ad_parts, slot.ad_changes, tuple(_unsaid(slot).values()))
+        kept = self._policies.get(key)
+        if kept is not None:
+            self._policies.move_to_end(key)
+            return kept[0]
+        if self.parts.missing(slot.ad_parts):
+            return None
+        changes = AdPart(slot.ad_changes or "[]")
+        policy = self._read(slot, queue, changes)
+        self._policies[key] = policy, changes.size
+        self._bytes += changes.size
+        while len(self._policies) > self._most or self._bytes > self._most_bytes:
+            _, (_, size) = self._policies.popitem(last=False)
+            self._bytes -= size
+        return policy
+
+    def ask(self, policy: SlotPolicy, moment: Moment) -> SlotJudge:
+        """Return a policy, to be asked at that moment."""
+        return SlotJudge(policy, moment, self.evaluations)
+
+    def _read(self, slot: SlotOffer, queue: QueueId, changes: AdPart) -> SlotPolicy:
+        parts = [self.parts.part(key) for key in reversed(slot.ad_parts)]
+        faults = [part.fault for part in (changes, *parts) if part.fault]
+        layers = (place(queue), changes.attributes, *(part.attributes for part in parts), _unsaid(slot))
+        policy = SlotPolicy(slot.free, layers, f"its ad cannot be read: {faults[0]}" if faults else "")
+        names = frozenset(policy.view.names())
+        if len(self.names) < MOST_NAMES and not names <= self.names:
+            self.names |= names
+        return policy
+
+
+def sizes(amounts: Amounts) -> dict[str, AdValue]:
+    """Return what an ad says of a slot of this size: memory in MiB, disk in KiB."""
+    return {
+        "cpus": amounts.cpus,
+        "memory": amounts.memory_mib,
+        "disk": amounts.disk_mib * _KIB_IN_MIB,
+        "gpus": amounts.gpus,
+    }
+
+
+def place(queue: QueueId) -> dict[str, AdValue]:
+    """Return what an ad says of where a slot is, in our words and in those of glideinWMS."""
+    return {
+        "site": queue.site,
+        "ce": queue.ce,
+        "queue": queue.queue,
+        "glidein_site": queue.site,
+        "glidein_gatekeeper": queue.ce,
+        "glidein_entry_name": queue.queue,
+    }
+
+
+def _unsaid(slot: SlotOffer) -> dict[str, AdValue]:
+    """Return what is so of a slot that does not say otherwise."""
+    return {
+        "mytype": "Machine",
+        "name": slot.name,
+        "state": "Claimed" if slot.claim or slot.occupied else "Unclaimed",
+        "activity": "Busy" if slot.occupied else "Idle",
+        "partitionableslot": slot.partitionable,
+    }
+
+
+def _number(value: Result) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,1 @@
+"""News for many at once, through a broker: hints, never the truth."""

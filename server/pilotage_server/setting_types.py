@@ -1,0 +1,73 @@
+"""The types of a server's settings: what an operator may write where, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+
+from pilotage.broker import parse_broker
+from pilotage.classad_evaluation import bounded
+from pilotage.errors import InvalidInputError
+from pilotage.quotas import LARGEST, Quota, read_quota
+from pilotage_server.core.accounting import Account, GroupId
+
+MIB = 1024 * 1024
+DAY_S = 86400.0
+MONTH_S = 30 * DAY_S
+YEAR_S = 365 * DAY_S
+
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Weight = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+
+
+Read = TypeVar("Read")
+
+
+def _by(read: Callable[[Any], Read]) -> Callable[[Any], Read]:
+    """Return the reader of a setting: what is wrong with it becomes an error as pydantic knows them."""
+
+    def reader(written: Any) -> Read:
+        try:
+            return read(written)
+        except InvalidInputError as error:
+            raise ValueError(error.violations[0].why) from error
+
+    return reader
+
+
+def _expression(text: str) -> str:
+    bounded(text)
+    return text
+
+
+def _broker(url: SecretStr) -> SecretStr:
+    parse_broker(url.get_secret_value())
+    return url
+
+
+def _quota(written: object) -> Quota:
+    if isinstance(written, bool) or not isinstance(written, str | int | float):
+        raise ValueError('is no quota; write a weight (3), "40 cores" or "25 %"')
+    return read_quota(written)
+
+
+ClassAdExpression = Annotated[str, AfterValidator(_by(_expression))]
+BrokerUrl = Annotated[SecretStr, AfterValidator(_by(_broker))]
+QuotaSetting = Annotated[Quota, BeforeValidator(_by(_quota))]
+AccountName = Annotated[str, AfterValidator(_by(lambda name: str(Account.parse(name))))]
+GroupName = Annotated[str, AfterValidator(_by(lambda name: str(GroupId.parse(name))))]
+
+
+class RunningLimitSetting(BaseModel):
+    """At most `at_most` jobs whose `attribute` is `value` run at a site, a CE or a queue at one time."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    site: str = Field(min_length=1, description="The site.")
+    ce: str | None = Field(None, description="The CE; none = the whole site.")
+    queue: str | None = Field(None, description="The queue; none = the whole CE.")
+    attribute: str = Field(min_length=1, description="owner, group, vo, or the name of a job attribute.")
+    value: str = Field(description="The value that is limited.")
+    at_most: int = Field(ge=0, le=10**9, description="Jobs.")

@@ -1,0 +1,47 @@
+"""Components from Debian packages: found where they are installed, installed where root may."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+Found = TypeVar("Found")
+
+
+class MissingComponentError(Exception):
+    """This machine has not got a component and cannot get it."""
+
+
+def found_or_installed(find: Callable[[], Found | None], package: str) -> Found:
+    """Return what `find` finds, after an installation of the Debian package where it finds nothing.
+
+    Where there is no way to it, the test is skipped, but fails in CI.
+    """
+    found = find()
+    try:
+        if found is None:
+            _install(package)
+            found = find()
+        if found is None:
+            raise MissingComponentError(f"the Debian package {package} has not brought what was looked for")
+    except MissingComponentError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    return found
+
+
+def _install(package: str) -> None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise MissingComponentError(f"install the Debian package {package}")
+    # Run level 1 keeps a package from starting a server of its own.
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (["update", "-qq"], ["install", "-qq", "-y", "--no-install-recommends", package]):
+        done = subprocess.run(["apt-get", *command], env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise MissingComponentError(f"apt-get {command[0]} failed: {done.stderr.strip()[-500:]}")

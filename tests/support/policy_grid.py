@@ -1,0 +1,55 @@
+"""A grid whose server looks after the jobs' policies, but only when it is told to."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pilotage_server.core.job_record import PolicyWatch
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.operations.job_events import get_events
+from pilotage_server.operations.job_policies import act_on, look_at_changed, look_on
+from pilotage_server.operations.request_jobs import Match
+from pilotage_server.storage.watched import Place, first_place
+from support.grid import Grid, Pilot
+from support.submissions import an_operator
+
+
+class PolicyGrid(Grid):
+    """A grid whose server looks after policies as its duty does, but only when it is told to."""
+
+    def look(self) -> list[int]:
+        """Look at what has changed, and do what is wanted; return the ids of the jobs that moved."""
+        moved: list[int] = []
+        while (seen := self.read(lambda unit, world: look_at_changed(unit, world, 100))).jobs:
+            moved += self.act(seen.wanting)
+        return moved
+
+    def look_round(self, least: PolicyWatch = PolicyWatch.EACH_MINUTE, batch: int = 3) -> list[int]:
+        """Make one round over the jobs under policies of that watch."""
+        place: Place | None = first_place(least)
+        moved: list[int] = []
+        while place is not None:
+            seen = self.read(partial(look_on, place=place, most=batch))
+            moved += self.act(seen.wanting)
+            place = seen.place
+        return moved
+
+    def act(self, wanting: tuple[int, ...]) -> list[int]:
+        """Do what is wanted; return the ids of the jobs that moved."""
+        return [job.id for job in self.write(lambda unit, world: act_on(unit, world, wanting))]
+
+    def run_for(self, pilot: Pilot, seconds: float) -> Match:
+        """Let the pilot run a job for so long; it stays running."""
+        match = pilot.take()
+        pilot.start(match)
+        left = seconds
+        while left > 0:
+            step = min(left, 600.0)
+            self.pass_time(seconds=step)
+            pilot.beat()
+            left -= step
+        return match
+
+    def causes(self, job_id: int) -> list[JobCause]:
+        """Return what has happened to a job."""
+        return [event.cause for event in self.read(lambda unit, _: get_events(unit, an_operator(), job_id))]

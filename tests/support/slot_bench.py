@@ -1,0 +1,142 @@
+"""One slot's machine on the bench: the test answers for its policy, and is its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pilotage_pilot.core import slot_events as ev
+from pilotage_pilot.core.jobs import Account
+from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.slot_machine import SlotMachine
+from pilotage_pilot.core.slot_states import Activity, SlotState
+from pilotage_pilot.core.slot_status import DrainHow
+
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+BOOT_S = 5_000.0
+ANN = Account("lhcb", "user", "ann")
+BOB = Account("lhcb", "user", "bob")
+DEFAULTS: Mapping[str, Any] = {
+    "IS_OWNER": False,
+    "CONTINUE": True,
+    "WANT_VACATE": True,
+    "MaxJobRetirementTime": 0,
+    "MachineMaxVacateTime": 600,
+    "CLAIM_WORKLIFE": 1200,
+    "POLLING_INTERVAL": 5,
+    "UPDATE_INTERVAL": 300,
+}
+
+OWNED = (SlotState.OWNER, Activity.IDLE)
+UNCLAIMED = (SlotState.UNCLAIMED, Activity.IDLE)
+IDLE = (SlotState.CLAIMED, Activity.IDLE)
+BUSY = (SlotState.CLAIMED, Activity.BUSY)
+SUSPENDED = (SlotState.CLAIMED, Activity.SUSPENDED)
+RETIRING = (SlotState.CLAIMED, Activity.RETIRING)
+VACATING = (SlotState.PREEMPTING, Activity.VACATING)
+KILLING = (SlotState.PREEMPTING, Activity.KILLING)
+DRAINING = (SlotState.DRAINED, Activity.RETIRING)
+DRAINED = (SlotState.DRAINED, Activity.IDLE)
+
+
+def at(boot_s: float) -> Moment:
+    return Moment(START + timedelta(seconds=boot_s - BOOT_S), boot_s)
+
+
+class Answers:
+    """A judge that says what the test wants; an answer may be a function without arguments."""
+
+    def __init__(self, *, polls: bool = True, job: Mapping[str, float] | None = None, **said: Any) -> None:
+        self.polls = polls
+        self.job = dict(job or {})
+        self.said: dict[str, Any] = {**DEFAULTS, **said}
+
+    def _of(self, name: str) -> Any:
+        said = self.said.get(name)
+        return said() if callable(said) else said
+
+    def truth(self, name: str) -> bool | None:
+        said = self._of(name)
+        return said if isinstance(said, bool) else None
+
+    def number(self, name: str) -> float | None:
+        said = self._of(name)
+        return float(said) if isinstance(said, int | float) and not isinstance(said, bool) else None
+
+    def text(self, name: str) -> str | None:
+        said = self._of(name)
+        return said if isinstance(said, str) else None
+
+    def job_number(self, attribute: str) -> float | None:
+        return self.job.get(attribute)
+
+
+class SlotBench:
+    """Feeds events to a slot's machine, keeps what it said, and validates it after every step."""
+
+    def __init__(
+        self, *, dynamic: bool = False, polls: bool = True, job: Mapping[str, float] | None = None, **answers: Any
+    ) -> None:
+        self.boot_s = BOOT_S
+        self.judge = Answers(polls=polls, job=job, **answers)
+        self.machine = SlotMachine(self.now, dynamic=dynamic)
+        self.said: list[ev.SlotEffect] = []
+        if not dynamic:
+            self.feed(ev.Polled())
+
+    @property
+    def now(self) -> Moment:
+        return at(self.boot_s)
+
+    @property
+    def shows(self) -> tuple[SlotState, Activity]:
+        return self.machine.state, self.machine.activity
+
+    def feed(self, event: ev.SlotEvent) -> tuple[ev.SlotEffect, ...]:
+        said = self.machine.handle(event, self.judge, self.now)
+        self.machine.validate()
+        self.said += said
+        return said
+
+    def answer(self, **said: Any) -> None:
+        self.judge.said |= said
+
+    def poll(self, **said: Any) -> tuple[ev.SlotEffect, ...]:
+        """Look at the slot now, with these answers."""
+        self.answer(**said)
+        return self.feed(ev.Polled())
+
+    def pass_time(self, seconds: float) -> list[ev.SlotEffect]:
+        """Let time pass, with the slot polled whenever it wants to be; return what it said meanwhile."""
+        end, heard = self.boot_s + seconds, len(self.said)
+        while (alarm := self.machine.alarm_boot_s(self.judge)) <= end:
+            assert alarm > self.boot_s or self.boot_s == BOOT_S, "an alarm in the past"
+            self.boot_s = max(self.boot_s, alarm)
+            self.feed(ev.Polled())
+        self.boot_s = end
+        return self.said[heard:]
+
+    def claim(self, holder: Account = ANN, rank: float = 0.0) -> tuple[ev.SlotEffect, ...]:
+        return self.feed(ev.Claimed(holder, rank))
+
+    def start(self, holder: Account = ANN) -> tuple[ev.SlotEffect, ...]:
+        """Claim the slot for a job that starts at once."""
+        self.claim(holder)
+        return self.feed(ev.JobStarted())
+
+    def end(self) -> tuple[ev.SlotEffect, ...]:
+        return self.feed(ev.JobEnded())
+
+    def drain(self, how: DrainHow = DrainHow.GRACEFUL) -> tuple[ev.SlotEffect, ...]:
+        return self.feed(ev.DrainOrdered(how, "the node drains"))
+
+
+def a_busy_slot(**answers: Any) -> SlotBench:
+    bench = SlotBench(**answers)
+    bench.start()
+    return bench
+
+
+def kinds(effects: tuple[ev.SlotEffect, ...] | list[ev.SlotEffect]) -> list[type[ev.SlotEffect]]:
+    return [type(effect) for effect in effects]

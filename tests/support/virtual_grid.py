@@ -1,0 +1,240 @@
+"""A whole grid in virtual time: the real server's operations and real pilot machines, which speak in wire messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pilotage.job_description import JobPolicy
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core import instructions as ins
+from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.built_in_ads import BuiltInAds
+from pilotage_pilot.core.machine import PilotMachine
+from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.policy import Policy
+from pilotage_pilot.core.rules import Lifetime
+from pilotage_pilot.core.rules import Rules as PilotRules
+from pilotage_pilot.core.slot_ads import SlotAds
+from pilotage_pilot.core.slot_facts import NodeFacts
+from pilotage_pilot.core.slot_layout import lay_out
+from pilotage_pilot.link import convert as pilot_wire
+from pilotage_pilot.link.base import NodeFacts as LinkFacts
+from pilotage_pilot.policy.loading import Loaded, load_policy
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobState
+from pilotage_server.operations.pool_views import get_submit_pools_for_queue
+from pilotage_server.operations.references import refer_to
+from pilotage_server.operations.report_state import report_state
+from pilotage_server.operations.request_jobs import request_jobs
+from pilotage_server.rpc import convert_matching as server_wire
+from pilotage_server.storage.engine import Database
+from support.grid import LONG, Grid, Pilot
+from support.policy_grid import PolicyGrid
+from support.submissions import a_user
+from support.virtual_clock import VirtualClock
+from support.virtual_node import VirtualNode, moment_of
+
+DUTIES_EVERY = timedelta(seconds=60)
+"""So often the server looks after leases and the jobs' policies where a story does not say otherwise."""
+
+_LOADED: dict[tuple[str, Amounts], Loaded] = {}
+
+MOST_ROUNDS = 1000
+"""No moment is gone round so often."""
+
+
+@dataclass
+class ServerAtHand:
+    """The server as one node's shell meets it: the real conversions and operations, without the network."""
+
+    grid: Grid
+    pilot: Pilot
+    facts: LinkFacts
+
+    @property
+    def identity(self) -> Identity:
+        """Whose calls these are."""
+        return self.pilot.identity
+
+    def request_jobs(self, call: ins.RequestJobs) -> ev.JobsGranted:
+        """Answer a request for jobs as it stands now, without waiting."""
+        work = server_wire.work_request_from_wire(pilot_wire.request_to_wire(call))
+        answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, work))
+        if answer.unreferred:
+            self.grid.write(lambda unit, world: refer_to(unit, world, answer.unreferred))
+            again = work.after(timedelta(0))
+            results = answer.results
+            answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, again))
+            answer = replace(answer, results=results)
+        return pilot_wire.granted_from_wire(call.request_id, server_wire.work_answer_to_wire(answer))
+
+    def beat(self, call: ins.SendHeartbeat) -> ev.HeartbeatAnswered:
+        """Answer a heartbeat."""
+        heartbeat = server_wire.heartbeat_from_wire(pilot_wire.heartbeat_to_wire(call, self.facts))
+        answer = self.grid.write(lambda unit, world: report_state(unit, world, self.identity, heartbeat))
+        message = server_wire.heartbeat_answer_to_wire(answer, self.grid.clock())
+        return pilot_wire.answered_from_wire(call.request_id, message)
+
+    def pools(self) -> ev.PoolsRead:
+        """Return the pools of the node's queue."""
+        assert self.identity.pilot is not None
+        queue = self.identity.pilot.queue
+        (mine,) = get_submit_pools_for_queue(self.grid.world, self.identity, [queue])
+        return ev.PoolsRead(mine.known, tuple(mine.pool_ids))
+
+
+class VirtualGrid:
+    """A server over `database` and nodes with pilots; time passes only in `pass_time` and `until`."""
+
+    def __init__(
+        self, database: Database, clock: VirtualClock, *, duties_every: timedelta = DUTIES_EVERY, **options: Any
+    ) -> None:
+        self.clock = clock
+        self._duties_every = duties_every
+        self.grid = PolicyGrid(database, clock, **options)
+        self.nodes: list[VirtualNode] = []
+        self._news = False
+        self._duties = clock() + duties_every
+        for observers in (self.grid.world.on_enqueued, self.grid.world.on_commands, self.grid.world.on_reach_changed):
+            observers.append(self._hear)
+
+    def _hear(self, *_: object) -> None:
+        self._news = True
+
+    # Nodes and jobs ---------------------------------------------------------------------------------------------
+
+    def node(
+        self,
+        policy: Path | None = None,
+        cpus: int = 8,
+        memory_mib: int = 16054,
+        *,
+        name: str = "",
+        queue: str = LONG,
+        rules: PilotRules | None = None,
+    ) -> VirtualNode:
+        """Start a pilot on a node of this size, under the policy of a file or the built-in one."""
+        size = Amounts(cpus, memory_mib, 100_000)
+        loaded = _loaded(policy, size) if policy is not None else None
+        layout = loaded.layout if loaded is not None else lay_out(Policy({}), size)
+        name = name or f"node{len(self.nodes) + 1}"
+        facts = NodeFacts.of(name, size, layout)
+        rules = rules or PilotRules()
+        ads = SlotAds(loaded.policy, facts) if loaded is not None else BuiltInAds(facts)
+        booted = self.clock() - timedelta(days=1)
+        now = moment_of(self.clock, booted)
+        slots = NodeSlots(layout, ads, now)
+        machine = PilotMachine(f"pilot-{name}", slots, rules, Lifetime(), now)
+        server = ServerAtHand(self.grid, self.grid.start_pilot(queue), LinkFacts(name, size))
+        node = VirtualNode(name, self.clock, server, slots, machine, booted)
+        self.nodes.append(node)
+        node.start()
+        self.settle()
+        return node
+
+    def submit(
+        self,
+        run_s: float = 60.0,
+        *,
+        term_s: float = 0.0,
+        user: Identity | None = None,
+        expression: str | None = None,
+        policy: JobPolicy | None = None,
+        **fields: Any,
+    ) -> int:
+        """Submit a job that takes `run_s` of running, and return its id."""
+        if policy is not None:
+            fields["policy"] = policy
+        arguments = f"{run_s:g} {term_s:g}"
+        (job_id,) = self.grid.submit(
+            user or a_user(), arguments=arguments, requirements_expression=expression, **fields
+        )
+        self.settle()
+        return job_id
+
+    def drain(self, node: VirtualNode, *, evict: bool = False) -> None:
+        """Let an operator drain a node's pilot."""
+        assert isinstance(node.server, ServerAtHand), "nodes that were started here talk to this server"
+        self.grid.drain(node.server.pilot, evict=evict)
+        self.settle()
+
+    def job(self, job_id: int) -> JobRecord:
+        """Return a job as it is now."""
+        return self.grid.job(job_id)
+
+    def states(self, *job_ids: int) -> list[str]:
+        """Return the states of jobs."""
+        return [self.job(job_id).state.value for job_id in job_ids]
+
+    def place(self, job_id: int) -> str:
+        """Return where a job runs, such as "node1/slot3"; "" = it does not."""
+        places = [
+            f"{node.name}/{slot}" for node in self.nodes for slot, each in node.running().items() if each == job_id
+        ]
+        return places[0] if places else ""
+
+    # Time -------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let all that needs no time happen."""
+        while self._news:
+            self._news = False
+            for node in self.nodes:
+                node.look()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, with all that happens in it."""
+        self._pass_until(self.clock() + timedelta(seconds=seconds), lambda: False)
+
+    def until(self, happened: Callable[[], bool], within_s: float = 3600.0) -> float:
+        """Let time pass until something has happened, and return how many seconds; it must be `within_s`."""
+        start = self.clock()
+        self._pass_until(start + timedelta(seconds=within_s), happened)
+        assert happened(), f"it has not happened within {within_s:g} s"
+        return (self.clock() - start).total_seconds()
+
+    def finished(self, *job_ids: int) -> bool:
+        """Whether all these jobs are done."""
+        return all(job.state is JobState.DONE for job in self.grid.jobs(job_ids).values())
+
+    def _pass_until(self, end: datetime, happened: Callable[[], bool]) -> None:
+        self.settle()
+        rounds = Counter[datetime]()
+        while not happened():
+            at = min(self._times())
+            rounds[at] += 1
+            assert rounds[at] < MOST_ROUNDS, f"at {at} something is due again and again, and time stands still"
+            if at > end:
+                self.clock.advance(end - self.clock())
+                return
+            self.clock.advance(max(timedelta(0), at - self.clock()))
+            if at >= self._duties:
+                self._do_duties()
+            for node in self.nodes:
+                if (due := node.due()) is not None and due <= self.clock():
+                    node.go_on()
+            self.settle()
+
+    def _times(self) -> Iterable[datetime]:
+        yield self._duties
+        yield from (due for node in self.nodes if (due := node.due()) is not None)
+
+    def _do_duties(self) -> None:
+        self._duties = self.clock() + self._duties_every
+        self.grid.pass_time(seconds=0)
+        self.grid.look()
+        self.grid.look_round()
+
+
+def _loaded(policy: Path, size: Amounts) -> Loaded:
+    """Return a policy for nodes of a size; a process of its own reads it, which takes a while, so texts only once."""
+    key = (policy.read_text(), size)
+    if key not in _LOADED:
+        _LOADED[key] = load_policy(policy, size)
+    return _LOADED[key]

@@ -1,0 +1,282 @@
+"""A node in virtual time: a real pilot machine whose payloads exist in name only, and whose server is at hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Protocol, assert_never
+
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core import instructions as ins
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob
+from pilotage_pilot.core.machine import PilotMachine
+from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.slot_facts import NodeSample
+from pilotage_pilot.core.slots import Slot
+
+NEVER = float("inf")
+SIGTERM, SIGKILL = 15, 9
+
+
+class NodeServer(Protocol):
+    """The server, as a node's shell meets it."""
+
+    def request_jobs(self, call: ins.RequestJobs) -> ev.JobsGranted:
+        """Answer a request for jobs as it stands now, without waiting."""
+
+    def beat(self, call: ins.SendHeartbeat) -> ev.HeartbeatAnswered:
+        """Answer a heartbeat."""
+
+    def pools(self) -> ev.PoolsRead:
+        """Return the pools of the node's queue."""
+
+
+@dataclass
+class Payload:
+    """A payload that takes `left_s` more of running, and ends `term_s` after it is asked to."""
+
+    job: GrantedJob
+    prepared: ins.PrepareJob
+    left_s: float
+    term_s: float = 0.0
+    since: datetime | None = None
+    """Since when it runs; None = it does not run, or not at present."""
+    ends: datetime | None = None
+    """When it ends itself after SIGTERM."""
+
+    def due(self) -> datetime | None:
+        """Return when it ends if nothing happens."""
+        own = None if self.since is None else self.since + timedelta(seconds=self.left_s)
+        return min((each for each in (own, self.ends) if each is not None), default=None)
+
+    def hold(self, now: datetime) -> None:
+        """Stop running for a while."""
+        if self.since is not None:
+            self.left_s -= (now - self.since).total_seconds()
+            self.since = None
+
+
+@dataclass
+class WaitingCall:
+    """A request that waits for jobs until `end`; `first` = what its first look gave."""
+
+    call: ins.RequestJobs
+    end: datetime
+    first: ev.JobsGranted | None = None
+
+
+@dataclass
+class Weather:
+    """What a look at the node finds beside its own jobs."""
+
+    owner_load: float = 0.0
+    keyboard_idle_s: int | None = None
+
+    def sample(self, boot_s: float, busy: Mapping[str, float]) -> NodeSample:
+        """Return a sample with jobs that keep so many cores busy."""
+        load = self.owner_load + sum(busy.values())
+        idle = self.keyboard_idle_s
+        return NodeSample(boot_s, load, dict(busy), keyboard_idle_s=idle, console_idle_s=idle)
+
+
+@dataclass
+class VirtualNode:
+    """One pilot with its node; `clock` is the grid's. Whoever drives it calls `start`, then `go_on` when it is due."""
+
+    name: str
+    clock: Callable[[], datetime]
+    server: NodeServer
+    node_slots: NodeSlots
+    machine: PilotMachine
+    booted: datetime
+    weather: Weather = field(default_factory=Weather)
+    payloads: dict[AttemptKey, Payload] = field(default_factory=dict)
+    waiting: dict[str, WaitingCall] = field(default_factory=dict)
+    events: deque[ev.Event] = field(default_factory=deque)
+    history: list[ins.Instruction] = field(default_factory=list)
+    ended: ins.EndPilot | None = None
+    busy: bool = False
+
+    @property
+    def now(self) -> Moment:
+        """The present moment on the node's clocks."""
+        return moment_of(self.clock, self.booted)
+
+    def start(self) -> None:
+        """Begin."""
+        self._do_all(self.machine.begin(self.now))
+        self._pump()
+
+    # Time -------------------------------------------------------------------------------------------------------
+
+    def due(self) -> datetime | None:
+        """Return when something happens here by itself; None = never."""
+        if self.ended is not None:
+            return None
+        alarm = self.machine.alarm_boot_s(self.now)
+        times = [self.booted + _not_before(alarm)] if alarm < NEVER else []
+        times += [each.end for each in self.waiting.values()]
+        times += [end for payload in self.payloads.values() if (end := payload.due()) is not None]
+        return min(times, default=None)
+
+    def go_on(self) -> None:
+        """Do what is due."""
+        now = self.clock()
+        for payload in tuple(self.payloads.values()):
+            if (end := payload.due()) is not None and end <= now:
+                self._exit(payload, 0 if end != payload.ends else None, None if end != payload.ends else SIGTERM)
+        for waiting in tuple(self.waiting.values()):
+            if waiting.end <= now:
+                self._look(waiting, last=True)
+        if self.ended is None and self.machine.alarm_boot_s(self.now) <= self.now.boot_s:
+            self.feed(ev.TimePassed())
+
+    def look(self) -> None:
+        """Let the requests that wait be answered where there is something for them."""
+        for waiting in tuple(self.waiting.values()):
+            self._look(waiting, last=False)
+
+    def feed(self, event: ev.Event) -> None:
+        """Let the machine hear of an event, after those that it has not heard yet."""
+        self.events.append(event)
+        self._pump()
+
+    def _pump(self) -> None:
+        if self.busy:
+            return
+        self.busy = True
+        while self.events:
+            instructions = self.machine.handle(self.events.popleft(), self.now)
+            self.machine.validate()
+            self._do_all(instructions)
+        self.busy = False
+
+    # Instructions -----------------------------------------------------------------------------------------------
+
+    def _do_all(self, instructions: tuple[ins.Instruction, ...]) -> None:
+        for instruction in instructions:
+            self.history.append(instruction)
+            self._do(instruction)
+
+    def _do(self, instruction: ins.Instruction) -> None:
+        match instruction:
+            case ins.RequestJobs() | ins.TakeBackRequest() | ins.SendHeartbeat() | ins.ReadPools():
+                self._say(instruction)
+            case ins.ValidateNode():
+                self.feed(ev.NodeValidated())
+            case ins.SampleNode():
+                self.feed(ev.NodeSampled(self.weather.sample(self.now.boot_s, self._busy())))
+            case ins.ReportRefusedAttributes():
+                pass
+            case ins.EndPilot():
+                self.ended = instruction
+            case ins.SuspendPayload() | ins.ContinuePayload() | ins.StopPayload() | ins.WarnPayload():
+                self._signal(instruction)
+            case _:
+                self._work(instruction)
+
+    def _say(self, instruction: ins.ServerInstruction) -> None:
+        match instruction:
+            case ins.RequestJobs():
+                waiting = WaitingCall(instruction, self.clock() + timedelta(seconds=instruction.wait_s))
+                self.waiting[instruction.request_id] = waiting
+                self._look(waiting, last=instruction.wait_s <= 0)
+            case ins.TakeBackRequest(request_id):
+                if request_id in self.waiting:
+                    self._look(self.waiting[request_id], last=True)
+            case ins.SendHeartbeat():
+                self.feed(self.server.beat(instruction))
+            case ins.ReadPools():
+                self.feed(self.server.pools())
+            case _:
+                assert_never(instruction)
+
+    def _look(self, waiting: WaitingCall, *, last: bool) -> None:
+        call = waiting.call
+        if call.request_id not in self.waiting:
+            return
+        answer = self.server.request_jobs(call)
+        if waiting.first is None:
+            # What the call reports is told once; what became of it goes with the answer.
+            waiting.first, waiting.call = answer, replace(call, reports=())
+        found = answer.jobs or answer.commands or answer.vacate or answer.ad_parts_wanted or answer.node_attributes
+        if found or last:
+            del self.waiting[call.request_id]
+            self.feed(replace(answer, results=waiting.first.results))
+
+    def _signal(self, instruction: ins.SignalInstruction) -> None:
+        payload, now = self.payloads[instruction.key], self.clock()
+        match instruction:
+            case ins.StopPayload():
+                payload.hold(now)
+                payload.ends = now + timedelta(seconds=payload.term_s)
+            case ins.SuspendPayload():
+                payload.hold(now)
+            case ins.ContinuePayload():
+                payload.since = now
+            case ins.WarnPayload():
+                pass
+            case _:
+                assert_never(instruction)
+
+    def _work(self, instruction: ins.Instruction) -> None:
+        match instruction:
+            case ins.PrepareJob(job):
+                run_s, _, term_s = job.description.arguments.partition(" ")
+                self.payloads[job.key] = Payload(job, instruction, float(run_s), float(term_s or 0))
+                self.feed(ev.JobPrepared(job.key))
+            case ins.StartPayload(key):
+                self.payloads[key].since = self.clock()
+                self.feed(ev.PayloadStarted(key))
+            case ins.KillPayload(key):
+                if key in self.payloads:
+                    self._exit(self.payloads[key], None, SIGKILL)
+            case ins.StoreOutput(key):
+                self.feed(ev.OutputStored(key))
+            case ins.ForgetAttempt(key):
+                self.payloads.pop(key, None)
+            case _:
+                raise AssertionError(f"a node does not know how to {instruction}")
+
+    def _exit(self, payload: Payload, exit_code: int | None, signal: int | None) -> None:
+        self.payloads.pop(payload.job.key, None)
+        self.feed(ev.PayloadExited(payload.job.key, exit_code, signal))
+
+    # What it looks like -----------------------------------------------------------------------------------------
+
+    def _busy(self) -> dict[str, float]:
+        running = [payload for payload in self.payloads.values() if payload.since is not None]
+        slots = {slot.key: slot.name for slot in self.slots().values() if slot.key is not None}
+        return {slots[each.job.key]: float(each.job.amounts.cpus) for each in running if each.job.key in slots}
+
+    def slots(self) -> dict[str, Slot]:
+        """Return the slots by name."""
+        return {slot.name: slot for slot in self.node_slots.slots()}
+
+    def shows(self, *names: str) -> list[str]:
+        """Return state and activity of these slots (none named = of all), such as "Claimed/Busy"."""
+        slots = self.slots()
+        return [f"{slots[name].state}/{slots[name].activity}" for name in names or slots]
+
+    def running(self) -> dict[str, int]:
+        """Return which job is in which slot."""
+        return {slot.name: slot.key.job_id for slot in self.slots().values() if slot.key is not None}
+
+    def nice_of(self, job_id: int) -> int | None:
+        """Return the nice value that a job was last prepared with."""
+        prepared = [each for each in self.history if isinstance(each, ins.PrepareJob) and each.job.key.job_id == job_id]
+        return prepared[-1].nice
+
+
+def _not_before(boot_s: float) -> timedelta:
+    """Return a time on the boot clock to the microsecond, never rounded down: an alarm before its time is no alarm."""
+    microseconds = round(boot_s * 1e6)
+    return timedelta(microseconds=microseconds if microseconds / 1e6 >= boot_s else microseconds + 1)
+
+
+def moment_of(clock: Callable[[], datetime], booted: datetime) -> Moment:
+    """Return the present moment of a machine that was booted then."""
+    return Moment(clock(), (clock() - booted).total_seconds())
