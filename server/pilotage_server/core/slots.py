@@ -42,7 +42,8 @@ class SlotOffer:
     many as fit. `declined_task_queues` = ids of what the pilot declined for the slot as it is now. `ad_parts` are
     the keys of what its ad is made of, the later wins, and `ad_changes`, an ad in itself, over all of them; "" =
     there are none. `claim` = whose jobs go first. `occupied` None = it is free, and `free` is what is; else `free`
-    is what will be.
+    is what will be. `ahead` = so many more jobs of the same task queue may come with the first, to be run one after
+    the other.
     """
 
     name: str
@@ -57,6 +58,7 @@ class SlotOffer:
     claim: Account | None = None
     occupied: Occupied | None = None
     job_ad_wanted: bool = False
+    ahead: int = 0
 
     def given_to(self, asked: Amounts) -> Amounts:
         """Return what a job that asks so much gets: its part of a partitionable slot, all of any other."""

@@ -33,6 +33,7 @@ def slot_offer_from_wire(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
         claim=fields.if_set("claim", _account),
         occupied=fields.if_set("occupied", _occupied),
         job_ad_wanted=message.job_ad_wanted,
+        ahead=fields.count("ahead"),
     )
     fields.done()
     return offer
