@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.fair_share import Share
@@ -27,11 +28,11 @@ MOST_CHOICES = 1000
 """A round gives at most so many jobs; who wants more asks again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The next job to claim, for a slot: the head of a task queue, or the one with `job_id`.
 
-    `weight` = the SlotWeight of what it gets; `share` is why its account goes first.
+    `weight` = the SlotWeight of what it gets; `share` is why its account goes first. `head` = the job that is first,
+    as far as is known; the database may give another.
     """
 
     slot: str
@@ -40,6 +41,7 @@ class Choice:
     weight: float
     share: Share
     job_id: int | None = None
+    head: Head | None = None
 
 
 class MatchRound:

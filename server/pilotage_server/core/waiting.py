@@ -157,6 +157,11 @@ class WaitingIndex:
         waiting = self._waiting.get(task_queue_id)
         return max(0, waiting.count) if waiting is not None else 0
 
+    def head(self, task_queue_id: int) -> Head | None:
+        """Return the first waiting job of a task queue; None = nothing waits there, or it is not known."""
+        waiting = self._waiting.get(task_queue_id)
+        return None if waiting is None else waiting.head
+
     def accounts(self) -> Iterator[Account]:
         """Return the accounts that have waiting jobs."""
         return iter(tuple(self._by_account))
