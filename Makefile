@@ -42,8 +42,8 @@ format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write proto
 
-bench-%: $(VENV)/.stubs ## run bench/bench_%.py: bench-pools, bench-latency, bench-slots, bench-policies
-	@$(BIN)/python bench/bench_$*.py
+bench-%: $(VENV)/.stubs ## run bench/bench_%.py: bench-rates, bench-pools, bench-latency, bench-slots, bench-policies
+	@$(BIN)/python bench/bench_$*.py $(OPTIONS)
 
 clean: ## remove what the targets above have made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -23,7 +23,7 @@ from pilotage.v1 import (
     job_service_pb2,
 )
 from support.polls import Polls
-from support.postgresql import PostgresqlServer
+from support.postgresql_process import PostgresqlServer
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, a_job
 

@@ -9,7 +9,7 @@ import pytest
 
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.tables import metadata
-from support.postgresql import PostgresqlServer
+from support.postgresql_process import PostgresqlServer
 from support.virtual_clock import VirtualClock
 
 BACKENDS = ("sqlite", "postgresql")

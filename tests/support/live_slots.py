@@ -39,9 +39,9 @@ def job_ad(**attributes: AdValue) -> str:
 class LiveSlots:
     """A node whose slots hear what the test tells them."""
 
-    def __init__(self, policy: Policy, layout: Layout | None = None, size: Amounts = NODE) -> None:
+    def __init__(self, policy: Policy, layout: Layout | None = None, size: Amounts = NODE, name: str = "node1") -> None:
         self.layout = layout or lay_out(policy, size)
-        self.ads = SlotAds(policy, NodeFacts.of("node1", size, self.layout))
+        self.ads = SlotAds(policy, NodeFacts.of(name, size, self.layout))
         self.now = Moment(BEGIN, BOOT_S)
         self.machines: dict[str, SlotMachine] = {}
         for slot in self.layout.slots:

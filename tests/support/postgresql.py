@@ -1,162 +1,17 @@
-"""A real PostgreSQL for tests: in a scratch folder, behind a unix socket, gone when the tests are over."""
+"""A real PostgreSQL for tests, one for all of them."""
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import signal
-import subprocess
-import tempfile
-import threading
-from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
-from pathlib import Path
 
 import pytest
-from sqlalchemy import MetaData, create_engine, text
-from sqlalchemy.engine import URL
 
 from support.debian import found_or_installed
-
-_READY = "database system is ready to accept connections"
-_USER = "pilotage"
-_TIMEOUT_S = 120
-
-
-class PostgresqlServer:
-    """A running server; `new_database` gives an empty database on it, `emptied_database` one with empty tables."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._numbers = count(1)
-        self._with_tables: URL | None = None
-
-    def url(self, database: str) -> URL:
-        """Return the URL of a database on this server."""
-        return URL.create("postgresql+psycopg", _USER, database=database, query={"host": str(self._folder)})
-
-    def new_database(self) -> URL:
-        """Make an empty database and return its URL."""
-        url = self.url(f"test_{next(self._numbers)}")
-        self._run(f"CREATE DATABASE {url.database}")
-        return url
-
-    def emptied_database(self, metadata: MetaData) -> URL:
-        """Return the URL of a database with these tables, all of them empty: the same one every time, as it is quick.
-
-        Who still uses it, such as a test that failed, loses his connection.
-        """
-        if self._with_tables is None:
-            self._with_tables = self.new_database()
-            engine = create_engine(self._with_tables)
-            metadata.create_all(engine)
-            engine.dispose()
-        tables = ", ".join(f'"{name}"' for name in metadata.tables)
-        disconnect = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        mine = f"{disconnect} AND datname = '{self._with_tables.database}'"
-        self._run(mine, f"TRUNCATE {tables} RESTART IDENTITY", on=self._with_tables)
-        return self._with_tables
-
-    def drop(self, url: URL) -> None:
-        """Remove a database and end its connections."""
-        self._run(f"DROP DATABASE {url.database} WITH (FORCE)")
-
-    def _run(self, *statements: str, on: URL | None = None) -> None:
-        engine = create_engine(on or self.url("postgres"), isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as connection:
-                for statement in statements:
-                    connection.execute(text(statement))
-        finally:
-            engine.dispose()
+from support.postgresql_process import PostgresqlServer, installed_programs, running_postgresql
 
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[PostgresqlServer]:
     """Run one PostgreSQL for all tests; where there is none a test is skipped, but fails in CI."""
-    with running_postgresql(found_or_installed(_installed_programs, "postgresql")) as server:
+    with running_postgresql(found_or_installed(installed_programs, "postgresql")) as server:
         yield server
-
-
-def _installed_programs() -> Path | None:
-    on_path = shutil.which("initdb")
-    versions = sorted(
-        Path("/usr/lib/postgresql").glob("[0-9]*/bin"), key=lambda folder: int(folder.parent.name), reverse=True
-    )
-    folders = [*([Path(on_path).resolve().parent] if on_path else []), *versions]
-    return next((folder for folder in folders if (folder / "postgres").exists()), None)
-
-
-@contextmanager
-def running_postgresql(programs: Path) -> Iterator[PostgresqlServer]:
-    """Run a server in a new folder; it is stopped, and the folder removed, at the end of the block."""
-    folder = Path(tempfile.mkdtemp(prefix="pilotage-postgresql-"))
-    become = _become_another(folder) if os.geteuid() == 0 else []
-    data = folder / "data"
-    try:
-        _make_cluster([*become, str(programs / "initdb")], data)
-        with _running([*become, *_server_command(programs, folder, data)]):
-            yield PostgresqlServer(folder)
-    finally:
-        shutil.rmtree(folder)
-
-
-def _become_another(folder: Path) -> list[str]:
-    """Return the command that runs another as a user who is not root, as PostgreSQL demands."""
-    names = {user.pw_name for user in pwd.getpwall()}
-    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
-
-
-def _make_cluster(initdb: list[str], data: Path) -> None:
-    options = ["--username", _USER, "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"]
-    command = [*initdb, "-D", str(data), *options]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
-    assert done.returncode == 0, f"initdb failed: {done.stderr}"
-
-
-def _server_command(programs: Path, folder: Path, data: Path) -> list[str]:
-    # Nothing here outlives the tests, so nothing needs to be on disk.
-    settings = {
-        "listen_addresses": "",
-        "unix_socket_directories": str(folder),
-        "fsync": "off",
-        "synchronous_commit": "off",
-        "full_page_writes": "off",
-        "max_connections": "200",
-        "timezone": "Asia/Tokyo",  # a zone that nobody takes for UTC by chance
-    }
-    options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
-    return [str(programs / "postgres"), "-D", str(data), *options]
-
-
-@contextmanager
-def _running(command: list[str]) -> Iterator[None]:
-    process = subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    said: deque[str] = deque(maxlen=50)
-    ready = threading.Event()
-    reader = threading.Thread(target=_listen, args=(process, said, ready))
-    reader.start()
-    try:
-        ready.wait(_TIMEOUT_S)
-        assert process.poll() is None, f"PostgreSQL did not start: {''.join(said)}"
-        yield
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(_TIMEOUT_S)
-        reader.join()
-        assert process.stderr is not None
-        process.stderr.close()
-
-
-def _listen(process: subprocess.Popen[str], said: deque[str], ready: threading.Event) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        said.append(line)
-        if _READY in line:
-            ready.set()
-    ready.set()

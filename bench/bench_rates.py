@@ -1,0 +1,207 @@
+"""Rates of one server on one core with a million waiting jobs: matches, submissions, completion reports.
+
+The queue is shaped as LHCb's was on one day, with fair share and a running limit in force, while 1,000 idle pilots
+wait in long polls. Everything that is acknowledged is on disk. Budgets are for a machine that answers 6,700 empty
+calls a second, measured first and between the rounds, and scale with what is measured. Prints JSON lines; exits 1
+when a budget is not kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import timedelta
+from itertools import cycle
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.empty_call import REFERENCE_PER_S, EmptyServer, empty_server
+from harness.figures import Figure, at_least, at_most, progress, state, told
+from harness.grid import (
+    REPORT_STATE,
+    REQUEST_JOBS,
+    SUBMIT,
+    BenchGrid,
+    an_offer,
+    asking,
+    bearer,
+    completion,
+    fresh,
+    matches_in,
+    results_in,
+    submission,
+    submission_of_many,
+)
+from harness.lhcb import SIMULATION, VO, with_count
+from harness.load import Answer, Request, Run, for_seconds, steady_load
+from harness.nodes import BOLOGNA, PolicyNodes
+from harness.setting import Setting, database_url, read_setting, scratch, server_on_its_core, the_day
+from harness.waiting_pilots import waiting_pilots
+from pilotage.job_description import JobDescription
+
+JOBS = 1_000_000
+PILOTS = 2_000
+IDLE_PILOTS = 1_000
+NODES = 200
+ROUNDS = 5
+OUTSTANDING = 64
+FEW_OUTSTANDING = 16
+SLOTS = 50
+BATCH = 1_000
+ARRAY = 100_000
+STEADY_PER_S = 1_000
+
+PRODUCTION = JobDescription(
+    "/cvmfs/lhcb.cern.ch/run",
+    arguments="--production 64939631",
+    name="simulation",
+    stdout="std.out",
+    stderr="std.err",
+    requirements={"Memory": 2000},
+    platforms=("x86_64_v2-centos7", "x86_64_v3-centos7"),
+    cpu_time=timedelta(days=3),
+)
+"""What is submitted while the server is measured."""
+
+SHARING: Mapping[str, object] = {
+    "priority_factors": {f"{VO}/lhcb_user/mmulder": 2.0},
+    "running_limits": [
+        {"site": "LCG.CERN.cern", "attribute": "owner", "value": "sharmar", "at_most": 1},
+        {"site": "LCG.CERN.cern", "attribute": "owner", "value": "lbprods", "at_most": 10**8},
+    ],
+}
+"""Fair share, and running limits of which one is reached at once and one always counted."""
+
+
+class Rates:
+    """The benches of one server, in an order in which each leaves to the next what it needs."""
+
+    def __init__(self, grid: BenchGrid, empty: EmptyServer, setting: Setting) -> None:
+        self._grid = grid
+        self._empty = empty
+        self._setting = setting
+        self._pilots = grid.pilots(setting.size(PILOTS, 2 * len(grid.day.sites)))
+        self._reference_per_s = REFERENCE_PER_S
+
+    def figures(self) -> Iterator[Figure]:
+        """Measure all."""
+        idle = self._grid.pilots(self._setting.size(IDLE_PILOTS))
+        with waiting_pilots(self._grid.server.address, idle):
+            yield from self._one_job_a_call()
+            yield from self._steady()
+        yield from self._many_slots_and_reports()
+        yield from self._submissions()
+
+    def _scaled(self, per_s: float) -> float:
+        """Return a budget that is a rate, as it is for this machine."""
+        return per_s * self._reference_per_s / REFERENCE_PER_S
+
+    def _named(self, name: str) -> str:
+        return f"rates-{self._setting.database}: {name}"
+
+    def _one_job_a_call(self) -> Iterator[Figure]:
+        """Take turns between empty calls, matches, and matches under the policy; medians of the rounds are told."""
+        nodes = PolicyNodes(BOLOGNA, self._setting.size(NODES, 10))
+        self._warm_up(nodes)
+        plain, under_policy = an_offer(), list(nodes.offers(5))
+        empty_runs: list[Run] = []
+        runs: list[Run] = []
+        policy_runs: list[Run] = []
+        for _ in range(ROUNDS):
+            empty_runs.append(self._empty.run(self._setting.size(6_000, 600)))
+            runs.append(self._ask(Request(fresh(plain), pilot.metadata) for pilot in cycle(self._pilots)))
+            asked = zip(cycle(self._pilots), cycle(under_policy), strict=False)
+            policy_runs.append(self._ask(Request(fresh(body), pilot.metadata) for pilot, body in asked))
+        for answer in (answer for run in runs + policy_runs for answer in run.answers):
+            assert len(matches_in(answer)) == 1, "a call has not brought its job"
+        empty_per_s, per_s, policy_per_s = (_median_rate(each) for each in (empty_runs, runs, policy_runs))
+        self._reference_per_s = empty_per_s
+        empty_us, us, policy_us = (_median_cpu_us(each) for each in (empty_runs, runs, policy_runs))
+        yield told("empty call", empty_per_s, "1/s", cpu_us=round(empty_us, 1))
+        more = {"cpu_us": round(us, 1), "empty_cpu_us": round(empty_us, 1), "median_ms": round(runs[0].median_ms, 2)}
+        yield at_least(self._named("one job a call"), per_s, "jobs/s", 0.4 * empty_per_s, **more)
+        more = {"cpu_us": round(policy_us, 1)}
+        yield at_least(self._named("one job a call, Bologna's policy"), policy_per_s, "jobs/s", per_s * 2 / 3, **more)
+
+    def _warm_up(self, nodes: PolicyNodes) -> None:
+        asked = zip(cycle(self._pilots), nodes.introductions(), strict=False)
+        self._grid.run(REQUEST_JOBS, [Request(fresh(body), pilot.metadata) for pilot, body in asked], OUTSTANDING)
+        self._grid.run(REQUEST_JOBS, asking(self._pilots, len(self._pilots), an_offer()), OUTSTANDING)
+
+    def _ask(self, requests: Iterable[Request]) -> Run:
+        return self._grid.run(REQUEST_JOBS, for_seconds(requests, self._setting.seconds(3)), OUTSTANDING)
+
+    def _steady(self) -> Iterator[Figure]:
+        calls_per_s = self._scaled(STEADY_PER_S)
+        calls = round(self._setting.seconds(10) * calls_per_s)
+        requests = asking(self._pilots, calls, an_offer())
+        run = steady_load(self._grid.line.method(REQUEST_JOBS), requests, calls_per_s)
+        more = {"calls_per_s": round(calls_per_s), "median_ms": round(run.median_ms, 2)}
+        yield at_most(self._named("99 % of calls at a steady 1,000/s"), run.percentile_ms(99), "ms", 5.0, **more)
+
+    def _many_slots_and_reports(self) -> Iterator[Figure]:
+        calls = asking(self._pilots, self._setting.size(1_200, 24), an_offer(SLOTS))
+        run = self._grid.run(REQUEST_JOBS, calls, FEW_OUTSTANDING)
+        jobs = sum(len(matches_in(answer)) for answer in run.answers)
+        more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs}
+        budget = self._scaled(40_000)
+        yield at_least(self._named("50 slots a call"), jobs / run.seconds, "jobs/s", budget, **more)
+        yield self._reports(run.answers)
+
+    def _reports(self, taken: Sequence[Answer]) -> Figure:
+        ends = [Request(fresh(completion(matches_in(answer))), answer.request.metadata) for answer in taken]
+        run = self._grid.run(REPORT_STATE, ends, FEW_OUTSTANDING)
+        results = [result for answer in run.answers for result in results_in(answer)]
+        assert all(result.accepted for result in results), "a report was refused"
+        more = {"cpu_us_a_report": round(1e6 * run.server_cpu_s / len(results), 1), "reports": len(results)}
+        per_s = len(results) / run.seconds
+        return at_least(self._named("reports in 50s"), per_s, "reports/s", self._scaled(30_000), **more)
+
+    def _submissions(self) -> Iterator[Figure]:
+        user = bearer(self._grid.user_token("lbprods", SIMULATION))
+        batches = self._setting.size(100, 4)
+        bodies = [
+            submission_of_many(PRODUCTION, SIMULATION, range(batch * BATCH, (batch + 1) * BATCH))
+            for batch in range(batches)
+        ]
+        run = self._grid.run(SUBMIT, [Request(fresh(body), user) for body in bodies], 4)
+        jobs = batches * BATCH
+        more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs}
+        budget = self._scaled(30_000)
+        yield at_least(self._named("submission in 1,000s"), jobs / run.seconds, "jobs/s", budget, **more)
+        count = self._setting.size(ARRAY)
+        array = submission([with_count(PRODUCTION, count)], SIMULATION).SerializeToString()
+        run = self._grid.run(SUBMIT, [Request(array, user)], 1)
+        budget = 3.0 * count / ARRAY * REFERENCE_PER_S / self._reference_per_s
+        yield at_most(self._named("an array of 100,000"), run.seconds, "s", budget, jobs=count)
+
+
+def _median_rate(runs: Sequence[Run]) -> float:
+    return statistics.median(run.calls_per_s for run in runs)
+
+
+def _median_cpu_us(runs: Sequence[Run]) -> float:
+    return statistics.median(run.cpu_us for run in runs)
+
+
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Start all and measure all."""
+    day = the_day()
+    with (
+        empty_server() as empty,
+        scratch() as folder,
+        database_url(setting) as url,
+        server_on_its_core(folder / "server", url, **SHARING) as server,
+        closing(BenchGrid(server, day)) as grid,
+    ):
+        grid.put_tree(day.tree())
+        jobs = grid.submit_day(setting.size(JOBS))
+        progress(f"{jobs:,} jobs wait on {setting.database}")
+        yield from Rates(grid, empty, setting).figures()
+
+
+if __name__ == "__main__":
+    sys.exit(state(figures(read_setting(__doc__))))

@@ -1,0 +1,1 @@
+"""What the benches of whole servers share: processes, load, the day's queue, figures."""

@@ -1,0 +1,57 @@
+"""How many empty unary calls a threaded Python gRPC server answers in a second on this machine.
+
+All budgets that are rates are stated for a machine where it is `REFERENCE_PER_S`, and scaled with it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from pathlib import Path
+
+from harness.load import Line, Request, Run, closed_loop
+from harness.processes import SERVER_CORE, cpu_s, on_core
+
+REFERENCE_PER_S = 6_700.0
+"""The rate on the machine that the budgets were set for."""
+
+OUTSTANDING = 64
+_METHOD = "/bench.Empty/Call"
+_REQUEST = Request(b"x" * 193)
+_WARM_UP = 2_000
+
+
+class EmptyServer:
+    """The server in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], line: Line) -> None:
+        self._process = process
+        self._method = line.method(_METHOD)
+
+    def run(self, calls: int) -> Run:
+        """Make so many calls."""
+        before_s = cpu_s(self._process.pid)
+        run = closed_loop(self._method, repeat(_REQUEST, calls), OUTSTANDING)
+        run.server_cpu_s = cpu_s(self._process.pid) - before_s
+        return run
+
+
+@contextmanager
+def empty_server() -> Iterator[EmptyServer]:
+    """Run the server on the servers' core; it is ended at the end of the block."""
+    with on_core(SERVER_CORE):
+        command = [sys.executable, str(Path(__file__).with_name("empty_server.py"))]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = Line(process.stdout.readline().strip())
+    try:
+        server = EmptyServer(process, line)
+        server.run(_WARM_UP)
+        yield server
+    finally:
+        line.close()
+        process.kill()
+        process.communicate()

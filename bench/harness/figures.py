@@ -1,0 +1,86 @@
+"""Figures: what a bench states, each with its budget, as JSON lines and as a table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+KEYS = ("name", "figure", "unit", "budget", "ok")
+"""What every line has; some benches add more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure; `budget` None = it is only told. `more` goes into its line."""
+
+    name: str
+    figure: float
+    unit: str
+    budget: float | None = None
+    ok: bool = True
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """Return the figure as one JSON object."""
+        told = {"name": self.name, "figure": _rounded(self.figure), "unit": self.unit}
+        budget = None if self.budget is None else _rounded(self.budget)
+        return json.dumps({**told, "budget": budget, "ok": self.ok, **self.more})
+
+
+def told(name: str, figure: float, unit: str, **more: object) -> Figure:
+    """Return a figure without a budget."""
+    return Figure(name, figure, unit, more=more)
+
+
+def at_least(name: str, figure: float, unit: str, budget: float, **more: object) -> Figure:
+    """Return a figure that must reach its budget."""
+    return Figure(name, figure, unit, budget, figure >= budget, more)
+
+
+def at_most(name: str, figure: float, unit: str, budget: float, **more: object) -> Figure:
+    """Return a figure that must not exceed its budget."""
+    return Figure(name, figure, unit, budget, figure <= budget, more)
+
+
+def state(figures: Iterable[Figure]) -> int:
+    """Print each figure as soon as it is there; returns the exit code: 1 when one is past its budget."""
+    all_ok = True
+    for figure in figures:
+        print(figure.line(), flush=True)
+        all_ok &= figure.ok
+    return 0 if all_ok else 1
+
+
+def progress(text: str) -> None:
+    """Tell people how far a long bench is; standard output is for figures alone."""
+    print(f"# {text}", file=sys.stderr, flush=True)
+
+
+def table(lines: Iterable[Mapping[str, object]]) -> str:
+    """Return the figures of JSON lines as a table for people."""
+    rows = [[_cell(line[key]) for key in KEYS] for line in lines]
+    widths = [max(len(row[column]) for row in [list(KEYS), *rows]) for column in range(len(KEYS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in (0, 2) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [list(KEYS), *rows]
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:,g}" if isinstance(value, float) else str(value)
+
+
+def _rounded(figure: float) -> float:
+    """Return a figure with four digits that count, whole from a thousand on."""
+    if abs(figure) >= 1000:
+        return round(figure)
+    return float(f"{figure:.4g}")

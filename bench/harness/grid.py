@@ -1,0 +1,185 @@
+"""A server under load: its tree, its jobs, and pilots whose requests are prepared as bytes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from harness.lhcb import VO, DaysTaskQueue, LhcbDay
+from harness.load import Answer, Line, Metadata, Request, Run, closed_loop
+from harness.processes import cpu_s
+from pilotage.description_wire import description_to_wire
+from pilotage.job_description import JobDescription
+from pilotage.resource_tree import QueueId
+from pilotage.v1 import (
+    job_service_pb2,
+    job_service_pb2_grpc,
+    jobs_pb2,
+    matcher_service_pb2,
+    pilot_service_pb2,
+    pilot_service_pb2_grpc,
+    resource_service_pb2,
+    resource_service_pb2_grpc,
+    values_pb2,
+)
+from pilotage.wire import queue_to_wire
+from pilotage_server.core.identity import Role
+from support.server import RunningServer, request_id
+
+SUBMIT = "/pilotage.v1.JobService/SubmitJobs"
+REQUEST_JOBS = "/pilotage.v1.MatcherService/RequestJobs"
+REPORT_STATE = "/pilotage.v1.MatcherService/ReportState"
+PATIENCE_S = 1800.0
+
+_ID_DIGITS = 32
+_ID_FIELD = bytes((1 << 3 | 2, _ID_DIGITS))
+"""How field 1, a text of so many bytes, begins on the wire; it is request_id in every request."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPilot:
+    """A pilot that is only load: what its calls carry."""
+
+    stamp: str
+    metadata: Metadata
+
+
+def fresh(body: bytes) -> bytes:
+    """Return a request that lacks only its id, with a new one."""
+    return _ID_FIELD + secrets.token_hex(_ID_DIGITS // 2).encode() + body
+
+
+class BenchGrid:
+    """A running server with the sites of the day."""
+
+    def __init__(self, server: RunningServer, day: LhcbDay) -> None:
+        self.server = server
+        self.day = day
+        self.line = Line(server.address)
+        self._operator = server.channel(server.token(Role.OPERATOR, owner="olga"), timeout_s=PATIENCE_S)
+
+    def put_tree(self, text: str) -> int:
+        """Put a tree in force; returns its version."""
+        request = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="json")
+        return resource_service_pb2_grpc.ResourceServiceStub(self._operator).PutTree(request).version
+
+    def submit_day(self, jobs: int) -> int:
+        """Submit the jobs of the day, about so many; returns how many."""
+        return sum(self._submit(task_queue) for task_queue in self.day.task_queues(jobs))
+
+    def _submit(self, task_queue: DaysTaskQueue) -> int:
+        request = submission([task_queue.jobs], task_queue.group)
+        channel = self.server.channel(self.user_token(task_queue.owner, task_queue.group), timeout_s=PATIENCE_S)
+        with channel:
+            return len(job_service_pb2_grpc.JobServiceStub(channel).SubmitJobs(request).job_ids)
+
+    def user_token(self, owner: str, group: str) -> str:
+        """Return the token of a user of the VO."""
+        return self.server.token(owner=owner, vo=VO, groups=(group,))
+
+    def pilots(self, count: int, queues: Sequence[QueueId] = ()) -> list[LoadPilot]:
+        """Register so many pilots, spread evenly over queues; over all of the day's when none are named."""
+        queues = queues or self.day.queues()
+        share, rest = divmod(count, len(queues))
+        stub = pilot_service_pb2_grpc.PilotServiceStub(self._operator)
+        found: list[list[LoadPilot]] = []
+        for number, queue in enumerate(queues):
+            wanted = share + (number < rest)
+            if wanted:
+                request = pilot_service_pb2.RegisterPilotsRequest(
+                    request_id=request_id(), queue=queue_to_wire(queue), count=wanted, vos=[VO]
+                )
+                answer = stub.RegisterPilots(request)
+                found.append([LoadPilot(each.stamp, bearer(each.token)) for each in answer.pilots])
+        return [pilots[turn] for turn in range(share + 1) for pilots in found if turn < len(pilots)]
+
+    def run(self, path: str, requests: Iterable[Request], outstanding: int) -> Run:
+        """Make calls of a method in a closed loop, and tell what CPU time they took the server."""
+        process = self.server.process
+        assert process is not None
+        before_s = cpu_s(process.pid)
+        run = closed_loop(self.line.method(path), requests, outstanding)
+        run.server_cpu_s = cpu_s(process.pid) - before_s
+        return run
+
+    def close(self) -> None:
+        """End the connections."""
+        self.line.close()
+        self._operator.close()
+
+
+def bearer(token: str) -> Metadata:
+    """Return what a call in somebody's name carries."""
+    return (("authorization", f"Bearer {token}"),)
+
+
+def submission(jobs: Iterable[JobDescription], group: str) -> job_service_pb2.SubmitJobsRequest:
+    """Return a request that submits jobs."""
+    descriptions = [description_to_wire(each) for each in jobs]
+    return job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=descriptions, group=group)
+
+
+def a_slot(name: str = "slot1", time_left_s: float = 345_600.0) -> matcher_service_pb2.SlotOffer:
+    """Return a slot of one core, with four days left where nothing else is said."""
+    free = values_pb2.Amounts(cpus=1, memory_mib=4000, disk_mib=20_000)
+    return matcher_service_pb2.SlotOffer(name=name, free=free, time_left_s=time_left_s, cpu_power=10.0)
+
+
+def an_offer(slots: int = 1, *, wait_s: float = 0.0, time_left_s: float = 345_600.0) -> bytes:
+    """Return a request for so many slots, without its id."""
+    offered = [a_slot(f"slot{number}", time_left_s) for number in range(1, slots + 1)]
+    return matcher_service_pb2.RequestJobsRequest(slots=offered, wait_s=wait_s).SerializeToString()
+
+
+def asking(pilots: Sequence[LoadPilot], calls: int, body: bytes) -> Iterator[Request]:
+    """Yield so many calls of pilots that take turns."""
+    return (Request(fresh(body), pilot.metadata) for pilot in islice(cycle(pilots), calls))
+
+
+def submission_of_many(job: JobDescription, group: str, numbers: Iterable[int]) -> bytes:
+    """Return a request, without its id, that submits jobs which differ in name and arguments."""
+    request = job_service_pb2.SubmitJobsRequest(group=group)
+    described = description_to_wire(job)
+    for number in numbers:
+        message = request.descriptions.add()
+        message.CopyFrom(described)
+        message.name = f"{job.name}-{number}"
+        message.arguments = f"{job.arguments} --seed {number}"
+    return request.SerializeToString()
+
+
+def matches_in(answer: Answer) -> Sequence[matcher_service_pb2.Match]:
+    """Return the matches of an answer."""
+    return matcher_service_pb2.RequestJobsResponse.FromString(answer.body).matches
+
+
+def results_in(answer: Answer) -> Sequence[matcher_service_pb2.ReportResult]:
+    """Return what became of the reports that an answer is to."""
+    return matcher_service_pb2.ReportStateResponse.FromString(answer.body).results
+
+
+def completion(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
+    """Return a heartbeat, without its id, that tells that these jobs have ended well."""
+    started, ended = Timestamp(), Timestamp()
+    ended.GetCurrentTime()
+    started.FromSeconds(ended.seconds - 3600)
+    reports = [
+        jobs_pb2.JobReport(
+            job_id=match.job_id,
+            attempt=match.attempt,
+            state=jobs_pb2.JOB_STATE_DONE,
+            outcome=jobs_pb2.OUTCOME_EXITED,
+            exit_code=0,
+            started=started,
+            ended=ended,
+            cpu_s=3500.0,
+            wall_s=3600.0,
+            peak_memory_mib=1800,
+        )
+        for match in matches
+    ]
+    return matcher_service_pb2.ReportStateRequest(reports=reports).SerializeToString()

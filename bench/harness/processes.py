@@ -1,0 +1,44 @@
+"""Processes on cores of their own, and what they have used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CORES = sorted(os.sched_getaffinity(0))
+
+SERVER_CORE = _CORES[0]
+"""Where servers run."""
+
+LOAD_CORE = _CORES[-1]
+"""Where the load comes from; on a machine with one core that is the servers' own."""
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Keep this thread, and the processes that it starts meanwhile, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def cpu_s(*pids: int) -> float:
+    """Return the CPU time that processes have used with all their threads, in seconds; counted in 10 ms."""
+    return sum(_ticks(pid) for pid in pids) / _TICKS_PER_S
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def resident_mb(pid: int) -> float:
+    """Return the memory that a process has in RAM, in MB (10^6 bytes)."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,0 +1,88 @@
+"""In what setting a bench runs: its size, its folders, its database, its cores."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.lhcb import LhcbDay
+from harness.processes import LOAD_CORE, SERVER_CORE, on_core
+from support.postgresql_process import installed_programs, running_postgresql
+from support.server import RunningServer, running_server
+from support.shared_data import ENVIRONMENT, shared_data_dir
+
+DURABLE = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB", "max_wal_size": "8GB"}
+"""PostgreSQL's settings: what is acknowledged is on disk."""
+
+DATABASES = ("sqlite", "postgresql")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all benches of whole servers are told; `scale` 1 = the size that the budgets are for."""
+
+    scale: float
+    database: str
+
+    def size(self, full: int, least: int = 1) -> int:
+        """Return how many of something there are in a bench of this scale."""
+        return max(least, round(full * self.scale))
+
+    def seconds(self, full: float) -> float:
+        """Return how long a part of a bench of this scale goes on."""
+        return max(0.3, full * min(1.0, 10 * self.scale))
+
+
+def read_setting(about: str | None) -> Setting:
+    """Return the setting that the command line names."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--scale", type=float, default=1.0, help="the size as a part of the full one, such as 0.01")
+    parser.add_argument("--database", choices=DATABASES, default="sqlite", help="on which database")
+    options = parser.parse_args()
+    return Setting(options.scale, options.database)
+
+
+def the_day() -> LhcbDay:
+    """Return the day's tables; ends the process where there are none."""
+    shared = shared_data_dir()
+    if shared is None:
+        sys.exit(f"there is no real input: set {ENVIRONMENT}, or put it beside the checkout")
+    return LhcbDay(shared)
+
+
+@contextmanager
+def database_url(setting: Setting) -> Iterator[str | None]:
+    """Give the URL of an empty database; None = SQLite in the server's own folder."""
+    if setting.database == "sqlite":
+        yield None
+        return
+    programs = installed_programs()
+    if programs is None:
+        sys.exit("there is no PostgreSQL here: install it, as a package or from source, with initdb on PATH")
+    with running_postgresql(programs, DURABLE) as postgresql:
+        yield postgresql.new_database().render_as_string(hide_password=False)
+
+
+@contextmanager
+def server_on_its_core(data: Path, url: str | None = None, **settings: Any) -> Iterator[RunningServer]:
+    """Run a server on the servers' core, and this thread on the other, until the end of the block."""
+    database = {} if url is None else {"database": url}
+    with (
+        on_core(SERVER_CORE),
+        running_server(data, log_level="warning", **database, **settings) as server,
+        on_core(LOAD_CORE),
+    ):
+        yield server
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a folder that is gone at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix="pilotage-bench-") as folder:
+        yield Path(folder)
