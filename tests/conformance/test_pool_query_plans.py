@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.pools import pools_with_live_jobs
 from support.pool_bench import PoolBench, three_queues
-
-
-@contextmanager
-def statements(database: Database) -> Iterator[list[str]]:
-    """Collect the statements that are executed in the block."""
-    seen: list[str] = []
-
-    def note(*arguments: object) -> None:
-        seen.append(str(arguments[2]))
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(database.engine, "before_cursor_execute", note)
+from support.statements import statements
 
 
 @pytest.fixture

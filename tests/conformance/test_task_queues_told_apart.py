@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import event
 
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause
@@ -24,6 +22,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.jobs import load_jobs
 from support.leased_jobs import end, lease_to
+from support.statements import statements
 from support.submissions import a_description, a_user
 
 Result = TypeVar("Result")
@@ -77,18 +76,9 @@ def server(database: Database) -> Server:
     return Server(database)
 
 
-@contextmanager
-def changes(database: Database) -> Iterator[list[str]]:
-    """Collect the statements of the block that change jobs."""
-    seen: list[str] = []
-
-    def note(*arguments: object) -> None:
-        statement = str(arguments[2])
-        seen.extend([statement] if statement.lstrip().upper().startswith("UPDATE JOBS") else [])
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(database.engine, "before_cursor_execute", note)
+def changes(seen: list[str]) -> list[str]:
+    """Return the statements that change jobs."""
+    return [statement for statement in seen if statement.lstrip().upper().startswith("UPDATE JOBS")]
 
 
 def test_jobs_move_apart_when_a_policy_begins_to_look_at_an_attribute(server: Server) -> None:
@@ -131,18 +121,18 @@ def test_what_no_job_can_have_is_not_kept(server: Server, name: str) -> None:
 
 def test_a_name_that_no_waiting_job_has_moves_none(server: Server) -> None:
     (job_id,) = server.submit(attributes={"App": "x"}, environment={"colour": "red"}, requirements={"Size": 3})
-    with changes(server.database) as seen:
+    with statements(server.database) as seen:
         server.refer("absent", "colour", "size", "app_")
-    assert seen == []
+    assert changes(seen) == []
     assert server.counts([job_id])
 
 
 def test_an_array_moves_in_one_statement(server: Server) -> None:
     ids = server.submit(count=2000, attributes={"App": "x"})
     server.submit(count=10)
-    with changes(server.database) as seen:
+    with statements(server.database) as seen:
         server.refer("app")
-    assert len(seen) == 1
+    assert len(changes(seen)) == 1
     assert list(server.counts(ids).values()) == [2000]
 
 
@@ -150,9 +140,9 @@ def test_only_the_jobs_that_have_run_move_when_somebody_looks_at_their_run_time(
     ids = server.submit(count=50)
     server.evict(ids[7])
     assert len(server.counts(ids)) == 1
-    with changes(server.database) as seen:
+    with statements(server.database) as seen:
         server.refer("numjobstarts")
-    assert len(seen) == 1
+    assert len(changes(seen)) == 1
     assert sorted(server.counts(ids).values()) == [1, 49]
     assert server.traits(ids[7]).value("NumJobStarts") == 1
 

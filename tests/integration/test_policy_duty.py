@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import event
 
 from pilotage.job_description import JobPolicy
 from pilotage_server.core.jobs import JobState
@@ -15,6 +14,7 @@ from pilotage_server.policy_duty import PolicyDuty
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Database
 from support.grid import Grid
+from support.statements import statements
 from support.virtual_clock import VirtualClock
 
 
@@ -113,13 +113,14 @@ async def test_many_jobs_are_looked_at_in_many_pieces(bench: Bench) -> None:
 async def test_jobs_without_policies_cost_one_question_a_minute(bench: Bench, sqlite_database: Database) -> None:
     bench.grid.submit(count=1000)
     await bench.look()
-    statements: list[str] = []
-    event.listen(sqlite_database.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-    for _ in range(59):
+    with statements(sqlite_database) as seen:
+        for _ in range(59):
+            await bench.pass_time(1)
+        asked_early = list(seen)
         await bench.pass_time(1)
-    assert statements == []
-    await bench.pass_time(1)
-    assert len([text for text in statements if text.startswith("SELECT")]) == 1
+    asked = [text for text in seen if text.startswith("SELECT")]
+    assert asked_early == []
+    assert len(asked) == 1
 
 
 def test_a_round_reads_the_index_of_watched_jobs_alone(sqlite_database: Database, clock: VirtualClock) -> None:

@@ -35,15 +35,15 @@ def tell_of_array(unit: Unit, world: World, template_id: int, first: JobEvent) -
 
 
 def _outbox(unit: Unit, world: World) -> _Outbox:
-    outbox: _Outbox | None = unit.session.info.get(_KEY)
+    outbox: _Outbox | None = unit.notes.get(_KEY)
     if outbox is None:
-        outbox = unit.session.info[_KEY] = _Outbox()
+        outbox = unit.notes[_KEY] = _Outbox()
         unit.before_commit(lambda: _send(unit, world))
     return outbox
 
 
 def _send(unit: Unit, world: World) -> None:
-    outbox: _Outbox = unit.session.info.pop(_KEY)
+    outbox: _Outbox = unit.notes.pop(_KEY)
     stored.lock_feed(unit.session)
     positions = stored.append_events(unit.session, outbox.events) if outbox.events else []
     sent = [replace(event, position=at) for event, at in zip(outbox.events, positions, strict=True)]

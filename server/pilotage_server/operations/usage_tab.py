@@ -17,14 +17,14 @@ _KEY = "use charged by this transaction"
 
 def charge(unit: Unit, world: World, account: Account, core_s: float) -> None:
     """Charge core seconds, weighted, and already decayed up to now."""
-    tab: dict[Account, float] | None = unit.session.info.get(_KEY)
+    tab: dict[Account, float] | None = unit.notes.get(_KEY)
     if tab is None:
-        tab = unit.session.info[_KEY] = {}
+        tab = unit.notes[_KEY] = {}
         unit.before_commit(lambda: _write(unit, world))
     tab[account] = tab.get(account, 0.0) + core_s
 
 
 def _write(unit: Unit, world: World) -> None:
-    tab: dict[Account, float] = unit.session.info.pop(_KEY)
+    tab: dict[Account, float] = unit.notes.pop(_KEY)
     lock_feed(unit.session)
     usage.charge(unit.session, tab, unit.now, world.rules.sharing.half_life)

@@ -1,0 +1,88 @@
+"""Connections to the database: how SQLite and PostgreSQL are set up, and where SQLite is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import make_url
+from sqlmodel import create_engine
+
+from pilotage.errors import WorldError
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "ceph", "fuse.sshfs", "beegfs", "gpfs"}
+)
+
+ONE_SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+"""Execution options of a transaction that reads in PostgreSQL; in SQLite every transaction reads one snapshot."""
+
+_WRITER_CACHE_KIB = 64 * 1024
+_READER_CACHE_KIB = 8 * 1024
+_STATEMENTS_KEPT = 512
+"""Prepared statements that a connection to SQLite keeps: more than the server has different ones."""
+
+
+def open_engines(url: str) -> tuple[Engine, Engine]:
+    """Return the engines of a database: for transactions that read, and for those that write.
+
+    It is one and the same for PostgreSQL, and for an SQLite in memory, which a second one could not see.
+    Raises WorldError where SQLite's file would lie on a network file system.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        # Said, not left to how the database is set up: all that locks and then looks counts on it.
+        engine = create_engine(url, pool_pre_ping=True, pool_size=16, isolation_level="READ COMMITTED")
+        return engine, engine
+    # A writer takes the lock at once: one that reads first could not wait for another writer any more.
+    writing = _sqlite_engine(url, begin="BEGIN IMMEDIATE", cache_kib=_WRITER_CACHE_KIB)
+    if parsed.database in (None, "", ":memory:"):
+        return writing, writing
+    refuse_network_file_system(parsed.database)
+    return _sqlite_engine(url, begin="BEGIN", cache_kib=_READER_CACHE_KIB), writing
+
+
+def _sqlite_engine(url: str, *, begin: str, cache_kib: int) -> Engine:
+    options = {"check_same_thread": False, "timeout": 30.0, "cached_statements": _STATEMENTS_KEPT}
+    engine = create_engine(url, connect_args=options)
+    event.listen(engine, "connect", partial(_set_up_sqlite, cache_kib=cache_kib))
+    event.listen(engine, "begin", partial(Connection.exec_driver_sql, statement=begin))
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: Any, *, cache_kib: int) -> None:
+    connection.isolation_level = None  # we say BEGIN ourselves
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"cache_size=-{cache_kib}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def refuse_network_file_system(path: str) -> None:
+    """Raise WorldError where `path` lies on a network file system: SQLite's locks do not hold there."""
+    kind = file_system_of(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        message = f"{path} lies on a network file system ({kind}), where SQLite loses data"
+        raise WorldError(f"{message}; use a local disk or PostgreSQL", transient=False)
+
+
+def file_system_of(path: str) -> str:
+    """Return the type of the file system that holds `path`, such as ext4; empty where it is not known."""
+    target = os.path.realpath(path)
+    best, kind = "", ""
+    for mount_point, mount_kind in _mounts():
+        inside = target == mount_point or target.startswith(mount_point.rstrip("/") + "/")
+        if inside and len(mount_point) >= len(best):
+            best, kind = mount_point, mount_kind
+    return kind
+
+
+def _mounts() -> Iterator[tuple[str, str]]:
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+            for line in mounts:
+                fields = line.split()
+                yield fields[1].replace("\\040", " "), fields[2]
+    except OSError:
+        return

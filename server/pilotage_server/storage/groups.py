@@ -1,0 +1,173 @@
+"""Group commit: what is waiting when a writer is free becomes one transaction.
+
+Rules
+-----
+A group is what waits now; nobody waits for others to come. Answers are given after the commit only.
+
+Alone: a member that fails with a PilotageError fails alone, and nothing of it has happened. When the group fails in
+any other way (a deadlock, an unexpected error, the commit itself), nothing of it has happened, and every member runs
+again in a transaction of its own. What fails after the commit, in a hook, is told to all members and runs no more.
+
+Locks: SQLite has one writer, which takes all that waits. In PostgreSQL several transactions lock rows at once, and
+two of them must not wait for each other in a circle. There a group is of one batch, which takes its locks in one
+order for all its items; an operation outside a batch is a transaction of its own, as its locks, taken after those of
+another operation, would be in no order. The order of locks, for all: the tree, what is referred to, rows of jobs by
+id, counters of limits by key, the feed. Waiting jobs are claimed with SKIP LOCKED, which waits for nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
+
+from pilotage.errors import PilotageError
+from pilotage_server.storage.unit import Unit
+
+Item = TypeVar("Item")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+Commit = Callable[[Callable[[Unit], list[Any]]], tuple[Unit, list[Any]]]
+
+
+class Batch(Protocol[Item_contra, Result_co]):
+    """Work that is done for many items at once; one object serves for the life of the server."""
+
+    @property
+    def most(self) -> int:
+        """So many items at most go into one transaction."""
+
+    def run(self, unit: Unit, items: Sequence[Item_contra]) -> Sequence[Result_co | PilotageError]:
+        """Return one result per item, in order; of an item that has an error for a result nothing has happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """The batch of operations that know nothing of one another: each fails alone."""
+
+    most: int
+
+    def run(self, unit: Unit, items: Sequence[Callable[[Unit], Any]]) -> list[Any]:
+        """Return what each operation returns, or the PilotageError that it raises."""
+        return [_apart(unit, operation) for operation in items]
+
+
+def _apart(unit: Unit, operation: Callable[[Unit], Any]) -> Any:
+    try:
+        with unit.part() as part:
+            return operation(part)
+    except PilotageError as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """An item that waits for its batch, and its answer."""
+
+    batch: Batch[Any, Any]
+    item: Any
+    future: Future[Any] = field(default_factory=Future)
+
+
+class Groups:
+    """The members that wait, and the threads that take them in groups.
+
+    `commit` runs one transaction and returns it with what was returned inside; `mixed` says that a group may be of
+    several batches.
+    """
+
+    def __init__(self, commit: Commit, *, threads: int, mixed: bool) -> None:
+        self._commit = commit
+        self._mixed = mixed
+        self._waiting: dict[Batch[Any, Any], deque[_Member]] = {}
+        self._changed = threading.Condition(threading.Lock())
+        self._closed = False
+        self._threads = [threading.Thread(target=self._serve, name=f"writer-{number}") for number in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, batch: Batch[Item, Result], item: Item) -> Future[Result]:
+        """Let the item be handled with the next group; its result is given once it is on disk.
+
+        Raises RuntimeError after `close`.
+        """
+        member = _Member(batch, item)
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the database is closed")
+            self._waiting.setdefault(batch, deque()).append(member)
+            self._changed.notify()
+        return member.future
+
+    def close(self) -> None:
+        """Take nothing more, and return once all that waits has been done."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while group := self._next():
+            wanted = [member for member in group if member.future.set_running_or_notify_cancel()]
+            if wanted:
+                self._run(wanted)
+
+    def _next(self) -> list[_Member]:
+        """Return the members of the next group, those of one batch together; none = there is nothing more to come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            batches = list(self._waiting) if self._mixed else list(self._waiting)[:1]
+            return [member for batch in batches for member in self._taken(batch)]
+
+    def _taken(self, batch: Batch[Any, Any]) -> list[_Member]:
+        """Take what waits for the batch, as much as it bears; what is left stands behind all other batches."""
+        members = self._waiting.pop(batch)
+        if len(members) <= batch.most:
+            return list(members)
+        self._waiting[batch] = members
+        return [members.popleft() for _ in range(batch.most)]
+
+    def _run(self, group: Sequence[_Member]) -> None:
+        try:
+            unit, results = self._commit(lambda unit: _results(unit, group))
+        except Exception as error:  # whatever it is, the members hear of it, and the thread goes on
+            if len(group) == 1:
+                group[0].future.set_exception(error)
+                return
+            for member in group:
+                self._run([member])
+            return
+        try:
+            unit.committed()
+        except Exception as error:
+            results = [error] * len(group)
+        for member, result in zip(group, results, strict=True):
+            _answer(member, result)
+
+
+def _results(unit: Unit, group: Sequence[_Member]) -> list[Any]:
+    if len(group) == 1 and isinstance(group[0].batch, OneByOne):
+        return [group[0].item(unit)]  # without a savepoint: the transaction is its own
+    results: list[Any] = []
+    for batch, members in groupby(group, key=attrgetter("batch")):
+        items = [member.item for member in members]
+        given = batch.run(unit, items)
+        assert len(given) == len(items), f"{batch} gives one result per item"
+        results.extend(given)
+    return results
+
+
+def _answer(member: _Member, result: Any) -> None:
+    if isinstance(result, Exception):
+        member.future.set_exception(result)
+    else:
+        member.future.set_result(result)

@@ -1,0 +1,250 @@
+"""Transactions in groups: who fails, who does not, and when answers are given, on every database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Table, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from pilotage.errors import NotFoundError, PilotageError
+from pilotage_server.storage.engine import Database, Unit, closing
+from pilotage_server.storage.tables import metadata
+
+BANS: Table = metadata.tables["bans"]
+WAIT_S = 30
+
+
+def ban(unit: Unit, site: str) -> str:
+    row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
+    unit.session.execute(insert(BANS).values(**row))
+    return site
+
+
+def banned(unit: Unit) -> list[str]:
+    return list(unit.session.execute(select(BANS.c.site).order_by(BANS.c.id)).scalars())
+
+
+class Bans:
+    """A batch that bans sites; `calls` are the items of each transaction that it was run in, kept or not."""
+
+    most = 100
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.undone: list[str] = []
+
+    def run(self, unit: Unit, items: Sequence[str]) -> list[str | PilotageError]:
+        self.calls.append(list(items))
+        unit.on_rollback(lambda: self.undone.extend(items))
+        return [self._ban(unit, site) for site in items]
+
+    def _ban(self, unit: Unit, site: str) -> str | PilotageError:
+        match site:
+            case "unknown":
+                return NotFoundError("site", site)
+            case "broken":
+                raise LookupError(site)
+            case "null":
+                return ban(unit, None)  # type: ignore[arg-type]
+            case _:
+                return ban(unit, site)
+
+
+@contextmanager
+def held(database: Database) -> Iterator[None]:
+    """Keep all writers busy in the block, so that what is submitted there becomes one group when it ends."""
+    release = threading.Event()
+    started = [threading.Event() for _ in range(database.writers)]
+
+    def hold(unit: Unit, mine: threading.Event) -> None:
+        mine.set()
+        assert release.wait(WAIT_S)
+
+    for each in started:
+        database.submit_write(lambda unit, mine=each: hold(unit, mine))  # type: ignore[misc]
+        assert each.wait(WAIT_S)
+    yield
+    release.set()
+
+
+def outcomes(futures: Sequence[Future[str]]) -> list[str]:
+    """Return the results, or the names of the errors."""
+    return [type(error).__name__ if (error := each.exception(WAIT_S)) else each.result() for each in futures]
+
+
+def test_items_that_wait_for_one_batch_are_handled_in_one_transaction_in_order(database: Database) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in "ABC"]
+    assert outcomes(futures) == ["A", "B", "C"]
+    assert batch.calls == [["A", "B", "C"]]
+    assert database.read(banned) == ["A", "B", "C"]
+
+
+def test_no_transaction_takes_more_items_than_the_batch_bears(database: Database) -> None:
+    batch = Bans()
+    batch.most = 2
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in "ABCDE"]
+    assert outcomes(futures) == ["A", "B", "C", "D", "E"]
+    assert sorted(batch.calls) == [["A", "B"], ["C", "D"], ["E"]]
+
+
+def test_an_item_with_an_error_for_a_result_fails_alone(database: Database) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in ("A", "unknown", "B")]
+    assert outcomes(futures) == ["A", "NotFoundError", "B"]
+    assert len(batch.calls) == 1
+
+
+def test_when_a_batch_breaks_nothing_of_the_group_has_happened_and_every_item_runs_again_by_itself(
+    database: Database,
+) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in ("A", "broken", "B")]
+    assert outcomes(futures) == ["A", "LookupError", "B"]
+    assert batch.calls[0] == ["A", "broken", "B"]
+    assert batch.undone == ["A", "broken", "B", "broken"]
+    assert database.read(banned) == ["A", "B"]
+
+
+def test_a_row_that_the_database_refuses_fails_its_own_item_only(database: Database) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in ("A", "null", "B")]
+    assert outcomes(futures) == ["A", IntegrityError.__name__, "B"]
+    assert database.read(banned) == ["A", "B"]
+
+
+def test_an_operation_that_fails_takes_nothing_of_its_neighbours_with_it(database: Database) -> None:
+    told: list[str] = []
+
+    def operation(unit: Unit, site: str) -> str:
+        ban(unit, site)
+        unit.notes["site"] = site
+        unit.before_commit(lambda: told.append(f"{unit.notes['site']} last"))
+        unit.after_commit(lambda: told.append(f"{site} kept"))
+        unit.on_rollback(lambda: told.append(f"{site} undone"))
+        if site == "B":
+            raise NotFoundError("site", site)
+        return site
+
+    with held(database):
+        futures = [database.submit_write(lambda unit, site=site: operation(unit, site)) for site in "ABC"]  # type: ignore[misc]
+    assert outcomes(futures) == ["A", "NotFoundError", "C"]
+    assert sorted(database.read(banned)) == ["A", "C"]
+    assert sorted(told) == ["A kept", "A last", "B undone", "C kept", "C last"]
+
+
+def test_an_operation_that_breaks_unexpectedly_breaks_alone(database: Database) -> None:
+    def broken(unit: Unit) -> str:
+        ban(unit, "X")
+        raise LookupError("in the middle")
+
+    with held(database):
+        futures = [database.submit_write(work) for work in (lambda unit: ban(unit, "A"), broken)]
+        futures.append(database.submit_batch(Bans(), "B"))
+    assert outcomes(futures) == ["A", "LookupError", "B"]
+    assert sorted(database.read(banned)) == ["A", "B"]
+
+
+def test_an_answer_is_given_when_it_can_be_read_by_others(database: Database) -> None:
+    seen: list[int] = []
+    all_seen = threading.Event()
+
+    def look(_: Future[str]) -> None:
+        seen.append(len(database.read(banned)))
+        if len(seen) == 2:
+            all_seen.set()
+
+    batch = Bans()
+    with held(database):
+        for site in "AB":
+            database.submit_batch(batch, site).add_done_callback(look)
+    assert all_seen.wait(WAIT_S)
+    assert seen == [2, 2]
+
+
+def test_a_hook_that_fails_after_the_commit_is_told_and_repeats_nothing(database: Database) -> None:
+    def operation(unit: Unit) -> str:
+        unit.after_commit(lambda: [].pop())
+        return ban(unit, "A")
+
+    assert isinstance(database.submit_write(operation).exception(WAIT_S), IndexError)
+    assert database.read(banned) == ["A"]
+
+
+def test_what_failed_in_memory_ahead_of_the_commit_is_undone_the_last_change_first(database: Database) -> None:
+    undone: list[int] = []
+
+    def operation(unit: Unit) -> None:
+        for number in range(3):
+            unit.on_rollback(lambda number=number: undone.append(number))  # type: ignore[misc]
+        unit.before_commit(lambda: [].pop())
+
+    with pytest.raises(IndexError):
+        database.write(operation)
+    assert undone == [2, 1, 0]
+
+
+def test_who_gave_up_before_his_turn_has_caused_nothing(database: Database) -> None:
+    batch = Bans()
+    with held(database):
+        given_up, kept = (database.submit_batch(batch, site) for site in "AB")
+        assert given_up.cancel()
+    assert outcomes([kept]) == ["B"]
+    with pytest.raises(CancelledError):
+        given_up.result(WAIT_S)
+    assert database.read(banned) == ["B"]
+
+
+def test_what_waits_when_the_database_closes_is_done_and_nothing_is_taken_afterwards(database_url: str) -> None:
+    batch = Bans()
+    with closing(Database(database_url)) as database:
+        metadata.create_all(database.engine)
+        with held(database):
+            futures = [database.submit_batch(batch, site) for site in "ABC"]
+            closer = threading.Thread(target=database.close)
+            closer.start()
+        closer.join(WAIT_S)
+        assert outcomes(futures) == ["A", "B", "C"]
+        with pytest.raises(RuntimeError):
+            database.submit_batch(batch, "D")
+
+
+class Crossing:
+    """A batch that holds one row and then wants another, which somebody else does the other way about."""
+
+    most = 10
+
+    def __init__(self, meeting: threading.Barrier) -> None:
+        self._meeting = meeting
+
+    def run(self, unit: Unit, items: Sequence[tuple[str, str]]) -> list[str]:
+        for first, second in items:
+            self._take(unit, first)
+            if not self._meeting.broken:
+                self._meeting.wait(WAIT_S)
+            self._take(unit, second)
+        self._meeting.abort()  # one way has passed: whoever is run again meets nobody any more
+        return [first for first, _ in items]
+
+    def _take(self, unit: Unit, site: str) -> None:
+        unit.session.execute(BANS.update().where(BANS.c.site == site).values(reason=BANS.c.reason + "x"))
+
+
+def test_of_two_groups_in_a_deadlock_one_runs_again(postgresql_database: Database) -> None:
+    database = postgresql_database
+    database.write(lambda unit: [ban(unit, site) for site in "AB"])
+    meeting = threading.Barrier(2)
+    futures = [database.submit_batch(Crossing(meeting), pair) for pair in (("A", "B"), ("B", "A"))]
+    assert outcomes(futures) == ["A", "B"]
+    reasons = database.read(lambda unit: list(unit.session.execute(select(BANS.c.reason)).scalars()))
+    assert reasons == ["xx", "xx"]
