@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from pilotage.job_description import JobDescription
 from pilotage_pilot.core.amounts import Amounts as NodeAmounts
-from pilotage_server.operations.request_jobs import WorkRequest, request_jobs
+from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.slot_offers import AdPartText
+from pilotage_server.operations.work import WorkRequest
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.schema import upgrade
 from support.grid import Grid, a_slot

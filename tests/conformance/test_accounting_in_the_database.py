@@ -15,7 +15,7 @@ from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import HeldLease, Outcome
 from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.core.submit_policy import SubmitPolicy, Transform
-from pilotage_server.operations.request_jobs import Match
+from pilotage_server.operations.work import Match
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.tables import metadata

@@ -16,7 +16,8 @@ from pilotage_server.core.reports import Outcome
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.chances import Chance, chance
 from pilotage_server.operations.pilot_calls import DrainPilot
-from pilotage_server.operations.request_jobs import WorkAnswer, WorkRequest, request_jobs
+from pilotage_server.operations.request_jobs import request_jobs
+from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree
 from support.submissions import a_user
@@ -34,7 +35,7 @@ def test_a_waiting_job_goes_to_the_pilot_that_asks(grid: Grid) -> None:
     job = grid.job(job_id)
     assert (match.job_id, match.attempt, match.slot) == (job_id, 1, "slot1")
     assert match.lease == timedelta(minutes=20)
-    assert match.description.environment["PILOTAGE_JOB_ID"] == str(job_id)
+    assert match.rendered().environment["PILOTAGE_JOB_ID"] == str(job_id)
     assert (job.state, job.attempt, job.queue) == (JobState.MATCHED, 1, QueueId.parse(LONG))
     assert job.lease_until == grid.clock() + timedelta(minutes=20)
 

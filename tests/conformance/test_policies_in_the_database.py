@@ -17,8 +17,9 @@ from pilotage_server.core.slots import Occupied, SlotOffer
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.chances import Chance, chance
 from pilotage_server.operations.references import MOST_REFERENCES
-from pilotage_server.operations.request_jobs import Match, WorkAnswer, WorkRequest, request_jobs
+from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.slot_offers import AdPartText
+from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot

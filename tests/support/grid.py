@@ -28,10 +28,11 @@ from pilotage_server.operations.pilots import NewPilots, drain_pilots, register_
 from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_state
 from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.request_jobs import Match, WorkAnswer, WorkRequest, request_jobs
+from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.tree_loading import parse_tree
 from pilotage_server.operations.trees import put_tree
+from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.engine import Database, Unit

@@ -8,7 +8,7 @@ from pilotage_server.core.job_record import PolicyWatch
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.operations.job_events import get_events
 from pilotage_server.operations.job_policies import act_on, look_at_changed, look_on
-from pilotage_server.operations.request_jobs import Match
+from pilotage_server.operations.work import Match
 from pilotage_server.storage.watched import Place, first_place
 from support.grid import Grid, Pilot
 from support.submissions import an_operator

@@ -9,13 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from pilotage.job_description import JobDescription, Value
 from pilotage.job_macros import render_text
-from pilotage_server.core.job_record import JobRecord
 
 
-def render(description: JobDescription, job: JobRecord) -> JobDescription:
+class Numbered(Protocol):
+    """What a job's texts are filled in with: whose it is, its id, its place in its array, its attempt."""
+
+    @property
+    def id(self) -> int:
+        """The job's id."""
+
+    @property
+    def cluster(self) -> int:
+        """The id of the first job of its array."""
+
+    @property
+    def process(self) -> int:
+        """Its place in the array, from 0."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt."""
+
+    @property
+    def owner(self) -> str:
+        """The owner."""
+
+    @property
+    def vo(self) -> str:
+        """The owner's VO."""
+
+    @property
+    def group(self) -> str:
+        """The owner's group."""
+
+
+def render(description: JobDescription, job: Numbered) -> JobDescription:
     """Return what this one job is to run: macros filled in, its numbers in the environment, no count."""
 
     def text(value: str) -> str:
@@ -29,7 +61,9 @@ def render(description: JobDescription, job: JobRecord) -> JobDescription:
         executable=text(description.executable),
         arguments=text(description.arguments),
         name=text(description.name),
-        environment={key: text(value) for key, value in description.environment.items()} | _numbers(job),
+        environment={key: text(value) for key, value in description.environment.items()}
+        | numbers(job)
+        | belongings(job),
         stdin=name(description.stdin),
         stdout=name(description.stdout),
         stderr=name(description.stderr),
@@ -40,19 +74,22 @@ def render(description: JobDescription, job: JobRecord) -> JobDescription:
     )
 
 
-def _numbers(job: JobRecord) -> dict[str, str]:
+def numbers(job: Numbered) -> dict[str, str]:
+    """Return what the environment says of the one job."""
     return {
         "PILOTAGE_JOB_ID": str(job.id),
         "PILOTAGE_CLUSTER_ID": str(job.cluster),
         "PILOTAGE_ARRAY_INDEX": str(job.process),
         "PILOTAGE_ATTEMPT": str(job.attempt),
-        "PILOTAGE_OWNER": job.owner,
-        "PILOTAGE_VO": job.vo,
-        "PILOTAGE_GROUP": job.group,
     }
 
 
-def _attributes(attributes: Mapping[str, Value], job: JobRecord) -> dict[str, Value]:
+def belongings(job: Numbered) -> dict[str, str]:
+    """Return what the environment says of whose job it is."""
+    return {"PILOTAGE_OWNER": job.owner, "PILOTAGE_VO": job.vo, "PILOTAGE_GROUP": job.group}
+
+
+def _attributes(attributes: Mapping[str, Value], job: Numbered) -> dict[str, Value]:
     return {
         name: render_text(value, job.cluster, job.process) if isinstance(value, str) else value
         for name, value in attributes.items()

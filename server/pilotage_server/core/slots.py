@@ -60,6 +60,11 @@ class SlotOffer:
     job_ad_wanted: bool = False
     ahead: int = 0
 
+    @property
+    def has_ad(self) -> bool:
+        """Whether the pilot tells of the slot in an ad, in which a policy may stand."""
+        return bool(self.ad_parts or self.ad_changes)
+
     def given_to(self, asked: Amounts) -> Amounts:
         """Return what a job that asks so much gets: its part of a partitionable slot, all of any other."""
         return asked if self.partitionable else self.free

@@ -1,4 +1,7 @@
-"""Binds waiting jobs to the slots of a pilot, and tells which occupied ones are wanted for better jobs."""
+"""Binds waiting jobs to the slots of one pilot, choice by choice, and tells which occupied ones better jobs want.
+
+This is the plain way, for all that the quick one (`bind_jobs`) does not decide.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pilotage.bans import active_bans
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.job_record import JobRecord
@@ -50,6 +52,11 @@ class Claimed:
     choice: Choice
     job: JobRecord
 
+    @property
+    def attempt(self) -> int:
+        """The attempt that the match has begun."""
+        return self.job.attempt
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -61,8 +68,6 @@ class Matched:
 
 def match_slots(unit: Unit, world: World, pilot: Asking, offers: Offers) -> Matched:
     """Bind waiting jobs to the free slots, and look who would be better off in the occupied ones."""
-    if not offers.slots or active_bans(world.bans, pilot.credential.queue, unit.now):
-        return Matched()
     occupants = _occupants(unit, pilot, offers.slots)
     openings = _openings(unit, world, pilot, offers, {name: user for name, (_, user) in occupants.items()})
     claimed = _claim(unit, world, pilot, [slot for slot in offers.slots if slot.occupied is None], openings)
@@ -100,7 +105,7 @@ def _openings(unit: Unit, world: World, pilot: Asking, offers: Offers, users: di
     with world.lock:
         shares = world.shares.round(unit.now)
         moments = {name: Moment(unit.now, shares.user_priority(user)) for name, user in users.items()}
-        policies = policies_at(world, offers, moments, Moment(unit.now))
+        policies = policies_at(world, pilot.credential.queue, offers, moments, Moment(unit.now))
         return Openings(candidates, policies, Bounds(limits, shares, world.rules.end_margin))
 
 

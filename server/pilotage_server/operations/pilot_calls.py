@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from pilotage.errors import PermissionDeniedError
 from pilotage_server.core.identity import Identity, PilotCredential
@@ -53,16 +53,23 @@ def heard(unit: Unit, credential: PilotCredential, *, draining: bool | None = No
 
     `draining` = whether it says that it takes no new jobs; None = it says nothing of that.
     """
-    pilot = load_pilots(unit.session, [credential.stamp]).get(credential.stamp)
-    if pilot is None:
-        return None
-    values: dict[str, Any] = {}
-    state = state_when_heard(pilot, draining=draining)
-    if state is not pilot.state:
-        values |= {"state": state.value, "reason": "", "ended": None}
-    if values or pilot.last_seen is None or unit.now - pilot.last_seen >= _HEARD_LATELY:
-        change_pilots(unit.session, [pilot.stamp], {**values, "last_seen": unit.now})
-    return pilot
+    return heard_of(unit, {credential.stamp: draining}).get(credential.stamp)
+
+
+def heard_of(unit: Unit, pilots: Mapping[str, bool | None]) -> dict[str, PilotRecord]:
+    """Take note that pilots live, and return them as they were before, by stamp; as `heard`, for many."""
+    found = load_pilots(unit.session, pilots)
+    silent: list[str] = []
+    for stamp, pilot in found.items():
+        state = state_when_heard(pilot, draining=pilots[stamp])
+        if state is not pilot.state:
+            changes = {"state": state.value, "reason": "", "ended": None, "last_seen": unit.now}
+            change_pilots(unit.session, [stamp], changes)
+        elif pilot.last_seen is None or unit.now - pilot.last_seen >= _HEARD_LATELY:
+            silent.append(stamp)
+    if silent:
+        change_pilots(unit.session, silent, {"last_seen": unit.now})
+    return found
 
 
 def no_work_reason(world: World, credential: PilotCredential, pilot: PilotRecord | None) -> str:
@@ -74,21 +81,40 @@ def commands_for(
     unit: Unit, world: World, credential: PilotCredential, pilot: PilotRecord | None, held: frozenset[HeldLease]
 ) -> tuple[Command, ...]:
     """Return what the pilot is to do; of the attempts in `held` it hears otherwise."""
-    kills = [
-        Kill(attempt.job_id, attempt.attempt, gone_reason(attempt))
-        for attempt in taken_away(unit, world, credential.stamp)
-        if HeldLease(attempt.job_id, attempt.attempt) not in held
-    ]
-    reason = no_work_reason(world, credential, pilot)
-    drain = [DrainPilot(reason, pilot.drain_evicts if pilot is not None else False)] if reason else []
-    return (*kills, *drain)
+    (commands,) = commands_of(unit, world, [(credential, pilot, held)])
+    return commands
 
 
-def taken_away(unit: Unit, world: World, stamp: str) -> tuple[AttemptRecord, ...]:
-    """Return the attempts that were taken from a pilot lately, for good, and that it has not answered for."""
+def commands_of(
+    unit: Unit, world: World, callers: Sequence[tuple[PilotCredential, PilotRecord | None, frozenset[HeldLease]]]
+) -> list[tuple[Command, ...]]:
+    """Return what each pilot is to do; as `commands_for`, for many."""
+    taken = taken_away(unit, world, {credential.stamp for credential, _, _ in callers})
+    found: list[tuple[Command, ...]] = []
+    for credential, pilot, held in callers:
+        kills = [
+            Kill(attempt.job_id, attempt.attempt, gone_reason(attempt))
+            for attempt in taken.get(credential.stamp, ())
+            if HeldLease(attempt.job_id, attempt.attempt) not in held
+        ]
+        reason = no_work_reason(world, credential, pilot)
+        drain = [DrainPilot(reason, pilot.drain_evicts if pilot is not None else False)] if reason else []
+        found.append((*kills, *drain))
+    return found
+
+
+def taken_away(unit: Unit, world: World, stamps: Iterable[str]) -> dict[str, list[AttemptRecord]]:
+    """Return the attempts that were taken from pilots lately, for good, and that they have not answered for."""
     since = unit.now - world.rules.pilot_silence
-    ended = [each for each in load_unreported(unit.session, stamp) if each.ended is not None and each.ended >= since]
+    ended = [
+        each
+        for stamp in sorted(stamps)
+        for each in load_unreported(unit.session, stamp)
+        if each.ended is not None and each.ended >= since
+    ]
     jobs = load_jobs(unit.session, [attempt.job_id for attempt in ended])
-    return tuple(
-        attempt for attempt in ended if attempt.job_id not in jobs or not is_adoptable(jobs[attempt.job_id], attempt)
-    )
+    taken: dict[str, list[AttemptRecord]] = {}
+    for attempt in ended:
+        if attempt.job_id not in jobs or not is_adoptable(jobs[attempt.job_id], attempt):
+            taken.setdefault(attempt.pilot_stamp, []).append(attempt)
+    return taken

@@ -1,135 +1,167 @@
-"""RequestJobs: a pilot brings reports and free slots, and takes jobs away."""
+"""RequestJobs: pilots bring reports and free slots, and take jobs away; many of them in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from pilotage.ad_text import ad_text
-from pilotage.job_description import JobDescription
-from pilotage_server.core.amounts import Amounts
-from pilotage_server.core.identity import Identity
-from pilotage_server.core.job_ads import full_job_ad
+from pilotage.bans import active_bans
+from pilotage.errors import PilotageError
+from pilotage_server.core.identity import Identity, PilotCredential
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.macros import render
-from pilotage_server.core.node_settings import NodeSettings
+from pilotage_server.core.node_settings import NodeId, NodeSettings
+from pilotage_server.core.pilots import PilotRecord
 from pilotage_server.core.preemption import Vacate
-from pilotage_server.core.reports import HeldLease, JobReport
-from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.reports import HeldLease
+from pilotage_server.operations.bind_jobs import Wish, bind_jobs
 from pilotage_server.operations.load_world import freshen_waiting
-from pilotage_server.operations.match_slots import Asking, Claimed, Matched, match_slots
-from pilotage_server.operations.node_settings import news_of_node
-from pilotage_server.operations.pilot_calls import Command, commands_for, credential_of, heard, no_work_reason
+from pilotage_server.operations.made_matches import Made, made_matches
+from pilotage_server.operations.match_slots import Asking, Matched, match_slots
+from pilotage_server.operations.pilot_calls import Command, commands_of, credential_of, heard_of, no_work_reason
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
 from pilotage_server.operations.reports import ReportResult, record_reports
-from pilotage_server.operations.slot_offers import NO_OFFERS, AdPartText, read_offers, take_in_parts
+from pilotage_server.operations.slot_offers import NO_OFFERS, Offers, read_offers, take_in_parts
+from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
-from pilotage_server.storage.templates import load_descriptions
-
-
-@dataclass(frozen=True, slots=True)
-class WorkRequest:
-    """What a pilot asks: slots in the order to be served, reports, and the pools that it was given.
-
-    `ad_parts` are parts of the slots' ads that the server may not have. `node_settings_version`
-    is that of what operators have set on its node, as far as it has heard.
-    """
-
-    slots: tuple[SlotOffer, ...] = ()
-    reports: tuple[JobReport, ...] = ()
-    pool_ids: tuple[str, ...] = ()
-    ad_parts: tuple[AdPartText, ...] = ()
-    node_settings_version: int = 0
-
-    @property
-    def has_policy(self) -> bool:
-        """Whether the slots follow a policy, in which operators may have set something."""
-        return any(slot.job_ad_wanted for slot in self.slots)
-
-    def after(self, waited: timedelta) -> WorkRequest:
-        """Return what is asked after a wait: the slots have less time left, and the reports have been told."""
-        return replace(self, slots=tuple(slot.after(waited) for slot in self.slots), reports=())
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A job with a lease for a slot; `description` is what to run, `amounts` what it may use.
-
-    `job_ad` is the job's ad as text; "" = the slot did not want it.
-    """
-
-    slot: str
-    job_id: int
-    attempt: int
-    lease: timedelta
-    description: JobDescription
-    amounts: Amounts
-    task_queue_id: int
-    owner: str
-    vo: str
-    group: str
-    cluster: int
-    process: int
-    job_ad: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkAnswer:
-    """What a pilot gets: matches with slots in order, and what became of its reports, in order.
-
-    Nothing was given to slots that lack `ad_parts_wanted`, or whose policies cannot be used (`faults`: why, by slot),
-    and nothing at all where policies look for attributes of jobs that must tell task queues apart first: who asked
-    has these `unreferred` ones referred to, in a transaction of its own, and asks again. Nor is anything given before
-    the pilot has heard what operators have set on its node (`node_settings`, None = it has).
-    """
-
-    matches: tuple[Match, ...] = ()
-    results: tuple[ReportResult, ...] = ()
-    pools_changed: bool = False
-    commands: tuple[Command, ...] = ()
-    vacates: tuple[Vacate, ...] = ()
-    ad_parts_wanted: tuple[str, ...] = ()
-    unreferred: frozenset[str] = frozenset()
-    faults: Mapping[str, str] = field(default_factory=dict)
-    node_settings: NodeSettings | None = None
+from pilotage_server.storage.node_settings import load_node_settings
 
 
 def request_jobs(unit: Unit, world: World, identity: Identity, request: WorkRequest) -> WorkAnswer:
-    """Record the reports, then bind waiting jobs to the slots.
+    """Record the reports, then bind waiting jobs to the slots: `request_many` for one pilot; raises what it returns."""
+    (answer,) = request_many(unit, world, [(identity, request)])
+    if isinstance(answer, PilotageError):
+        raise answer
+    return answer
 
-    Of the caller only its credential is believed: stamp, queue and VOs. A pilot that drains, has ended, is not
+
+def request_many(
+    unit: Unit, world: World, requests: Sequence[tuple[Identity, WorkRequest]]
+) -> list[WorkAnswer | PilotageError]:
+    """Record the reports of pilots, then bind waiting jobs to their slots, those who asked first first.
+
+    Of the callers only their credentials are believed: stamp, queue and VOs. A pilot that drains, has ended, is not
     known, or whose queue is gone from the tree gets no work, and is told to drain.
+
+    Returns
+    -------
+    list
+        One answer per request, in order; of a request that has an error instead nothing has happened.
     """
-    credential = credential_of(identity)
+    calls = [_Call(identity, credential_of(identity), request) for identity, request in requests]
+    for call in calls:
+        call.fault = _fault_of_parts(world, call.request)
+    sound = [call for call in calls if call.fault is None]
     freshen_waiting(unit, world)
-    results = record_reports(unit, world, identity, request.reports)
-    pilot = heard(unit, credential)
-    commands = commands_for(unit, world, credential, pilot, frozenset())
-    take_in_parts(world, request.ad_parts)
-    offers, matched = NO_OFFERS, Matched()
-    settings = None
-    if pilot is not None and request.has_policy:
-        settings = news_of_node(unit, credential, pilot.node, request.node_settings_version)
-    if pilot is not None and request.slots and settings is None and not no_work_reason(world, credential, pilot):
-        offers = read_offers(world, credential.queue, request.slots)
-        matched = match_slots(unit, world, Asking(credential, pilot.node), offers)
-    (mine,) = get_submit_pools_for_queue(world, identity, [credential.queue])
-    # a request without a list claims nothing: pilots send theirs only now and then
-    pools_changed = bool(request.pool_ids) and frozenset(request.pool_ids) != frozenset(mine.pool_ids)
+    _record(unit, world, sound)
+    _look_at_pilots(unit, world, sound)
+    _offer(unit, world, sound)
+    _match(unit, world, sound)
+    return [call.fault or _answer(world, call) for call in calls]
+
+
+@dataclass(slots=True)
+class _Call:
+    """One request on its way through the transaction."""
+
+    identity: Identity
+    credential: PilotCredential
+    request: WorkRequest
+    fault: PilotageError | None = None
+    results: tuple[ReportResult, ...] = ()
+    pilot: PilotRecord | None = None
+    commands: tuple[Command, ...] = ()
+    settings: NodeSettings | None = None
+    offers: Offers = NO_OFFERS
+    matches: tuple[Match, ...] = ()
+    vacates: tuple[Vacate, ...] = ()
+
+    @property
+    def node(self) -> NodeId | None:
+        """The pilot's node, None where operators cannot have set anything on it."""
+        if self.pilot is None or not self.pilot.node or not self.request.has_policy:
+            return None
+        return NodeId(self.credential.queue.site, self.pilot.node)
+
+
+def _fault_of_parts(world: World, request: WorkRequest) -> PilotageError | None:
+    try:
+        if request.ad_parts:
+            take_in_parts(world, request.ad_parts)
+    except PilotageError as error:
+        return error
+    return None
+
+
+def _record(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
+    for call in calls:
+        call.results = record_reports(unit, world, call.identity, call.request.reports)
+
+
+def _look_at_pilots(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
+    """Take note that the pilots live, and find out what the server wants of them."""
+    pilots = heard_of(unit, {call.credential.stamp: None for call in calls})
+    for call in calls:
+        call.pilot = pilots.get(call.credential.stamp)
+    commands = commands_of(unit, world, [(call.credential, call.pilot, frozenset()) for call in calls])
+    nodes = {call.node for call in calls} - {None}
+    settings = load_node_settings(unit.session, [node for node in nodes if node]) if nodes else {}
+    for call, wanted in zip(calls, commands, strict=True):
+        call.commands = wanted
+        known = settings.get(call.node) if call.node is not None else None
+        if known is not None and known.version != call.request.node_settings_version:
+            call.settings = known
+
+
+def _offer(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
+    """Read the policies of the slots that may get something: those of pilots that have heard all that is to hear."""
+    for call in calls:
+        may_have_work = call.pilot is not None and not no_work_reason(world, call.credential, call.pilot)
+        if call.request.slots and may_have_work and call.settings is None:
+            call.offers = read_offers(world, call.credential.queue, call.request.slots)
+
+
+def _match(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
+    """Bind jobs, first in the quick way for all, then in the plain way for what is left."""
+    bans = world.bans
+    asking = [call for call in calls if call.offers.slots and not active_bans(bans, call.credential.queue, unit.now)]
+    made: list[Made] = []
+    given = bind_jobs(unit, world, [Wish(_asking(call), call.offers) for call in asking])
+    for call, (bound, plain) in zip(asking, given, strict=True):
+        left = tuple(slot for slot in call.offers.slots if slot.occupied is not None or slot in plain)
+        matched = match_slots(unit, world, _asking(call), replace(call.offers, slots=left)) if left else Matched()
+        made.append(Made((*bound, *matched.claimed), call.offers.slots))
+        call.vacates = matched.vacates
+    for call, matches in zip(asking, made_matches(unit, world, made), strict=True):
+        call.matches = matches
+
+
+def _asking(call: _Call) -> Asking:
+    return Asking(call.credential, call.pilot.node if call.pilot is not None else "")
+
+
+def _answer(world: World, call: _Call) -> WorkAnswer:
     return WorkAnswer(
-        matches=_matches(unit, world, matched.claimed, request.slots),
-        results=results,
-        pools_changed=pools_changed,
-        commands=commands,
-        vacates=matched.vacates,
-        ad_parts_wanted=offers.parts_wanted,
-        unreferred=offers.unreferred,
-        faults=offers.faults,
-        node_settings=settings,
+        matches=call.matches,
+        results=call.results,
+        pools_changed=_pools_changed(world, call),
+        commands=call.commands,
+        vacates=call.vacates,
+        ad_parts_wanted=call.offers.parts_wanted,
+        unreferred=call.offers.unreferred,
+        faults=call.offers.faults,
+        node_settings=call.settings,
     )
+
+
+def _pools_changed(world: World, call: _Call) -> bool:
+    """Whether the pilot's list of pools is not the server's; one without a list claims nothing."""
+    if not call.request.pool_ids:
+        return False
+    (mine,) = get_submit_pools_for_queue(world, call.identity, [call.credential.queue])
+    return frozenset(call.request.pool_ids) != frozenset(mine.pool_ids)
 
 
 def leases_left(unit: Unit, identity: Identity, matches: Sequence[HeldLease]) -> dict[HeldLease, timedelta]:
@@ -144,26 +176,3 @@ def _left(job: JobRecord | None, match: HeldLease, stamp: str, now: datetime) ->
     if job is None or job.lease_until is None or not mine:
         return timedelta(0)
     return max(timedelta(0), job.lease_until - now)
-
-
-def _matches(unit: Unit, world: World, made: Sequence[Claimed], slots: Sequence[SlotOffer]) -> tuple[Match, ...]:
-    descriptions = load_descriptions(unit.session, {claimed.job.template_id for claimed in made})
-    with_ad = {slot.name for slot in slots if slot.job_ad_wanted}
-    return tuple(
-        Match(
-            slot=choice.slot,
-            job_id=job.id,
-            attempt=job.attempt,
-            lease=job.lease or world.rules.lease,
-            description=render(descriptions[job.template_id], job),
-            amounts=choice.amounts,
-            task_queue_id=choice.task_queue.id,
-            owner=job.owner,
-            vo=job.vo,
-            group=job.group,
-            cluster=job.cluster,
-            process=job.process,
-            job_ad=ad_text(full_job_ad(job, descriptions[job.template_id], unit.now)) if choice.slot in with_ad else "",
-        )
-        for choice, job in ((claimed.choice, claimed.job) for claimed in made)
-    )

@@ -50,7 +50,7 @@ def take_in_parts(world: World, parts: Iterable[AdPartText]) -> None:
 def read_offers(world: World, queue: QueueId, slots: Sequence[SlotOffer]) -> Offers:
     """Return the slots of a pilot at that queue with their policies."""
     with world.lock:
-        policies = {slot.name: world.policies.policy(slot, queue) for slot in slots}
+        policies = {slot.name: world.policies.policy(slot, queue) for slot in slots if slot.has_ad}
         wanted = world.policies.parts.missing(dict.fromkeys(key for slot in slots for key in slot.ad_parts))
         if not world.policies.names <= world.published:
             world.published |= world.policies.names
@@ -62,8 +62,10 @@ def read_offers(world: World, queue: QueueId, slots: Sequence[SlotOffer]) -> Off
     if not is_room_for(world, unreferred):
         faults |= {name: _no_room_for(names) for name, names in new.items() if names}
         unreferred = frozenset()
-    usable = there.keys() - faults if not unreferred else frozenset()
-    return Offers(tuple(slot for slot in slots if slot.name in usable), there, wanted, unreferred, faults)
+    if unreferred:
+        return Offers((), there, wanted, unreferred, faults)
+    usable = tuple(slot for slot in slots if not slot.has_ad or (slot.name in there and slot.name not in faults))
+    return Offers(usable, there, wanted, unreferred, faults)
 
 
 def _looked_for(
@@ -83,11 +85,12 @@ def _no_room_for(names: frozenset[str]) -> str:
     return f"jobs are told apart by {MOST_REFERENCES} attributes already, and not by {', '.join(sorted(names))}"
 
 
-def policies_at(world: World, offers: Offers, moments: Mapping[str, Moment], usual: Moment) -> Policies:
-    """Return the policies of slots at their moments; `usual` is that of slots that `moments` does not name."""
+def policies_at(world: World, queue: QueueId, offers: Offers, moments: Mapping[str, Moment], usual: Moment) -> Policies:
+    """Return the policies of a queue's slots at their moments; `usual` is that of all that `moments` does not name."""
 
     def judge(slot: SlotOffer) -> SlotJudge:
-        policy = offers.policies[slot.name].resized(slot.free)
-        return world.policies.ask(policy, moments.get(slot.name, usual))
+        policy = offers.policies.get(slot.name) or world.policies.policy(slot, queue)
+        assert policy is not None, "a slot without an ad lacks no part of it"
+        return world.policies.ask(policy.resized(slot.free), moments.get(slot.name, usual))
 
     return Policies(judge, world.policies.views)

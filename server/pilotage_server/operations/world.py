@@ -17,6 +17,7 @@ from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_policies import PolicyJudge
 from pilotage_server.core.limits import counts_for
+from pilotage_server.core.match_board import MatchBoard
 from pilotage_server.core.policy_looks import PolicyLooks
 from pilotage_server.core.pool_mappings import PoolMappings
 from pilotage_server.core.preemption import Orders
@@ -26,6 +27,7 @@ from pilotage_server.core.slot_policies import SlotPolicies
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.tree_in_force import NO_TREE, TreeInForce
 from pilotage_server.core.waiting import Head, Waiting, WaitingIndex
+from pilotage_server.operations.descriptions import Descriptions
 
 
 @dataclass(eq=False)
@@ -57,11 +59,14 @@ class World:
     policies: SlotPolicies = field(default_factory=SlotPolicies)
     orders: Orders = field(default_factory=Orders)
     is_offered: Callable[[int, str], bool] = field(default=lambda _task_queue_id, _stamp: False)
+    descriptions: Descriptions = field(default_factory=Descriptions)
     shares: FairShare = field(init=False)
+    board: MatchBoard = field(init=False)
     _reach: Reach | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.shares = FairShare(self.rules.sharing)
+        self.board = MatchBoard(self.waiting, self.shares, self.policies, self.rules.end_margin)
         policies = self.rules.policies
         self.policy_judge = PolicyJudge(policies.of_operators, policies.max_releases)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 from typing import Any, assert_never
@@ -10,7 +11,7 @@ from pilotage.classad_evaluation import Ad
 from pilotage.description_wire import description_to_wire
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, time_to_wire
+from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, time_from_wire, time_to_wire
 from pilotage_server.core.job_files import ReportedOutput, fault_of_name, is_checksum
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.node_settings import NodeSettings
@@ -18,7 +19,7 @@ from pilotage_server.core.reports import HeldLease, HoldWish, JobReport, NodeSta
 from pilotage_server.operations.pilot_calls import Command, DrainPilot, Kill
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer
 from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.request_jobs import Match, WorkAnswer, WorkRequest
+from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.rpc.convert_offers import ad_part_from_wire, slot_offer_from_wire, vacate_to_wire
 from pilotage_server.rpc.convert_values import (
     Fields,
@@ -32,6 +33,15 @@ from pilotage_server.rpc.convert_values import (
 )
 
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
+_LATEST_S = 253_402_300_799
+"""The last second of the year 9999; what lies after it is no time."""
+
+_NANOS_IN_S = 1_000_000_000
+_OUTCOMES: dict[int, Outcome] = {jobs_pb2.Outcome.Value(f"OUTCOME_{each.name}"): each for each in Outcome}
+_STATES: dict[int, JobState] = {
+    jobs_pb2.JobState.Value(f"JOB_STATE_{each.name}"): each
+    for each in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+}
 
 
 def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> WorkRequest:
@@ -64,27 +74,69 @@ def _pool_id(text: str) -> str:
 
 
 def _job_report(message: jobs_pb2.JobReport) -> JobReport:
+    if not _is_sound(message):
+        _check_report(message)
+    outcome = message.outcome
+    return JobReport(
+        job_id=message.job_id,
+        attempt=message.attempt,
+        state=JobState.DONE if outcome else _STATES[message.state],
+        outcome=_OUTCOMES[outcome] if outcome else None,
+        exit_code=message.exit_code if message.HasField("exit_code") else None,
+        signal=message.signal if message.HasField("signal") else None,
+        reason=reason_from_wire(message.reason) if message.reason else "",
+        started=_time(message, "started"),
+        ended=_time(message, "ended"),
+        cpu_s=message.cpu_s,
+        wall_s=message.wall_s,
+        suspended_s=message.suspended_s,
+        peak_memory_mib=message.peak_memory_mib,
+        output_files=each(message.output_files, _output_file) if message.output_files else (),
+        hold=_hold_wish(message.hold) if message.HasField("hold") else None,
+    )
+
+
+def _is_sound(message: jobs_pb2.JobReport) -> bool:
+    """Whether a look is enough to see that a report has no fault; `_check_report` tells for sure."""
+    seconds = message.started.seconds, message.ended.seconds
+    nanos = message.started.nanos, message.ended.nanos
+    return (
+        message.job_id > 0
+        and message.attempt >= 0
+        and (message.outcome in _OUTCOMES if message.outcome else message.state in _STATES)
+        and 0 <= min(seconds) <= max(seconds) <= _LATEST_S
+        and 0 <= min(nanos) <= max(nanos) < _NANOS_IN_S
+        and 0.0 <= message.cpu_s < math.inf
+        and 0.0 <= message.wall_s < math.inf
+        and 0.0 <= message.suspended_s < math.inf
+        and message.peak_memory_mib >= 0
+        and not (message.reason or message.output_files or message.HasField("hold"))
+    )
+
+
+def _time(message: jobs_pb2.JobReport, field: str) -> datetime | None:
+    if not message.HasField(field):  # type: ignore[arg-type]
+        return None
+    return time_from_wire(getattr(message, field))
+
+
+def _check_report(message: jobs_pb2.JobReport) -> None:
+    """Raise InvalidInputError with every fault of a report."""
     fields = Fields(message)
     outcome = fields("outcome", lambda number: enum_from_wire(jobs_pb2.Outcome, number))
-    report = JobReport(
-        job_id=fields("job_id", job_id_from_wire),
-        attempt=fields.count("attempt"),
-        state=JobState.DONE if outcome else fields("state", _reported_state),
-        outcome=Outcome[outcome] if outcome else None,
-        exit_code=fields.if_set("exit_code", int),
-        signal=fields.if_set("signal", int),
-        reason=fields("reason", reason_from_wire),
-        started=fields.time("started"),
-        ended=fields.time("ended"),
-        cpu_s=fields.amount("cpu_s"),
-        wall_s=fields.amount("wall_s"),
-        suspended_s=fields.amount("suspended_s"),
-        peak_memory_mib=fields.count("peak_memory_mib"),
-        output_files=fields("output_files", lambda files: each(files, _output_file)),
-        hold=fields.if_set("hold", _hold_wish),
-    )
+    if not outcome:
+        fields("state", _reported_state)
+    fields("job_id", job_id_from_wire)
+    fields("reason", reason_from_wire)
+    for name in ("attempt", "peak_memory_mib"):
+        fields.count(name)
+    for name in ("started", "ended"):
+        fields.time(name)
+    for name in ("cpu_s", "wall_s", "suspended_s"):
+        fields.amount(name)
+    fields("output_files", lambda files: each(files, _output_file))
+    fields.if_set("hold", _hold_wish)
     fields.done()
-    return report
 
 
 def _hold_wish(message: jobs_pb2.HoldWish) -> HoldWish:
@@ -94,12 +146,11 @@ def _hold_wish(message: jobs_pb2.HoldWish) -> HoldWish:
     return wish
 
 
-def _reported_state(number: int) -> JobState:
+def _reported_state(number: int) -> None:
     name = enum_from_wire(jobs_pb2.JobState, number)
-    if name not in ("RUNNING", "SUSPENDED", "COMPLETING"):
+    if number not in _STATES:
         why = f"{name or 'nothing'} is not a state that a pilot has an attempt in, and no outcome is told"
         raise InvalidInputError(Violation("", why))
-    return JobState(name)
 
 
 def _output_file(message: jobs_pb2.OutputFile) -> ReportedOutput:
@@ -201,7 +252,7 @@ def _match(match: Match) -> matcher_service_pb2.Match:
         job_id=match.job_id,
         attempt=match.attempt,
         lease_s=match.lease.total_seconds(),
-        description=description_to_wire(match.description),
+        description=description_to_wire(match.rendered()),
         amounts=amounts_to_wire(match.amounts),
         task_queue=match.task_queue_id,
         owner=match.owner,

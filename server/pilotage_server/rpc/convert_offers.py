@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+from datetime import timedelta
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import matcher_service_pb2
-from pilotage.wire import length_from_wire, text_from_wire
+from pilotage.wire import LONGEST_S, length_from_wire, text_from_wire
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.ad_parts import check_part
+from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.preemption import Vacate
 from pilotage_server.core.slots import Occupied, SlotOffer
 from pilotage_server.operations.slot_offers import AdPartText
@@ -19,24 +22,54 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 def slot_offer_from_wire(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
     """Return a slot that a pilot offers."""
-    fields = Fields(message)
-    offer = SlotOffer(
-        name=fields("name", name_from_wire),
-        free=fields("free", amounts_from_wire),
+    if not _is_sound(message):
+        _check(message)
+    free = message.free
+    return SlotOffer(
+        name=message.name,
+        free=Amounts(free.cpus, free.memory_mib, free.disk_mib, free.gpus),
         partitionable=message.partitionable,
-        time_left=fields.if_set("time_left_s", length_from_wire),
-        cpu_power=fields.amount("cpu_power"),
-        max_jobs=fields.count("max_jobs"),
+        time_left=timedelta(seconds=message.time_left_s) if message.HasField("time_left_s") else None,
+        cpu_power=message.cpu_power,
+        max_jobs=message.max_jobs,
         declined_task_queues=frozenset(message.declined_task_queues),
-        ad_parts=fields("ad_parts", lambda keys: each(keys, _key)),
-        ad_changes=fields.text("ad_changes"),
-        claim=fields.if_set("claim", _account),
-        occupied=fields.if_set("occupied", _occupied),
+        ad_parts=tuple(message.ad_parts),
+        ad_changes=message.ad_changes,
+        claim=_account(message.claim) if message.HasField("claim") else None,
+        occupied=_occupied(message.occupied) if message.HasField("occupied") else None,
         job_ad_wanted=message.job_ad_wanted,
-        ahead=fields.count("ahead"),
+        ahead=message.ahead,
     )
+
+
+def _is_sound(message: matcher_service_pb2.SlotOffer) -> bool:
+    """Whether a look is enough to see that a slot has no fault, as with nearly all; `_check` tells for sure."""
+    free, name = message.free, message.name
+    return (
+        name.isascii()
+        and name.isprintable()
+        and not name.isspace()
+        and min(free.cpus, free.memory_mib, free.disk_mib, free.gpus, message.max_jobs, message.ahead) >= 0
+        and 0.0 <= message.cpu_power < math.inf
+        and 0.0 <= message.time_left_s <= LONGEST_S
+        and not (message.ad_parts or message.ad_changes or message.HasField("occupied"))
+        and name != ""
+    )
+
+
+def _check(message: matcher_service_pb2.SlotOffer) -> None:
+    """Raise InvalidInputError with every fault of a slot."""
+    fields = Fields(message)
+    fields("name", name_from_wire)
+    fields("free", amounts_from_wire)
+    fields.if_set("time_left_s", length_from_wire)
+    fields.amount("cpu_power")
+    fields.count("max_jobs")
+    fields("ad_parts", lambda keys: each(keys, _key))
+    fields.text("ad_changes")
+    fields.if_set("occupied", _occupied)
+    fields.count("ahead")
     fields.done()
-    return offer
 
 
 def ad_part_from_wire(message: matcher_service_pb2.AdPart) -> AdPartText:

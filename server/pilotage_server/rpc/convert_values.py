@@ -46,8 +46,10 @@ def each(messages: Iterable[Any], take: Callable[[Any], Result]) -> tuple[Result
     """Return what `take` makes of every message; the faults of all are raised together, placed by number."""
     faults, taken = Faults(), []
     for place, message in enumerate(messages):
-        with faults.within(f"[{place}]"):
+        try:
             taken.append(take(message))
+        except InvalidInputError as error:
+            faults.extend(f"[{place}]", error.violations)
     faults.raise_any()
     return tuple(taken)
 

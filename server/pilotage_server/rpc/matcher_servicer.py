@@ -21,7 +21,8 @@ from pilotage_server.operations.files import keep_contents
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
 from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.report_state import report_state
-from pilotage_server.operations.request_jobs import WorkAnswer, WorkRequest, leases_left, request_jobs
+from pilotage_server.operations.request_jobs import leases_left, request_jobs
+from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.convert_matching import (
     heartbeat_answer_to_wire,

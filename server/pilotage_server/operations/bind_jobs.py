@@ -1,0 +1,240 @@
+"""Binds waiting jobs to the free slots of many pilots: chosen in memory, claimed in the database, all in a few steps.
+
+Rules
+-----
+The board chooses for all who ask and takes what it has chosen out of the memory at once; then the database is asked
+for as many jobs of each task queue. Where it has fewer, others were quicker, and those who lack a job choose again.
+What the board declines is left for the plain way (`match_slots`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from operator import sub
+from typing import NamedTuple
+
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.core.leases import AttemptRecord
+from pilotage_server.core.limits import LimitRound, limits_at
+from pilotage_server.core.match_board import Ask, Declined, HeadsUnknown
+from pilotage_server.core.matching import Choice
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.operations.event_outbox import tell
+from pilotage_server.operations.match_slots import Asking
+from pilotage_server.operations.slot_offers import Offers
+from pilotage_server.operations.world import World
+from pilotage_server.storage.attempts import insert_attempts
+from pilotage_server.storage.claims import Binding, Waiting, bind, lock_first, read_first_waiting
+from pilotage_server.storage.engine import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A pilot that asks, and what it offers; only the free ones of its slots are looked at."""
+
+    pilot: Asking
+    offers: Offers
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A job that was bound: what was chosen, and the job as it was when it waited."""
+
+    choice: Choice
+    job: Waiting
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that the match has begun."""
+        return self.job.attempt + 1
+
+
+class Given(NamedTuple):
+    """What came of a wish: jobs, in the order of the slots, and the free slots that the plain way has to serve."""
+
+    bound: Sequence[Bound]
+    plain: tuple[SlotOffer, ...]
+
+
+@dataclass(slots=True)
+class _Case:
+    """One wish on its way.
+
+    `first` is what was asked, `ask` what is still to be chosen; None = nothing. `chosen` counts what was, in vain or
+    not; `plain` goes the plain way.
+    """
+
+    wish: Wish
+    first: Ask | None
+    ask: Ask | None
+    chosen: int = 0
+    bound: list[Bound] = field(default_factory=list)
+    plain: tuple[SlotOffer, ...] = ()
+
+    @property
+    def given(self) -> Given:
+        """What came of the wish."""
+        places = {slot.name: place for place, slot in enumerate(self.wish.offers.slots)}
+        return Given(sorted(self.bound, key=lambda each: places[each.choice.slot]), self.plain)
+
+    def anew(self) -> Ask:
+        """Return what is to be chosen again when choices came to nothing."""
+        assert self.first is not None
+        self.chosen = len(self.bound)
+        taken: dict[str, list[Bound]] = defaultdict(list)
+        for each in self.bound:
+            taken[each.choice.slot].append(each)
+        plain = {slot.name for slot in self.plain}
+        left = (_left(slot, taken[slot.name]) for slot in self.first.slots if slot.name not in plain)
+        return replace(self.first, slots=tuple(slot for slot in left if slot is not None))
+
+
+def _left(slot: SlotOffer, taken: Sequence[Bound]) -> SlotOffer | None:
+    """Return what is left of a slot when it has got these jobs; None = nothing."""
+    if not taken:
+        return slot
+    if not slot.partitionable or slot.max_jobs == len(taken):
+        return None
+    free = reduce(sub, (each.choice.amounts for each in taken), slot.free)
+    return replace(slot, free=free, max_jobs=max(0, slot.max_jobs - len(taken)))
+
+
+def bind_jobs(unit: Unit, world: World, wishes: Sequence[Wish]) -> list[Given]:
+    """Bind jobs to the free slots of those who ask, the first first, and return for each what he got."""
+    cases = [_case(unit, world, wish) for wish in wishes]
+    while asking := [case for case in cases if case.ask is not None]:
+        wanted: Counter[int] = Counter()
+        made = [(case, choice) for case in asking for choice in _choose(world, case, wanted)]
+        _claim(unit, world, made)
+        _bring_heads(unit, world, wanted)
+    return [case.given for case in cases]
+
+
+def _case(unit: Unit, world: World, wish: Wish) -> _Case:
+    credential = wish.pilot.credential
+    free = tuple(slot for slot in wish.offers.slots if slot.occupied is None)
+    if not free or limits_at(world.rules.running_limits, credential.queue):
+        return _Case(wish, None, None, plain=free)
+    ask = Ask(credential.queue, credential.vos, free, LimitRound({}), unit.now, wish.offers.policies)
+    return _Case(wish, ask, ask)
+
+
+def _choose(world: World, case: _Case, wanted: Counter[int]) -> tuple[Choice, ...]:
+    """Choose for one who asks, note which heads are wanted for the rest, and return what was chosen."""
+    assert case.ask is not None, "only who asks is chosen for"
+    with world.lock:
+        chosen = world.board.choose(case.ask, world.reach)
+    case.ask = None
+    match chosen.rest:
+        case HeadsUnknown(more, ask):
+            case.ask = ask
+            wanted |= Counter(more)
+        case Declined(_, ask):
+            case.plain = ask.slots
+        case None:
+            pass
+    case.chosen += len(chosen.choices)
+    return chosen.choices
+
+
+def _claim(unit: Unit, world: World, made: Sequence[tuple[_Case, Choice]]) -> None:
+    """Claim a job for every choice; those who find that there is none choose anew."""
+    by_queue: dict[int, list[tuple[_Case, Choice]]] = defaultdict(list)
+    for pair in made:
+        by_queue[pair[1].task_queue.id].append(pair)
+    found = lock_first(unit.session, {task_queue_id: len(pairs) for task_queue_id, pairs in by_queue.items()})
+    bound: list[tuple[_Case, Bound]] = []
+    for task_queue_id, pairs in by_queue.items():
+        jobs = found.get(task_queue_id, ())
+        bound += ((case, Bound(choice, job)) for (case, choice), job in zip(pairs, jobs, strict=False))
+        _note_claims(unit, world, [choice for _, choice in pairs], [job.id for job in jobs])
+    for case, each in bound:
+        case.bound.append(each)
+    for case in {id(case): case for case, _ in made}.values():
+        case.ask = case.ask if len(case.bound) == case.chosen else case.anew()
+    _store(unit, world, bound)
+
+
+def _note_claims(unit: Unit, world: World, choices: Sequence[Choice], job_ids: Sequence[int]) -> None:
+    """Tell the board what the choices of one task queue have become."""
+    made, missed = choices[: len(job_ids)], choices[len(job_ids) :]
+
+    def tell_bound() -> None:
+        with world.lock:
+            world.board.bound(made, job_ids)
+
+    def put_back() -> None:
+        with world.lock:
+            world.board.put_back(made, unit.now)
+
+    if made:
+        unit.after_commit(tell_bound)
+        unit.on_rollback(put_back)
+    if missed:
+        with world.lock:
+            world.board.missed(missed, unit.now)
+
+
+def _store(unit: Unit, world: World, bound: Sequence[tuple[_Case, Bound]]) -> None:
+    """Write down that jobs are bound, and tell it."""
+    if not bound:
+        return
+    bind(unit.session, [_binding(unit, world, case, each) for case, each in bound])
+    insert_attempts(unit.session, [_attempt(unit, case, each) for case, each in bound])
+    for case, each in bound:
+        tell(unit, world, _event(unit, case, each))
+    watched = [each.job.id for _, each in bound if each.job.watch]
+    if watched:
+        unit.after_commit(partial(world.look_at, watched))
+
+
+def _binding(unit: Unit, world: World, case: _Case, each: Bound) -> Binding:
+    pilot = case.wish.pilot
+    lease = each.job.lease or world.rules.lease
+    place = pilot.credential.queue
+    return Binding(each.job, unit.now + lease, pilot.credential.stamp, place, pilot.node, each.choice.slot)
+
+
+def _attempt(unit: Unit, case: _Case, each: Bound) -> AttemptRecord:
+    pilot = case.wish.pilot
+    return AttemptRecord(
+        job_id=each.job.id,
+        attempt=each.attempt,
+        pilot_stamp=pilot.credential.stamp,
+        queue=pilot.credential.queue,
+        node=pilot.node,
+        slot=each.choice.slot,
+        cpus=each.choice.amounts.cpus,
+        weight=each.choice.weight,
+        account=each.choice.task_queue.account,
+        matched=unit.now,
+        metered=unit.now,
+    )
+
+
+def _event(unit: Unit, case: _Case, each: Bound) -> JobEvent:
+    return JobEvent(
+        position=0,
+        job_id=each.job.id,
+        time=unit.now,
+        from_state=JobState.WAITING,
+        to_state=JobState.MATCHED,
+        cause=JobCause.MATCHED,
+        reason="",
+        attempt=each.attempt,
+        actor=f"pilot:{case.wish.pilot.credential.stamp}",
+    )
+
+
+def _bring_heads(unit: Unit, world: World, wanted: Mapping[int, int]) -> None:
+    """Read the heads that the board has asked for."""
+    if not wanted:
+        return
+    found = read_first_waiting(unit.session, wanted)
+    with world.lock:
+        for task_queue_id, most in wanted.items():
+            world.board.heads(task_queue_id, found.get(task_queue_id, []), most)
