@@ -8,12 +8,15 @@ from datetime import timedelta
 import pytest
 
 from pilotage.job_description import JobPolicy
+from pilotage_server.core.job_record import PolicyWatch
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.policy_duty import PolicyDuty
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Database
+from pilotage_server.storage.watched import first_place, next_watched
 from support.grid import Grid
+from support.query_plans import plan_of
 from support.statements import statements
 from support.virtual_clock import VirtualClock
 
@@ -123,13 +126,7 @@ async def test_jobs_without_policies_cost_one_question_a_minute(bench: Bench, sq
     assert len(asked) == 1
 
 
-def test_a_round_reads_the_index_of_watched_jobs_alone(sqlite_database: Database, clock: VirtualClock) -> None:
-    Grid(sqlite_database, clock)
-    with sqlite_database.engine.connect() as connection:
-        query = (
-            "EXPLAIN QUERY PLAN SELECT * FROM jobs WHERE watch > 0 AND state NOT IN ('DONE', 'FAILED', 'REMOVED')"
-            " AND (watch, id) > (2, 0) ORDER BY watch, id LIMIT 200"
-        )
-        plan = " ".join(row[3] for row in connection.exec_driver_sql(query))
+def test_a_round_reads_the_index_of_watched_jobs_alone(sqlite_database: Database) -> None:
+    plan = plan_of(sqlite_database, lambda unit: next_watched(unit.session, first_place(PolicyWatch.EACH_MINUTE), 200))
     assert "USING INDEX ix_jobs_watched" in plan
     assert "TEMP B-TREE" not in plan

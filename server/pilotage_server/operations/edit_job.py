@@ -23,8 +23,7 @@ from pilotage_server.storage import attempts
 from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_job
-from pilotage_server.storage.leftovers import delete_unused_templates
-from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description
+from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description, release_templates
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def edit_job(unit: Unit, world: World, identity: Identity, job_id: int, descript
     attempts.close(unit.session, (job.id, job.attempt))
     if candidate.hold_reason and edited.state is JobState.WAITING:
         step(unit, world, edited, JobCause.HELD, reason=candidate.hold_reason, actor=identity.owner)
-    delete_unused_templates(unit.session, [job.template_id])
+    release_templates(unit.session, {job.template_id: 1})
     return Edited(load_job(unit.session, job_id), tuple(candidate_warnings(candidate, world)))
 
 

@@ -41,7 +41,8 @@ class AcceptedJob:
 def record_new_jobs(unit: Unit, world: World, accepted: Sequence[AcceptedJob]) -> tuple[int, ...]:
     """Store the jobs and return their ids, descriptions in order, the jobs of an array in order."""
     templates = insert_templates(
-        unit.session, [NewTemplate(job.owner, job.vo, job.group, job.description) for job in accepted]
+        unit.session,
+        [NewTemplate(job.owner, job.vo, job.group, job.description, job.description.count or 1) for job in accepted],
     )
     new = [_new_job(world, job, template_id) for job, template_id in zip(accepted, templates, strict=True)]
     arrays = insert_jobs(unit.session, new, unit.now)

@@ -58,7 +58,7 @@ def append_events(session: Session, events: Sequence[JobEvent]) -> list[int]:
 
 
 def append_first_events(session: Session, template_id: int, first: JobEvent) -> int:
-    """Store an event such as `first` for every job of the template, in the order of the jobs.
+    """Store an event such as `first` for every job of the template, in the order of the jobs; its first job has it.
 
     Returns
     -------
@@ -74,7 +74,8 @@ def append_first_events(session: Session, template_id: int, first: JobEvent) -> 
         "attempt": literal(first.attempt),
         "actor": literal(first.actor),
     }
-    rows = select(JOBS.c.id, *values.values()).where(JOBS.c.template_id == template_id).order_by(JOBS.c.id)
+    of_array = JOBS.c.id >= first.job_id, JOBS.c.template_id == template_id
+    rows = select(JOBS.c.id, *values.values()).where(*of_array).order_by(JOBS.c.id)
     session.execute(insert(EVENTS).from_select(["job_id", *values], rows))
     return session.execute(select(func.min(EVENTS.c.id)).where(EVENTS.c.job_id == first.job_id)).scalar_one() or 0
 

@@ -13,6 +13,7 @@ from pilotage_server.core.jobs import JobState
 from pilotage_server.core.tree_changes import Holding
 from pilotage_server.storage.jobs import JOBS, chunks, load_jobs
 from pilotage_server.storage.tables.conditions import LIVE_JOB
+from pilotage_server.storage.task_queues import TASK_QUEUES
 from pilotage_server.storage.templates import load_descriptions
 
 _IS_LIVE = text(f"jobs.{LIVE_JOB}")
@@ -33,7 +34,8 @@ def load_holdings(session: Session, pool_ids: Collection[str]) -> tuple[Holding,
     waiting = func.sum(case((_IS_WAITING, 1), else_=0))
     rows: list[tuple[str, int, int, str, int]] = []
     for batch in chunks(sorted(pool_ids)):
-        query = select(*group, waiting).where(JOBS.c.pool_id.in_(batch), _IS_LIVE)
+        of_pools = select(TASK_QUEUES.c.id).where(TASK_QUEUES.c.pool_id.in_(batch))
+        query = select(*group, waiting).where(JOBS.c.task_queue_id.in_(of_pools), _IS_LIVE)
         rows += (tuple(row) for row in session.execute(query.group_by(*group).order_by(*group)))
     descriptions = load_descriptions(session, (row[2] for row in rows))
     return tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -14,7 +15,7 @@ from pilotage_server.storage.jobs import JOBS, chunks
 from pilotage_server.storage.pilots import IS_OVER, PILOTS
 from pilotage_server.storage.slots import remove_slots
 from pilotage_server.storage.tables.conditions import UNREPORTED
-from pilotage_server.storage.templates import INPUT_FILES, TEMPLATES
+from pilotage_server.storage.templates import INPUT_FILES, TEMPLATES, release_templates
 
 
 def delete_ended_jobs(session: Session, ended_before: datetime, limit: int) -> int:
@@ -26,7 +27,7 @@ def delete_ended_jobs(session: Session, ended_before: datetime, limit: int) -> i
     for chunk in chunks(row.id for row in rows):
         for column in (OUTPUTS.c.job_id, ATTEMPTS.c.job_id, EVENTS.c.job_id, JOBS.c.id):
             session.execute(delete(column.table).where(column.in_(chunk)))
-    delete_unused_templates(session, {row.template_id for row in rows})
+    release_templates(session, Counter(row.template_id for row in rows))
     return len(rows)
 
 
@@ -41,15 +42,6 @@ def delete_ended_pilots(session: Session, ended_before: datetime, limit: int) ->
     for chunk in chunks(stamps):
         session.execute(delete(PILOTS).where(PILOTS.c.stamp.in_(chunk)))
     return len(stamps)
-
-
-def delete_unused_templates(session: Session, template_ids: Iterable[int]) -> None:
-    """Remove those of the templates that no job has any more, and what they say of input files."""
-    for chunk in chunks(sorted(template_ids)):
-        used = session.execute(select(JOBS.c.template_id).where(JOBS.c.template_id.in_(chunk)).distinct())
-        unused = sorted(set(chunk) - set(used.scalars()))
-        session.execute(delete(INPUT_FILES).where(INPUT_FILES.c.template_id.in_(unused)))
-        session.execute(delete(TEMPLATES).where(TEMPLATES.c.id.in_(unused)))
 
 
 def delete_unused_uploads(session: Session, before: datetime, limit: int) -> int:

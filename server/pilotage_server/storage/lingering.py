@@ -10,8 +10,9 @@ from sqlmodel import Session
 
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.waiting import Head
+from pilotage_server.storage.attempts import ATTEMPTS
 from pilotage_server.storage.jobs import JOBS, chunks
-from pilotage_server.storage.tables.conditions import LINGERING_JOB
+from pilotage_server.storage.tables.conditions import LINGERING_JOB, UNREPORTED
 
 _LINGERS = text(LINGERING_JOB)
 
@@ -37,6 +38,8 @@ def lock_of_pilots(session: Session, stamps: Iterable[str]) -> list[int]:
     """Return the jobs that linger at these pilots, by id."""
     found: list[int] = []
     for chunk in chunks(sorted(stamps)):
-        there = select(JOBS.c.id).where(JOBS.c.pilot_stamp.in_(chunk), _LINGERS)
+        # A job that lingers is an attempt that its pilot still has to answer for: there is an index on these.
+        asked = select(ATTEMPTS.c.job_id).where(ATTEMPTS.c.pilot_stamp.in_(chunk), text(UNREPORTED))
+        there = select(JOBS.c.id).where(JOBS.c.id.in_(asked), JOBS.c.pilot_stamp.in_(chunk), _LINGERS)
         found += session.execute(there.order_by(JOBS.c.id).with_for_update()).scalars()
     return found

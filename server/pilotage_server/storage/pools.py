@@ -110,8 +110,11 @@ def delete_task_queues(session: Session, pool_ids: Collection[str]) -> tuple[int
 
 
 def pools_with_live_jobs(session: Session) -> frozenset[str]:
-    """Return the ids of the pools with a job in a non-final state; costs one look-up a pool."""
-    live_job = exists().where(_JOBS.c.pool_id == _POOLS.c.id, text(f"jobs.{LIVE_JOB}"))
+    """Return the ids of the pools with a job in a non-final state; costs one look-up for each of their task queues."""
+    # A job is in a task queue of its pool, always.
+    live_job = exists().where(
+        _TASK_QUEUES.c.pool_id == _POOLS.c.id, _JOBS.c.task_queue_id == _TASK_QUEUES.c.id, text(f"jobs.{LIVE_JOB}")
+    )
     return frozenset(session.execute(select(_POOLS.c.id).where(live_job)).scalars())
 
 

@@ -55,8 +55,7 @@ def delete_idle(session: Session, created_before: datetime, limit: int) -> tuple
     One to which a job is just coming is held by that transaction, and passed over. Whether it is idle is asked
     again once it is locked: what is asked then sees what has been committed before.
     """
-    live = exists().where(JOBS.c.pool_id == TASK_QUEUES.c.pool_id, JOBS.c.task_queue_id == TASK_QUEUES.c.id)
-    idle = ~live.where(text(f"jobs.{LIVE_JOB}"))
+    idle = ~exists().where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, text(f"jobs.{LIVE_JOB}"))
     old = select(TASK_QUEUES.c.id).where(TASK_QUEUES.c.created < created_before, idle).order_by(TASK_QUEUES.c.id)
     locked = session.execute(old.limit(limit).with_for_update(skip_locked=True)).scalars().all()
     removed: list[int] = []

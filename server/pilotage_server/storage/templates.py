@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, delete, insert, select, update
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
@@ -20,12 +20,13 @@ INPUT_FILES = metadata.tables["input_files"]
 
 @dataclass(frozen=True, slots=True)
 class NewTemplate:
-    """A description to be kept, and whose it is."""
+    """A description to be kept, whose it is, and how many jobs there are of it."""
 
     owner: str
     vo: str
     group: str
     description: JobDescription
+    jobs: int = 1
 
 
 def insert_templates(session: Session, new: Sequence[NewTemplate]) -> list[int]:
@@ -36,6 +37,7 @@ def insert_templates(session: Session, new: Sequence[NewTemplate]) -> list[int]:
             "vo": one.vo,
             "group": one.group,
             "description_json": description_to_json(one.description),
+            "jobs": one.jobs,
         }
         for one in new
     ]
@@ -49,6 +51,22 @@ def insert_templates(session: Session, new: Sequence[NewTemplate]) -> list[int]:
     if files:
         session.connection().execute(insert(INPUT_FILES), files)
     return ids
+
+
+def release_templates(session: Session, gone: Mapping[int, int]) -> None:
+    """Take note that templates have fewer jobs now, by their ids; what no job has any more goes, with its input files.
+
+    Rows are taken in the order of their ids, so that two who do this never wait for each other in a circle.
+    """
+    rows = [{"template": template_id, "gone": count} for template_id, count in sorted(gone.items())]
+    if not rows:
+        return
+    fewer = update(TEMPLATES).where(TEMPLATES.c.id == bindparam("template"))
+    session.connection().execute(fewer.values(jobs=TEMPLATES.c.jobs - bindparam("gone")), rows)
+    for chunk in chunks(sorted(gone)):
+        unused = delete(TEMPLATES).where(TEMPLATES.c.id.in_(chunk), TEMPLATES.c.jobs <= 0).returning(TEMPLATES.c.id)
+        ids = session.connection().execute(unused).scalars().all()
+        session.execute(delete(INPUT_FILES).where(INPUT_FILES.c.template_id.in_(ids)))
 
 
 def load_descriptions(session: Session, template_ids: Iterable[int]) -> dict[int, JobDescription]:

@@ -10,10 +10,10 @@ from sqlmodel import Field
 
 from pilotage_server.storage.tables.base import NEVER_REUSED, Base, BigId, id_column, time_column
 from pilotage_server.storage.tables.conditions import (
+    ENDED_JOB,
     HELD_JOB,
-    LEASED_JOB,
-    LINGERING_JOB,
     LIVE_JOB,
+    TIMED_JOB,
     UNREPORTED,
     WAITING_JOB,
     WATCHED_JOB,
@@ -58,7 +58,10 @@ class SignificantAttributeRow(Base, table=True):
 
 
 class TemplateRow(Base, table=True):
-    """What was submitted: one description with its owner, shared by the jobs of an array; never changed."""
+    """What was submitted: one description with its owner, shared by jobs that differ in nothing else; never changed.
+
+    `jobs` = how many of them there are; with the last one it goes.
+    """
 
     __tablename__ = "templates"
     __table_args__ = (NEVER_REUSED,)
@@ -67,6 +70,7 @@ class TemplateRow(Base, table=True):
     vo: str
     group: str
     description_json: str = Field(sa_column=Column(Text, nullable=False))
+    jobs: int = Field(default=0, sa_column=_zero(Integer))
 
 
 class JobRow(Base, table=True):
@@ -79,18 +83,16 @@ class JobRow(Base, table=True):
     __tablename__ = "jobs"
     __table_args__ = (
         _partial("ix_jobs_waiting", "task_queue_id", text("priority DESC"), "id", where=WAITING_JOB),
-        _partial("ix_jobs_leased", "lease_until", where=LEASED_JOB),
-        _partial("ix_jobs_lingering", "lease_until", where=LINGERING_JOB),
+        _partial("ix_jobs_timed", "lease_until", where=TIMED_JOB),
         _partial("ix_jobs_held", "id", where=HELD_JOB),
-        _partial("ix_jobs_live", "pool_id", "task_queue_id", where=LIVE_JOB),
+        _partial("ix_jobs_live", "task_queue_id", "template_id", where=LIVE_JOB),
         _partial("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
+        _partial("ix_jobs_ended", "ended", where=ENDED_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),
-        Index("ix_jobs_ended", "ended"),
-        Index("ix_jobs_pilot_stamp", "pilot_stamp"),
         NEVER_REUSED,
     )
     id: int | None = Field(default=None, sa_column=id_column())
-    template_id: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    template_id: int = Field(sa_column=Column(BigId, nullable=False))
     cluster: int = Field(sa_column=Column(BigId, nullable=False))
     process: int
     owner: str
@@ -169,10 +171,10 @@ class JobEventRow(Base, table=True):
     """One transition of a job; `id` is its position in the feed."""
 
     __tablename__ = "job_events"
-    __table_args__ = (Index("ix_job_events_job_id_id", "job_id", "id"), NEVER_REUSED)
+    __table_args__ = (NEVER_REUSED,)
     id: int | None = Field(default=None, sa_column=id_column())
-    job_id: int = Field(sa_column=Column(BigId, nullable=False))
-    time: datetime = Field(sa_column=time_column(index=True))
+    job_id: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    time: datetime = Field(sa_column=time_column())
     from_state: str
     to_state: str
     cause: str

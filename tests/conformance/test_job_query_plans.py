@@ -1,0 +1,48 @@
+"""The questions about jobs that must not cost more when there are more jobs: each has an index that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from pilotage_server.core.job_record import PolicyWatch
+from pilotage_server.storage import lingering, task_queues
+from pilotage_server.storage.engine import Database
+from pilotage_server.storage.events import events_of
+from pilotage_server.storage.expression_holds import lock_expression_holds
+from pilotage_server.storage.holdings import load_holdings
+from pilotage_server.storage.jobs import JobQuery, find_jobs
+from pilotage_server.storage.leases import extend_all, lock_expired
+from pilotage_server.storage.leftovers import delete_ended_jobs
+from pilotage_server.storage.pools import pools_with_live_jobs
+from pilotage_server.storage.running import running_by_pool
+from pilotage_server.storage.unit import Unit
+from pilotage_server.storage.watched import first_place, next_watched
+from support.query_plans import plan_of
+
+EACH_MINUTE = first_place(PolicyWatch.EACH_MINUTE)
+QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
+    ("what waits first", "ix_jobs_waiting", lambda unit: task_queues.load_first_waiting(unit.session, 1, 10)),
+    ("whose lease is over", "ix_jobs_timed", lambda unit: lock_expired(unit.session, unit.now, 10)),
+    ("what lingers no more", "ix_jobs_timed", lambda unit: lingering.lock_lapsed(unit.session, unit.now, 10)),
+    ("all leases", "ix_jobs_timed", lambda unit: extend_all(unit.session, timedelta(hours=1))),
+    ("what runs in pools", "ix_jobs_timed", lambda unit: running_by_pool(unit.session)),
+    ("what lingers at a pilot", "ix_attempts_unreported", lambda unit: lingering.lock_of_pilots(unit.session, ["p"])),
+    ("which pools live", "ix_jobs_live", lambda unit: pools_with_live_jobs(unit.session)),
+    ("what pools hold", "ix_jobs_live", lambda unit: load_holdings(unit.session, ["a", "b"])),
+    ("which task queues live", "ix_jobs_live", lambda unit: task_queues.load_live_task_queues(unit.session)),
+    ("which are idle", "ix_jobs_live", lambda unit: task_queues.delete_idle(unit.session, unit.now, 10)),
+    ("templates of a task queue", "ix_jobs_live", lambda unit: task_queues.templates_of(unit.session, 1)),
+    ("whose policies to look at", "ix_jobs_watched", lambda unit: next_watched(unit.session, EACH_MINUTE, 10)),
+    ("what the first release held", "ix_jobs_held", lambda unit: lock_expression_holds(unit.session, 10)),
+    ("what an owner has", "ix_jobs_owner_id", lambda unit: find_jobs(unit.session, JobQuery(owner="a"), 0, 10)),
+    ("what ended long ago", "ix_jobs_ended", lambda unit: delete_ended_jobs(unit.session, unit.now, 10)),
+    ("what happened to a job", "ix_job_events_job_id", lambda unit: events_of(unit.session, 1)),
+)
+
+
+@pytest.mark.parametrize(("index", "ask"), [one[1:] for one in QUESTIONS], ids=[one[0] for one in QUESTIONS])
+def test_an_index_serves(database: Database, index: str, ask: Callable[[Unit], object]) -> None:
+    assert index in plan_of(database, ask)
