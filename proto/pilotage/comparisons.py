@@ -4,14 +4,15 @@ Rules
 -----
 This is the only place that compares a requirement with an offer; evaluation for one queue and the mapping of
 pools onto all queues both come here. What is asked is judged when it is read and raises; what is offered is
-never an error, it satisfies or it does not.
+never an error, it satisfies or it does not. A capacity or version is satisfied by an offer of at least that rank,
+a value or flag by one that has any of the labels asked, tags by one that has them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from pilotage.errors import InvalidRequirementsError, Violation
 from pilotage.folding import fold
@@ -22,6 +23,15 @@ from pilotage.versions import version_key, version_text
 
 Normal = Amount | str | tuple[str, ...] | tuple[bool, ...]
 """What is asked, in the one form that equal requirements share; it can be hashed and written as JSON."""
+
+Rank = tuple[Any, ...]
+"""What the offers of one ranked parameter are sorted by: its amount, or the key of its version."""
+
+Label = str | bool
+"""One of the texts or flags that an offer of any other parameter has."""
+
+RANKED = frozenset({ParameterType.CAPACITY, ParameterType.VERSION})
+"""The types whose offers have a rank; those of the others have labels."""
 
 _FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -59,7 +69,36 @@ def normal_form(declaration: ParameterDeclaration, asked: Value) -> Normal:
 
 def why_not(declaration: ParameterDeclaration, normal: Normal, offered: Value) -> str | None:
     """Return why `offered` does not satisfy what is asked; None = it does."""
-    return _TYPES[declaration.type].refuse(declaration, normal, elements_of(offered))
+    return _TYPES[declaration.type].refuse(declaration, normal, offered)
+
+
+def rank_asked(declaration: ParameterDeclaration, normal: Normal) -> Rank:
+    """Return the least rank that satisfies what is asked of a ranked parameter."""
+    return version_key(normal) if declaration.type is ParameterType.VERSION and isinstance(normal, str) else (normal,)
+
+
+def rank_offered(declaration: ParameterDeclaration, offered: Value) -> Rank | None:
+    """Return the rank of an offer of a ranked parameter; None = it satisfies nothing that could be asked."""
+    if declaration.type is ParameterType.VERSION:
+        return max((version_key(as_text(element)) for element in elements_of(offered)), default=None)
+    largest = max(_amounts(declaration, offered), default=None)
+    return None if largest is None else (largest,)
+
+
+def _amounts(declaration: ParameterDeclaration, offered: Value) -> Iterator[Amount]:
+    for element in elements_of(offered):
+        amount = amount_of(element, declaration.unit)
+        if not isinstance(amount, NotAnAmount):
+            yield amount
+
+
+def labels_offered(declaration: ParameterDeclaration, offered: Value) -> frozenset[Label]:
+    """Return the labels of an offer of a parameter that is not ranked."""
+    elements = elements_of(offered)
+    if declaration.type is ParameterType.FLAG:
+        flags = (_flag(element) for element in elements)
+        return frozenset(flag for flag in flags if flag is not None)
+    return frozenset(as_text(element) for element in elements)
 
 
 def _refuse(declaration: ParameterDeclaration, why: str) -> NoReturn:
@@ -79,15 +118,12 @@ def _asked_capacity(declaration: ParameterDeclaration, elements: tuple[Scalar, .
     return min(amounts)
 
 
-def _refused_capacity(declaration: ParameterDeclaration, normal: Normal, offered: tuple[Scalar, ...]) -> str | None:
-    assert isinstance(normal, int | float), "a capacity is asked as a number"
-    amounts = [amount_of(element, declaration.unit) for element in offered]
-    numbers = [amount for amount in amounts if not isinstance(amount, NotAnAmount)]
-    if any(number >= normal for number in numbers):
-        return None
-    if numbers:
+def _refused_capacity(declaration: ParameterDeclaration, normal: Normal, offered: Value) -> str | None:
+    best = rank_offered(declaration, offered)
+    if best is not None:
         unit = _base_unit(declaration)
-        return f"{max(numbers)}{unit} is less than {normal}{unit}"
+        return None if best >= rank_asked(declaration, normal) else f"{best[0]}{unit} is less than {normal}{unit}"
+    amounts = [amount_of(element, declaration.unit) for element in elements_of(offered)]
     problems = [amount.why for amount in amounts if isinstance(amount, NotAnAmount)]
     return f"{_shown(offered)} is {problems[0]}" if problems else "it offers an empty list"
 
@@ -102,16 +138,16 @@ def _asked_texts(_: ParameterDeclaration, elements: tuple[Scalar, ...]) -> Norma
     return tuple(sorted({as_text(element) for element in elements}))
 
 
-def _refused_value(_: ParameterDeclaration, normal: Normal, offered: tuple[Scalar, ...]) -> str | None:
+def _refused_value(declaration: ParameterDeclaration, normal: Normal, offered: Value) -> str | None:
     assert isinstance(normal, tuple), "values are asked as a tuple"
-    if any(as_text(element) in normal for element in offered):
+    if not labels_offered(declaration, offered).isdisjoint(normal):
         return None
-    return f"{_shown(offered)} is not what is asked" if offered else "it offers an empty list"
+    return f"{_shown(offered)} is not what is asked" if elements_of(offered) else "it offers an empty list"
 
 
-def _refused_tags(_: ParameterDeclaration, normal: Normal, offered: tuple[Scalar, ...]) -> str | None:
+def _refused_tags(declaration: ParameterDeclaration, normal: Normal, offered: Value) -> str | None:
     assert isinstance(normal, tuple), "tags are asked as a tuple"
-    present = {as_text(element) for element in offered}
+    present = labels_offered(declaration, offered)
     lacking = [str(tag) for tag in normal if tag not in present]
     return f"it lacks {', '.join(lacking)}" if lacking else None
 
@@ -120,11 +156,11 @@ def _asked_version(_: ParameterDeclaration, elements: tuple[Scalar, ...]) -> Nor
     return min((version_text(as_text(element)) for element in elements), key=version_key)
 
 
-def _refused_version(_: ParameterDeclaration, normal: Normal, offered: tuple[Scalar, ...]) -> str | None:
-    assert isinstance(normal, str), "a version is asked as text"
-    if any(version_key(as_text(element)) >= version_key(normal) for element in offered):
-        return None
-    return f"{_shown(offered)} is older than {normal}" if offered else "it offers an empty list"
+def _refused_version(declaration: ParameterDeclaration, normal: Normal, offered: Value) -> str | None:
+    best = rank_offered(declaration, offered)
+    if best is None:
+        return "it offers an empty list"
+    return None if best >= rank_asked(declaration, normal) else f"{_shown(offered)} is older than {normal}"
 
 
 def _asked_flag(declaration: ParameterDeclaration, elements: tuple[Scalar, ...]) -> Normal:
@@ -137,14 +173,14 @@ def _asked_flag(declaration: ParameterDeclaration, elements: tuple[Scalar, ...])
     return tuple(sorted(flags))
 
 
-def _refused_flag(_: ParameterDeclaration, normal: Normal, offered: tuple[Scalar, ...]) -> str | None:
+def _refused_flag(declaration: ParameterDeclaration, normal: Normal, offered: Value) -> str | None:
     assert isinstance(normal, tuple), "flags are asked as a tuple"
-    flags = [_flag(element) for element in offered]
-    if any(flag is not None and flag in normal for flag in flags):
+    flags = labels_offered(declaration, offered)
+    if not flags.isdisjoint(normal):
         return None
-    if all(flag is None for flag in flags):
-        return f"{_shown(offered)} is neither true nor false" if offered else "it offers an empty list"
-    return f"{_shown(offered)} is not what is asked"
+    if flags:
+        return f"{_shown(offered)} is not what is asked"
+    return f"{_shown(offered)} is neither true nor false" if elements_of(offered) else "it offers an empty list"
 
 
 def _flag(value: Scalar) -> bool | None:
@@ -153,13 +189,14 @@ def _flag(value: Scalar) -> bool | None:
     return _FLAGS.get(fold(value)) if isinstance(value, str) else None
 
 
-def _shown(offered: tuple[Scalar, ...]) -> str:
-    return ", ".join(f'"{element}"' if isinstance(element, str) else as_text(element) for element in offered)
+def _shown(offered: Value) -> str:
+    elements = elements_of(offered)
+    return ", ".join(f'"{element}"' if isinstance(element, str) else as_text(element) for element in elements)
 
 
 class _Type(NamedTuple):
     normalise: Callable[[ParameterDeclaration, tuple[Scalar, ...]], Normal]
-    refuse: Callable[[ParameterDeclaration, Normal, tuple[Scalar, ...]], str | None]
+    refuse: Callable[[ParameterDeclaration, Normal, Value], str | None]
 
 
 _TYPES: Mapping[ParameterType, _Type] = MappingProxyType(

@@ -2,60 +2,59 @@
 
 Rules
 -----
-The decisions are those of `pilotage.eligibility`; what is added here is that equal offers are compared once
-for all queues that make them. A set of queues is an int with one bit per queue, in the order of the tree.
+The decisions are those of `pilotage.eligibility`; what is added here is that each offer is read once for all
+pools, into an index, and that what one pool asks is found there for all queues together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
 
-from pilotage.comparisons import as_text, elements_of, why_not
+from pilotage.comparisons import as_text, elements_of
 from pilotage.effective import EffectiveQueue, effective_queues
 from pilotage.eligibility import asked_tags
 from pilotage.folding import fold
 from pilotage.job_description import Value
+from pilotage.offer_index import Group, OfferIndex, offer_index
+from pilotage.parameters import ParameterType
+from pilotage.queue_sets import Bits, QueueOrder, QueueSet
 from pilotage.requirements import PoolId, Requirement, Requirements
-from pilotage.resource_tree import REQUIRED_TAGS, TAGS, VOS, QueueId, ResourceTree
+from pilotage.resource_tree import REQUIRED_TAGS, TAGS, VOS, ResourceTree
 
-Queues = int
-"""A set of queues, one bit per queue."""
-
-_REMEMBERED = 4096
+_FOLDED_TAGS = fold(TAGS)
 
 
 class PoolMapper:
-    """Finds the queues of pools in one version of the tree; kept as long as that version is in force."""
+    """Finds the queues of pools in one version of the tree; kept as long as that version is in force.
 
-    def __init__(self, tree: ResourceTree) -> None:
+    `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them.
+    """
+
+    def __init__(self, tree: ResourceTree, order: QueueOrder | None = None) -> None:
+        self.order = order or QueueOrder(tree.queue_ids())
         self._tree = tree
         self._own_views = tree.vos_with_overlays()
         self._views: dict[str | None, _View] = {}
-        self._order = tuple(tree.queue_ids())
 
-    def queues_of(self, requirements: Requirements) -> tuple[QueueId, ...]:
-        """Return the queues that are eligible for a pool, in the order of the tree."""
-        return self._listed(self._view(requirements.vo).eligible(requirements.vo, requirements.items))
+    def queues_of(self, requirements: Requirements) -> QueueSet:
+        """Return the queues that are eligible for a pool."""
+        eligible = self._view(requirements.vo).eligible(requirements.vo, requirements.items)
+        return QueueSet(self.order, eligible)
 
-    def queues_without_requirements(self, vo: str) -> tuple[QueueId, ...]:
+    def queues_without_requirements(self, vo: str) -> QueueSet:
         """Return the queues that jobs of `vo` without a Requirements section may go to."""
-        return self._listed(self._view(vo).eligible(vo, ()))
+        return QueueSet(self.order, self._view(vo).eligible(vo, ()))
 
     def _view(self, vo: str) -> _View:
         # A VO that no overlay names sees what everyone sees.
         key = fold(vo) if fold(vo) in self._own_views else None
         if key not in self._views:
-            self._views[key] = _View(effective_queues(self._tree, vo if key else None))
+            self._views[key] = _View(effective_queues(self._tree, vo if key else None), self.order)
         return self._views[key]
 
-    def _listed(self, queues: Queues) -> tuple[QueueId, ...]:
-        return tuple(self._order[position] for position in _positions(queues))
 
-
-def map_pools(pools: Mapping[PoolId, Requirements], tree: ResourceTree) -> dict[PoolId, tuple[QueueId, ...]]:
-    """Return for each pool the queues that it can run on, in the order of the tree."""
+def map_pools(pools: Mapping[PoolId, Requirements], tree: ResourceTree) -> dict[PoolId, QueueSet]:
+    """Return for each pool the queues that it can run on."""
     mapper = PoolMapper(tree)
     return {pool: mapper.queues_of(requirements) for pool, requirements in pools.items()}
 
@@ -63,75 +62,83 @@ def map_pools(pools: Mapping[PoolId, Requirements], tree: ResourceTree) -> dict[
 class _View:
     """What the VOs that see the same values are offered, with the queues grouped by what they offer."""
 
-    def __init__(self, queues: tuple[EffectiveQueue, ...]) -> None:
-        self._groups = _grouped(queues)
-        self._satisfy = lru_cache(_REMEMBERED)(self._satisfy_anew)
-        self._admitting: dict[str, Queues] = {}
-        self._enabled = _where(queues, EffectiveQueue.is_enabled)
-        self._all = (1 << len(queues)) - 1
+    def __init__(self, queues: tuple[EffectiveQueue, ...], order: QueueOrder) -> None:
+        self._groups = _grouped(queues, order)
+        self._indexes: dict[tuple[str, ParameterType, str | None], OfferIndex] = {}
+        self._admitting: dict[str, Bits] = {}
+        required = (elements_of(group.value) for group in self._groups.get(fold(REQUIRED_TAGS), ()))
+        self._required = frozenset(as_text(tag) for tags in required for tag in tags)
+        self._taking: dict[frozenset[str], Bits] = {}
+        self._all = _where(queues, order, lambda _queue: True)
+        self._enabled = _where(queues, order, EffectiveQueue.is_enabled)
 
-    def eligible(self, vo: str, asked: tuple[Requirement, ...]) -> Queues:
+    def eligible(self, vo: str, asked: tuple[Requirement, ...]) -> Bits:
         """Return the queues that admit `vo` and satisfy all that is asked."""
         queues = self._enabled & self._admit(fold(vo)) & self._take_tags(asked)
         for requirement in asked:
             if not queues:
                 break
-            queues &= self._satisfy(requirement)
+            queues &= self._index(requirement).satisfying(requirement.normal)
         return queues
 
-    def _satisfy_anew(self, requirement: Requirement) -> Queues:
-        return sum(
-            group.queues
-            for group in self._groups.get(fold(requirement.name), ())
-            if why_not(requirement.declaration, requirement.normal, group.value) is None
-        )
+    def _index(self, requirement: Requirement) -> OfferIndex:
+        declaration = requirement.declaration
+        key = (fold(requirement.name), declaration.type, declaration.unit)
+        index = self._indexes.get(key)
+        if index is None:
+            index = self._indexes[key] = offer_index(declaration, self._groups.get(key[0], ()))
+        return index
 
-    def _admit(self, vo: str) -> Queues:
+    def _admit(self, vo: str) -> Bits:
         if vo not in self._admitting:
-            shut = sum(
-                group.queues
-                for group in self._groups.get(fold(VOS), ())
-                if elements_of(group.value) and vo not in map(as_text, elements_of(group.value))
+            self._admitting[vo] = self._all_but(
+                VOS, lambda value: bool(elements_of(value)) and vo not in map(as_text, elements_of(value))
             )
-            self._admitting[vo] = self._all & ~shut
         return self._admitting[vo]
 
-    def _take_tags(self, asked: tuple[Requirement, ...]) -> Queues:
-        present = asked_tags(next((item for item in asked if fold(item.name) == fold(TAGS)), None))
-        shut = sum(
-            group.queues
-            for group in self._groups.get(fold(REQUIRED_TAGS), ())
-            if not present.issuperset(map(as_text, elements_of(group.value)))
-        )
+    def _take_tags(self, asked: tuple[Requirement, ...]) -> Bits:
+        # Only tags that some queue requires tell the answers apart, so that few are remembered.
+        tags = next((item for item in asked if fold(item.name) == _FOLDED_TAGS), None)
+        present = asked_tags(tags) & self._required
+        if present not in self._taking:
+            self._taking[present] = self._all_but(
+                REQUIRED_TAGS, lambda value: not present.issuperset(map(as_text, elements_of(value)))
+            )
+        return self._taking[present]
+
+    def _all_but(self, name: str, shuts: Callable[[Value], bool]) -> Bits:
+        """Return the queues whose value of `name` does not shut them."""
+        shut = 0
+        for group in self._groups.get(fold(name), ()):
+            shut |= group.queues if shuts(group.value) else 0
         return self._all & ~shut
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The queues that offer one and the same value of a parameter; no two groups of it share a queue."""
-
-    value: Value
-    queues: Queues
-
-
-def _grouped(queues: tuple[EffectiveQueue, ...]) -> dict[str, tuple[_Group, ...]]:
-    # True == 1 == 1.0 in Python, but not to a flag and a capacity: the types belong to the key.
-    members: dict[str, dict[object, _Group]] = {}
-    for position, queue in enumerate(queues):
+def _grouped(queues: Iterable[EffectiveQueue], order: QueueOrder) -> dict[str, tuple[Group, ...]]:
+    members: dict[str, dict[object, tuple[Value, list[int]]]] = {}
+    for queue in queues:
+        number = order.number(queue.id)
+        assert number is not None, "the order holds all queues of the tree"
         for name, offered in queue.values.items():
             groups = members.setdefault(name, {})
-            key = (offered.value, *map(type, elements_of(offered.value)), isinstance(offered.value, tuple))
-            before = groups.get(key)
-            groups[key] = _Group(offered.value, (before.queues if before else 0) | 1 << position)
-    return {name: tuple(groups.values()) for name, groups in members.items()}
+            groups.setdefault(_kind(offered.value), (offered.value, []))[1].append(number)
+    return {
+        name: tuple(Group(value, _bits(numbers)) for value, numbers in groups.values())
+        for name, groups in members.items()
+    }
 
 
-def _where(queues: tuple[EffectiveQueue, ...], holds: Callable[[EffectiveQueue], bool]) -> Queues:
-    return sum(1 << position for position, queue in enumerate(queues) if holds(queue))
+def _kind(value: Value) -> object:
+    # True == 1 == 1.0 in Python, but not to a flag and a capacity: the types belong to the key.
+    return (value, *map(type, value)) if isinstance(value, tuple) else (type(value), value)
 
 
-def _positions(queues: Queues) -> Iterator[int]:
-    while queues:
-        lowest = queues & -queues
-        yield lowest.bit_length() - 1
-        queues ^= lowest
+def _where(queues: Iterable[EffectiveQueue], order: QueueOrder, holds: Callable[[EffectiveQueue], bool]) -> Bits:
+    return order.of(queue.id for queue in queues if holds(queue)).bits
+
+
+def _bits(numbers: Iterable[int]) -> Bits:
+    bits = 0
+    for number in numbers:
+        bits |= 1 << number
+    return bits

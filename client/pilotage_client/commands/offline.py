@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def eligible(tree_file: Path, vo: str, requires: Sequence[str], as_json: bool) -
     click.echo(f"{len(queues)} queues of {len(found)} sites fit", err=True)
 
 
-def nested(queues: Sequence[QueueId]) -> dict[str, dict[str, list[str]]]:
+def nested(queues: Iterable[QueueId]) -> dict[str, dict[str, list[str]]]:
     """Return {SITE: {CE: [QUEUE…]}} in the order given."""
     found: dict[str, dict[str, list[str]]] = {}
     for queue in queues:

@@ -1,0 +1,87 @@
+"""Sets of the queues of a tree, as many and as large as pools times queues: an int each, with one bit per queue.
+
+Rules
+-----
+A set belongs to an order, which numbers the queues; sets of one order are combined in single operations. Towards
+others it is a set of queue ids like any, and lists them in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+
+from pilotage.resource_tree import QueueId
+
+Bits = int
+"""A set of queues, bit n for queue n of an order."""
+
+
+class QueueOrder:
+    """Queues with their numbers, from 0 on."""
+
+    __slots__ = ("_numbers", "queues")
+
+    def __init__(self, queues: Iterable[QueueId] = ()) -> None:
+        self.queues = tuple(queues)
+        self._numbers = {queue: number for number, queue in enumerate(self.queues)}
+
+    def number(self, queue: object) -> int | None:
+        """Return the number of a queue; None = it is not in this order."""
+        return self._numbers.get(queue)  # type: ignore[call-overload, no-any-return]
+
+    def of(self, queues: Iterable[QueueId]) -> QueueSet:
+        """Return those of `queues` that are in this order."""
+        bits = 0
+        for queue in queues:
+            number = self._numbers.get(queue)
+            bits |= 0 if number is None else 1 << number
+        return QueueSet(self, bits)
+
+    def and_also(self, queues: Iterable[QueueId]) -> QueueOrder:
+        """Return this order with those of `queues` behind it that it lacks; its own keep their numbers."""
+        return QueueOrder((*self.queues, *(queue for queue in queues if queue not in self._numbers)))
+
+
+class QueueSet(Set[QueueId]):
+    """A set of queues that are in `order`."""
+
+    __slots__ = ("bits", "order")
+
+    def __init__(self, order: QueueOrder, bits: Bits) -> None:
+        self.order = order
+        self.bits = bits
+
+    def __contains__(self, queue: object) -> bool:
+        number = self.order.number(queue)
+        return number is not None and bool(self.bits >> number & 1)
+
+    def __iter__(self) -> Iterator[QueueId]:
+        queues, rest = self.order.queues, self.bits
+        while rest:
+            lowest = rest & -rest
+            yield queues[lowest.bit_length() - 1]
+            rest ^= lowest
+
+    def __len__(self) -> int:
+        return self.bits.bit_count()
+
+    def __bool__(self) -> bool:
+        return self.bits != 0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, QueueSet) and other.order is self.order:
+            return self.bits == other.bits
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return self._hash()
+
+    def __repr__(self) -> str:
+        return f"QueueSet({', '.join(map(str, self))})"
+
+    @classmethod
+    def _from_iterable(cls, queues: Iterable[QueueId]) -> frozenset[QueueId]:  # type: ignore[override]
+        return frozenset(queues)
+
+
+NO_QUEUES = QueueSet(QueueOrder(), 0)
