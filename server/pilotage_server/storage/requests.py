@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import delete, insert, select, text
 from sqlmodel import Session
 
+from pilotage_server.storage import bulk
 from pilotage_server.storage.tables import metadata
 
 REQUESTS = metadata.tables["requests"]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestKey:
+class RequestKey(NamedTuple):
     """Whose request it is, and the id that he gave it."""
 
     caller: str
@@ -58,6 +61,40 @@ def insert_answer(session: Session, key: RequestKey, answer: AnsweredRequest, no
         "answered": now,
     }
     session.connection().execute(insert(REQUESTS), [row])
+
+
+_ANSWERS = "SELECT caller, request_id, method, digest, response FROM requests"
+_FIND_IN_JSON = f"""
+    {_ANSWERS} JOIN json_each(?) AS wanted
+    ON caller = json_extract(wanted.value, '$[0]') AND request_id = json_extract(wanted.value, '$[1]')
+"""
+_FIND_IN_ARRAYS = f"""
+    {_ANSWERS} JOIN unnest(?::text[], ?::text[]) AS wanted (the_caller, the_id)
+    ON caller = the_caller AND request_id = the_id
+"""
+_KEEP = "INSERT INTO requests (caller, request_id, method, digest, response, answered) VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def find_answers(session: Session, keys: Sequence[RequestKey]) -> dict[RequestKey, AnsweredRequest]:
+    """Return what was answered to these requests, as far as they have been answered."""
+    if session.get_bind().dialect.name == "sqlite":
+        rows = bulk.rows(session, _FIND_IN_JSON, json.dumps([(key.caller, key.request_id) for key in keys]))
+    else:
+        rows = bulk.rows(session, _FIND_IN_ARRAYS, [key.caller for key in keys], [key.request_id for key in keys])
+    return {
+        RequestKey(caller, request_id): AnsweredRequest(method, digest, bytes(response))
+        for caller, request_id, method, digest, response in rows
+    }
+
+
+def insert_answers(session: Session, answers: Mapping[RequestKey, AnsweredRequest], now: datetime) -> None:
+    """Keep answers beside the effects of their requests; fails where somebody else has just answered one of them."""
+    time = bulk.moment(session, now)
+    rows = [
+        (key.caller, key.request_id, answer.method, answer.digest, answer.response, time)
+        for key, answer in answers.items()
+    ]
+    bulk.many(session, _KEEP, rows)
 
 
 def delete_answers(session: Session, before: datetime, limit: int) -> int:
