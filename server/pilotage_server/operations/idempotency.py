@@ -60,13 +60,13 @@ def answered(unit: Unit, identity: Identity, method: str, request_id: str, diges
     return _checked(asked, find_answer(unit.session, asked.key))
 
 
-def answered_of(unit: Unit, asked: Sequence[Asked]) -> list[bytes | None | InvalidInputError]:
+def answered_of(unit: Unit, asked: Sequence[Asked]) -> list[bytes | InvalidInputError | None]:
     """Return what these requests were answered before; as `answered`, for many, with errors in their places.
 
     It locks nothing: of two who answer the same request at once one fails when he keeps the answer (`keep_answers`).
     """
     known = find_answers(unit.session, [each.key for each in asked])
-    found: list[bytes | None | InvalidInputError] = []
+    found: list[bytes | InvalidInputError | None] = []
     for each in asked:
         try:
             _check_id(each)

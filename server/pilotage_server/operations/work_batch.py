@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pilotage.errors import PilotageError
-from pilotage_server.operations.idempotency import Asked, RequestKey, answered_of, keep_answers, used_before
+from pilotage_server.operations.idempotency import Asked, answered_of, keep_answers, used_before
 from pilotage_server.operations.request_jobs import request_many
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.requests import RequestKey
 
 MOST_REQUESTS = 64
 """So many are served in one transaction; the others wait for the next, so that none waits for long."""
