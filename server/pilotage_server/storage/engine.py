@@ -86,7 +86,11 @@ class Database:
         """Run `operation` on a snapshot that is rolled back afterwards, in this thread."""
         with _clear_failures(), Session(self.engine, autoflush=False) as session:
             session.connection(execution_options={} if self.is_sqlite else ONE_SNAPSHOT)
-            return operation(Unit(session, self._now(session)))
+            unit = Unit(session, self._now(session))
+            try:
+                return operation(unit)
+            finally:
+                unit.rolled_back()
 
     def _now(self, session: Session) -> datetime:
         """Return the time of a transaction that begins: leases end on one clock, whichever server looks at it."""
