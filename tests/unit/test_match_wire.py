@@ -1,0 +1,73 @@
+"""Matches put together as bytes say what the protocol's own messages would."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.job_description import InputFile, JobDescription
+from pilotage.v1 import matcher_service_pb2
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.operations.work import Match, WorkAnswer
+from pilotage_server.rpc.convert_matching import work_answer_to_wire
+from pilotage_server.rpc.match_wire import MatchWriter, varint
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+MACROS = st.sampled_from(["$(Process)", "$(Cluster).$(Process)", "out.$(ProcId)", "$(other)", "plain", ""])
+DESCRIPTIONS = st.builds(
+    JobDescription,
+    executable=st.sampled_from(["run.sh", "/bin/true"]),
+    arguments=MACROS | TEXTS,
+    name=MACROS,
+    environment=st.dictionaries(st.sampled_from(["A", "PILOTAGE_JOB_ID", "PILOTAGE_OWNER"]), MACROS | TEXTS),
+    stdout=st.none() | MACROS,
+    input_files=st.just(()) | st.just((InputFile("in.$(Process)", checksum="0" * 64, size=3),)),
+    requirements=st.none() | st.just({"Memory": 4000, "Tags": ("a", "b")}),
+    attributes=st.dictionaries(st.just("Label"), MACROS),
+    count=st.none() | st.integers(1, 9),
+)
+
+
+def matches(template_id: int, description: JobDescription) -> st.SearchStrategy[Match]:
+    """Return matches of one template's jobs."""
+    return st.builds(
+        Match,
+        slot=TEXTS,
+        job_id=st.integers(1, 2**62),
+        attempt=st.integers(1, 2**31 - 1),
+        lease=st.floats(0, 1e6).map(lambda seconds: timedelta(seconds=seconds)),
+        template_id=st.just(template_id),
+        description=st.just(description),
+        amounts=st.builds(Amounts, *(st.integers(0, 2**31 - 1) for _ in range(4))),
+        task_queue_id=st.integers(0, 2**40),
+        owner=TEXTS,
+        vo=TEXTS,
+        group=TEXTS,
+        cluster=st.integers(0, 2**40),
+        process=st.integers(0, 2**31 - 1),
+        job_ad=TEXTS,
+    )
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[Match, ...]:
+    """Draw matches of a few templates, several of each."""
+    templates = draw(st.lists(DESCRIPTIONS, min_size=1, max_size=3))
+    drawn = [draw(st.lists(matches(number, each), max_size=3)) for number, each in enumerate(templates)]
+    return tuple(match for some in drawn for match in some)
+
+
+@given(answers())
+def test_the_bytes_say_what_the_messages_would(made: tuple[Match, ...]) -> None:
+    writer = MatchWriter(most=2)
+    for _ in ("first seen", "remembered, as far as there is room"):
+        response = matcher_service_pb2.RequestJobsResponse.FromString(writer.write(made))
+        assert response == work_answer_to_wire(WorkAnswer(made))
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_number_is_written_as_the_wire_format_has_it(number: int) -> None:
+    message = matcher_service_pb2.Match(job_id=number)
+    assert message.SerializeToString() == (b"\x10" + varint(number) if number else b"")
