@@ -63,7 +63,7 @@ def answers(draw: st.DrawFn) -> tuple[Match, ...]:
 def test_the_bytes_say_what_the_messages_would(made: tuple[Match, ...]) -> None:
     writer = MatchWriter(most=2)
     for _ in ("first seen", "remembered, as far as there is room"):
-        response = matcher_service_pb2.RequestJobsResponse.FromString(writer.write(made))
+        response = matcher_service_pb2.RequestJobsResponse.FromString(writer.answer(WorkAnswer(made)))
         assert response == work_answer_to_wire(WorkAnswer(made))
 
 

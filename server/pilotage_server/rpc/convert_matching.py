@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, assert_never
 
@@ -244,6 +245,11 @@ def work_answer_to_wire(answer: WorkAnswer) -> matcher_service_pb2.RequestJobsRe
         ad_parts_wanted=answer.ad_parts_wanted,
         node_attributes=node_attributes_to_wire(answer.node_settings),
     )
+
+
+def results_to_wire(results: Iterable[ReportResult]) -> matcher_service_pb2.RequestJobsResponse:
+    """Return what became of reports, as a part of an answer."""
+    return matcher_service_pb2.RequestJobsResponse(results=[_result(result) for result in results])
 
 
 def _match(match: Match) -> matcher_service_pb2.Match:

@@ -11,8 +11,9 @@ macros is rendered for every job.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -21,7 +22,8 @@ from pilotage.description_wire import description_to_wire
 from pilotage.job_description import JobDescription
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
 from pilotage_server.core.macros import belongings, numbers
-from pilotage_server.operations.work import Match
+from pilotage_server.operations.work import Match, WorkAnswer
+from pilotage_server.rpc.convert_matching import work_answer_to_wire
 from pilotage_server.rpc.convert_values import amounts_to_wire
 
 _MOST_REMEMBERED = 20_000
@@ -71,16 +73,18 @@ class MatchWriter:
         self._descriptions: OrderedDict[int, bytes] = OrderedDict()
         self._owners: dict[tuple[str, str, str], bytes] = {}
 
-    def write(self, matches: Sequence[Match]) -> bytes:
-        """Return the field `matches` of a response."""
-        return b"".join([_framed(_MATCHES, self._match(match)) for match in matches])
+    def answer(self, answer: WorkAnswer, waited: timedelta = timedelta(0)) -> bytes:
+        """Return the response to a request that was made so long ago: leases count from the sending of the request."""
+        matches = [_framed(_MATCHES, self._match(match, waited)) for match in answer.matches]
+        rest = work_answer_to_wire(replace(answer, matches=()))
+        return b"".join((*matches, rest.SerializeToString()))
 
-    def _match(self, match: Match) -> bytes:
+    def _match(self, match: Match, waited: timedelta) -> bytes:
         message = matcher_service_pb2.Match(
             slot=match.slot,
             job_id=match.id,
             attempt=match.attempt,
-            lease_s=match.lease.total_seconds(),
+            lease_s=(match.lease + waited).total_seconds(),
             amounts=amounts_to_wire(match.amounts),
             task_queue=match.task_queue_id,
             owner=match.owner,
