@@ -83,9 +83,14 @@ def current_cause() -> str:
     return bound if isinstance(bound, str) else new_cause()
 
 
+def sane_cause(cause: str | None) -> str:
+    """Return a cause that came from elsewhere; None, or what is no sane id, is replaced by a new one."""
+    return cause if cause and len(cause) <= _LONGEST_CAUSE and cause.isprintable() else new_cause()
+
+
 @contextmanager
 def cause_bound(cause: str | None) -> Iterator[str]:
     """Bind a cause to every log line of the block; None, or what is no sane id, is replaced by a new one."""
-    sane = cause if cause and len(cause) <= _LONGEST_CAUSE and cause.isprintable() else new_cause()
+    sane = sane_cause(cause)
     with structlog.contextvars.bound_contextvars(cause=sane):
         yield sane

@@ -95,12 +95,13 @@ async def _serve(settings: Settings, ground: Ground, ready_file: Path | None, to
         timedelta(seconds=settings.longest_token_s),
     )
     server = RpcServer(ground, limits, reflects=settings.reflection)
-    address = await _start(server, settings)
+    address = _listen(server, settings)
     database = transactions.database.url.render_as_string()
     log.info("server started", address=address, database=database, tree=transactions.world.tree.version)
-    if ready_file is not None:
+    if ready_file is not None:  # who calls now is heard: the port is open, and his call is taken in a moment
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:
+        server.serve(tasks)
         feed = _broker_feed(settings, transactions)
         duties = [
             tasks.create_task(keep_doing(duty, stopping))
@@ -141,14 +142,14 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-async def _start(server: RpcServer, settings: Settings) -> str:
+def _listen(server: RpcServer, settings: Settings) -> str:
     host, port = split_address(settings.listen)
     _check_free(host, port)
     credentials = None
     if settings.tls_key is not None and settings.tls_cert is not None:
         credentials = _credentials(settings.tls_cert, settings.tls_key)
     try:
-        taken = await server.start(settings.listen, credentials)
+        taken = server.listen(settings.listen, credentials)
     except RuntimeError as error:
         raise WorldError(f"cannot listen at {settings.listen}: {error}", transient=False) from error
     shown = f"[{host}]" if ":" in host else host

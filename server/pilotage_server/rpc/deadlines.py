@@ -10,17 +10,15 @@ TAIL_ROOM_S = 1.0
 
 
 class Timed(Protocol):
-    """What a call's context says of its deadline."""
+    """What a call says of its deadline."""
 
-    def time_remaining(self) -> float | None:
-        """Return the seconds left; None = the call has no deadline."""
+    def time_remaining(self) -> float:
+        """Return the seconds left; infinite where the call has no deadline."""
 
 
-def patience_s(context: Timed, wanted_s: float, longest_s: float) -> float:
+def patience_s(call: Timed, wanted_s: float, longest_s: float) -> float:
     """Return how long the call waits: as it wants, as the server allows, and ending before its deadline."""
-    remaining_s = context.time_remaining()
-    room_s = longest_s if remaining_s is None else remaining_s - TAIL_ROOM_S
-    return max(0.0, min(wanted_s, longest_s, room_s))
+    return max(0.0, min(wanted_s, longest_s, call.time_remaining() - TAIL_ROOM_S))
 
 
 async def within(timeout_s: float, event: asyncio.Event) -> bool:

@@ -9,11 +9,11 @@ from pilotage.v1 import job_service_pb2
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_events import FeedPage
 from pilotage_server.operations.job_events import get_events, read_feed
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_jobs import event_to_wire
 from pilotage_server.rpc.convert_values import Fields, each, job_id_from_wire, not_too_many
 from pilotage_server.rpc.deadlines import patience_s
 from pilotage_server.rpc.event_feed import EventFeed, Follower
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
 
 SIGN_OF_LIFE_S = 30.0

@@ -10,9 +10,9 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import job_service_pb2
 from pilotage_server.core.identity import Identity
 from pilotage_server.operations.files import find_download, find_missing, list_outputs, record_upload
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_jobs import checksum_from_wire, checksums_from_wire, output_files_to_wire
 from pilotage_server.rpc.convert_values import Fields, job_id_from_wire
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.file_store import FileStore
 

@@ -11,8 +11,8 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
 from pilotage.wire import text_from_wire, time_to_wire
 from pilotage_server.core.identity import Identity, Role
+from pilotage_server.rpc.calls import callers_token
 from pilotage_server.rpc.convert_values import Fields, each, some
-from pilotage_server.rpc.interceptors import callers_token
 from pilotage_server.rpc.tokens import TokenIssuer
 
 

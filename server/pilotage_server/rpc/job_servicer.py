@@ -17,6 +17,7 @@ from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.query_jobs import get_ad, get_description, get_jobs, list_jobs
 from pilotage_server.operations.submit import submit_jobs
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_jobs import (
     change_from_wire,
     change_result_to_wire,
@@ -30,7 +31,6 @@ from pilotage_server.rpc.deadlines import patience_s
 from pilotage_server.rpc.event_feed import EndFollower, EventFeed
 from pilotage_server.rpc.event_servicer import EventCalls
 from pilotage_server.rpc.file_servicer import FileCalls
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.file_store import FileStore
 

@@ -24,6 +24,7 @@ from pilotage_server.operations.report_state import report_state
 from pilotage_server.operations.request_jobs import leases_left, request_jobs
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_matching import (
     heartbeat_answer_to_wire,
     heartbeat_from_wire,
@@ -32,7 +33,6 @@ from pilotage_server.rpc.convert_matching import (
 )
 from pilotage_server.rpc.convert_values import queues_from_wire
 from pilotage_server.rpc.deadlines import patience_s
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.long_polls import LongPolls, Waiter
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Unit

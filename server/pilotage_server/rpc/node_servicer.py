@@ -9,9 +9,9 @@ from pilotage.wire import queue_from_wire, text_from_wire
 from pilotage_server.operations.node_settings import list_node_attributes, set_node_attributes
 from pilotage_server.operations.slots import list_slots
 from pilotage_server.operations.world import World
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_pilots import node_ids_from_wire, node_settings_to_wire, slot_info_to_wire
 from pilotage_server.rpc.convert_values import Fields
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Unit
 

@@ -13,9 +13,9 @@ from pilotage.v1 import pilot_service_pb2, pilot_service_pb2_grpc
 from pilotage.wire import queue_from_wire, text_from_wire
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.operations.pilots import drain_pilots, list_pilots, register_pilots, report_glideins
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_pilots import glidein_reports_from_wire, new_pilots_from_wire, pilot_to_wire
 from pilotage_server.rpc.convert_values import Fields, each, not_too_many, reason_from_wire, some
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.tokens import TokenIssuer
 from pilotage_server.rpc.transactions import Transactions
 

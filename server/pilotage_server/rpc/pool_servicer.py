@@ -8,9 +8,9 @@ from pilotage.v1 import pool_service_pb2, pool_service_pb2_grpc
 from pilotage_server.operations.demand import get_demand
 from pilotage_server.operations.pool_views import list_pools
 from pilotage_server.operations.pools import clean_pools, refresh_pools
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_resources import demand_to_wire, pool_to_wire
 from pilotage_server.rpc.convert_values import Fields, queues_from_wire
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
 
 

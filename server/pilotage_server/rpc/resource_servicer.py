@@ -11,6 +11,7 @@ from pilotage_server.operations.bans import ban, list_bans, unban
 from pilotage_server.operations.resources import NodeQuery, get_eligible_nodes, list_queues
 from pilotage_server.operations.tree_loading import parse_tree
 from pilotage_server.operations.trees import get_tree, put_tree, try_tree
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_resources import (
     ban_from_wire,
     ban_to_wire,
@@ -21,7 +22,6 @@ from pilotage_server.rpc.convert_resources import (
     unban_from_wire,
 )
 from pilotage_server.rpc.convert_values import Fields
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import grpc
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from pilotage.channel import SHARED_OPTIONS
 from pilotage.clock import BootClock, Clock
@@ -33,16 +32,18 @@ from pilotage.v1 import (
 )
 from pilotage_server.operations.chances import chance
 from pilotage_server.operations.world import World
+from pilotage_server.rpc.door import Door
 from pilotage_server.rpc.event_feed import EventFeed
 from pilotage_server.rpc.identity_servicer import IdentityServicer
-from pilotage_server.rpc.interceptors import Door
 from pilotage_server.rpc.job_servicer import JobServicer
 from pilotage_server.rpc.long_polls import LongPolls
-from pilotage_server.rpc.loop_calls import in_event_loop
+from pilotage_server.rpc.loop_calls import LoopCalls, in_event_loop
 from pilotage_server.rpc.matcher_servicer import MatcherServicer
 from pilotage_server.rpc.node_servicer import NodeServicer
+from pilotage_server.rpc.open_services import ASKERS, Health, reflect
 from pilotage_server.rpc.pilot_servicer import PilotServicer, PilotTokens
 from pilotage_server.rpc.pool_servicer import PoolServicer
+from pilotage_server.rpc.reception import Reception
 from pilotage_server.rpc.resource_servicer import ResourceServicer
 from pilotage_server.rpc.share_servicer import ShareServicer
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
@@ -97,25 +98,38 @@ class RpcServer:
 
     def __init__(self, ground: Ground, limits: Limits, *, reflects: bool) -> None:
         world = ground.transactions.world
+        self._ground = ground
+        self._limits = limits
         self._polls = LongPolls(lambda *asked: chance(world, ground.clock(), *asked))
         self._feed = EventFeed()
-        self._health = health.aio.HealthServicer()
-        door = Door(ground.verifier, ground.clock, ground.boot_clock)
-        self._server = grpc.aio.server(interceptors=[door], options=OPTIONS)
-        self._add_services(ground, limits)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._health = Health()
+        self._server = grpc.server(ThreadPoolExecutor(ASKERS, thread_name_prefix="health"), options=OPTIONS)
+        self._health.add_to(self._server)
         if reflects:
-            names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._server)
+            reflect(self._server, SERVICES)
         _observe(world, self._polls, self._feed)
 
-    def _add_services(self, ground: Ground, limits: Limits) -> None:
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
+        """Listen at `address` and return the port; without credentials in plain text."""
+        if credentials is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, credentials)
+
+    def serve(self, tasks: asyncio.TaskGroup) -> None:
+        """Take calls from now on; those that wait do so in `tasks`."""
+        ground = self._ground
+        door = Door(ground.verifier, ground.clock)
+        self._add_services(Reception(self._server, door, ground.boot_clock, LoopCalls(tasks)))
+        self._health.serves(SERVICES)
+        self._server.start()
+
+    def _add_services(self, server: Any) -> None:
+        ground, limits = self._ground, self._limits
         transactions, wait_s = ground.transactions, limits.longest_wait_s
         tokens = PilotTokens(ground.issuer, ground.clock, limits.pilot_token, limits.longest_token)
         jobs = JobServicer(transactions, ground.store, self._feed, ground.boot_clock, wait_s)
         matcher = MatcherServicer(transactions, ground.store, self._polls, ground.boot_clock, wait_s)
         identity = IdentityServicer(ground.issuer, ground.clock, limits.longest_token)
-        server: Any = self._server
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
@@ -125,27 +139,17 @@ class RpcServer:
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 
-    async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        """Serve at `address` and return the port; without credentials in plain text."""
-        if credentials is None:
-            port = self._server.add_insecure_port(address)
-        else:
-            port = self._server.add_secure_port(address, credentials)
-        await self._server.start()
-        for name in ("", *SERVICES):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return port
-
     def nudge(self) -> None:
         """Let the calls that follow events look again: another server may have had some."""
         self._feed.nudge()
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those under way come to their end, and cut off what lasts longer."""
-        await self._health.enter_graceful_shutdown()
+        await asyncio.to_thread(self._health.enter_graceful_shutdown)
         self._polls.close()
         self._feed.close()
-        await self._server.stop(grace_s)
+        stopped = self._server.stop(grace_s)
+        await asyncio.to_thread(stopped.wait)
 
 
 def _observe(world: World, polls: LongPolls, feed: EventFeed) -> None:

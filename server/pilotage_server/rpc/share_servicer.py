@@ -7,9 +7,9 @@ from typing import Any
 from pilotage.v1 import share_service_pb2, share_service_pb2_grpc
 from pilotage_server.operations.shares import list_shares, set_shares
 from pilotage_server.operations.world import World
+from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_shares import factors_from_wire, quotas_from_wire, shares_to_wire
 from pilotage_server.rpc.convert_values import Fields
-from pilotage_server.rpc.interceptors import caller
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Unit
 

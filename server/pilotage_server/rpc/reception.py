@@ -1,0 +1,111 @@
+"""Takes every call as it comes: lets it in, reads its request, and gives it to the servicer's method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from pilotage.clock import BootClock
+from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.telemetry import CAUSE_HEADER, sane_cause
+from pilotage_server.rpc.calls import Call, Visit, is_hot
+from pilotage_server.rpc.door import Door
+from pilotage_server.rpc.loop_calls import LoopCalls
+from pilotage_server.rpc.refusals import refusal
+from pilotage_server.rpc.wire_calls import ServingThread, WireCall
+
+Serve = Callable[[Call[Any]], None]
+
+_SERVING_THREAD = ServingThread()
+
+
+class Reception:
+    """Where the generated `add_…Servicer_to_server` functions register methods, instead of at gRPC's server."""
+
+    def __init__(self, server: grpc.Server, door: Door, boot_clock: BootClock, loop_calls: LoopCalls) -> None:
+        self._server: Any = server
+        self._door = door
+        self._boot_clock = boot_clock
+        self._loop_calls = loop_calls
+
+    def add_generic_rpc_handlers(self, _handlers: Any) -> None:
+        """Do nothing: the same methods are registered by name too, which is quicker."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        """Serve these methods of a service."""
+        entrances = {name: self._entrance(f"/{service}/{name}", handler) for name, handler in handlers.items()}
+        self._server.add_registered_method_handlers(service, entrances)
+
+    def _entrance(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
+        serve = self._way(handler)
+
+        def enter(_requests: Any, context: Any, _send: Any) -> None:
+            wire = WireCall(context)
+            metadata = dict(context.invocation_metadata())
+            cause = sane_cause(metadata.get(CAUSE_HEADER))
+            try:
+                token = self._door.let_in(method, metadata)
+            except PilotageError as error:
+                wire.refuse(refusal(method, cause, error))
+                return
+            visit = Visit(method, token, cause, self._boot_clock())
+            call: Call[Any] = Call(wire, visit, handler.response_serializer, self._loop_calls)
+            context.add_callback(partial(call.ended, self._boot_clock))
+            serve(call)
+
+        enter.experimental_non_blocking = True  # type: ignore[attr-defined]
+        enter.experimental_thread_pool = _SERVING_THREAD  # type: ignore[attr-defined]
+        # On the wire a stream of one message is what a single message is, so one kind of handler serves all.
+        return grpc.stream_stream_rpc_method_handler(enter)
+
+    def _way(self, handler: Any) -> Serve:
+        """Return how calls are served: by a hot function, a coroutine, or one that takes or gives a stream."""
+        parse = _parser(handler.request_deserializer)
+        if handler.request_streaming:
+            return partial(self._upload, handler.stream_unary, parse)
+        if handler.response_streaming:
+            return partial(_with_request, parse, partial(self._stream, handler.unary_stream))
+        if is_hot(handler.unary_unary):
+            return partial(_with_request, parse, handler.unary_unary)
+        assert inspect.iscoroutinefunction(handler.unary_unary), "a method that is not hot is a coroutine"
+        return partial(_with_request, parse, partial(self._wait, handler.unary_unary))
+
+    def _wait(self, method: Any, request: Any, call: Call[Any]) -> None:
+        self._loop_calls.go_on(call, partial(method, request, call))
+
+    def _stream(self, method: Any, request: Any, call: Call[Any]) -> None:
+        self._loop_calls.stream(call, partial(method, request, call))
+
+    def _upload(self, method: Any, parse: Callable[[bytes], Any], call: Call[Any]) -> None:
+        self._loop_calls.go_on(call, lambda: method(self._loop_calls.requests(call, parse), call))
+
+
+def _with_request(parse: Callable[[bytes], Any], serve: Callable[[Any, Call[Any]], None], call: Call[Any]) -> None:
+    """Serve the call as soon as its one request is there."""
+
+    def received(content: bytes | None) -> None:
+        try:
+            if content is None:
+                raise InvalidInputError(Violation("", "the call brings no request"))
+            serve(parse(content), call)
+        except Exception as error:  # the outermost round of a call: nothing unexpected leaves as it is
+            call.fail(error)
+
+    call.wire.receive(received)
+
+
+def _parser(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parse(content: bytes) -> Any:
+        try:
+            return read(content)
+        except DecodeError as error:
+            raise InvalidInputError(Violation("", f"the request cannot be read: {error}")) from error
+
+    return parse
