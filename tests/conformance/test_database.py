@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from typing import ClassVar
 
 import pytest
 from sqlalchemy import insert, select, text
@@ -18,6 +20,22 @@ BANS = metadata.tables["bans"]
 def a_ban(unit: Unit, since: datetime | None = None) -> None:
     row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": since or unit.now, "until": None}
     unit.session.execute(insert(BANS).values(**row))
+
+
+@dataclass
+class BansToMake:
+    """A tab that bans something as the last act of a transaction."""
+
+    rank: ClassVar[int] = 1
+
+    count: int = 0
+
+    def take_over(self, part: BansToMake) -> None:
+        self.count += part.count
+
+    def write(self, unit: Unit) -> None:
+        for _ in range(self.count):
+            a_ban(unit)
 
 
 def bans(unit: Unit) -> int:
@@ -52,7 +70,7 @@ def test_what_waits_for_the_end_runs_inside_the_transaction_and_what_waits_for_t
     counts: list[int] = []
 
     def operation(unit: Unit) -> None:
-        unit.before_commit(lambda: a_ban(unit))
+        unit.tab(BansToMake, BansToMake).count += 1
         unit.after_commit(lambda: counts.append(database.read(bans)))
         counts.append(bans(unit))
 

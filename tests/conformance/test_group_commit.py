@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 import pytest
 from sqlalchemy import Table, insert, select
@@ -53,6 +55,31 @@ class Bans:
                 return ban(unit, None)  # type: ignore[arg-type]
             case _:
                 return ban(unit, site)
+
+
+@dataclass
+class LastActs:
+    """A tab that bans sites when all else is done."""
+
+    rank: ClassVar[int] = 2
+
+    sites: list[str] = field(default_factory=list)
+
+    def take_over(self, part: Self) -> None:
+        self.sites += part.sites
+
+    def write(self, unit: Unit) -> None:
+        for site in self.sites:
+            if site == "broken":
+                raise LookupError(site)
+            ban(unit, site)
+
+
+@dataclass
+class FirstActs(LastActs):
+    """The same, before."""
+
+    rank: ClassVar[int] = 1
 
 
 @contextmanager
@@ -127,9 +154,7 @@ def test_an_operation_that_fails_takes_nothing_of_its_neighbours_with_it(databas
     told: list[str] = []
 
     def operation(unit: Unit, site: str) -> str:
-        ban(unit, site)
-        unit.notes["site"] = site
-        unit.before_commit(lambda: told.append(f"{unit.notes['site']} last"))
+        unit.tab(LastActs, LastActs).sites.append(site)
         unit.after_commit(lambda: told.append(f"{site} kept"))
         unit.on_rollback(lambda: told.append(f"{site} undone"))
         if site == "B":
@@ -140,7 +165,32 @@ def test_an_operation_that_fails_takes_nothing_of_its_neighbours_with_it(databas
         futures = [database.submit_write(lambda unit, site=site: operation(unit, site)) for site in "ABC"]  # type: ignore[misc]
     assert outcomes(futures) == ["A", "NotFoundError", "C"]
     assert sorted(database.read(banned)) == ["A", "C"]
-    assert sorted(told) == ["A kept", "A last", "B undone", "C kept", "C last"]
+    assert sorted(told) == ["A kept", "B undone", "C kept"]
+
+
+def test_tabs_of_all_parts_are_written_once_in_their_order(database: Database) -> None:
+    def operation(unit: Unit) -> list[list[str]]:
+        unit.tab(LastActs, LastActs).sites.append("A")
+        for site, fails in (("B", True), ("C", False)):
+            with suppress(NotFoundError), unit.part() as part:
+                part.tab(LastActs, LastActs).sites.append(site)
+                part.tab(FirstActs, FirstActs).sites.append(site.lower())
+                if fails:
+                    raise NotFoundError("site", site)
+        return [tab.sites for tab in unit.tabs(LastActs)]
+
+    assert database.write(operation) == [["A", "C"]]
+    assert database.read(banned) == ["c", "A", "C"]
+
+
+def test_a_part_sees_what_the_whole_has_gathered_before(database: Database) -> None:
+    def operation(unit: Unit) -> list[str]:
+        unit.tab(LastActs, LastActs).sites.append("A")
+        with unit.part() as part:
+            part.tab(LastActs, LastActs).sites.append("B")
+            return [site for tab in part.tabs(LastActs) for site in tab.sites]
+
+    assert database.write(operation) == ["B", "A"]
 
 
 def test_an_operation_that_breaks_unexpectedly_breaks_alone(database: Database) -> None:
@@ -187,9 +237,9 @@ def test_what_failed_in_memory_ahead_of_the_commit_is_undone_the_last_change_fir
     def operation(unit: Unit) -> None:
         for number in range(3):
             unit.on_rollback(lambda number=number: undone.append(number))  # type: ignore[misc]
-        unit.before_commit(lambda: [].pop())
+        unit.tab(LastActs, LastActs).sites.append("broken")
 
-    with pytest.raises(IndexError):
+    with pytest.raises(LookupError):
         database.write(operation)
     assert undone == [2, 1, 0]
 
@@ -226,14 +276,15 @@ class Crossing:
 
     def __init__(self, meeting: threading.Barrier) -> None:
         self._meeting = meeting
+        self._has_met = False
 
     def run(self, unit: Unit, items: Sequence[tuple[str, str]]) -> list[str]:
         for first, second in items:
             self._take(unit, first)
-            if not self._meeting.broken:
+            if not self._has_met:  # whoever is run again meets nobody any more
+                self._has_met = True
                 self._meeting.wait(WAIT_S)
             self._take(unit, second)
-        self._meeting.abort()  # one way has passed: whoever is run again meets nobody any more
         return [first for first, _ in items]
 
     def _take(self, unit: Unit, site: str) -> None:

@@ -6,28 +6,54 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from sqlmodel import Session
 
 
+class Tab(Protocol):
+    """What operations of one transaction gather, to be written once, as its last act.
+
+    `rank` tells in which order the tabs of a transaction are written, the lowest first: locks are taken in one order.
+    """
+
+    rank: ClassVar[int]
+
+    def take_over(self, part: Self) -> None:
+        """Add what a part of the transaction has gathered after this."""
+
+    def write(self, unit: Unit) -> None:
+        """Write it down."""
+
+
+TabT = TypeVar("TabT", bound=Tab)
+
+
 @dataclass(slots=True)
 class Unit:
-    """A transaction, or a part of one that fails alone: its session, its time, and what waits for its end.
-
-    `notes` are what operations gather until the end, by a name of their own.
-    """
+    """A transaction, or a part of one that fails alone: its session, its time, and what waits for its end."""
 
     session: Session
     now: datetime
-    notes: dict[str, Any] = field(default_factory=dict)
-    _before_commit: list[Callable[[], None]] = field(default_factory=list)
+    _whole: Unit | None = None
+    _tabs: dict[type[Any], Any] = field(default_factory=dict)
     _after_commit: list[Callable[[], None]] = field(default_factory=list)
     _on_rollback: list[Callable[[], None]] = field(default_factory=list)
 
-    def before_commit(self, act: Callable[[], None]) -> None:
-        """Let `act` run as the last thing inside the transaction, when every row it touches is locked."""
-        self._before_commit.append(act)
+    def tab(self, kind: type[TabT], begin: Callable[[], TabT]) -> TabT:
+        """Return the tab of a kind, begun when it is wanted first."""
+        tab: TabT | None = self._tabs.get(kind)
+        if tab is None:
+            tab = self._tabs[kind] = begin()
+        return tab
+
+    def tabs(self, kind: type[TabT]) -> Iterator[TabT]:
+        """Yield what the transaction has gathered of a kind so far: in this part of it, and before."""
+        unit: Unit | None = self
+        while unit is not None:
+            if kind in unit._tabs:
+                yield unit._tabs[kind]
+            unit = unit._whole
 
     def after_commit(self, act: Callable[[], None]) -> None:
         """Let `act` run once the transaction is on disk; it is forgotten when the transaction fails."""
@@ -40,21 +66,28 @@ class Unit:
     @contextmanager
     def part(self) -> Iterator[Unit]:
         """Give a unit for one piece of the work: when the block raises, nothing of that piece has happened."""
-        part = Unit(self.session, self.now)
+        part = Unit(self.session, self.now, self)
         try:
             with self.session.begin_nested():
                 yield part
         except BaseException:
             part.rolled_back()
             raise
-        self._before_commit.append(part.committing)
+        self._take_over(part._tabs)
         self._after_commit.append(part.committed)
         self._on_rollback.append(part.rolled_back)
 
+    def _take_over(self, tabs: dict[type[Any], Any]) -> None:
+        for kind, tab in tabs.items():
+            if kind in self._tabs:
+                self._tabs[kind].take_over(tab)
+            else:
+                self._tabs[kind] = tab
+
     def committing(self) -> None:
-        """Run what waited for the end of the transaction, in the order in which it was asked for."""
-        for act in self._before_commit:
-            act()
+        """Write what was gathered: the last thing inside the transaction, when every other row it touches is locked."""
+        for tab in sorted(self._tabs.values(), key=lambda tab: tab.rank):
+            tab.write(self)
 
     def committed(self) -> None:
         """Run what waited for the commit, in the order in which it was asked for."""
