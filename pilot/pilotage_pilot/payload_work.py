@@ -11,7 +11,7 @@ from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.jobs import AttemptKey, Outcome
 from pilotage_pilot.link.failures import failure_of
-from pilotage_pilot.supervise.base import JobAtFaultError, NodeAtFaultError, Workshop
+from pilotage_pilot.supervise.base import Collected, JobAtFaultError, NodeAtFaultError, Workshop
 
 TIDY_AFTER_S = 0.02
 """So long after its end the folder of an attempt is removed: first the server hears of it and the next job starts."""
@@ -32,14 +32,14 @@ class PayloadWork:
     def do(self, instruction: ins.PayloadInstruction) -> None:
         """Do, or begin, what is wanted."""
         match instruction:
-            case ins.PrepareJob(job):
-                self._work_on(job.key, self._prepare(instruction))
+            case ins.PrepareJob():
+                self._prepare(instruction)
             case ins.StartPayload(key):
                 self._start_payload(key)
             case ins.KillPayload(key):
                 self._kill(key)
             case ins.StoreOutput(key):
-                self._work_on(key, self._store(key))
+                self._store(key)
             case ins.ForgetAttempt(key):
                 self._leave_off(key)
                 asyncio.get_running_loop().call_later(TIDY_AFTER_S, self._workshop.forget, key)
@@ -72,10 +72,21 @@ class PayloadWork:
         task = self._work.pop(key, None)
         return task is not None and task.cancel()
 
-    async def _prepare(self, instruction: ins.PrepareJob) -> None:
+    def _prepare(self, instruction: ins.PrepareJob) -> None:
         key = instruction.job.key
         try:
-            await self._workshop.prepare(instruction)
+            self._workshop.prepare(instruction)
+        except NodeAtFaultError as error:
+            self._feed(_start_failed(key, error))
+            return
+        if instruction.job.description.input_files:
+            self._work_on(key, self._fetch(key))
+        else:
+            self._feed(ev.JobPrepared(key))
+
+    async def _fetch(self, key: AttemptKey) -> None:
+        try:
+            await self._workshop.fetch(key)
         except (JobAtFaultError, NodeAtFaultError) as error:
             self._feed(_start_failed(key, error))
         else:
@@ -95,13 +106,24 @@ class PayloadWork:
         else:
             self._workshop.kill(key)
 
-    async def _store(self, key: AttemptKey) -> None:
+    def _store(self, key: AttemptKey) -> None:
         try:
-            files, notes = await self._workshop.store(key)
+            left = self._workshop.collect(key)
+        except PilotageError as error:
+            self._feed(ev.OutputFailed(key, failure_of(error)))
+            return
+        if left.large:
+            self._work_on(key, self._bring(key, left))
+        else:
+            self._feed(ev.OutputStored(key, left.files, "; ".join(left.notes)))
+
+    async def _bring(self, key: AttemptKey, left: Collected) -> None:
+        try:
+            brought = await self._workshop.bring(key, left)
         except PilotageError as error:
             self._feed(ev.OutputFailed(key, failure_of(error)))
         else:
-            self._feed(ev.OutputStored(key, files, notes))
+            self._feed(ev.OutputStored(key, brought.files, "; ".join(brought.notes)))
 
 
 def _start_failed(key: AttemptKey, error: JobAtFaultError | NodeAtFaultError) -> ev.StartFailed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, assert_never
@@ -91,14 +91,19 @@ class Runner:
         self._busy = True
         try:
             while self._events and not self._over:
-                event = self._events.popleft()
-                log_event(event)
-                self._do_all(self._machine.handle(event, self._now()))
+                self._hear_all()
+                self._do_all(self._machine.go_on(self._now()))
             self._set_alarm()
         except Exception as error:
             self._fail(error)
         finally:
             self._busy = False
+
+    def _hear_all(self) -> None:
+        while self._events and not self._over:
+            event = self._events.popleft()
+            log_event(event)
+            self._do_all(self._machine.handle(event, self._now()))
 
     def _fail(self, error: Exception) -> None:
         assert self._ended is not None, "the runner runs"
@@ -120,7 +125,7 @@ class Runner:
 
     # Instructions -----------------------------------------------------------------------------------------------
 
-    def _do_all(self, instructions: tuple[ins.Instruction, ...]) -> None:
+    def _do_all(self, instructions: Iterable[ins.Instruction]) -> None:
         for instruction in instructions:
             self._do(instruction)
 

@@ -12,7 +12,7 @@ from pilotage_pilot.core.jobs import GrantedJob
 from pilotage_pilot.supervise.base import JobAtFaultError
 from support.fake_pilot_edges import FakeLink, FakeWorkshop
 from support.pilot_bench import a_job
-from support.real_workshop import Bench, a_workshop, an_order
+from support.real_workshop import Bench, a_workshop
 
 SLEEPS = a_job(1, executable="/bin/sleep", arguments="600")
 
@@ -35,7 +35,7 @@ async def test_a_payload_that_ends_is_told_once_with_its_exit_code(bench: Bench)
 
 async def test_a_program_that_is_not_there_is_the_jobs_fault(bench: Bench) -> None:
     job = a_job(1, executable="/no/such/program")
-    await bench.workshop.prepare(an_order(job))
+    await bench.prepare(job)
     with pytest.raises(JobAtFaultError, match="there is no program"):
         bench.workshop.start(job.key)
 

@@ -48,8 +48,8 @@ async def test_output_is_bounded_while_the_payload_writes_and_marked_as_cut(tmp_
         await until(was_cut)
         bench.workshop.kill(key)
         await bench.ends()
-        files, _ = await bench.workshop.store(key)
-    kept = files[0]
+        files, _ = await bench.store(key)
+    kept = files["stdout"]
     assert (kept.size, kept.truncated) == (10_000, True)
     assert (kept.content or b"").startswith(b"a" * 1000), "the first part is kept"
 

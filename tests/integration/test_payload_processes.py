@@ -50,9 +50,9 @@ async def test_a_stop_lets_the_payload_end_itself_also_when_it_is_suspended(tmp_
         bench.workshop.suspend(key)
         bench.workshop.stop(key)
         end = await bench.ends()
-        files, _ = await bench.workshop.store(key)
+        files, _ = await bench.store(key)
     assert end.exit_code == 7
-    assert files[0].content == b"bye\n"
+    assert files["stdout"].content == b"bye\n"
 
 
 async def test_suspension_stops_the_whole_tree_and_lets_it_go_on(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ async def test_a_warning_is_a_file_and_a_signal(tmp_path: Path) -> None:
         await until(wrote(bench.work_of(key) / "up"))
         bench.workshop.warn(key, 240.0)
         await bench.ends()
-        files, _ = await bench.workshop.store(key)
-    assert files[0].content == b"240\n"
+        files, _ = await bench.store(key)
+    assert files["stdout"].content == b"240\n"
 
 
 async def test_closing_ends_every_payload_and_leaves_no_folder(tmp_path: Path) -> None:

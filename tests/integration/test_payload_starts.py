@@ -10,7 +10,7 @@ import pytest
 from pilotage_pilot.supervise.base import JobAtFaultError, NodeAtFaultError
 from support.payloads import shell
 from support.pilot_bench import a_job
-from support.real_workshop import SITE, a_workshop, an_order
+from support.real_workshop import SITE, a_workshop
 
 
 async def test_a_job_finds_its_input_and_leaves_its_output(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_what_cannot_be_started_through_the_jobs_fault_says_why(
 ) -> None:
     async with a_workshop(tmp_path) as bench:
         job = a_job(1, **description)
-        await bench.workshop.prepare(an_order(job))
+        await bench.prepare(job)
         with pytest.raises(JobAtFaultError, match=why):
             bench.workshop.start(job.key)
 
@@ -93,7 +93,7 @@ async def test_what_cannot_be_started_through_the_jobs_fault_says_why(
 async def test_an_interpreter_that_is_not_there_is_the_jobs_fault(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         job = a_job(1, executable="run", input_files=(bench.an_input("run", b"#!/no/such/interpreter\n"),))
-        await bench.workshop.prepare(an_order(job))
+        await bench.prepare(job)
         with pytest.raises(JobAtFaultError, match="interpreter"):
             bench.workshop.start(job.key)
 
@@ -103,11 +103,11 @@ async def test_input_that_the_server_has_not_is_refused_and_a_wrong_one_is_the_n
         absent = a_job(1, input_files=(bench.an_input("a", b"content"),))
         bench.link.files.clear()
         with pytest.raises(JobAtFaultError, match="a is not on the server"):
-            await bench.workshop.prepare(an_order(absent))
+            await bench.prepare(absent)
         spoiled = a_job(2, input_files=(bench.an_input("b", b"content"),))
         bench.link.files = dict.fromkeys(bench.link.files, b"CONTENT")
         with pytest.raises(NodeAtFaultError, match="did not arrive as it was stored"):
-            await bench.workshop.prepare(an_order(spoiled))
+            await bench.prepare(spoiled)
 
 
 async def test_input_is_brought_once_and_a_job_that_changes_it_changes_its_own_copy(tmp_path: Path) -> None:

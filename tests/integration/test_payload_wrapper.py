@@ -12,7 +12,7 @@ from pilotage_pilot.supervise.base import NodeAtFaultError
 from support.payloads import of_payload, shell
 from support.pilot_bench import a_job
 from support.policies import SHIPPED
-from support.real_workshop import Bench, a_workshop, an_order
+from support.real_workshop import Bench, a_workshop
 from support.until import until
 
 WHOLE = "[SlotID = 9; CAN_RUN_WHOLE_MACHINE = SlotID == 9; Start = TARGET.RequiresWholeMachine =?= true]"
@@ -64,7 +64,7 @@ async def test_a_wrapper_that_cannot_be_run_is_the_nodes_fault(tmp_path: Path, t
         wrapper.unlink()
     async with a_workshop(tmp_path / "scratch") as bench:
         bench.workshop.wrap(wrapper)
-        await bench.workshop.prepare(an_order(a_job(1)))
+        await bench.prepare(a_job(1))
         with pytest.raises(NodeAtFaultError, match=r"job wrapper .*/wrapper cannot be run"):
             bench.workshop.start(a_job(1).key)
 

@@ -18,7 +18,7 @@ from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Report, ReportResul
 from pilotage_pilot.core.slot_facts import NodeSample
 from pilotage_pilot.link.base import NodeFacts
 from pilotage_pilot.node.base import Share
-from pilotage_pilot.supervise.base import Happening, JobAtFaultError, PayloadTime
+from pilotage_pilot.supervise.base import Collected, Happening, JobAtFaultError, PayloadTime
 
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -174,8 +174,11 @@ class FakeWorkshop:
     def wrap(self, wrapper: Path | None) -> None:
         self.wrapper = wrapper
 
-    async def prepare(self, order: PrepareJob) -> None:
+    def prepare(self, order: PrepareJob) -> None:
         self.prepared[order.job.key] = order
+
+    async def fetch(self, key: AttemptKey) -> None:
+        assert key in self.prepared
 
     def start(self, key: AttemptKey) -> None:
         job = self.prepared[key].job
@@ -208,10 +211,13 @@ class FakeWorkshop:
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         return tuple(PayloadTime(key, self.prepared[key].slot.name, 0.1) for key in self.running)
 
-    async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
+    def collect(self, key: AttemptKey) -> Collected:
         content = b""
         checksum = hashlib.sha256(content).hexdigest()
-        return tuple(StoredFile(name, checksum, 0, content) for name in ("stdout", "stderr")), ""
+        return Collected(tuple(StoredFile(name, checksum, 0, content) for name in ("stdout", "stderr")))
+
+    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
+        raise AssertionError(f"payloads in name only leave nothing large, {key} left {left}")
 
     def forget(self, key: AttemptKey) -> None:
         self.prepared.pop(key, None)

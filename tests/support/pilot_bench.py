@@ -151,7 +151,9 @@ class PilotBench:
         self.feed(ev.PoolsRead(True, ("a" * 64,)))
 
     def feed(self, event: ev.Event) -> tuple[Instruction, ...]:
-        instructions = self.machine.handle(event, self.now)
+        heard = self.machine.handle(event, self.now)
+        self.machine.validate()
+        instructions = (*heard, *self.machine.go_on(self.now))
         self.machine.validate()
         self.said += instructions
         self.unread += instructions

@@ -52,9 +52,14 @@ class Bench:
         self.link.files[checksum] = content
         return InputFile(name, None, checksum, len(content), executable)
 
+    async def prepare(self, job: GrantedJob, **order: Any) -> None:
+        """Prepare a job, with its files; `order` says more of how."""
+        self.workshop.prepare(an_order(job, **order))
+        await self.workshop.fetch(job.key)
+
     async def start(self, job: GrantedJob, **order: Any) -> AttemptKey:
         """Start a job; `order` says more of how it is prepared."""
-        await self.workshop.prepare(an_order(job, **order))
+        await self.prepare(job, **order)
         self.workshop.start(job.key)
         return job.key
 
@@ -77,8 +82,14 @@ class Bench:
         """Run a job to its end and return what it left by name."""
         await self.start(job, **order)
         end = await self.ends()
-        files, notes = await self.workshop.store(job.key)
-        return end, {file.name: file for file in files}, notes
+        files, notes = await self.store(job.key)
+        return end, files, notes
+
+    async def store(self, key: AttemptKey) -> tuple[dict[str, StoredFile], str]:
+        """Return what an attempt left, by name, when it is stored, and what its owner should know of it."""
+        left = self.workshop.collect(key)
+        stored = await self.workshop.bring(key, left) if left.large else left
+        return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 
     def work_of(self, key: AttemptKey) -> Path:
         return next(self.folder.glob(f"*/jobs/{key}/work"))

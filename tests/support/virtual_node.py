@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol, assert_never
@@ -149,14 +149,17 @@ class VirtualNode:
             return
         self.busy = True
         while self.events:
-            instructions = self.machine.handle(self.events.popleft(), self.now)
+            while self.events:
+                instructions = self.machine.handle(self.events.popleft(), self.now)
+                self.machine.validate()
+                self._do_all(instructions)
+            self._do_all(self.machine.go_on(self.now))
             self.machine.validate()
-            self._do_all(instructions)
         self.busy = False
 
     # Instructions -----------------------------------------------------------------------------------------------
 
-    def _do_all(self, instructions: tuple[ins.Instruction, ...]) -> None:
+    def _do_all(self, instructions: Iterable[ins.Instruction]) -> None:
         for instruction in instructions:
             self.history.append(instruction)
             self._do(instruction)

@@ -2,14 +2,16 @@
 
 Rules
 -----
-The state changes only in `handle`. Time passes only with events; `alarm_boot_s` says when the next one is needed.
+The state changes only in `handle` and `go_on`: what an event means is in the first, what time and state make due in
+the second, which comes once for as many events as there are. Time passes only with events; `alarm_boot_s` says when
+the next one is needed.
 The parts decide for themselves (`payloads` the attempts, `conversation` the talk with the server, `departure` the
 end); here is who hears what, and what concerns several of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from pilotage_pilot.core import events as ev
@@ -55,13 +57,15 @@ class PilotMachine:
 
     def begin(self, now: Moment) -> tuple[Instruction, ...]:
         """Return what is to be done first."""
-        return (ValidateNode(), ReadPools(), *self._go_on(now))
+        return (ValidateNode(), ReadPools(), *self.go_on(now))
 
-    def handle(self, event: ev.Event, now: Moment) -> tuple[Instruction, ...]:
-        """Take in an event and return what is to be done, in order."""
-        if self.phase is Phase.ENDED:
-            return ()
-        return (*self._react(event, now), *self._go_on(now))
+    def handle(self, event: ev.Event, now: Moment) -> Sequence[Instruction]:
+        """Take in an event and return what is to be done because of it, in order; `go_on` has to follow."""
+        return () if self.phase is Phase.ENDED else self._react(event, now)
+
+    def go_on(self, now: Moment) -> Sequence[Instruction]:
+        """Return what else is to be done, in order, once all events are handled that have come by now."""
+        return () if self.phase is Phase.ENDED else self._go_on(now)
 
     # Who hears what ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pilotage.classad_text import Kind, Token, tokens
 from pilotage.classads import Expression, is_available
 from pilotage.folding import fold
 from pilotage_pilot.core.instructions import PrepareJob
-from pilotage_pilot.supervise.environment import Folders
+from pilotage_pilot.supervise.folders import Folders
 
 _MODE = 0o400
 _LITERAL = re.compile(r'true|false|-?\d+(?:\.\d+)?(?:e[-+]?\d+)?|"[^"\\\n]*"', re.ASCII)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -33,6 +33,15 @@ class PayloadTime:
     cpu_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What an attempt left: `files` travel in its report, `large`, by name, have to be brought to the server before."""
+
+    files: tuple[StoredFile, ...] = ()
+    notes: tuple[str, ...] = ()
+    large: Mapping[str, Path] = field(default_factory=dict)
+
+
 class Workshop(Protocol):
     """Where payloads are made ready, run, watched and cleared away."""
 
@@ -42,8 +51,11 @@ class Workshop(Protocol):
     def wrap(self, wrapper: Path | None) -> None:
         """Run this program in place of those of all payloads from now on, with theirs as its arguments; or not."""
 
-    async def prepare(self, order: PrepareJob) -> None:
-        """Make the folder of an attempt ready; raises JobAtFaultError or NodeAtFaultError."""
+    def prepare(self, order: PrepareJob) -> None:
+        """Make the folder of an attempt; raises NodeAtFaultError."""
+
+    async def fetch(self, key: AttemptKey) -> None:
+        """Bring the input files of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
 
     def start(self, key: AttemptKey) -> None:
         """Start the payload of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
@@ -66,8 +78,11 @@ class Workshop(Protocol):
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         """Return what each running payload has used so far."""
 
-    async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
-        """Store what an attempt left; returns the files and what its owner should know of them.
+    def collect(self, key: AttemptKey) -> Collected:
+        """Return what an attempt left; raises WorldError when it cannot be read."""
+
+    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
+        """Bring what is large of it to the server; returns it with nothing large.
 
         Raises
         ------

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pilotage_pilot.supervise.environment import MARKER
-from pilotage_pilot.supervise.processes import children_of
+from pilotage_pilot.supervise.processes import children_of, children_of_first_thread
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -51,8 +51,11 @@ class Descent:
         self._leaders.discard(leader)
 
     def adopted(self) -> set[int]:
-        """Return the children that were left to this process."""
-        return set(children_of(os.getpid())) - self._no_payloads - self._leaders
+        """Return the children that were left to this process.
+
+        The kernel leaves them to its first thread (find_new_reaper in kernel/exit.c), where it has any.
+        """
+        return set(children_of_first_thread(os.getpid())) - self._no_payloads - self._leaders
 
     def is_alone(self, leader: int) -> bool:
         """Whether there is no other payload, so that all that was left to this process is this one's."""

@@ -6,10 +6,10 @@ import os
 import pwd
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pilotage_pilot.core.jobs import GrantedJob
 from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.supervise.folders import Folders
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MARKER = "PILOTAGE_ATTEMPT"
@@ -31,25 +31,6 @@ class Site:
     def marker_of(self, job: GrantedJob) -> str:
         """Return the value of the marker for a job."""
         return f"{self.marker}/{job.key}"
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """What is made for a payload, all in the folder of its attempt: the first two are folders, the others files.
-
-    `work` is where it runs, `warning` the file that warns it of its end.
-    """
-
-    work: Path
-    temporary: Path
-    warning: Path
-    machine_ad: Path
-    job_ad: Path
-
-
-def folders_in(root: Path) -> Folders:
-    """Return what is made for a payload whose attempt has the folder `root`."""
-    return Folders(root / "work", root / "tmp", root / "glidein-ends", root / "machine.ad", root / "job.ad")
 
 
 def environment_of(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str, str]:

@@ -13,6 +13,8 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage.errors import WorldError
@@ -49,6 +51,26 @@ class PilotFolder:
         os.close(self._lock)
 
 
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """What is made for a payload, all in the folder `root` of its attempt: `work` and `temporary` are folders too.
+
+    `work` is where it runs, `warning` the file that warns it of its end.
+    """
+
+    root: Path
+    work: Path
+    temporary: Path
+    warning: Path
+    machine_ad: Path
+    job_ad: Path
+
+
+def folders_in(root: Path) -> Folders:
+    """Return what is made for a payload whose attempt has the folder `root`."""
+    return Folders(root, root / "work", root / "tmp", root / "glidein-ends", root / "machine.ad", root / "job.ad")
+
+
 def _locked(path: Path) -> int:
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,6 +102,24 @@ def _is_left_over(folder: Path) -> bool:
         return False
     finally:
         os.close(lock)
+    return True
+
+
+def remove_streams_only(folders: Folders, streams: Iterable[str]) -> bool:
+    """Remove the folder of an attempt that left nothing but its standard streams; returns whether it is gone.
+
+    That is what most short jobs leave; nothing has to be listed to remove it.
+    """
+    try:
+        for name in streams:
+            # By way of a folder that the job may have made a link of, the file could be anybody's.
+            if "/" not in name:
+                os.unlink(folders.work / name)
+        os.rmdir(folders.temporary)
+        os.rmdir(folders.work)
+        os.rmdir(folders.root)
+    except OSError:
+        return False
     return True
 
 

@@ -72,6 +72,15 @@ class Payload:
             raise
         descent.begins(process.pid)
 
+    @property
+    def has_group(self) -> bool:
+        """Whether it has a control group."""
+        return self._group is not None
+
+    def join(self, group: Group | None) -> None:
+        """Have a control group from now on, into which `gather` brings its processes; None = there can be none."""
+        self._group = group
+
     # Its end ----------------------------------------------------------------------------------------------------
 
     def watch(self, on_end: Callable[[End], None]) -> None:

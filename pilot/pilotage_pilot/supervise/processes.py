@@ -57,8 +57,19 @@ def children_of(pid: int) -> tuple[int, ...]:
         lists = [path.read_text() for path in (PROC / str(pid) / "task").glob("*/children")]
     except OSError:
         lists = []
-    if lists:
-        return tuple(int(child) for text in lists for child in text.split())
+    return tuple(int(child) for text in lists for child in text.split()) if lists else _listed_children_of(pid)
+
+
+def children_of_first_thread(pid: int) -> tuple[int, ...]:
+    """Return the direct children that the first thread of a process has; all, where the kernel does not tell."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as file:
+            return tuple(map(int, file.readall().split()))
+    except OSError:
+        return _listed_children_of(pid)
+
+
+def _listed_children_of(pid: int) -> tuple[int, ...]:
     return tuple(process.pid for process in all_processes().values() if process.parent == pid)
 
 

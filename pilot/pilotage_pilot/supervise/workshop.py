@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,12 +16,20 @@ from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import AttemptKey, StoredFile
 from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.ad_files import write_ads
-from pilotage_pilot.supervise.base import Happening, JobAtFaultError, NodeAtFaultError, PayloadTime
+from pilotage_pilot.supervise.base import Collected, Happening, JobAtFaultError, NodeAtFaultError, PayloadTime
 from pilotage_pilot.supervise.cache import FileCache
 from pilotage_pilot.supervise.cgroups import CgroupMaker, Group, Limits
 from pilotage_pilot.supervise.descent import Descent, Warden, adopt_orphans
-from pilotage_pilot.supervise.environment import Folders, Site, environment_of, folders_in
-from pilotage_pilot.supervise.folders import PilotFolder, inside, remove_small, remove_tree
+from pilotage_pilot.supervise.environment import Site, environment_of
+from pilotage_pilot.supervise.folders import (
+    Folders,
+    PilotFolder,
+    folders_in,
+    inside,
+    remove_small,
+    remove_streams_only,
+    remove_tree,
+)
 from pilotage_pilot.supervise.output import (
     Bounds,
     Seen,
@@ -100,25 +109,30 @@ class LocalWorkshop:
         """Run this program in place of those of all payloads from now on, with theirs as its arguments; or not."""
         self._wrapper = wrapper
 
-    async def prepare(self, order: PrepareJob) -> None:
-        """Make folder and input files of an attempt; raises JobAtFaultError or NodeAtFaultError."""
-        key = order.job.key
-        root = self._folder.of_attempt(key)
+    def prepare(self, order: PrepareJob) -> None:
+        """Make the folder of an attempt; raises NodeAtFaultError."""
+        root = self._folder.of_attempt(order.job.key)
         folders = folders_in(root)
         try:
-            root.mkdir(mode=0o700)
-            folders.work.mkdir(mode=0o700)
-            folders.temporary.mkdir(mode=0o700)
+            for folder in (root, folders.work, folders.temporary):
+                os.mkdir(folder, mode=0o700)
             write_ads(order, folders)
-            self._work[key] = _Work(order, folders)
-            for file in order.job.description.input_files:
-                await self._cache.put(key.job_id, file, inside(folders.work, file.name))
+        except OSError as error:
+            raise NodeAtFaultError(f"its folder could not be made: {error}") from error
+        self._work[order.job.key] = _Work(order, folders)
+
+    async def fetch(self, key: AttemptKey) -> None:
+        """Bring the input files of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
+        work = self._work[key]
+        try:
+            for file in work.order.job.description.input_files:
+                await self._cache.put(key.job_id, file, inside(work.folders.work, file.name))
         except FileExistsError as error:
             raise JobAtFaultError(f"two of its input files have one place: {error.filename}") from error
         except (JobAtFaultError, NodeAtFaultError):
             raise
         except OSError as error:
-            raise NodeAtFaultError(f"its folder could not be made: {error}") from error
+            raise NodeAtFaultError(f"its folder could not be filled: {error}") from error
         except PilotageError as error:
             raise NodeAtFaultError(f"its input did not arrive: {error}") from error
 
@@ -127,8 +141,9 @@ class LocalWorkshop:
         work = self._work[key]
         order = work.order
         environment = environment_of(order.job, order.slot, self._site, work.folders)
-        nice = self._handling.nice if order.nice is None else order.nice
-        group = self._new_group(order, nice)
+        nice = self._nice(order)
+        # What may take no more memory than it asked for is in its group at once, the others when they are looked at.
+        group = self._new_group(order, nice) if order.slot.amounts.memory_mib else None
         try:
             description = order.job.description
             command = command_of(description, work.folders.work, environment, nice=nice, wrapper=self._wrapper)
@@ -146,6 +161,9 @@ class LocalWorkshop:
         self._empty.clear()
         work.payload.watch(lambda end: self._ended(key, end))
         self._keep_watching()
+
+    def _nice(self, order: PrepareJob) -> int:
+        return self._handling.nice if order.nice is None else order.nice
 
     def _new_group(self, order: PrepareJob, nice: int) -> Group | None:
         if self._groups is None:
@@ -217,6 +235,8 @@ class LocalWorkshop:
         processes = all_processes()
         for work in running:
             assert work.payload is not None
+            if not work.payload.has_group:
+                work.payload.join(self._new_group(work.order, self._nice(work.order)))
             memory = work.payload.gather(processes)
             self._cut_streams(work)
             limit = work.order.slot.amounts.memory_mib
@@ -244,30 +264,39 @@ class LocalWorkshop:
 
     # Output -----------------------------------------------------------------------------------------------------
 
-    async def store(self, key: AttemptKey) -> tuple[tuple[StoredFile, ...], str]:
-        """Store what an attempt left; raises WorldError."""
+    def collect(self, key: AttemptKey) -> Collected:
+        """Return what an attempt left; raises WorldError when it cannot be read."""
         work = self._work[key]
         try:
             found = find_output(work.order.job.description, work.folders.work, self._bounds, work.seen)
             small, large = store_small(found, self._bounds, work.cut)
-            stored, notes = list(small), list(found.notes)
-            for name, path in large.items():
+        except OSError as error:
+            raise WorldError(f"the output cannot be read: {error}", transient=False) from error
+        return Collected(small, found.notes, large)
+
+    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
+        """Bring what is large of it to the server; returns it with nothing large. Raises WorldError."""
+        files, notes = list(left.files), list(left.notes)
+        try:
+            for name, path in left.large.items():
                 try:
-                    stored.append(await self._store_large(work, name, path))
+                    files.append(await self._bring(self._work[key], name, path))
                 except InvalidInputError as error:
                     notes.append(f"the server does not take output file {name}: {error}")
         except OSError as error:
             raise WorldError(f"the output cannot be read: {error}", transient=False) from error
-        return tuple(stored), "; ".join(notes)
+        return Collected(tuple(files), tuple(notes))
 
-    async def _store_large(self, work: _Work, name: str, path: Path) -> StoredFile:
+    async def _bring(self, work: _Work, name: str, path: Path) -> StoredFile:
         checksum, length = await asyncio.to_thread(digest_of, path, self._bounds.file_bytes)
         await self._link.upload(path, checksum, length)
         return StoredFile(name, checksum, length, truncated=name in work.cut or size_of(path) > length)
 
     def forget(self, key: AttemptKey) -> None:
         """Remove the folder of an attempt."""
-        self._work.pop(key, None)
+        work = self._work.pop(key, None)
+        if work is not None and remove_streams_only(work.folders, stream_names(work.order.job.description)):
+            return
         folder = self._folder.of_attempt(key)
         if not remove_small(folder):
             removal = asyncio.get_running_loop().run_in_executor(None, remove_tree, folder)
