@@ -8,9 +8,8 @@ when a budget is not kept.
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
 from itertools import cycle
@@ -19,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from harness.empty_call import REFERENCE_PER_S, EmptyServer, empty_server
-from harness.figures import Figure, at_least, at_most, progress, state, told
+from harness.figures import Figure, at_least, at_most, progress, told
 from harness.grid import (
     REPORT_STATE,
     REQUEST_JOBS,
@@ -31,14 +30,15 @@ from harness.grid import (
     completion,
     fresh,
     matches_in,
+    must_match,
     results_in,
     submission,
     submission_of_many,
 )
-from harness.lhcb import SIMULATION, VO, with_count
-from harness.load import Answer, Request, Run, for_seconds, steady_load
+from harness.lhcb import SIMULATION, with_count
+from harness.load import Answer, Request, Run, for_seconds, median_cpu_us, median_rate, steady_load
 from harness.nodes import BOLOGNA, PolicyNodes
-from harness.setting import Setting, database_url, read_setting, scratch, server_on_its_core, the_day
+from harness.setting import SHARING, Setting, bench, database_url, scratch, server_on_its_core, the_day
 from harness.waiting_pilots import waiting_pilots
 from pilotage.job_description import JobDescription
 
@@ -65,15 +65,6 @@ PRODUCTION = JobDescription(
     cpu_time=timedelta(days=3),
 )
 """What is submitted while the server is measured."""
-
-SHARING: Mapping[str, object] = {
-    "priority_factors": {f"{VO}/lhcb_user/mmulder": 2.0},
-    "running_limits": [
-        {"site": "LCG.CERN.cern", "attribute": "owner", "value": "sharmar", "at_most": 1},
-        {"site": "LCG.CERN.cern", "attribute": "owner", "value": "lbprods", "at_most": 10**8},
-    ],
-}
-"""Fair share, and running limits of which one is reached at once and one always counted."""
 
 
 class Rates:
@@ -115,11 +106,11 @@ class Rates:
             runs.append(self._ask(Request(fresh(plain), pilot.metadata) for pilot in cycle(self._pilots)))
             asked = zip(cycle(self._pilots), cycle(under_policy), strict=False)
             policy_runs.append(self._ask(Request(fresh(body), pilot.metadata) for pilot, body in asked))
-        for answer in (answer for run in runs + policy_runs for answer in run.answers):
-            assert len(matches_in(answer)) == 1, "a call has not brought its job"
-        empty_per_s, per_s, policy_per_s = (_median_rate(each) for each in (empty_runs, runs, policy_runs))
+        for run in runs + policy_runs:
+            must_match(run)
+        empty_per_s, per_s, policy_per_s = map(median_rate, (empty_runs, runs, policy_runs))
         self._reference_per_s = empty_per_s
-        empty_us, us, policy_us = (_median_cpu_us(each) for each in (empty_runs, runs, policy_runs))
+        empty_us, us, policy_us = map(median_cpu_us, (empty_runs, runs, policy_runs))
         yield told("empty call", empty_per_s, "1/s", cpu_us=round(empty_us, 1))
         more = {"cpu_us": round(us, 1), "empty_cpu_us": round(empty_us, 1), "median_ms": round(runs[0].median_ms, 2)}
         yield at_least(self._named("one job a call"), per_s, "jobs/s", 0.4 * empty_per_s, **more)
@@ -139,7 +130,7 @@ class Rates:
         calls = round(self._setting.seconds(10) * calls_per_s)
         requests = asking(self._pilots, calls, an_offer())
         run = steady_load(self._grid.line.method(REQUEST_JOBS), requests, calls_per_s)
-        more = {"calls_per_s": round(calls_per_s), "median_ms": round(run.median_ms, 2)}
+        more = {"calls_per_s": round(calls_per_s), "median_ms": round(run.median_ms, 2), "refused": run.refused}
         yield at_most(self._named("99 % of calls at a steady 1,000/s"), run.percentile_ms(99), "ms", 5.0, **more)
 
     def _many_slots_and_reports(self) -> Iterator[Figure]:
@@ -179,14 +170,6 @@ class Rates:
         yield at_most(self._named("an array of 100,000"), run.seconds, "s", budget, jobs=count)
 
 
-def _median_rate(runs: Sequence[Run]) -> float:
-    return statistics.median(run.calls_per_s for run in runs)
-
-
-def _median_cpu_us(runs: Sequence[Run]) -> float:
-    return statistics.median(run.cpu_us for run in runs)
-
-
 def figures(setting: Setting) -> Iterator[Figure]:
     """Start all and measure all."""
     day = the_day()
@@ -204,4 +187,4 @@ def figures(setting: Setting) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    sys.exit(state(figures(read_setting(__doc__))))
+    sys.exit(bench(figures, __doc__))

@@ -99,12 +99,16 @@ class BenchGrid:
 
     def run(self, path: str, requests: Iterable[Request], outstanding: int) -> Run:
         """Make calls of a method in a closed loop, and tell what CPU time they took the server."""
-        process = self.server.process
-        assert process is not None
-        before_s = cpu_s(process.pid)
+        before_s = cpu_s(self.server_pid)
         run = closed_loop(self.line.method(path), requests, outstanding)
-        run.server_cpu_s = cpu_s(process.pid) - before_s
+        run.server_cpu_s = cpu_s(self.server_pid) - before_s
         return run
+
+    @property
+    def server_pid(self) -> int:
+        """The process id of the server."""
+        assert self.server.process is not None
+        return self.server.process.pid
 
     def close(self) -> None:
         """End the connections."""
@@ -157,9 +161,22 @@ def matches_in(answer: Answer) -> Sequence[matcher_service_pb2.Match]:
     return matcher_service_pb2.RequestJobsResponse.FromString(answer.body).matches
 
 
+def must_match(run: Run) -> None:
+    """Check that each call, made for one slot, has brought one job."""
+    for answer in run.answers:
+        assert len(matches_in(answer)) == 1, "a call has not brought its job"
+
+
 def results_in(answer: Answer) -> Sequence[matcher_service_pb2.ReportResult]:
     """Return what became of the reports that an answer is to."""
     return matcher_service_pb2.ReportStateResponse.FromString(answer.body).results
+
+
+def start(match: matcher_service_pb2.Match) -> bytes:
+    """Return a heartbeat, without its id, that tells that a job runs."""
+    report = jobs_pb2.JobReport(job_id=match.job_id, attempt=match.attempt, state=jobs_pb2.JOB_STATE_RUNNING)
+    report.started.GetCurrentTime()
+    return matcher_service_pb2.ReportStateRequest(reports=[report]).SerializeToString()
 
 
 def completion(matches: Iterable[matcher_service_pb2.Match]) -> bytes:

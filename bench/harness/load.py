@@ -15,7 +15,7 @@ import grpc
 
 from pilotage.channel import SHARED_OPTIONS
 
-DEADLINE_S = 120.0
+DEADLINE_S = 60.0
 """A call that takes longer is a failure of the bench."""
 
 Metadata = tuple[tuple[str, str], ...]
@@ -38,9 +38,13 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class Run:
-    """What came of calls, in the order of the answers; `server_cpu_s` is the CPU time that they took the server."""
+    """What came of calls, in the order of the answers.
+
+    `refused` = so many were turned away as too many; `server_cpu_s` is the CPU time that all took the server.
+    """
 
     answers: list[Answer] = field(default_factory=list)
+    refused: int = 0
     seconds: float = 0.0
     server_cpu_s: float = 0.0
 
@@ -63,6 +67,16 @@ class Run:
         """Return the latency that so many percent of the calls did not exceed, in ms."""
         ordered = sorted(answer.latency_s for answer in self.answers)
         return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+def median_rate(runs: Iterable[Run]) -> float:
+    """Return the median of the runs' calls a second."""
+    return statistics.median(run.calls_per_s for run in runs)
+
+
+def median_cpu_us(runs: Iterable[Run]) -> float:
+    """Return the median of the server's CPU time of a call, in microseconds."""
+    return statistics.median(run.cpu_us for run in runs)
 
 
 class Line:
@@ -98,11 +112,15 @@ class _Calls:
 
     def _over(self, request: Request, began_s: float, then: Callable[[], None] | None, call: Any) -> None:
         latency_s = time.perf_counter() - began_s
-        failure = call.exception()
-        if failure is None:
+        failure = None
+        if call.code() is grpc.StatusCode.OK:
             self.run.answers.append(Answer(request, call.result(), latency_s))
-            if then is not None:
-                then()
+        elif call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            self.run.refused += 1
+        else:
+            failure = call.exception()
+        if then is not None and failure is None:
+            then()
         with self._change:
             self._failure = self._failure or failure
             self._under_way -= 1
@@ -110,7 +128,7 @@ class _Calls:
                 self._change.notify()
 
     def finished(self) -> Run:
-        """Return what came of all; raises grpc.RpcError when one has failed."""
+        """Return what came of all; raises grpc.RpcError when one has failed, but for those refused."""
         with self._change:
             self._change.wait_for(lambda: not self._under_way)
         if self._failure is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.lhcb import LhcbDay
+from harness.figures import Figure, state
+from harness.lhcb import VO, LhcbDay
 from harness.processes import LOAD_CORE, SERVER_CORE, on_core
 from support.postgresql_process import installed_programs, running_postgresql
 from support.server import RunningServer, running_server
@@ -21,6 +22,15 @@ DURABLE = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB", "
 """PostgreSQL's settings: what is acknowledged is on disk."""
 
 DATABASES = ("sqlite", "postgresql")
+
+SHARING: Mapping[str, Any] = {
+    "priority_factors": {f"{VO}/lhcb_user/mmulder": 2.0},
+    "running_limits": [
+        {"site": "LCG.CERN.cern", "attribute": "owner", "value": "sharmar", "at_most": 1},
+        {"site": "LCG.CERN.cern", "attribute": "owner", "value": "lbprods", "at_most": 10**8},
+    ],
+}
+"""Fair share, and running limits of which one is reached at once and one always counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +49,18 @@ class Setting:
         return max(0.3, full * min(1.0, 10 * self.scale))
 
 
-def read_setting(about: str | None) -> Setting:
+def _read_setting(about: str | None) -> Setting:
     """Return the setting that the command line names."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--scale", type=float, default=1.0, help="the size as a part of the full one, such as 0.01")
     parser.add_argument("--database", choices=DATABASES, default="sqlite", help="on which database")
     options = parser.parse_args()
     return Setting(options.scale, options.database)
+
+
+def bench(figures: Callable[[Setting], Iterable[Figure]], about: str | None) -> int:
+    """Measure in the setting of the command line and print each figure; returns the exit code."""
+    return state(figures(_read_setting(about)))
 
 
 def the_day() -> LhcbDay:

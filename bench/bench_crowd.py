@@ -1,0 +1,100 @@
+"""What idle pilots and leases cost: 20,000 pilots in long polls and 50,000 leases on one server.
+
+Measured is how long a submitted job takes until one of the waiting pilots has it and has reported that it runs, and
+what memory the server has. Prints JSON lines; exits 1 when a budget is not kept.
+"""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.figures import Figure, at_most, progress
+from harness.grid import (
+    REPORT_STATE,
+    REQUEST_JOBS,
+    SUBMIT,
+    BenchGrid,
+    an_offer,
+    asking,
+    bearer,
+    fresh,
+    matches_in,
+    results_in,
+    start,
+    submission,
+)
+from harness.lhcb import SIMULATION
+from harness.load import Answer, Request
+from harness.processes import resident_mb
+from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
+from harness.waiting_pilots import waiting_pilots
+from pilotage.job_description import JobDescription
+
+IDLE_PILOTS = 20_000
+LEASES = 50_000
+SLOTS = 50
+SHORT_JOB = JobDescription("/bin/true")
+"""It fits into the last minute of the idle pilots, as none of the day does."""
+
+STARTS = 200
+WARM_UP = 5
+"""So many starts do not count: the first waits until all the pilots' calls have been taken in."""
+
+START_BUDGET_MS, MEMORY_BUDGET_MB = 50.0, 2_000.0
+
+
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Fill a server with leases and idle pilots, then submit one job after the other."""
+    day = the_day()
+    with (
+        scratch() as folder,
+        server_on_its_core(folder / "server", **SHARING) as server,
+        closing(BenchGrid(server, day)) as grid,
+    ):
+        grid.put_tree(day.tree())
+        grid.submit_day(2 * setting.size(LEASES))
+        progress(f"{_leased(grid, setting.size(LEASES)):,} leases")
+        idle = grid.pilots(setting.size(IDLE_PILOTS))
+        heard: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        with waiting_pilots(server.address, idle, heard.put):
+            for _ in range(WARM_UP):
+                _start_ms(grid, heard)
+            starts = sorted(_start_ms(grid, heard) for _ in range(setting.size(STARTS, 20)))
+            p99_ms = round(starts[int(len(starts) * 0.99) - 1], 1)
+            median_ms = statistics.median(starts)
+            yield at_most("crowd: from submission to start", median_ms, "ms", START_BUDGET_MS, p99_ms=p99_ms)
+            memory_mb = resident_mb(grid.server_pid)
+            yield at_most("crowd: memory", memory_mb, "MB", MEMORY_BUDGET_MB, pilots=len(idle))
+
+
+def _leased(grid: BenchGrid, leases: int) -> int:
+    """Let pilots take jobs into all their slots; returns how many they have."""
+    calls = -(-leases // SLOTS)
+    run = grid.run(REQUEST_JOBS, asking(grid.pilots(max(calls, len(grid.day.sites))), calls, an_offer(SLOTS)), 8)
+    return sum(len(matches_in(answer)) for answer in run.answers)
+
+
+def _start_ms(grid: BenchGrid, heard: queue.SimpleQueue[Answer]) -> float:
+    """Submit a job; returns the time until its start has been reported, in ms."""
+    user = bearer(grid.user_token("lbprods", SIMULATION))
+    request = Request(submission([SHORT_JOB], SIMULATION).SerializeToString(), user)
+    began_s = time.perf_counter()
+    grid.run(SUBMIT, [request], 1)
+    answer = heard.get(timeout=30)
+    (match,) = matches_in(answer)
+    (report,) = grid.run(REPORT_STATE, [Request(fresh(start(match)), answer.request.metadata)], 1).answers
+    took_ms = 1000 * (time.perf_counter() - began_s)
+    assert all(result.accepted for result in results_in(report)), "the start was refused"
+    return took_ms
+
+
+if __name__ == "__main__":
+    sys.exit(bench(figures, __doc__))

@@ -1,0 +1,111 @@
+"""How long a new tree of 5,000 queues takes against 10,000 submit pools, and what the matches of that time feel.
+
+Pilots ask for jobs at a steady rate all the while. Prints JSON lines; exits 1 when a budget is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from itertools import chain, repeat, takewhile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.figures import Figure, at_most, told
+from harness.grid import REQUEST_JOBS, SUBMIT, BenchGrid, LoadPilot, an_offer, asking, bearer, submission
+from harness.lhcb import SIMULATION
+from harness.load import Request, Run, steady_load
+from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
+from pilotage.job_description import JobDescription
+from pilotage.resource_tree import QueueId
+
+SITES, CES, QUEUES = 100, 10, 5
+POOLS = 10_000
+TAGS = 100
+TAGS_OF_A_QUEUE = 10
+JOBS_OF_A_POOL = 20
+PILOTS = 500
+CALLS_PER_S = 1_000
+REFRESHES = 3
+REFRESH_BUDGET_S, P99_BUDGET_MS = 2.0, 20.0
+
+
+def queues(ces: int) -> list[QueueId]:
+    """Return the queues of a tree with so many CEs a site."""
+    return [
+        QueueId(f"SITE-{site}", f"ce{ce}", f"queue{queue}")
+        for site in range(SITES)
+        for ce in range(ces)
+        for queue in range(QUEUES)
+    ]
+
+
+def tree(ces: int, version: int) -> str:
+    """Return a tree in which queues differ in tags and memory; from version to version all of them do."""
+    sites: dict[str, dict[str, dict[str, dict[str, dict[str, object]]]]] = {}
+    for number, queue in enumerate(queues(ces)):
+        ce = sites.setdefault(queue.site, {"ces": {}})["ces"].setdefault(queue.ce, {"queues": {}})
+        tags = [f"tag{(number + version + 11 * place) % TAGS}" for place in range(TAGS_OF_A_QUEUE)]
+        ce["queues"][queue.queue] = {"Memory": 2000 + (number + version) % 20 * 200, "Tags": tags}
+    return json.dumps({"sites": sites})
+
+
+def jobs(pools: int) -> list[JobDescription]:
+    """Return jobs of so many pools: half of the tags are asked for alone, with a memory that tells the pools apart."""
+    return [
+        JobDescription(
+            "/cvmfs/lhcb.cern.ch/run",
+            requirements={"Tags": (f"tag{37 * pool % TAGS}",), "Memory": 1000 + 4 * (pool // TAGS)},
+            cpu_time=timedelta(hours=12),
+            count=JOBS_OF_A_POOL,
+        )
+        for pool in range(pools)
+    ]
+
+
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Put one tree after the other in force while pilots ask."""
+    ces, pools = setting.size(CES), setting.size(POOLS)
+    with (
+        scratch() as folder,
+        server_on_its_core(folder / "server", **SHARING) as server,
+        closing(BenchGrid(server, the_day())) as grid,
+    ):
+        grid.put_tree(tree(ces, 0))
+        user = bearer(grid.user_token("lbprods", SIMULATION))
+        grid.run(SUBMIT, [Request(submission(jobs(pools), SIMULATION).SerializeToString(), user)], 1)
+        pilots = grid.pilots(setting.size(PILOTS), queues(ces)[:: max(1, len(queues(ces)) // setting.size(PILOTS))])
+        run, took_s = _match_through(grid, pilots, [tree(ces, version) for version in range(1, 1 + REFRESHES)])
+        facts = {"queues": len(queues(ces)), "pools": pools}
+        yield at_most("refresh: a new tree in force", statistics.median(took_s), "s", REFRESH_BUDGET_S, **facts)
+        p99_ms = run.percentile_ms(99)
+        more = {"median_ms": round(run.median_ms, 2), "refused": run.refused}
+        yield at_most("refresh: 99 % of calls meanwhile", p99_ms, "ms", P99_BUDGET_MS, **more)
+        yield told("refresh: the slowest call meanwhile", run.percentile_ms(100), "ms")
+
+
+def _match_through(grid: BenchGrid, pilots: list[LoadPilot], trees: list[str]) -> tuple[Run, list[float]]:
+    """Let pilots ask while trees come; returns what came of that, and how long each tree took, in seconds."""
+    with ThreadPoolExecutor(1) as operator:
+        refreshed = operator.submit(lambda: [_seconds_to_put(grid, text) for text in trees])
+        offers = chain.from_iterable(asking(pilots, len(pilots), an_offer()) for _ in repeat(None))
+        meanwhile = takewhile(lambda _: not refreshed.done(), offers)
+        run = steady_load(grid.line.method(REQUEST_JOBS), meanwhile, CALLS_PER_S)
+        return run, refreshed.result()
+
+
+def _seconds_to_put(grid: BenchGrid, text: str) -> float:
+    began_s = time.perf_counter()
+    grid.put_tree(text)
+    return time.perf_counter() - began_s
+
+
+if __name__ == "__main__":
+    sys.exit(bench(figures, __doc__))
