@@ -41,6 +41,10 @@ class QueueOrder:
         """Return this order with those of `queues` behind it that it lacks; its own keep their numbers."""
         return QueueOrder((*self.queues, *(queue for queue in queues if queue not in self._numbers)))
 
+    def begins_with(self, other: QueueOrder) -> bool:
+        """Return whether all queues of `other` have the same numbers here."""
+        return self.queues[: len(other.queues)] == other.queues
+
 
 class QueueSet(Set[QueueId]):
     """A set of queues that are in `order`."""
@@ -68,10 +72,17 @@ class QueueSet(Set[QueueId]):
     def __bool__(self) -> bool:
         return self.bits != 0
 
-    def __eq__(self, other: object) -> bool:
+    def is_same(self, other: QueueSet) -> bool:
+        """Return whether both are of one order and equal; told at once, where `==` may have to list them."""
+        return self.order is other.order and self.bits == other.bits
+
+    def __sub__(self, other: Set[object]) -> Set[QueueId]:
         if isinstance(other, QueueSet) and other.order is self.order:
-            return self.bits == other.bits
-        return super().__eq__(other)
+            return QueueSet(self.order, self.bits & ~other.bits)
+        return super().__sub__(other)
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, QueueSet) and self.is_same(other)) or super().__eq__(other)
 
     def __hash__(self) -> int:
         return self._hash()

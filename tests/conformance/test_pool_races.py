@@ -17,7 +17,7 @@ from pilotage.job_description import JobDescription, Value
 from pilotage.requirements import pool_id, read_requirements
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.operations.job_steps import step
-from pilotage_server.operations.pools import clean_pools
+from pilotage_server.operations.pools import clean_pools, plan_cleaning
 from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.world import World
@@ -75,7 +75,7 @@ def a_submission(unit: Unit, world: World) -> int:
 
 
 def a_cleanup(unit: Unit, world: World) -> tuple[str, ...]:
-    return clean_pools(unit, world, timedelta(0))
+    return clean_pools(unit, world, timedelta(0), plan_cleaning(unit, timedelta(0)))
 
 
 def an_idle_pool(bench: PoolBench) -> str:

@@ -74,8 +74,6 @@ def test_a_refresh_takes_only_mappings_of_that_age(bench: PoolBench, clock: Virt
 
 def test_a_refresh_repairs_a_mapping_that_is_missing(bench: PoolBench) -> None:
     job = bench.submit(Memory=3000)
-    queues = metadata.tables["pool_queues"]
-    bench.database.write(lambda unit: unit.session.execute(queues.delete()))
     bench.database.write(lambda unit: unit.session.execute(update(POOLS).values(mapped=None)))
     assert bench.stored_queues(job.pool_id) == frozenset()
     assert bench.refresh(minutes=15) == (job.pool_id,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from pilotage.errors import InvalidTreeError
@@ -13,10 +15,11 @@ from pilotage_server.core.tree_changes import PoolChange
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.explain import explain_job
 from pilotage_server.operations.job_steps import step
+from pilotage_server.operations.pools import plan_refresh, refresh_pools
 from pilotage_server.operations.tree_loading import parse_tree
-from pilotage_server.operations.trees import get_tree
+from pilotage_server.operations.trees import get_tree, put_tree, try_tree
 from pilotage_server.storage.engine import Database
-from support.pool_bench import BIG, FAR, SMALL, PoolBench, a_new_tree, a_user, three_queues
+from support.pool_bench import BIG, FAR, OPERATOR, SMALL, PoolBench, a_new_tree, a_user, three_queues
 from support.virtual_clock import VirtualClock
 
 
@@ -68,7 +71,7 @@ def test_a_tree_maps_all_pools_anew(bench: PoolBench, clock: VirtualClock) -> No
     big, small = bench.submit(Memory=6000), bench.submit(Memory=1000)
     clock.advance(minutes=1)
     effect = bench.put(three_queues(big=3000))
-    assert effect.changes == (PoolChange(big.pool_id, gained=(), lost=(BIG,)),)
+    assert effect.changes == (PoolChange(big.pool_id, gained=frozenset(), lost={BIG}),)
     assert bench.stored_queues(big.pool_id) == frozenset()
     assert {pool.tree_version for pool in bench.stored().values()} == {2}
     assert {pool.mapped for pool in bench.stored().values()} == {clock()}
@@ -125,7 +128,7 @@ def test_a_parameter_declared_otherwise_gives_the_pools_that_ask_for_it_new_ids(
     assert moved.task_queue_id != job.task_queue_id
     assert bench.stored().keys() == {moved.pool_id, other.pool_id}
     assert bench.stored_queues(moved.pool_id) == {SMALL}
-    assert effect.changes == (PoolChange(job.pool_id, gained=(), lost=(BIG, FAR)),)
+    assert effect.changes == (PoolChange(job.pool_id, gained=frozenset(), lost={BIG, FAR}),)
     assert bench.world.waiting.count(moved.task_queue_id) == 1
     bench.agree()
 
@@ -228,4 +231,46 @@ def test_after_the_tree_came_a_new_job_joins_those_that_were_moved(bench: PoolBe
     bench.put(three_queues(parameters=memory_is("value")))
     new = bench.submit(Memory=2000)
     assert (new.pool_id, new.task_queue_id) == (bench.job(old.id).pool_id, bench.job(old.id).task_queue_id)
+    bench.agree()
+
+
+def test_a_pool_that_came_after_a_tree_was_tried_is_mapped_by_it(bench: PoolBench) -> None:
+    new = three_queues(big=3000)
+    gone = bench.submit(Memory=500)
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    came = bench.submit(Memory=2500)
+    bench.remove(gone)
+    bench.clean(hours=0)
+    bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert bench.world.mappings.queues(came.pool_id) == {BIG, FAR} == bench.stored_queues(came.pool_id)
+    bench.agree()
+
+
+def test_a_tree_that_was_tried_on_another_than_the_one_in_force_is_tried_again(bench: PoolBench) -> None:
+    job = bench.submit(Memory=6000)
+    new = three_queues(big=12_000)
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    bench.put(three_queues(big=3000))
+    effect = bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert effect.version == 3
+    assert effect.changes == (PoolChange(job.pool_id, gained={BIG}, lost=frozenset()),)
+    bench.agree()
+
+
+def test_jobs_that_came_after_a_redeclaring_tree_was_tried_are_moved_too(bench: PoolBench) -> None:
+    new = three_queues(parameters=memory_is("value"))
+    bench.submit(Memory=1000)
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    late = bench.submit(Memory=2000)
+    bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
+    bench.agree()
+
+
+def test_a_refresh_that_was_planned_before_a_new_tree_came_changes_nothing(bench: PoolBench) -> None:
+    job = bench.submit(Memory=6000)
+    planned = bench.read(lambda unit, world: plan_refresh(unit, world, timedelta(0)))
+    bench.put(three_queues(big=3000))
+    assert bench.write(lambda unit, world: refresh_pools(unit, world, planned)) == ()
+    assert bench.world.mappings.queues(job.pool_id) == frozenset()
     bench.agree()

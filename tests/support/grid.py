@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.alike import alone
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.core.job_changes import JobChange
@@ -31,7 +32,7 @@ from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.tree_loading import parse_tree
-from pilotage_server.operations.trees import put_tree
+from pilotage_server.operations.trees import put_tree, try_tree
 from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import load_history
@@ -153,13 +154,14 @@ class Grid:
     def put(self, tree: dict[str, Any]) -> None:
         """Put a tree in force."""
         new = parse_tree(json.dumps(tree), "json")
-        self.write(lambda unit, world: put_tree(unit, world, an_operator(), new))
+        plan = self.read(lambda unit, world: try_tree(unit, world, new))
+        self.write(lambda unit, world: put_tree(unit, world, an_operator(), new, plan))
 
     def submit(self, user: Identity | None = None, count: int | None = None, **fields: Any) -> list[int]:
         """Submit a job, or an array of `count`, and return the ids."""
         description = JobDescription("/bin/true", count=count, **fields)
         identity = user or a_user()
-        submitted = self.write(lambda unit, world: submit_jobs(unit, world, identity, [description]))
+        submitted = self.write(lambda unit, world: submit_jobs(unit, world, identity, alone([description])))
         return list(submitted.job_ids)
 
     def job(self, job_id: int) -> JobRecord:

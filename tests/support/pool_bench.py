@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from datetime import timedelta
 from typing import TypeVar
 
@@ -18,14 +18,13 @@ from pilotage_server.core.tree_changes import TreeEffect
 from pilotage_server.operations.catch_up import catch_up
 from pilotage_server.operations.job_steps import step
 from pilotage_server.operations.load_world import load_world
-from pilotage_server.operations.pools import clean_pools, refresh_pools
+from pilotage_server.operations.pools import clean_pools, load_mappings, plan_cleaning, plan_refresh, refresh_pools
 from pilotage_server.operations.submit import submit_jobs
-from pilotage_server.operations.tree_loading import NewTree, parse_tree
+from pilotage_server.operations.tree_loading import NewTree, load_tree_in_force, parse_tree
 from pilotage_server.operations.trees import put_tree, try_tree
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.jobs import load_job
-from pilotage_server.storage.mappings import load_mappings
 from pilotage_server.storage.pools import load_pools
 
 Result = TypeVar("Result")
@@ -71,11 +70,12 @@ class PoolBench:
 
     def put(self, new: NewTree) -> TreeEffect:
         """Put a tree in force."""
-        return self.write(lambda unit, world: put_tree(unit, world, OPERATOR, new))
+        plan = self.read(lambda unit, world: try_tree(unit, world, new))
+        return self.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
 
     def attempt(self, new: NewTree) -> TreeEffect:
         """Only try a tree."""
-        return self.read(lambda unit, world: try_tree(unit, world, new))
+        return self.read(lambda unit, world: try_tree(unit, world, new).effect)
 
     def submit(self, user: Identity | None = None, count: int | None = None, **section: Value) -> JobRecord:
         """Submit a job that requires this section, and return it (of an array the first)."""
@@ -95,19 +95,21 @@ class PoolBench:
 
     def refresh(self, **older_than: float) -> tuple[str, ...]:
         """Refresh the mappings that have this age, such as `refresh(minutes=15)`."""
-        return self.write(lambda unit, world: refresh_pools(unit, world, timedelta(**older_than)))
+        planned = self.read(lambda unit, world: plan_refresh(unit, world, timedelta(**older_than)))
+        return self.write(lambda unit, world: refresh_pools(unit, world, planned))
 
     def clean(self, **grace: float) -> tuple[str, ...]:
         """Remove the pools that have been idle for so long, such as `clean(hours=1)`."""
-        return self.write(lambda unit, world: clean_pools(unit, world, timedelta(**grace)))
+        planned = self.database.read(lambda unit: plan_cleaning(unit, timedelta(**grace)))
+        return self.write(lambda unit, world: clean_pools(unit, world, timedelta(**grace), planned))
 
     def stored(self) -> dict[str, Pool]:
         """Return the pools in the database by id."""
         return {pool.id: pool for pool in self.database.read(lambda unit: load_pools(unit.session))}
 
-    def stored_queues(self, pool_id: str) -> frozenset[QueueId]:
+    def stored_queues(self, pool_id: str) -> Set[QueueId]:
         """Return where the database says that a pool may run."""
-        return self.database.read(lambda unit: load_mappings(unit.session).queues(pool_id))
+        return self.database.read(lambda unit: load_mappings(unit, load_tree_in_force(unit)).queues(pool_id))
 
     def agree(self) -> None:
         """Check that memory and database say the same of trees, mappings and waiting jobs."""

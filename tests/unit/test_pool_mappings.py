@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilotage.queue_sets import QueueOrder
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.pool_mappings import PoolMapping, PoolMappings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 QUEUES = tuple(QueueId("CERN", "ce01", name) for name in ("a", "b", "c"))
 A, B, C = QUEUES
+ORDER = QueueOrder(QUEUES)
 
 
 def a_mapping(pool: str = "p", *queues: QueueId, minute: int = 0, version: int = 1, vo: str = "cms") -> PoolMapping:
-    return PoolMapping(pool, vo, frozenset(queues), NOON + timedelta(minutes=minute), version)
+    return PoolMapping(pool, vo, ORDER.of(queues), NOON + timedelta(minutes=minute), version)
 
 
 mappings = st.builds(
@@ -38,7 +40,7 @@ def test_a_pool_without_a_mapping_may_run_nowhere() -> None:
     known = PoolMappings([PoolMapping("p", "cms")])
     assert known.queues("p") == frozenset()
     with pytest.raises(AssertionError, match="nowhere"):
-        PoolMapping("p", "cms", frozenset({A}))
+        PoolMapping("p", "cms", ORDER.of([A]))
 
 
 def test_a_newer_mapping_takes_the_place_of_the_older_whole() -> None:
@@ -64,7 +66,7 @@ def test_a_removed_pool_may_run_nowhere_and_is_at_no_queue() -> None:
     mapping = a_mapping("p", A)
     known = PoolMappings([mapping])
     known.remove([mapping, a_mapping("unknown", A)])
-    assert (len(known), known.queues("p"), known.pools(A)) == (0, frozenset(), frozenset())
+    assert (len(known), len(known.queues("p")), len(known.pools(A))) == (0, 0, 0)
 
 
 def test_a_pool_that_was_made_anew_outlives_the_news_of_its_removal() -> None:

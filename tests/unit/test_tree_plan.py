@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pilotage.job_description import Value
 from pilotage.parameters import SHIPPED, Inherit, ParameterDeclaration, ParameterType
 from pilotage.requirements import pool_id, read_requirements
-from pilotage.resource_tree import ResourceTree
+from pilotage.resource_tree import QueueId, ResourceTree
 from pilotage_server.core.pool_mappings import PoolMappings
 from pilotage_server.core.pools import Pool, mapping_of, new_pool
 from pilotage_server.core.tree_changes import Holding, PoolChange, asks_for, pool_change, redeclared
@@ -16,6 +16,7 @@ from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree
 from support.trees import THE_QUEUE, a_tree_of_one_queue
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOTHING: frozenset[QueueId] = frozenset()
 LATER = datetime(2026, 1, 1, 13, tzinfo=UTC)
 
 
@@ -34,13 +35,13 @@ def a_holding(pool: Pool, template: int = 1, **section: Value) -> Holding:
 def planned(before: ResourceTree, after: ResourceTree, pools: list[Pool], holdings: list[Holding]) -> TreePlan:
     old = TreeInForce(1, before)
     mappings = PoolMappings(mapping_of(pool, old, NOON) for pool in pools)
-    return plan_tree(Present(old, tuple(pools), mappings, ()), holdings, TreeInForce(2, after), (), LATER)
+    return plan_tree(Present(old, tuple(pools), mappings, ()), holdings, old.successor(after), (), LATER)
 
 
 def test_a_pool_change_names_what_is_gained_and_lost() -> None:
-    assert pool_change("p", [], [THE_QUEUE]) == PoolChange("p", (THE_QUEUE,), ())
-    assert pool_change("p", [THE_QUEUE], []) == PoolChange("p", (), (THE_QUEUE,))
-    assert pool_change("p", [THE_QUEUE], [THE_QUEUE]) is None
+    assert pool_change("p", NOTHING, {THE_QUEUE}) == PoolChange("p", {THE_QUEUE}, NOTHING)
+    assert pool_change("p", {THE_QUEUE}, NOTHING) == PoolChange("p", NOTHING, {THE_QUEUE})
+    assert pool_change("p", {THE_QUEUE}, {THE_QUEUE}) is None
 
 
 def test_another_type_or_unit_is_a_redeclaration_and_another_inheritance_is_not() -> None:
@@ -70,8 +71,8 @@ def test_a_pool_that_asks_for_nothing_redeclared_keeps_its_id_and_is_mapped_anew
     plan = planned(before, after, [pool], [])
     assert (plan.kept, plan.gone, plan.new, plan.moves) == ((pool,), (), (), ())
     (mapping,) = plan.mappings
-    assert (mapping.queues, mapping.stamp) == (frozenset({THE_QUEUE}), (2, LATER))
-    assert plan.effect.changes == (PoolChange(pool.id, (THE_QUEUE,), ()),)
+    assert (set(mapping.queues), mapping.stamp) == ({THE_QUEUE}, (2, LATER))
+    assert plan.effect.changes == (PoolChange(pool.id, {THE_QUEUE}, NOTHING),)
 
 
 def test_an_idle_pool_that_means_something_else_goes_and_one_that_means_the_same_stays() -> None:
@@ -103,4 +104,4 @@ def test_jobs_without_a_meaning_leave_their_pool_without_a_mapping() -> None:
     assert [stranded.holding.template_id for stranded in plan.stranded] == [1]
     assert plan.kept == (pool,)
     assert plan.mappings[0].mapped is None
-    assert plan.effect.changes == (PoolChange(pool.id, (), (THE_QUEUE,)),)
+    assert plan.effect.changes == (PoolChange(pool.id, NOTHING, {THE_QUEUE}),)

@@ -71,12 +71,15 @@ def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, obj
         "version": answer.version,
         "jobs_runnable": answer.jobs_runnable,
         "jobs_stuck": answer.jobs_stuck,
+        "pools_changed": answer.pools_changed,
         "pools_rekeyed": answer.pools_rekeyed,
         "changes": [
             {
                 "pool": change.pool_id,
                 "gained": [queue_text(queue) for queue in change.gained],
+                "gained_count": change.gained_count,
                 "lost": [queue_text(queue) for queue in change.lost],
+                "lost_count": change.lost_count,
             }
             for change in answer.changes
         ],
@@ -87,7 +90,7 @@ def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, obj
 def _show_changes(answer: resource_service_pb2.PutTreeResponse, *, validate_only: bool) -> None:
     click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} in force")
     for change in answer.changes[:SHOWN_CHANGES]:
-        click.echo(f"pool {change.pool_id[:12]}: +{len(change.gained)} -{len(change.lost)} queues")
-    if len(answer.changes) > SHOWN_CHANGES:
-        click.echo(f"... and {len(answer.changes) - SHOWN_CHANGES} more pools (--json has all)")
+        click.echo(f"pool {change.pool_id[:12]}: +{change.gained_count} -{change.lost_count} queues")
+    if answer.pools_changed > SHOWN_CHANGES:
+        click.echo(f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json tells of {len(answer.changes)})")
     click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")

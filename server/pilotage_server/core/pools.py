@@ -10,14 +10,13 @@ back. So the grace may begin late, by the time between two cleanups, but never e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pilotage.errors import InvalidRequirementsError, StateConflictError
 from pilotage.job_description import Value
 from pilotage.requirements import Requirements, pool_id, read_requirements, short_pool_id
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.pool_mappings import NOWHERE, PoolMapping
+from pilotage_server.core.pool_mappings import PoolMapping
 from pilotage_server.core.tree_in_force import TreeInForce
 
 
@@ -25,8 +24,9 @@ from pilotage_server.core.tree_in_force import TreeInForce
 class Pool:
     """A submit pool as it is stored.
 
-    `canonical` is the text that its id is the hash of, `section` the requirements as first typed. `mapped` None =
-    it has no mapping. `idle_since` is when the cleanup first saw it without a live job (None = it has one).
+    `canonical` is the text that its id is the hash of, `section` the requirements as first typed. Its mapping was
+    made at `mapped` by the tree of `tree_version`, from which it follows (None = it has no mapping). `idle_since` is
+    when the cleanup first saw it without a live job (None = it has one).
     """
 
     id: str
@@ -47,6 +47,11 @@ class PoolIdClashError(StateConflictError):
         self.pool_id = pool_id
 
 
+def stamped(pool: Pool, mapping: PoolMapping) -> Pool:
+    """Return the pool with its new mapping noted."""
+    return replace(pool, mapped=mapping.mapped, tree_version=mapping.tree_version)
+
+
 def new_pool(requirements: Requirements, now: datetime) -> Pool:
     """Return the pool of `requirements`, not mapped yet."""
     return Pool(
@@ -64,13 +69,22 @@ def mapping_of(pool: Pool, tree: TreeInForce, now: datetime) -> PoolMapping:
         requirements = read_requirements(pool.section, pool.vo, tree.declarations)
     except InvalidRequirementsError:
         return PoolMapping(pool.id, pool.vo, tree_version=tree.version)
-    queues = frozenset(tree.mapper.queues_of(requirements))
-    return PoolMapping(pool.id, pool.vo, queues, now, tree.version)
+    return PoolMapping(pool.id, pool.vo, tree.mapper.queues_of(requirements), now, tree.version)
 
 
-def stored_mapping(pool: Pool, queues: frozenset[QueueId] = NOWHERE) -> PoolMapping:
-    """Return the mapping of `pool` that is stored, with these queues, which count only for a mapped one."""
-    return PoolMapping(pool.id, pool.vo, queues if pool.mapped else NOWHERE, pool.mapped, pool.tree_version)
+def mapping_in_force(pool: Pool, tree: TreeInForce) -> PoolMapping:
+    """Return the mapping that `pool` has by its stamp, worked out again by `tree`, which is in force.
+
+    A pool that was last mapped by another tree may run nowhere until it is mapped by this one.
+    """
+    if pool.mapped is None or pool.tree_version != tree.version:
+        return without_queues(pool)
+    return mapping_of(pool, tree, pool.mapped)
+
+
+def without_queues(pool: Pool) -> PoolMapping:
+    """Return the mapping of `pool` as far as its stamp says; its queues are left out."""
+    return PoolMapping(pool.id, pool.vo, mapped=pool.mapped, tree_version=pool.tree_version)
 
 
 def due_for_refresh(pools: Iterable[Pool], older_than: timedelta, tree_version: int, now: datetime) -> tuple[Pool, ...]:

@@ -9,7 +9,7 @@ for a while, a tree is until the next.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from pilotage.errors import InvalidRequirementsError
@@ -26,11 +26,11 @@ from pilotage_server.core.tree_in_force import TreeInForce
 
 @dataclass(frozen=True, slots=True)
 class PoolChange:
-    """What happens to the mapping of a pool; queues sorted, at least one of the two not empty."""
+    """What happens to the mapping of a pool; at least one of the two is not empty."""
 
     pool_id: str
-    gained: tuple[QueueId, ...]
-    lost: tuple[QueueId, ...]
+    gained: Set[QueueId]
+    lost: Set[QueueId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class TreeEffect:
     pools_rekeyed: int = 0
 
 
-def pool_change(pool: str, before: Collection[QueueId], after: Collection[QueueId]) -> PoolChange | None:
+def pool_change(pool: str, before: Set[QueueId], after: Set[QueueId]) -> PoolChange | None:
     """Return what `pool` gains and loses; None = nothing."""
-    gained, lost = set(after) - set(before), set(before) - set(after)
-    return PoolChange(pool, tuple(sorted(gained)), tuple(sorted(lost))) if gained or lost else None
+    gained, lost = after - before, before - after
+    return PoolChange(pool, gained, lost) if gained or lost else None
 
 
 def redeclared(before: ParameterDeclarations, after: ParameterDeclarations) -> frozenset[str]:

@@ -2,18 +2,21 @@
 
 Rules
 -----
-One object per version, replaced whole. Version 0 is the empty tree before any was brought: all is unknown.
+One object per version, replaced whole. Version 0 is the empty tree before any was brought: all is unknown. Its
+queues keep their numbers from version to version, so that the mappings of two versions are compared bit by bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from pilotage.effective import EffectiveQueue, effective_queues
 from pilotage.folding import fold
 from pilotage.parameters import ParameterDeclarations
 from pilotage.pool_mapping import PoolMapper
+from pilotage.queue_sets import QueueOrder
 from pilotage.resource_tree import QueueId, ResourceTree
 
 _VIEWS_KEPT = 64
@@ -21,16 +24,32 @@ _VIEWS_KEPT = 64
 
 
 class TreeInForce:
-    """A tree version: its queues, as each VO sees them, and the mapper that finds the queues of pools."""
+    """A tree version: its queues, as each VO sees them, and the mapper that finds the queues of pools.
 
-    __slots__ = ("_views", "mapper", "queues", "tree", "version")
+    `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them.
+    """
 
-    def __init__(self, version: int, tree: ResourceTree) -> None:
+    __slots__ = ("_own_views", "_views", "mapper", "queues", "tree", "version")
+
+    def __init__(self, version: int, tree: ResourceTree, order: QueueOrder | None = None) -> None:
         self.version = version
         self.tree = tree
         self.queues: tuple[QueueId, ...] = tuple(tree.queue_ids())
-        self.mapper = PoolMapper(tree)
+        self.mapper = PoolMapper(tree, order or QueueOrder(self.queues))
+        self._own_views = tree.vos_with_overlays()
         self._views: dict[str | None, Mapping[QueueId, EffectiveQueue]] = {None: _view(tree, None)}
+
+    def successor(self, tree: ResourceTree) -> TreeInForce:
+        """Return the next version, in which queues keep their numbers, unless most of these would be of none."""
+        queues = tuple(tree.queue_ids())
+        order = self.order.and_also(queues)
+        kept = order if len(order.queues) <= 2 * len(queues) else QueueOrder(queues)
+        return TreeInForce(self.version + 1, tree, kept)
+
+    @property
+    def order(self) -> QueueOrder:
+        """The numbers of the queues."""
+        return self.mapper.order
 
     @property
     def declarations(self) -> ParameterDeclarations:
@@ -43,19 +62,28 @@ class TreeInForce:
 
     def effective(self, queue: QueueId, vo: str | None) -> EffectiveQueue | None:
         """Return a queue as `vo` sees it (None = as operators do); None = the tree does not have it."""
-        return self.as_seen_by(vo).get(queue)
+        if vo is None or fold(vo) in self._own_views:
+            return self.as_seen_by(vo).get(queue)
+        seen = self._views[None].get(queue)
+        return None if seen is None else replace(seen, vo=vo)
 
     def as_seen_by(self, vo: str | None) -> Mapping[QueueId, EffectiveQueue]:
         """Return all queues in the order of the tree, also those that are not enabled or do not admit `vo`."""
         key = None if vo is None else fold(vo)
         view = self._views.get(key)
         if view is None:
-            view = _view(self.tree, vo)
+            view = self._made_for(vo)
             if len(self._views) >= _VIEWS_KEPT:
                 oldest = next(name for name in list(self._views) if name is not None)
                 self._views.pop(oldest, None)
             self._views[key] = view
         return view
+
+    def _made_for(self, vo: str | None) -> Mapping[QueueId, EffectiveQueue]:
+        if vo is None or fold(vo) in self._own_views:
+            return _view(self.tree, vo)
+        # A VO that no overlay names sees what everyone sees, as itself.
+        return MappingProxyType({id_: replace(queue, vo=vo) for id_, queue in self._views[None].items()})
 
 
 def _view(tree: ResourceTree, vo: str | None) -> Mapping[QueueId, EffectiveQueue]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pilotage.job_description import Value
+from pilotage.queue_sets import QueueOrder, QueueSet
 from pilotage_server.core.pool_mappings import PoolMapping, PoolMappings
 from pilotage_server.core.pools import Pool, mapping_of, new_pool
 from pilotage_server.core.reach import Reach
@@ -50,10 +51,11 @@ class Present:
 class TreePlan:
     """What is to be done: pools that stay, go, or are new, the mappings of those there are then, and the jobs.
 
-    `reread` are those of `kept` that may be known by another section now.
+    `reread` are those of `kept` that may be known by another section now. `made` is the time of the new mappings.
     """
 
     tree: TreeInForce
+    made: datetime
     kept: tuple[Pool, ...]
     reread: tuple[Pool, ...]
     gone: tuple[Pool, ...]
@@ -62,6 +64,11 @@ class TreePlan:
     moves: tuple[Reread, ...]
     stranded: tuple[Stranded, ...]
     effect: TreeEffect
+
+    @property
+    def touches_jobs(self) -> bool:
+        """Whether jobs mean something else under the new tree, so that it depends on what they are just then."""
+        return bool(self.reread or self.gone or self.new or self.moves or self.stranded)
 
 
 def touched_pools(pools: Iterable[Pool], before: TreeInForce, after: TreeInForce) -> frozenset[str]:
@@ -85,6 +92,7 @@ def plan_tree(
     moves = tuple(reread for reread in rereads if reread.moves)
     return TreePlan(
         tree=after,
+        made=now,
         kept=kept,
         reread=tuple(pool for pool in kept if pool.id in touched),
         gone=tuple(pool for pool in present.pools if pool.id not in remaining),
@@ -139,7 +147,7 @@ def _effect(
     return TreeEffect(
         version=after.version,
         warnings=(*warnings, *_strandings(outcomes)),
-        changes=_changes(present, mappings, outcomes),
+        changes=_changes(present, mappings, after, outcomes),
         jobs_runnable=runnable,
         jobs_stuck=stuck,
         pools_rekeyed=len({each.holding.pool_id for each in outcomes if isinstance(each, Reread) and each.moves}),
@@ -167,18 +175,30 @@ def _moved(queue: TaskQueue, outcome: Reread | Stranded) -> TaskQueue | None:
     return TaskQueue(queue.id, with_pool(queue.traits, outcome.pool_id))
 
 
-def _changes(present: Present, mappings: PoolMappings, outcomes: Iterable[Reread | Stranded]) -> tuple[PoolChange, ...]:
+def _changes(
+    present: Present, mappings: PoolMappings, after: TreeInForce, outcomes: Iterable[Reread | Stranded]
+) -> tuple[PoolChange, ...]:
     """Return what the pools gain and lose; one that goes has what the pools of its jobs have."""
     heirs: dict[str, set[str]] = {}
     for outcome in outcomes:
         if isinstance(outcome, Reread):
             heirs.setdefault(outcome.holding.pool_id, set()).add(outcome.pool_id)
+    same_numbers = after.order.begins_with(present.tree.order)
     changes: list[PoolChange | None] = []
     for pool in present.pools:
+        before = present.mappings.queues(pool.id)
+        if same_numbers and before.order is present.tree.order:
+            before = QueueSet(after.order, before.bits)
         pools = {pool.id} if mappings.get(pool.id) else heirs.get(pool.id, set())
-        queues = frozenset(queue for each in pools for queue in mappings.queues(each))
-        changes.append(pool_change(pool.id, present.mappings.queues(pool.id), queues))
+        changes.append(pool_change(pool.id, before, _united(after.order, [mappings.queues(each) for each in pools])))
     return tuple(change for change in changes if change is not None)
+
+
+def _united(order: QueueOrder, sets: Iterable[QueueSet]) -> QueueSet:
+    bits = 0
+    for queues in sets:
+        bits |= queues.bits
+    return QueueSet(order, bits)
 
 
 def _strandings(outcomes: Iterable[Reread | Stranded]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pilotage_server.operations.bans import load_bans
-from pilotage_server.operations.pools import stored_mappings_of
+from pilotage_server.operations.pools import mappings_in_force
 from pilotage_server.operations.tree_loading import load_tree_in_force, take_tree
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
@@ -13,13 +13,13 @@ from pilotage_server.storage.trees import version_in_force
 
 
 def catch_up(unit: Unit, world: World) -> None:
-    """Make the memory agree with the database; of the mappings only those are read that have changed."""
+    """Make the memory agree with the database; of the mappings only those are worked out that have changed."""
     with world.lock:
         tree, bans = world.tree, world.bans
         known = {mapping.pool_id: mapping for mapping in world.mappings.all()}
     if version_in_force(unit.session) != tree.version:
         tree = load_tree_in_force(unit)
-    mappings = stored_mappings_of(unit, world, load_pools(unit.session))
+    mappings = mappings_in_force(world, tree, load_pools(unit.session))
     stored_bans = load_bans(unit)
     significant = load_significant(unit.session)
     with world.lock:

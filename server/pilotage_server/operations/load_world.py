@@ -12,21 +12,22 @@ from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.waiting import Head
 from pilotage_server.operations.catch_up import catch_up
+from pilotage_server.operations.pools import load_mappings
 from pilotage_server.operations.shares import refresh_pie, take_set_shares
 from pilotage_server.operations.tree_loading import load_tree_in_force
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts, task_queues, usage
 from pilotage_server.storage.bans import load_bans
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.mappings import load_mappings
 
 
 def load_world(unit: Unit, rules: Rules) -> World:
     """Return what a server holds in memory, as the database has it now."""
+    tree = load_tree_in_force(unit)
     world = World(
         rules=rules,
-        tree=load_tree_in_force(unit),
-        mappings=load_mappings(unit.session),
+        tree=tree,
+        mappings=load_mappings(unit, tree),
         bans=tuple(record.ban for record in load_bans(unit.session, unit.now)),
     )
     refresh_world(unit, world)

@@ -10,7 +10,7 @@ from pilotage.tree_reading import tree_from_mapping
 from pilotage_server.core.tree_in_force import NO_TREE, TreeInForce
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.trees import hold_tree, load_tree_text
+from pilotage_server.storage.trees import hold_tree, load_tree_text, version_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,12 @@ def load_tree_in_force(unit: Unit) -> TreeInForce:
     if stored.version == 0:
         return NO_TREE
     return TreeInForce(stored.version, parse_tree(stored.text, stored.format).tree)
+
+
+def tree_in_force(unit: Unit, world: World) -> TreeInForce:
+    """Return the tree in force: the one in memory, unless another server has brought a new one since."""
+    tree = world.tree
+    return tree if version_in_force(unit.session) == tree.version else load_tree_in_force(unit)
 
 
 def hold_tree_in_force(unit: Unit, world: World) -> TreeInForce:

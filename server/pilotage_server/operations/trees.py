@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.pool_mappings import PoolMappings
+from pilotage_server.core.pools import mapping_of
 from pilotage_server.core.task_queues import with_pool
 from pilotage_server.core.tree_changes import Reread, TreeEffect
 from pilotage_server.core.tree_in_force import TreeInForce
 from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree, touched_pools
 from pilotage_server.operations.job_steps import Move, steps
-from pilotage_server.operations.pools import remove_pools, stored_mappings_of
+from pilotage_server.operations.pools import mappings_in_force, remove_pools
 from pilotage_server.operations.recounting import recount
-from pilotage_server.operations.tree_loading import NewTree, load_tree_in_force, take_tree
+from pilotage_server.operations.tree_loading import NewTree, take_tree, tree_in_force
 from pilotage_server.operations.world import World
 from pilotage_server.storage import holdings as stored_holdings
 from pilotage_server.storage import pools as stored_pools
@@ -22,7 +24,6 @@ from pilotage_server.storage import task_queues as stored_task_queues
 from pilotage_server.storage import trees as stored
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.holdings import Destination
-from pilotage_server.storage.mappings import replace_mappings
 from pilotage_server.storage.significant_attributes import hold_significant
 
 
@@ -31,21 +32,24 @@ def get_tree(unit: Unit) -> stored.TreeText:
     return stored.load_tree_text(unit.session)
 
 
-def try_tree(unit: Unit, world: World, new: NewTree) -> TreeEffect:
-    """Return what the tree would change; nothing changes."""
-    return _plan(unit, world, new, stored.version_in_force(unit.session)).effect
+def try_tree(unit: Unit, world: World, new: NewTree) -> TreePlan:
+    """Return what the tree would change; nothing changes, and nothing waits for it."""
+    return _plan(unit, world, new, tree_in_force(unit, world))
 
 
-def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree) -> TreeEffect:
-    """Put a tree in force and return what it changes.
+def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: TreePlan) -> TreeEffect:
+    """Put a tree in force that has been tried just before, and return what it changes.
 
     All pools are mapped anew and, where a parameter is declared otherwise, their jobs come to the pools of what
     they now mean. Jobs that hold a lease keep it. A job that waits and whose requirements no longer have a
     meaning is held with the reason.
     """
     version = stored.lock_tree(unit.session)
-    hold_significant(unit.session)  # who lets more attributes tell jobs apart moves them too
-    plan = _plan(unit, world, new, version)
+    if tried.touches_jobs or tried.tree.version != version + 1:
+        hold_significant(unit.session)  # who lets more attributes tell jobs apart moves them too
+        plan = _plan(unit, world, new, tree_in_force(unit, world))
+    else:
+        plan = _with_newcomers(unit, tried)
     text = stored.TreeText(plan.tree.version, new.text, new.format, unit.now, identity.owner)
     stored.insert_tree(unit.session, text)
     _hold_stranded(unit, world, plan)
@@ -54,15 +58,23 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree) -> Tree
     return plan.effect
 
 
-def _plan(unit: Unit, world: World, new: NewTree, version: int) -> TreePlan:
-    before = world.tree if world.tree.version == version else load_tree_in_force(unit)
-    after = TreeInForce(version + 1, new.tree)
+def _plan(unit: Unit, world: World, new: NewTree, before: TreeInForce) -> TreePlan:
+    after = before.successor(new.tree)
     pools = stored_pools.load_pools(unit.session)
     with world.lock:
         waiting = world.waiting.waiting()
-    present = Present(before, pools, PoolMappings(stored_mappings_of(unit, world, pools)), waiting)
+    present = Present(before, pools, PoolMappings(mappings_in_force(world, before, pools)), waiting)
     holdings = stored_holdings.load_holdings(unit.session, touched_pools(pools, before, after))
     return plan_tree(present, holdings, after, new.warnings, unit.now)
+
+
+def _with_newcomers(unit: Unit, plan: TreePlan) -> TreePlan:
+    """Return the plan for the pools that there are now: some have come or gone since it was made."""
+    ids = stored_pools.pool_ids(unit.session)
+    came = stored_pools.find_pools(unit.session, ids - {pool.id for pool in plan.kept})
+    stayed = (mapping for mapping in plan.mappings if mapping.pool_id in ids)
+    mappings = (*stayed, *(mapping_of(pool, plan.tree, plan.made) for pool in came))
+    return replace(plan, kept=(*plan.kept, *came), mappings=mappings)
 
 
 def _hold_stranded(unit: Unit, world: World, plan: TreePlan) -> None:
@@ -75,11 +87,11 @@ def _hold_stranded(unit: Unit, world: World, plan: TreePlan) -> None:
 
 
 def _store_pools(unit: Unit, world: World, plan: TreePlan) -> None:
-    before = {mapping.pool_id: mapping.queues for mapping in stored_mappings_of(unit, world, plan.kept)}
     for pool in plan.new:
         stored_pools.insert_pool(unit.session, pool)
     stored_pools.set_sections(unit.session, plan.reread)
-    replace_mappings(unit.session, plan.mappings, before)
+    stored_pools.stamp_all(unit.session, plan.made, plan.tree.version)
+    stored_pools.unmap(unit.session, [mapping.pool_id for mapping in plan.mappings if mapping.mapped is None])
     _move_jobs(unit, world, plan.moves)
     remove_pools(unit, world, plan.gone)
 

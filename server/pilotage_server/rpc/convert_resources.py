@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 
+from pilotage.resource_tree import QueueId
 from pilotage.v1 import pool_service_pb2, resource_service_pb2
 from pilotage.wire import queue_to_wire, section_to_wire, time_to_wire
 from pilotage_server.core.ban_records import BanRecord, Node
@@ -16,25 +18,38 @@ from pilotage_server.operations.resources import QueueView
 from pilotage_server.rpc.convert_values import Fields, amounts_to_wire, reason_from_wire
 from pilotage_server.storage.trees import TreeText
 
+MOST_CHANGES = 1000
+"""How many pools a response lists with what they gain and lose."""
+
+MOST_QUEUES_NAMED = 5000
+"""How many queues these lists name in all: 10,000 pools times 5,000 queues would be no message any more."""
+
 
 def tree_effect_to_wire(effect: TreeEffect) -> resource_service_pb2.PutTreeResponse:
     """Return what a tree changes."""
-    changes = [
-        resource_service_pb2.PoolChange(
-            pool_id=change.pool_id,
-            gained=[queue_to_wire(queue) for queue in change.gained],
-            lost=[queue_to_wire(queue) for queue in change.lost],
+    budget = MOST_QUEUES_NAMED
+    changes: list[resource_service_pb2.PoolChange] = []
+    for change in effect.changes[:MOST_CHANGES]:
+        message = resource_service_pb2.PoolChange(
+            pool_id=change.pool_id, gained_count=len(change.gained), lost_count=len(change.lost)
         )
-        for change in effect.changes
-    ]
+        message.gained.extend(map(queue_to_wire, _first(budget, change.gained)))
+        message.lost.extend(map(queue_to_wire, _first(budget - len(message.gained), change.lost)))
+        budget -= len(message.gained) + len(message.lost)
+        changes.append(message)
     return resource_service_pb2.PutTreeResponse(
         version=effect.version,
         warnings=[str(warning) for warning in effect.warnings],
         changes=changes,
+        pools_changed=len(effect.changes),
         jobs_runnable=effect.jobs_runnable,
         jobs_stuck=effect.jobs_stuck,
         pools_rekeyed=effect.pools_rekeyed,
     )
+
+
+def _first(count: int, queues: Iterable[QueueId]) -> list[QueueId]:
+    return nsmallest(count, queues) if count else []
 
 
 def tree_text_to_wire(tree: TreeText) -> resource_service_pb2.GetTreeResponse:

@@ -7,7 +7,7 @@ from typing import Any
 from pilotage.v1 import pool_service_pb2, pool_service_pb2_grpc
 from pilotage_server.operations.demand import get_demand
 from pilotage_server.operations.pool_views import list_pools
-from pilotage_server.operations.pools import clean_pools, refresh_pools
+from pilotage_server.operations.pools import clean_pools, plan_cleaning, plan_refresh, refresh_pools
 from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_resources import demand_to_wire, pool_to_wire
 from pilotage_server.rpc.convert_values import Fields, queues_from_wire
@@ -41,8 +41,10 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         older_than = fields.length("older_than_s")
         fields.done()
 
+        planned = await self._transactions.read(lambda unit, world: plan_refresh(unit, world, older_than))
+
         def refresh(unit: Any, world: Any) -> pool_service_pb2.RefreshPoolsResponse:
-            return pool_service_pb2.RefreshPoolsResponse(refreshed=refresh_pools(unit, world, older_than))
+            return pool_service_pb2.RefreshPoolsResponse(refreshed=refresh_pools(unit, world, planned))
 
         return await self._transactions.once(
             caller(), "RefreshPools", request, pool_service_pb2.RefreshPoolsResponse, refresh
@@ -55,8 +57,10 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         grace = fields.length("grace_s")
         fields.done()
 
+        planned = await self._transactions.read(lambda unit, _: plan_cleaning(unit, grace))
+
         def clean(unit: Any, world: Any) -> pool_service_pb2.CleanPoolsResponse:
-            return pool_service_pb2.CleanPoolsResponse(removed=clean_pools(unit, world, grace))
+            return pool_service_pb2.CleanPoolsResponse(removed=clean_pools(unit, world, grace, planned))
 
         return await self._transactions.once(
             caller(), "CleanPools", request, pool_service_pb2.CleanPoolsResponse, clean

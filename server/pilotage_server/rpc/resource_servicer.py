@@ -36,14 +36,15 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     ) -> resource_service_pb2.PutTreeResponse:
         identity = caller()
         new = await asyncio.to_thread(parse_tree, request.text, request.format)
+        plan = await self._transactions.read(lambda unit, world: try_tree(unit, world, new))
         if request.validate_only:
-            return await self._transactions.read(lambda unit, world: tree_effect_to_wire(try_tree(unit, world, new)))
+            return tree_effect_to_wire(plan.effect)
         return await self._transactions.once(
             identity,
             "PutTree",
             request,
             resource_service_pb2.PutTreeResponse,
-            lambda unit, world: tree_effect_to_wire(put_tree(unit, world, identity, new)),
+            lambda unit, world: tree_effect_to_wire(put_tree(unit, world, identity, new, plan)),
         )
 
     async def GetTree(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, exists, select, text, update
+from sqlalchemy import Row, Select, bindparam, delete, exists, or_, select, text, update
 from sqlmodel import Session
 
 from pilotage.job_description import Value
@@ -43,11 +43,6 @@ def lock_for_removal(session: Session, ids: Collection[str]) -> tuple[Pool, ...]
     return _locked(session, ids, _ordered().with_for_update(skip_locked=True))
 
 
-def lock_for_mapping(session: Session, ids: Collection[str]) -> tuple[Pool, ...]:
-    """Return those of the pools that nobody else is mapping or removing, by id; jobs may come meanwhile."""
-    return _locked(session, ids, _ordered().with_for_update(key_share=True, skip_locked=True))
-
-
 def _ordered() -> Select[Any]:
     return select(_POOLS).order_by(_POOLS.c.id)
 
@@ -60,16 +55,48 @@ def _locked(session: Session, ids: Collection[str], query: Select[Any]) -> tuple
 
 
 def insert_pool(session: Session, pool: Pool) -> bool:
-    """Store a pool that has no mapping yet; return False when somebody else has just stored it."""
+    """Store a pool; return False when somebody else has just stored it."""
     values = {
         "id": pool.id,
         "vo": pool.vo,
         "canonical": pool.canonical,
         "requirements_json": section_to_json(pool.section),
         "created": pool.created,
+        "mapped": pool.mapped,
         "tree_version": pool.tree_version,
     }
     return insert_if_absent(session, _POOLS, values)
+
+
+def pool_ids(session: Session) -> frozenset[str]:
+    """Return the ids of all pools."""
+    return frozenset(session.execute(select(_POOLS.c.id)).scalars())
+
+
+def find_pools(session: Session, ids: Collection[str]) -> tuple[Pool, ...]:
+    """Return those of the pools that there are, by id."""
+    return _locked(session, ids, _ordered())
+
+
+def stamp_all(session: Session, mapped: datetime, tree_version: int) -> None:
+    """Note that all pools have been mapped by that tree then."""
+    session.execute(update(_POOLS).values(mapped=mapped, tree_version=tree_version))
+
+
+def stamp(session: Session, ids: Collection[str], mapped: datetime, tree_version: int) -> tuple[str, ...]:
+    """Note that pools have been mapped then by that tree, which is in force; return those nobody has mapped later."""
+    found: list[str] = []
+    earlier = or_(_POOLS.c.mapped.is_(None), _POOLS.c.mapped < mapped)
+    for batch in chunks(sorted(ids)):
+        these = update(_POOLS).where(_POOLS.c.id.in_(batch), earlier).values(mapped=mapped, tree_version=tree_version)
+        found += session.execute(these.returning(_POOLS.c.id)).scalars()
+    return tuple(sorted(found))
+
+
+def unmap(session: Session, ids: Collection[str]) -> None:
+    """Note that pools have no mapping."""
+    for batch in chunks(sorted(ids)):
+        session.execute(update(_POOLS).where(_POOLS.c.id.in_(batch)).values(mapped=None))
 
 
 def set_sections(session: Session, pools: Iterable[Pool]) -> None:
@@ -94,7 +121,7 @@ def note_job(session: Session, pool_id: str) -> None:
 
 
 def delete_pools(session: Session, ids: Collection[str]) -> None:
-    """Remove pools that have no mapping rows any more."""
+    """Remove pools."""
     for batch in chunks(ids):
         session.execute(delete(_POOLS).where(_POOLS.c.id.in_(batch)))
 
@@ -109,13 +136,16 @@ def delete_task_queues(session: Session, pool_ids: Collection[str]) -> tuple[int
     return tuple(removed)
 
 
-def pools_with_live_jobs(session: Session) -> frozenset[str]:
-    """Return the ids of the pools with a job in a non-final state; costs one look-up for each of their task queues."""
+def pools_with_live_jobs(session: Session, ids: Collection[str]) -> frozenset[str]:
+    """Return those of the pools with a job in a non-final state; costs one look-up for each of their task queues."""
     # A job is in a task queue of its pool, always.
     live_job = exists().where(
         _TASK_QUEUES.c.pool_id == _POOLS.c.id, _JOBS.c.task_queue_id == _TASK_QUEUES.c.id, text(f"jobs.{LIVE_JOB}")
     )
-    return frozenset(session.execute(select(_POOLS.c.id).where(live_job)).scalars())
+    found: set[str] = set()
+    for batch in chunks(sorted(ids)):
+        found.update(session.execute(select(_POOLS.c.id).where(_POOLS.c.id.in_(batch), live_job)).scalars())
+    return frozenset(found)
 
 
 def _pool(row: Row[Any]) -> Pool:

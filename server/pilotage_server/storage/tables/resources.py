@@ -1,4 +1,4 @@
-"""The tables of the resource tree, of bans, and of submit pools with their mappings."""
+"""The tables of the resource tree, of bans, and of submit pools."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BanRow(Base, table=True):
 
 
 class PoolRow(Base, table=True):
-    """A submit pool: its full canonical text and the state of its mapping.
+    """A submit pool: its full canonical text, and when and by which tree it was mapped, from which its queues follow.
 
     `mapped` None = it has no mapping and is eligible nowhere. `idle_since` is when the cleanup first saw it
     without a live job; the next job that arrives makes it None again, so no job costs a write here.
@@ -49,15 +49,5 @@ class PoolRow(Base, table=True):
     requirements_json: str = Field(sa_column=Column(Text, nullable=False))
     created: datetime = Field(sa_column=time_column())
     idle_since: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
-    mapped: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
+    mapped: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     tree_version: int = 0
-
-
-class PoolQueueRow(Base, table=True):
-    """One queue that a pool may run on, by the mapping in force."""
-
-    __tablename__ = "pool_queues"
-    pool_id: str = Field(primary_key=True, foreign_key="pools.id", max_length=64)
-    site: str = Field(primary_key=True)
-    ce: str = Field(primary_key=True)
-    queue: str = Field(primary_key=True)
