@@ -1,0 +1,45 @@
+"""How many /bin/true one pilot of two slots runs in a second, from their submission to the last recorded result.
+
+Each has its own work directory, captured output, lease and result; server and pilot are started as people start them.
+Prints JSON lines; exits 1 when the budget is not kept.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.end_to_end import workshop
+from harness.figures import Figure, at_least, told
+from harness.setting import Setting, bench, scratch
+
+JOBS = 5_000
+WARM_UP = 50
+SPAWNS = 2_000
+BUDGET_PER_S = 600.0
+
+
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Run the jobs."""
+    yield told("end-to-end: processes alone", _spawns_per_s(setting.size(SPAWNS, 200)), "1/s")
+    jobs = setting.size(JOBS)
+    with scratch() as folder, workshop(folder) as work:
+        work.run(WARM_UP)
+        yield at_least("end-to-end: /bin/true through two slots", jobs / work.run(jobs), "jobs/s", BUDGET_PER_S)
+
+
+def _spawns_per_s(count: int) -> float:
+    """Return how many processes this one starts and waits for in a second, one after the other."""
+    began_s = time.perf_counter()
+    for _ in range(count):
+        subprocess.run(["/bin/true"], check=True)
+    return count / (time.perf_counter() - began_s)
+
+
+if __name__ == "__main__":
+    sys.exit(bench(figures, __doc__))

@@ -1,0 +1,88 @@
+"""What a match costs when one, two and four servers share a PostgreSQL database, and that no job is given twice.
+
+All servers run on one core and are loaded in turns: one alone, two, four. Prints JSON lines; exits 1 when a budget is
+not kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.figures import Figure, at_most, told
+from harness.grid import REQUEST_JOBS, BenchGrid, LoadPilot, an_offer, asking, matches_in
+from harness.load import Run
+from harness.setting import SHARING, Setting, bench, database_url, scratch, server_on_its_core, the_day
+
+JOBS = 200_000
+PILOTS = 480
+OUTSTANDING = 64
+"""Calls under way, over all servers that are loaded."""
+
+TOGETHER = (1, 2, 4)
+ROUNDS = 6
+CALLS = 1_500
+RATIO_BUDGET = 1.3
+
+
+class Servers:
+    """Servers of one database, with pilots that any of them may serve."""
+
+    def __init__(self, grids: Sequence[BenchGrid], pilots: Sequence[LoadPilot]) -> None:
+        self._grids = grids
+        self._pilots = pilots
+        self.times_given: Counter[tuple[int, int]] = Counter()
+        """How often each attempt was given to anyone; a job was given once for each of its attempts."""
+
+    def match(self, together: int, calls: int) -> float:
+        """Load so many of them at once; returns the CPU time of a match, that of all of them, in microseconds."""
+        with ThreadPoolExecutor(together) as callers:
+            runs = list(callers.map(lambda number: self._load(number, together, calls), range(together)))
+        matches = [match for run in runs for answer in run.answers for match in matches_in(answer)]
+        assert len(matches) == sum(len(run.answers) for run in runs), "a call has not brought its job"
+        self.times_given.update((match.job_id, match.attempt) for match in matches)
+        return 1e6 * sum(run.server_cpu_s for run in runs) / len(matches)
+
+    def _load(self, number: int, together: int, calls: int) -> Run:
+        requests = asking(self._pilots[number::together], calls // together, an_offer())
+        return self._grids[number].run(REQUEST_JOBS, requests, OUTSTANDING // together)
+
+
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Start all servers and load them in turns."""
+    day = the_day()
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch())
+        url = stack.enter_context(database_url(replace(setting, database="postgresql")))
+        settings = {**SHARING, "signing_key": str(folder / "tokens.pem")}
+        grids: list[BenchGrid] = []
+        pilots: list[LoadPilot] = []
+        for number in range(max(TOGETHER)):
+            server = stack.enter_context(server_on_its_core(folder / f"server{number}", url, **settings))
+            grids.append(stack.enter_context(closing(BenchGrid(server, day))))
+            if number == 0:
+                grids[0].put_tree(day.tree())
+                grids[0].submit_day(setting.size(JOBS, 4_000))
+                pilots = grids[0].pilots(PILOTS)
+        servers = Servers(grids, pilots)
+        rounds = [
+            [servers.match(together, setting.size(CALLS, 96)) for together in TOGETHER] for _ in range(1 + ROUNDS)
+        ]
+        one_us, two_us, four_us = (statistics.median(costs) for costs in zip(*rounds[1:], strict=True))
+        yield told("servers: CPU of a match, one server", one_us, "µs")
+        yield at_most("servers: CPU of a match, two servers to one", two_us / one_us, "ratio", RATIO_BUDGET)
+        yield told("servers: CPU of a match, four servers to one", four_us / one_us, "ratio")
+        twice = sum(times > 1 for times in servers.times_given.values())
+        yield at_most("servers: attempts given twice", twice, "attempts", 0, given=len(servers.times_given))
+
+
+if __name__ == "__main__":
+    sys.exit(bench(figures, __doc__))

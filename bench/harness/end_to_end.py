@@ -1,0 +1,63 @@
+"""A server and one pilot of two slots, as people start them, that run /bin/true over and over."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from support.process_grid import ProcessGrid, a_process_grid
+from support.server import request_id
+
+SLOTS = 2
+PATIENCE_S = 600.0
+
+
+class Workshop:
+    """What runs jobs from their submission to their recorded results."""
+
+    def __init__(self, grid: ProcessGrid) -> None:
+        self._grid = grid
+
+    def run(self, jobs: int) -> float:
+        """Let so many jobs run, each with its output captured; returns how long that took, in seconds."""
+        description = jobs_pb2.JobDescription(executable="/bin/true", stdout="out", count=jobs)
+        request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
+        with self._grid.server.channel(self._grid.server.token(), timeout_s=PATIENCE_S) as channel:
+            stub = JobServiceStub(channel)
+            began_s = time.perf_counter()
+            job_ids = stub.SubmitJobs(request).job_ids
+            ended = stub.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=PATIENCE_S))
+            took_s = time.perf_counter() - began_s
+        assert {job.state for job in ended.jobs} == {jobs_pb2.JOB_STATE_DONE}, "a job has not ended well"
+        return took_s
+
+
+@contextmanager
+def workshop(folder: Path) -> Iterator[Workshop]:
+    """Start the server and the pilot; both are ended at the end of the block."""
+    with a_process_grid(folder, heartbeat_s=30, log_level="warning") as grid, _a_pilot(grid, folder):
+        yield Workshop(grid)
+
+
+@contextmanager
+def _a_pilot(grid: ProcessGrid, folder: Path) -> Iterator[None]:
+    token = folder / "pilot.token"
+    token.write_text(grid.pilot_token())
+    config = folder / "pilot.json"
+    settings = {"server": [grid.server.address], "token_file": str(token), "scratch": str(folder / "scratch")}
+    config.write_text(json.dumps({**settings, "cpus": SLOTS, "memory_mib": 4000, "log_level": "warning"}))
+    command = [sys.executable, "-m", "pilotage_pilot.main", "run", "--config", str(config)]
+    with (folder / "pilot.log").open("wb") as log:
+        pilot = subprocess.Popen(command, stderr=log)
+    try:
+        yield
+    finally:
+        pilot.terminate()
+        pilot.wait()
