@@ -30,6 +30,7 @@ from pilotage_server.operations.expression_holds import release_expression_holds
 from pilotage_server.operations.job_policies import watch_all
 from pilotage_server.operations.limit_keys import rekey_for_limits
 from pilotage_server.operations.load_world import load_world
+from pilotage_server.operations.running_counts import count_anew
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.server import Ground, Limits, RpcServer
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier, load_or_make_key
@@ -66,6 +67,7 @@ def run_server(settings: Settings, ready_file: Path | None = None, token_files: 
             world = database.read(lambda unit: load_world(unit, rules))
             database.write(lambda unit: note_alive(unit, world))
             database.write(lambda unit: rekey_for_limits(unit, world))
+            database.write(lambda unit: count_anew(unit, world))
             while database.write(lambda unit: release_expression_holds(unit, world)):
                 pass
             database.write(lambda unit: watch_all(unit, world))

@@ -2,13 +2,15 @@
 
 Rules
 -----
-Exact: the counts come from the database inside the transaction that makes the matches, and what the round has
-given is added. A job whose attribute has a list counts for each of its values.
+Exact: the counts come from the database inside the transaction that makes the matches, what the round has given is
+added, and the transaction stands only if the database still agrees at its end. A job whose attribute has a list
+counts for each of its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 from pilotage.folding import fold
 from pilotage.resource_tree import QueueId
@@ -16,9 +18,31 @@ from pilotage_server.core.rules import RunningLimit
 from pilotage_server.core.task_queues import Traits
 
 
-def limits_at(limits: Iterable[RunningLimit], queue: QueueId) -> tuple[RunningLimit, ...]:
-    """Return the limits that hold for jobs on this queue."""
-    return tuple(limit for limit in limits if limit.covers(queue))
+def limit_key(limit: RunningLimit) -> str:
+    """Return the key of what the limit counts, equal for equal places, attributes and values in any letter case."""
+    named = (limit.site, limit.ce, limit.queue, limit.attribute, limit.value)
+    return json.dumps([None if name is None else fold(name) for name in named], separators=(",", ":"))
+
+
+class LimitBook:
+    """The limits in force, found by the queues at which they hold."""
+
+    def __init__(self, limits: Iterable[RunningLimit]) -> None:
+        self.limits = tuple(limits)
+        self._at: dict[QueueId, tuple[RunningLimit, ...]] = {}
+
+    def at(self, queue: QueueId) -> tuple[RunningLimit, ...]:
+        """Return the limits that hold for jobs on this queue."""
+        if not self.limits:
+            return ()
+        found = self._at.get(queue)
+        if found is None:
+            found = self._at[queue] = tuple(limit for limit in self.limits if limit.covers(queue))
+        return found
+
+    def counting(self, queue: QueueId, traits: Traits) -> tuple[RunningLimit, ...]:
+        """Return the limits that count jobs with these traits on this queue."""
+        return tuple(limit for limit in self.at(queue) if counts_for(limit, traits))
 
 
 def counts_for(limit: RunningLimit, traits: Traits) -> bool:
@@ -29,20 +53,37 @@ def counts_for(limit: RunningLimit, traits: Traits) -> bool:
 
 
 class LimitRound:
-    """The limits of one queue during one round; `running` holds the jobs with a lease that each limit counts."""
+    """The limits of one queue during one round; `running` holds the jobs with a lease that each limit counts.
+
+    Rounds of several queues may share `running`: what one gives, the others see.
+    """
 
     def __init__(self, running: Mapping[RunningLimit, int]) -> None:
         self._running = dict(running)
+        self._limits: Sequence[RunningLimit] = tuple(running)
+
+    def at(self, limits: Sequence[RunningLimit]) -> LimitRound:
+        """Return a round of a queue at which only these of the limits hold, over the same counts."""
+        other = LimitRound({})
+        other._running, other._limits = self._running, limits
+        return other
 
     def reached(self, traits: Traits) -> RunningLimit | None:
         """Return a limit that forbids one more job with these traits; None = it may run."""
-        for limit, running in self._running.items():
-            if running >= limit.at_most and counts_for(limit, traits):
+        for limit in self._limits:
+            if self._running[limit] >= limit.at_most and counts_for(limit, traits):
                 return limit
         return None
 
     def given(self, traits: Traits) -> None:
         """Count a job that the round has given."""
-        for limit in self._running:
+        self._count(traits, 1)
+
+    def taken_back(self, traits: Traits) -> None:
+        """Count a job no more that the round had given: there was none after all."""
+        self._count(traits, -1)
+
+    def _count(self, traits: Traits, by: int) -> None:
+        for limit in self._limits:
             if counts_for(limit, traits):
-                self._running[limit] += 1
+                self._running[limit] += by

@@ -19,12 +19,13 @@ from typing import NamedTuple
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import JobCause, JobState
 from pilotage_server.core.leases import AttemptRecord
-from pilotage_server.core.limits import LimitRound, limits_at
+from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.match_board import Ask, Declined, HeadsUnknown
 from pilotage_server.core.matching import Choice
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.event_outbox import tell
 from pilotage_server.operations.match_slots import Asking
+from pilotage_server.operations.running_counts import count_matched, limits_at_present
 from pilotage_server.operations.slot_offers import Offers
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import insert_attempts
@@ -81,6 +82,11 @@ class _Case:
         places = {slot.name: place for place, slot in enumerate(self.wish.offers.slots)}
         return Given(sorted(self.bound, key=lambda each: places[each.choice.slot]), self.plain)
 
+    def missed(self, choice: Choice) -> None:
+        """Count a choice no more for which there was no job."""
+        assert self.first is not None
+        self.first.limits.taken_back(choice.task_queue.traits)
+
     def anew(self) -> Ask:
         """Return what is to be chosen again when choices came to nothing."""
         assert self.first is not None
@@ -105,7 +111,9 @@ def _left(slot: SlotOffer, taken: Sequence[Bound]) -> SlotOffer | None:
 
 def bind_jobs(unit: Unit, world: World, wishes: Sequence[Wish]) -> list[Given]:
     """Bind jobs to the free slots of those who ask, the first first, and return for each what he got."""
-    cases = [_case(unit, world, wish) for wish in wishes]
+    queues = {wish.pilot.credential.queue for wish in wishes}
+    limits = limits_at_present(unit, world, queues, sum(len(wish.offers.slots) for wish in wishes))
+    cases = [_case(unit, world, wish, limits) for wish in wishes]
     while asking := [case for case in cases if case.ask is not None]:
         wanted: Counter[int] = Counter()
         made = [(case, choice) for case in asking for choice in _choose(world, case, wanted)]
@@ -114,12 +122,13 @@ def bind_jobs(unit: Unit, world: World, wishes: Sequence[Wish]) -> list[Given]:
     return [case.given for case in cases]
 
 
-def _case(unit: Unit, world: World, wish: Wish) -> _Case:
+def _case(unit: Unit, world: World, wish: Wish, limits: LimitRound) -> _Case:
     credential = wish.pilot.credential
     free = tuple(slot for slot in wish.offers.slots if slot.occupied is None)
-    if not free or limits_at(world.rules.running_limits, credential.queue):
-        return _Case(wish, None, None, plain=free)
-    ask = Ask(credential.queue, credential.vos, free, LimitRound({}), unit.now, wish.offers.policies)
+    if not free:
+        return _Case(wish, None, None)
+    limits_here = limits.at(world.limits.at(credential.queue))
+    ask = Ask(credential.queue, credential.vos, free, limits_here, unit.now, wish.offers.policies)
     return _Case(wish, ask, ask)
 
 
@@ -151,6 +160,8 @@ def _claim(unit: Unit, world: World, made: Sequence[tuple[_Case, Choice]]) -> No
     for task_queue_id, pairs in by_queue.items():
         jobs = found.get(task_queue_id, ())
         bound += ((case, Bound(choice, job)) for (case, choice), job in zip(pairs, jobs, strict=False))
+        for case, choice in pairs[len(jobs) :]:
+            case.missed(choice)
         _note_claims(unit, world, [choice for _, choice in pairs], [job.id for job in jobs])
     for case, each in bound:
         case.bound.append(each)
@@ -185,6 +196,7 @@ def _store(unit: Unit, world: World, bound: Sequence[tuple[_Case, Bound]]) -> No
         return
     bind(unit.session, [_binding(unit, world, case, each) for case, each in bound])
     insert_attempts(unit.session, [_attempt(unit, case, each) for case, each in bound])
+    count_matched(unit, world, [(case.wish.pilot.credential.queue, each.choice.task_queue) for case, each in bound])
     for case, each in bound:
         tell(unit, world, _event(unit, case, each))
     watched = [each.job.id for _, each in bound if each.job.watch]

@@ -18,6 +18,7 @@ from pilotage_server.operations.arrivals import arrive, depart
 from pilotage_server.operations.event_outbox import tell
 from pilotage_server.operations.lease_ends import LeaseEnd, leases_ended
 from pilotage_server.operations.metering import meter_moves
+from pilotage_server.operations.running_counts import count_moves
 from pilotage_server.operations.task_queueing import placed_again
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
@@ -65,6 +66,7 @@ def steps(unit: Unit, world: World, moves: Sequence[Move], *, actor: str) -> tup
     leases_ended(unit, world, _lease_ends(moves, after, moved))
     made = [(move, record) for move, record in zip(moves, after, strict=True) if record.id in moved]
     meter_moves(unit, world, ((move.job, record) for move, record in made))
+    count_moves(unit, world, [(move.job, record) for move, record in made])
     depart(unit, world, [move.job for move, _ in made if waits(move.job)])
     waiting = [record for _, record in made if waits(record)]
     arrive(unit, world, [(record.task_queue_id, Head(record.priority, record.id)) for record in waiting])

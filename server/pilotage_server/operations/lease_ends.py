@@ -9,8 +9,6 @@ from functools import partial
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import BY_WISH, JobCause
 from pilotage_server.core.leases import AttemptRecord
-from pilotage_server.core.limits import limits_at
-from pilotage_server.core.rules import RunningLimit
 from pilotage_server.operations.metering import settle
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts
@@ -39,16 +37,9 @@ def leases_ended(unit: Unit, world: World, ends: Sequence[LeaseEnd]) -> None:
         alike = [end for end in still_open if (end.cause, end.reason) == (cause, reason)]
         _end_attempts(unit, alike, records, cause, reason)
     settle(unit, world, [records[end.key] for end in still_open])
-    for limit in _limits_of(world, still_open):
-        unit.after_commit(partial(world.limit_eased, limit))
     for stamp in sorted({end.job.pilot_stamp for end in still_open if end.cause in BY_WISH}):
         unit.after_commit(partial(world.call_pilot, stamp))
 
-
-def _limits_of(world: World, ends: Sequence[LeaseEnd]) -> set[RunningLimit]:
-    """Return the limits that hold where the leases were: with these ends they may let another job in."""
-    queues = {end.job.queue for end in ends if end.job.queue is not None}
-    return {limit for queue in queues for limit in limits_at(world.rules.running_limits, queue)}
 
 
 def _end_attempts(

@@ -14,7 +14,6 @@ from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.leases import AttemptRecord
-from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.matching import Choice, MatchRound
 from pilotage_server.core.openings import Bounds, HeadsWanted, Openings, SingleJob
 from pilotage_server.core.preemption import Occupant, PreemptionRound, PreemptionRules, Vacate
@@ -25,7 +24,7 @@ from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting_order import Candidates
 from pilotage_server.operations.head_ads import head_ads
 from pilotage_server.operations.job_steps import step
-from pilotage_server.operations.running_counts import locked_running_counts
+from pilotage_server.operations.running_counts import limits_at_present
 from pilotage_server.operations.slot_offers import Offers, policies_at
 from pilotage_server.operations.world import World
 from pilotage_server.storage import claims
@@ -100,7 +99,7 @@ def _occupants(unit: Unit, pilot: Asking, slots: Sequence[SlotOffer]) -> dict[st
 
 
 def _openings(unit: Unit, world: World, pilot: Asking, offers: Offers, users: dict[str, Account]) -> Openings:
-    limits = LimitRound(locked_running_counts(unit, world, pilot.credential.queue))
+    limits = limits_at_present(unit, world, [pilot.credential.queue], len(offers.slots))
     candidates = Candidates(world.waiting, door(world, pilot.credential).can_go)
     with world.lock:
         shares = world.shares.round(unit.now)

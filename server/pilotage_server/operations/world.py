@@ -16,7 +16,7 @@ from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_policies import PolicyJudge
-from pilotage_server.core.limits import counts_for
+from pilotage_server.core.limits import LimitBook, counts_for
 from pilotage_server.core.match_board import MatchBoard
 from pilotage_server.core.policy_looks import PolicyLooks
 from pilotage_server.core.pool_mappings import PoolMappings
@@ -60,11 +60,13 @@ class World:
     orders: Orders = field(default_factory=Orders)
     is_offered: Callable[[int, str], bool] = field(default=lambda _task_queue_id, _stamp: False)
     descriptions: Descriptions = field(default_factory=Descriptions)
+    limits: LimitBook = field(init=False)
     shares: FairShare = field(init=False)
     board: MatchBoard = field(init=False)
     _reach: Reach | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.limits = LimitBook(self.rules.running_limits)
         self.shares = FairShare(self.rules.sharing)
         self.board = MatchBoard(self.waiting, self.shares, self.policies, self.rules.end_margin)
         policies = self.rules.policies

@@ -1,8 +1,7 @@
-"""What a match reads, locks and writes: the jobs to be claimed, and the running jobs that limits count."""
+"""What a match reads, locks and writes: the jobs to be claimed, and the jobs that hold leases."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.rules import RunningLimit
 from pilotage_server.core.waiting import Head
 from pilotage_server.storage import bulk
 from pilotage_server.storage.jobs import chunks, job_record
@@ -149,26 +147,8 @@ def lock_jobs(session: Session, ids: Iterable[int]) -> None:
             session.execute(select(JOBS.c.id).where(JOBS.c.id.in_(chunk)).order_by(JOBS.c.id).with_for_update())
 
 
-def lock_limits(session: Session, limits: Iterable[RunningLimit]) -> None:
-    """Let no other transaction count these limits until this one ends, so that their counts stay exact.
-
-    SQLite needs no lock: it has one writer. Keys are taken in one order, so that two matches never wait for each
-    other in a circle.
-    """
-    if session.get_bind().dialect.name == "postgresql":
-        for key in sorted(_lock_key(limit) for limit in limits):
-            session.execute(select(func.pg_advisory_xact_lock(key)))
-
-
-def _lock_key(limit: RunningLimit) -> int:
-    return int.from_bytes(hashlib.sha256(f"limit {limit}".encode()).digest()[:8], "big", signed=True)
-
-
-def count_leased(session: Session, queue: QueueId, limit: RunningLimit) -> dict[int, int]:
-    """Return the jobs with a lease, by task queue, in that place of the limit in which `queue` lies."""
-    query = select(JOBS.c.task_queue_id, func.count()).where(IS_LEASED, JOBS.c.site == queue.site)
-    if limit.ce is not None:
-        query = query.where(JOBS.c.ce == queue.ce)
-    if limit.queue is not None:
-        query = query.where(JOBS.c.queue == queue.queue)
-    return {row[0]: row[1] for row in session.execute(query.group_by(JOBS.c.task_queue_id))}
+def count_leased(session: Session) -> dict[tuple[QueueId, int], int]:
+    """Return how many jobs hold a lease, by the queue where they run and their task queue."""
+    columns = (JOBS.c.site, JOBS.c.ce, JOBS.c.queue, JOBS.c.task_queue_id)
+    rows = session.execute(select(*columns, func.count()).where(IS_LEASED).group_by(*columns))
+    return {(QueueId(site, ce, queue), task_queue_id): jobs for site, ce, queue, task_queue_id, jobs in rows}

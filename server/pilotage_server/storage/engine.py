@@ -18,9 +18,9 @@ from pilotage.clock import Clock
 from pilotage.errors import WorldError
 from pilotage_server.storage.connections import ONE_SNAPSHOT, open_engines
 from pilotage_server.storage.groups import Batch, Groups, OneByOne
-from pilotage_server.storage.unit import Unit
+from pilotage_server.storage.unit import OvertakenError, Unit
 
-__all__ = ["Batch", "Database", "Unit", "closing"]
+__all__ = ["Batch", "Database", "OvertakenError", "Unit", "closing"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,13 +57,14 @@ class Database:
     def _commit(self, operation: Callable[[Unit], Result]) -> tuple[Unit, Result]:
         """Run `operation` in one transaction and return both once it is on disk; its hooks are still to be run.
 
-        It runs again when PostgreSQL has given it up for another: nothing of it has happened then.
+        It runs again when another was quicker, or PostgreSQL has given it up for another: nothing of it has happened
+        then.
         """
         for _ in range(_TRIES - 1):
             try:
                 return self._commit_once(operation)
             except WorldError as error:
-                if getattr(getattr(error.__cause__, "orig", None), "sqlstate", "") not in _RUN_AGAIN:
+                if not _was_given_up(error):
                     raise
         return self._commit_once(operation)
 
@@ -119,6 +120,13 @@ class Database:
         self._readers.shutdown(wait=True)
         self.engine.dispose()
         self.write_engine.dispose()
+
+
+def _was_given_up(error: WorldError) -> bool:
+    return (
+        isinstance(error, OvertakenError)
+        or getattr(getattr(error.__cause__, "orig", None), "sqlstate", "") in _RUN_AGAIN
+    )
 
 
 @contextmanager

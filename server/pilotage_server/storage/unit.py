@@ -10,6 +10,15 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from sqlmodel import Session
 
+from pilotage.errors import WorldError
+
+
+class OvertakenError(WorldError):
+    """Another transaction was quicker: what this one has read is no longer so. It is to run again."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"another server was quicker: {why}", transient=True)
+
 
 class Tab(Protocol):
     """What operations of one transaction gather, to be written once, as its last act.
