@@ -18,11 +18,12 @@ Where a hot call has to wait after all, it goes on as a coroutine, from whatever
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -62,11 +63,43 @@ def callers_token() -> VerifiedToken:
     return _under_way.get().token
 
 
+@contextmanager
+def idle() -> Iterator[None]:
+    """Let the call that this coroutine serves, if any, not count as in flight: in this block it only waits."""
+    call = _under_way.get(None)
+    if call is None:
+        yield
+        return
+    call.in_flight.discard(call)
+    try:
+        yield
+    finally:
+        call.in_flight.add(call)
+
+
 class EventLoop(Protocol):
     """Where calls wait; see `loop_calls`."""
 
     def go_on(self, call: Call[Any], find: Callable[[], Awaitable[Any]]) -> None:
         """Answer the call, soon and in the event loop, with what `find` returns."""
+
+
+class InFlight(Protocol):
+    """The calls that do not merely wait; see `in_flight`."""
+
+    def add(self, call: Call[Any]) -> None:
+        """Count a call."""
+
+    def discard(self, call: Call[Any]) -> None:
+        """Count a call no longer."""
+
+
+class Surroundings(NamedTuple):
+    """What all calls have in common."""
+
+    loop: EventLoop
+    in_flight: InFlight
+    clock: BootClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +118,19 @@ class Call(Generic[Response]):
     `serialize` makes the bytes of a response.
     """
 
-    __slots__ = ("_is_answered", "_loop", "_on_end", "_serialize", "is_over", "visit", "wire")
+    __slots__ = ("_around", "_is_answered", "_on_end", "_serialize", "is_over", "visit", "wire")
 
-    def __init__(self, wire: WireCall, visit: Visit, serialize: Callable[[Response], bytes], loop: EventLoop) -> None:
+    def __init__(
+        self, wire: WireCall, visit: Visit, serialize: Callable[[Response], bytes], around: Surroundings
+    ) -> None:
         self.wire = wire
         self.visit = visit
         self.is_over = False
         self._serialize = serialize
-        self._loop = loop
+        self._around = around
         self._is_answered = False
-        self._on_end: Callable[[], object] = lambda: None
+        self._on_end: Callable[[], object] | None = None
+        around.in_flight.add(self)
 
     @property
     def identity(self) -> Identity:
@@ -110,14 +146,14 @@ class Call(Generic[Response]):
         """Return the seconds until the call's deadline; infinite where it has none."""
         return self.wire.time_remaining()
 
-    def answer(self, response: Response) -> None:
-        """Give the response, from any thread."""
+    def answer(self, response: Response | bytes) -> None:
+        """Give the response, or what the wire has for it, from any thread."""
         assert not self._is_answered, f"{self.visit.method} has been answered before"
-        content = self._serialize(response)
+        content = response if isinstance(response, bytes) else self._serialize(response)
         self._is_answered = True
         self.wire.finish(content)
 
-    def answer_with(self, future: Future[Response]) -> None:
+    def answer_with(self, future: Future[Response] | Future[bytes]) -> None:
         """Give what a future that is done holds, be it a response or an error."""
         error = future.exception()
         if error is None:
@@ -141,9 +177,9 @@ class Call(Generic[Response]):
         self._is_answered = True
         self.wire.finish(None)
 
-    def go_on(self, find: Callable[[], Awaitable[Response]]) -> None:
+    def go_on(self, find: Callable[[], Awaitable[Response | bytes]]) -> None:
         """Answer with what `find` returns, awaited in the event loop and cancelled when the caller goes."""
-        self._loop.go_on(self, find)
+        self._around.loop.go_on(self, find)
 
     def on_end(self, act: Callable[[], object]) -> None:
         """Let `act` be called when the call is over before it was answered; at once where it is over already."""
@@ -151,12 +187,18 @@ class Call(Generic[Response]):
         if self.is_over:
             act()
 
-    def ended(self, clock: BootClock) -> None:
+    @property
+    def in_flight(self) -> InFlight:
+        """The calls among which this one counts while it does not merely wait."""
+        return self._around.in_flight
+
+    def ended(self) -> None:
         """Take note that the call is over, answered or not."""
         self.is_over = True
-        if not self._is_answered:
+        self._around.in_flight.discard(self)
+        if self._on_end is not None and not self._is_answered:
             self._on_end()
-        took_ms = round(1000 * (clock() - self.visit.since_s), 3)
+        took_ms = round(1000 * (self._around.clock() - self.visit.since_s), 3)
         log.debug("call ended", method=self.visit.method, cause=self.visit.cause, took_ms=took_ms)
 
     def enter_context(self) -> None:

@@ -5,48 +5,65 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import structlog
 
 from pilotage.clock import BootClock
 from pilotage.v1 import matcher_service_pb2, matcher_service_pb2_grpc
 from pilotage.wire import queue_to_wire
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.preemption import ORDER_LIFE
 from pilotage_server.core.reports import HeldLease, JobReport
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.files import keep_contents
+from pilotage_server.operations.idempotency import Asked
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
 from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.report_state import report_state
-from pilotage_server.operations.request_jobs import leases_left, request_jobs
+from pilotage_server.operations.request_jobs import leases_left
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
+from pilotage_server.operations.work_batch import WorkBatch, WorkCall, WorkDone
 from pilotage_server.operations.world import World
-from pilotage_server.rpc.calls import caller
+from pilotage_server.rpc.calls import Call, caller, hot
 from pilotage_server.rpc.convert_matching import (
     heartbeat_answer_to_wire,
     heartbeat_from_wire,
-    work_answer_to_wire,
+    results_to_wire,
     work_request_from_wire,
 )
 from pilotage_server.rpc.convert_values import queues_from_wire
 from pilotage_server.rpc.deadlines import patience_s
-from pilotage_server.rpc.long_polls import LongPolls, Waiter
-from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.rpc.long_polls import LongPolls
+from pilotage_server.rpc.match_wire import MatchWriter
+from pilotage_server.rpc.transactions import Transactions, digest
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.file_store import FileStore
 
 log = structlog.get_logger()
 
+Response = matcher_service_pb2.RequestJobsResponse
 
-class _Look(NamedTuple):
-    """What one look gave: the response, and what else is to be done about the slots' policies."""
 
-    response: matcher_service_pb2.RequestJobsResponse
-    unreferred: frozenset[str]
-    faults: Mapping[str, str]
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A call for jobs: what it asks, how long it would wait (seconds), and when it came (boot clock)."""
+
+    call: Call[Response]
+    asked: Asked
+    work: WorkRequest
+    wait_s: float
+    arrived_s: float
+
+    @property
+    def credential(self) -> PilotCredential:
+        """Whose call it is."""
+        assert self.asked.identity.pilot is not None, "the role table lets none but pilots in"
+        return self.asked.identity.pilot
 
 
 class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
@@ -65,9 +82,10 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         self._polls = polls
         self._boot_clock = boot_clock
         self._longest_wait_s = longest_wait_s
+        self._requests = WorkBatch(transactions.world, MatchWriter().answer)
 
     async def GetSubmitPoolsForQueue(
-        self, request: matcher_service_pb2.GetSubmitPoolsForQueueRequest, context: Any
+        self, request: matcher_service_pb2.GetSubmitPoolsForQueueRequest, call: Any
     ) -> matcher_service_pb2.GetSubmitPoolsForQueueResponse:
         world = self._transactions.world
         found = get_submit_pools_for_queue(world, caller(), queues_from_wire(request.queues))
@@ -77,70 +95,94 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         ]
         return matcher_service_pb2.GetSubmitPoolsForQueueResponse(queues=queues, tree_version=world.tree.version)
 
-    async def RequestJobs(
-        self, request: matcher_service_pb2.RequestJobsRequest, context: Any
-    ) -> matcher_service_pb2.RequestJobsResponse:
-        identity = caller()
-        assert identity.pilot is not None, "the role table lets none but pilots in"
+    @hot
+    def RequestJobs(self, request: matcher_service_pb2.RequestJobsRequest, call: Call[Response]) -> None:
         work = work_request_from_wire(request)
-        await self._keep_contents(work.reports)
-        arrived_s = looked_s = self._boot_clock()
-        until_s = arrived_s + patience_s(context, request.wait_s, longest_wait_s(self._longest_wait_s, work.slots))
-        with self._polls.waiting(identity.pilot, work.slots) as waiter:
-            look = await self._look(identity, request, work, waiter)
-            results = tuple(look.response.results)
-            _log_faults(identity.pilot.stamp, look.faults)
-            if look.unreferred:
-                await self._refer_to(look.unreferred)
-                look = await self._look(identity, request, work.after(timedelta(0)), waiter)
-            while not _ends_the_wait(look.response, work.slots):
+        wait_s = request.wait_s
+        request.ClearField("wait_s")  # a pilot that cannot wait any longer repeats its request without
+        asked = Asked(call.identity, "RequestJobs", request.request_id, digest(request))
+        mine = _Request(call, asked, work, wait_s, self._boot_clock())
+        if _has_contents(work.reports):
+            call.go_on(partial(self._find_work, mine))
+        else:
+            self._look(mine).add_done_callback(partial(self._looked, mine))
+
+    def _look(self, mine: _Request, waited: timedelta = timedelta(0)) -> Future[WorkDone]:
+        """Ask for jobs once, so long after the call came."""
+        request = mine.work.after(waited) if waited else mine.work
+        return self._transactions.database.submit_batch(self._requests, WorkCall(mine.asked, request, waited))
+
+    def _looked(self, mine: _Request, look: Future[WorkDone]) -> None:
+        """Answer, if the first look was all that it took."""
+        error = look.exception()
+        if error is not None:
+            mine.call.fail(error)
+        elif self._is_enough(mine, look.result()):
+            mine.call.answer(look.result().response)
+        else:
+            mine.call.go_on(partial(self._go_on, mine, look.result()))
+
+    def _is_enough(self, mine: _Request, done: WorkDone) -> bool:
+        answer = done.answer
+        if answer is None or answer.unreferred or answer.faults:
+            return False
+        return not mine.wait_s or _ends_the_wait(answer, mine.work.slots)
+
+    async def _find_work(self, mine: _Request) -> bytes:
+        """Keep the files that reports bring, then look for jobs."""
+        await self._keep_contents(mine.work.reports)
+        done = await asyncio.wrap_future(self._look(mine))
+        return done.response if self._is_enough(mine, done) else await self._go_on(mine, done)
+
+    async def _go_on(self, mine: _Request, done: WorkDone) -> bytes:
+        """Return the answer that takes more than one look, waiting for jobs where the pilot would."""
+        if done.answer is None:
+            return await self._said_again(mine, done.response)
+        _log_faults(mine.credential.stamp, done.answer.faults)
+        told = results_to_wire(done.answer.results).SerializeToString()
+        first, mine = done, replace(mine, work=mine.work.after(timedelta(0)))
+        if done.answer.unreferred:
+            await self._refer_to(done.answer.unreferred)
+            done = await asyncio.wrap_future(self._look(mine))
+        if mine.wait_s and done.answer is not None and not _ends_the_wait(done.answer, mine.work.slots):
+            done = await self._wait(mine)
+        # Two pieces of a message, which its reader merges.
+        return done.response if done is first else told + done.response
+
+    async def _wait(self, mine: _Request) -> WorkDone:
+        """Look whenever there is a reason to, until there is news or the time is over; return the last look."""
+        longest_s = longest_wait_s(self._longest_wait_s, mine.work.slots)
+        until_s = mine.arrived_s + patience_s(mine.call, mine.wait_s, longest_s)
+        with self._polls.waiting(mine.credential, mine.work.slots) as waiter:
+            while True:
+                waiter.looks()
+                done = await asyncio.wrap_future(self._look(mine, self._since(mine)))
+                waiter.looked(_taken(done.answer))
+                if done.answer is None or _ends_the_wait(done.answer, mine.work.slots):
+                    return done
                 left_s = until_s - self._boot_clock()
                 if left_s <= 0 or not await waiter.woken(left_s) or not self._polls.is_open:
-                    break
-                looked_s = self._boot_clock()
-                now_asked = work.after(timedelta(seconds=looked_s - arrived_s))
-                look = await self._look(identity, request, now_asked, waiter)
-        response = look.response
-        for match in response.matches:
-            match.lease_s += looked_s - arrived_s  # a lease counts from the sending of the request
-        del response.results[:]
-        response.results.extend(results)
-        return response
+                    return done
+
+    def _since(self, mine: _Request) -> timedelta:
+        return timedelta(seconds=self._boot_clock() - mine.arrived_s)
 
     async def _refer_to(self, names: frozenset[str]) -> None:
         """Let attributes of jobs tell task queues apart, so that the next look can match by them."""
         await self._transactions.write(lambda unit, world: refer_to(unit, world, names))
 
-    async def _look(
-        self,
-        identity: Identity,
-        request: matcher_service_pb2.RequestJobsRequest,
-        work: WorkRequest,
-        waiter: Waiter,
-    ) -> _Look:
-        """Ask for jobs once; only an answer that has some is kept, for the rest may be asked again."""
-        answers: list[WorkAnswer] = []
-
-        def ask(
-            unit: Unit, world: World, before: matcher_service_pb2.RequestJobsResponse | None
-        ) -> tuple[matcher_service_pb2.RequestJobsResponse, bool]:
-            if before is not None:
-                _count_leases_anew(unit, identity, before)
-                return before, True
-            answers[:] = [request_jobs(unit, world, identity, work)]
-            response = work_answer_to_wire(answers[0])
-            return response, bool(response.matches)
-
-        waiter.looks()
-        response = await self._transactions.once_it_counts(
-            identity, "RequestJobs", _without_wait(request), matcher_service_pb2.RequestJobsResponse, ask
-        )
-        waiter.looked(Counter(match.task_queue for match in response.matches))
-        answer = answers[0] if answers else WorkAnswer()
-        return _Look(response, answer.unreferred, answer.faults)
+    async def _said_again(self, mine: _Request, kept: bytes) -> bytes:
+        """Return an answer that is given again: it tells of its leases what is left of them, not how long they were."""
+        response = Response.FromString(kept)
+        matches = {HeldLease(match.job_id, match.attempt): match for match in response.matches}
+        identity = mine.asked.identity
+        left = await self._transactions.read(lambda unit, _: leases_left(unit, identity, tuple(matches)))
+        for held, length in left.items():
+            matches[held].lease_s = (length + self._since(mine)).total_seconds()
+        return response.SerializeToString()
 
     async def ReportState(
-        self, request: matcher_service_pb2.ReportStateRequest, context: Any
+        self, request: matcher_service_pb2.ReportStateRequest, call: Any
     ) -> matcher_service_pb2.ReportStateResponse:
         identity = caller()
         heartbeat = heartbeat_from_wire(request)
@@ -167,19 +209,21 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
             await asyncio.to_thread(keep_contents, self._store, files)
 
 
-def _count_leases_anew(unit: Unit, identity: Identity, response: matcher_service_pb2.RequestJobsResponse) -> None:
-    """Let an answer that is given again tell of its leases what is left of them, not how long they once were."""
-    matches = {HeldLease(match.job_id, match.attempt): match for match in response.matches}
-    for held, left in leases_left(unit, identity, tuple(matches)).items():
-        matches[held].lease_s = left.total_seconds()
+def _taken(answer: WorkAnswer | None) -> Counter[int]:
+    """Return how many jobs a look has given, by task queue."""
+    return Counter() if answer is None else Counter(match.task_queue_id for match in answer.matches)
 
 
-def _ends_the_wait(response: matcher_service_pb2.RequestJobsResponse, slots: Iterable[SlotOffer]) -> bool:
+def _has_contents(reports: Iterable[JobReport]) -> bool:
+    """Whether reports bring files to be kept."""
+    return any(file.content is not None for report in reports for file in report.output_files)
+
+
+def _ends_the_wait(answer: WorkAnswer, slots: Iterable[SlotOffer]) -> bool:
     """Whether the pilot hears something new; that a slot is still to vacate, as it was told before, is not."""
-    told_before = _told_to_vacate(slots)
-    told_now = {vacate.slot for vacate in response.vacate}
-    asks_for_more = response.ad_parts_wanted or response.HasField("node_attributes")
-    return bool(response.matches or response.commands or asks_for_more) or told_now != told_before
+    if answer.matches or answer.commands or answer.ad_parts_wanted or answer.node_settings is not None:
+        return True
+    return {vacate.slot for vacate in answer.vacates} != _told_to_vacate(slots)
 
 
 def longest_wait_s(usual_s: float, slots: Iterable[SlotOffer]) -> float:
@@ -195,11 +239,3 @@ def _told_to_vacate(slots: Iterable[SlotOffer]) -> set[str]:
 def _log_faults(stamp: str, faults: Mapping[str, str]) -> None:
     for slot, why in faults.items():
         log.warning("slot gets no jobs for its policy", pilot_stamp=stamp, slot=slot, why=why)
-
-
-def _without_wait(request: matcher_service_pb2.RequestJobsRequest) -> matcher_service_pb2.RequestJobsRequest:
-    """Return the request as it is recognised again: a pilot that cannot wait any longer repeats it so."""
-    plain = matcher_service_pb2.RequestJobsRequest()
-    plain.CopyFrom(request)
-    plain.ClearField("wait_s")
-    return plain
