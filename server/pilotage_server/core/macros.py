@@ -62,7 +62,7 @@ def render(description: JobDescription, job: Numbered) -> JobDescription:
         arguments=text(description.arguments),
         name=text(description.name),
         environment={key: text(value) for key, value in description.environment.items()}
-        | numbers(job)
+        | dict(zip(NUMBERS, numbers(job), strict=True))
         | belongings(job),
         stdin=name(description.stdin),
         stdout=name(description.stdout),
@@ -74,14 +74,13 @@ def render(description: JobDescription, job: Numbered) -> JobDescription:
     )
 
 
-def numbers(job: Numbered) -> dict[str, str]:
+NUMBERS = ("PILOTAGE_JOB_ID", "PILOTAGE_CLUSTER_ID", "PILOTAGE_ARRAY_INDEX", "PILOTAGE_ATTEMPT")
+"""The names of `numbers`, in order."""
+
+
+def numbers(job: Numbered) -> tuple[str, str, str, str]:
     """Return what the environment says of the one job."""
-    return {
-        "PILOTAGE_JOB_ID": str(job.id),
-        "PILOTAGE_CLUSTER_ID": str(job.cluster),
-        "PILOTAGE_ARRAY_INDEX": str(job.process),
-        "PILOTAGE_ATTEMPT": str(job.attempt),
-    }
+    return str(job.id), str(job.cluster), str(job.process), str(job.attempt)
 
 
 def belongings(job: Numbered) -> dict[str, str]:

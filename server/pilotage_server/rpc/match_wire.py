@@ -11,7 +11,7 @@ macros is rendered for every job.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from pilotage.description_wire import description_to_wire
 from pilotage.job_description import JobDescription
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage_server.core.macros import belongings, numbers
+from pilotage_server.core.macros import NUMBERS, belongings, numbers
 from pilotage_server.operations.work import Match, WorkAnswer
 from pilotage_server.rpc.convert_matching import work_answer_to_wire
 from pilotage_server.rpc.convert_values import amounts_to_wire
@@ -54,15 +54,25 @@ _ENVIRONMENT = _tag(jobs_pb2.JobDescription, "environment")
 _KEY, _VALUE = b"\x0a", b"\x12"
 """The keys of what a map is made of, which are the same for every map."""
 
+_SMALL = tuple(map(varint, range(_MORE)))
+
 
 def _framed(tag: bytes, content: bytes) -> bytes:
-    return b"".join((tag, varint(len(content)), content))
+    size = len(content)
+    return tag + (_SMALL[size] if size < _MORE else varint(size)) + content
 
 
-def _environment(values: Mapping[str, str]) -> bytes:
-    """Return values as more of a description's environment; who reads it takes the last one of a name."""
-    entries = (_framed(_KEY, key.encode()) + _framed(_VALUE, value.encode()) for key, value in values.items())
-    return b"".join([_framed(_ENVIRONMENT, entry) for entry in entries])
+def _entry(name: str) -> bytes:
+    """Return what stands before the value in the environment's entry of that name."""
+    return _framed(_KEY, name.encode()) + _VALUE
+
+
+def _environment(values: Iterable[tuple[bytes, str]]) -> bytes:
+    """Return entries as more of a description's environment; who reads it takes the last one of a name."""
+    return b"".join([_framed(_ENVIRONMENT, _framed(entry, value.encode())) for entry, value in values])
+
+
+_NUMBERS = tuple(map(_entry, NUMBERS))
 
 
 class MatchWriter:
@@ -100,7 +110,8 @@ class MatchWriter:
         common = self._common(match.template_id, match.description)
         if _MACRO in common:
             return description_to_wire(match.rendered()).SerializeToString()
-        return b"".join((common, _environment(numbers(match)), self._belongings(match)))
+        own = zip(_NUMBERS, numbers(match), strict=True)
+        return b"".join((common, _environment(own), self._belongings(match)))
 
     def _common(self, template_id: int, description: JobDescription) -> bytes:
         """Return what the jobs of a template have in common."""
@@ -120,5 +131,6 @@ class MatchWriter:
         if found is None:
             if len(self._owners) >= self._most:
                 self._owners.clear()
-            found = self._owners[whose] = _environment(belongings(match))
+            values = belongings(match).items()
+            found = self._owners[whose] = _environment((_entry(name), value) for name, value in values)
         return found
