@@ -86,3 +86,11 @@ class ServerUnreachableError(WorldError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=True)
+
+
+class OverloadedError(WorldError):
+    """The server has refused the call unread, having too many under way; after `retry_after_s` there may be room."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, transient=True)
+        self.retry_after_s = retry_after_s

@@ -27,6 +27,7 @@ from pilotage.errors import (
     InvalidTreeError,
     LeaseLostError,
     NotFoundError,
+    OverloadedError,
     PermissionDeniedError,
     PilotageError,
     ServerUnreachableError,
@@ -45,7 +46,7 @@ MOST_VIOLATIONS = 500
 LONGEST_MESSAGE = 2000
 """Characters of a status's message and of each description in it."""
 
-RETRY_AFTER_S = 1
+RETRY_AFTER_S = 1.0
 """What RetryInfo says after a passing failure."""
 
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -84,6 +85,7 @@ _FORMS: Mapping[type[PilotageError], _Form] = {
     WorldError: _Form(grpc.StatusCode.INTERNAL, "WORLD_FAILED", lambda text, _: WorldError(text, transient=False)),
 }
 _BUSY = _Form(grpc.StatusCode.UNAVAILABLE, "WORLD_BUSY", lambda text, _: WorldError(text, transient=True))
+_OVERLOADED, _OVERLOADED_CODE = "OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED
 _INVALID: Mapping[type[InvalidInputError], str] = {
     InvalidInputError: "INVALID_INPUT",
     InvalidRequirementsError: "INVALID_REQUIREMENTS",
@@ -99,9 +101,10 @@ def status_of(error: PilotageError) -> Status:
     if isinstance(error, InvalidInputError):
         reason = next(_INVALID[kind] for kind in type(error).__mro__ if kind in _INVALID)
         return make_status(grpc.StatusCode.INVALID_ARGUMENT, str(error), _info(reason), _bad_request(error.violations))
+    if isinstance(error, OverloadedError):
+        return make_status(_OVERLOADED_CODE, str(error), _info(_OVERLOADED), _retry_info(error.retry_after_s))
     if isinstance(error, WorldError) and error.transient:
-        retry = RetryInfo(retry_delay=Duration(seconds=RETRY_AFTER_S))
-        return make_status(_BUSY.code, str(error), _info(_BUSY.reason), retry)
+        return make_status(_BUSY.code, str(error), _info(_BUSY.reason), _retry_info(RETRY_AFTER_S))
     form = next((_FORMS[kind] for kind in type(error).__mro__ if kind in _FORMS), _FORMS[StateConflictError])
     return make_status(form.code, str(error), _info(form.reason, _fields_of(error)))
 
@@ -115,6 +118,12 @@ def make_status(code: grpc.StatusCode, text: str, *details: ErrorInfo | BadReque
         packed.Pack(detail)
         status.details.append(packed)
     return status
+
+
+def _retry_info(after_s: float) -> RetryInfo:
+    delay = Duration()
+    delay.FromNanoseconds(round(after_s * 1e9))
+    return RetryInfo(retry_delay=delay)
 
 
 def _info(reason: str, fields: Mapping[str, str] | None = None) -> ErrorInfo:
@@ -167,12 +176,13 @@ def _status_in(metadata: Iterable[Any]) -> Status | None:
 
 
 def _error_said(status: Status) -> PilotageError | None:
-    info, request = ErrorInfo(), BadRequest()
+    info, request, retry = ErrorInfo(), BadRequest(), RetryInfo()
     for detail in status.details:
-        if not detail.Unpack(info):
-            detail.Unpack(request)
+        _ = detail.Unpack(info) or detail.Unpack(request) or detail.Unpack(retry)
     if info.domain != DOMAIN:
         return None
+    if info.reason == _OVERLOADED:
+        return OverloadedError(status.message, retry.retry_delay.ToNanoseconds() / 1e9)
     violations = tuple(Violation(each.field, each.description) for each in request.field_violations)
     if info.reason in _INVALID_BY_REASON and violations:
         return _INVALID_BY_REASON[info.reason](*violations)

@@ -93,6 +93,7 @@ async def _serve(settings: Settings, ground: Ground, ready_file: Path | None, to
     transactions = ground.transactions
     limits = Limits(
         settings.long_poll_s,
+        settings.max_calls_in_flight,
         timedelta(seconds=settings.pilot_token_s),
         timedelta(seconds=settings.longest_token_s),
     )

@@ -71,6 +71,7 @@ class Settings(BaseSettings):
     log_level: LogLevel = Field(LogLevel.INFO, description="From which level on lines are logged.")
     stop_grace_s: Seconds = Field(10, ge=0, le=3600, description="How long calls go on at the stop.")
     long_poll_s: Seconds = Field(60, ge=1, le=3600, description="The longest that a call waits.")
+    max_calls_in_flight: int = Field(1000, ge=1, le=10**6, description="More calls that do not just wait are refused.")
     alive_every_s: Seconds = Field(1, ge=0.1, le=10, description="How often the server notes that it lives.")
     expire_every_s: Seconds = Field(5, ge=0.1, le=600, description="How often ended leases are looked for.")
     retention_every_s: Seconds = Field(300, ge=1, le=DAY_S, description="How often old things are removed.")

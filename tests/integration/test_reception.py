@@ -23,6 +23,7 @@ from pilotage.telemetry import cause_bound
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.calls import Call, caller, hot
 from pilotage_server.rpc.door import Door
+from pilotage_server.rpc.in_flight import CallsInFlight
 from pilotage_server.rpc.loop_calls import LoopCalls
 from pilotage_server.rpc.reception import Reception
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
@@ -45,7 +46,8 @@ async def doorway(*, let_in: bool = True, **methods: grpc.RpcMethodHandler[Any, 
     port = server.add_insecure_port("127.0.0.1:0")
     door = Door(TokenVerifier([issuer.trusted()]), clock.now)
     async with asyncio.TaskGroup() as tasks:
-        reception = Reception(server, door, clock.boot_time_s, LoopCalls(tasks))
+        in_flight = CallsInFlight(1000, clock.boot_time_s)
+        reception = Reception(server, door, LoopCalls(tasks), in_flight, clock.boot_time_s)
         reception.add_registered_method_handlers(SERVICE, methods)
         server.start()
         channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))

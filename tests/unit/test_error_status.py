@@ -18,6 +18,7 @@ from pilotage.errors import (
     InvalidTreeError,
     LeaseLostError,
     NotFoundError,
+    OverloadedError,
     PermissionDeniedError,
     PilotageError,
     ServerUnreachableError,
@@ -37,6 +38,7 @@ ERRORS = [
     LeaseLostError(17, 3, "it ran out"),
     WorldError("the disk is full", transient=False),
     WorldError("busy", transient=True),
+    OverloadedError("it has 1000 calls under way", 1.5),
     InvalidInputError(Violation("a.b[2]", "is wrong"), Violation("", "all is wrong")),
     InvalidRequirementsError(Violation("Memory", "is empty")),
     InvalidTreeError(Violation("sites.X", "is odd")),
@@ -95,6 +97,7 @@ def test_a_servers_own_kind_of_conflict_comes_back_as_a_conflict() -> None:
         (StateConflictError("no"), grpc.StatusCode.FAILED_PRECONDITION),
         (LeaseLostError(1, 1, "x"), grpc.StatusCode.ABORTED),
         (WorldError("x", transient=True), grpc.StatusCode.UNAVAILABLE),
+        (OverloadedError("x", 1.0), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (WorldError("x", transient=False), grpc.StatusCode.INTERNAL),
     ],
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,8 @@ from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.slots import Occupied, SlotOffer
 from pilotage_server.core.task_queues import TaskQueue, Traits
 from pilotage_server.operations.chances import Chance
-from pilotage_server.rpc.long_polls import LongPolls, Waiter
+from pilotage_server.rpc.long_polls import LOOK_AT_ONCE, LongPolls
+from pilotage_server.rpc.waiters import Waiter
 
 QUEUE = QueueId("S", "ce", "q")
 AT_ONCE_S = 0.0
@@ -29,19 +31,33 @@ def a_task_queue(id_: int = 1, cpus: int = 1) -> TaskQueue:
     return TaskQueue(id_, Traits(Account("sky", "grp", "alice"), "", needs))
 
 
-def has_the_cores(task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
-    found = Chance.NONE
-    for slot in slots:
-        if slot.free.cpus >= (task_queue.needs.cpus or 1):
-            found |= Chance.FREE_SLOT if slot.occupied is None else Chance.OCCUPIED_SLOT
-    return found
+class ByCores:
+    """Chances that hang on the cores alone; `asked` counts how often anybody was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def of(self, task_queue: TaskQueue, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
+        self.asked += 1
+        found = Chance.NONE
+        for slot in slots:
+            if slot.free.cpus >= (task_queue.needs.cpus or 1):
+                found |= Chance.FREE_SLOT if slot.occupied is None else Chance.OCCUPIED_SLOT
+        return found
+
+    def at_best(self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
+        return self.of(task_queue, credential, [replace(slot, free=Amounts(cpus=1000)) for slot in slots])
+
+    def alike(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
+        return tuple(slot.occupied is None for slot in slots)
 
 
 class Waiting:
     """Calls that wait, each by its stamp."""
 
     def __init__(self) -> None:
-        self.polls = LongPolls(has_the_cores)
+        self.chances = ByCores()
+        self.polls = LongPolls(self.chances)
         self._stack = ExitStack()
 
     def __enter__(self) -> Waiting:
@@ -234,6 +250,82 @@ async def test_a_new_tree_wakes_all(waiting: Waiting) -> None:
     waiting.polls.everything_changed()
 
     assert await woken(*calls) == [True, True, True]
+
+
+async def test_a_new_tree_wakes_a_few_at_a_time_and_in_the_end_all(waiting: Waiting) -> None:
+    calls = [waiting.enter(str(number)) for number in range(3 * LOOK_AT_ONCE)]
+
+    waiting.polls.everything_changed()
+
+    for _ in range(3):
+        woken_now = [call for call in calls if await call.woken(AT_ONCE_S)]
+        assert len(woken_now) == LOOK_AT_ONCE
+        for call in woken_now:
+            call.looks()
+            call.looked({})
+            calls.remove(call)
+    assert not calls
+
+
+async def test_a_tree_that_comes_while_all_are_called_lets_all_look_at_it(waiting: Waiting) -> None:
+    calls = [waiting.enter(str(number)) for number in range(LOOK_AT_ONCE + 1)]
+    waiting.polls.everything_changed()
+    calls[0].looks()
+    waiting.polls.everything_changed()
+    calls[0].looked({})
+
+    looks = dict.fromkeys(calls, 0)
+    while woken_now := [call for call in calls if await call.woken(AT_ONCE_S)]:
+        for call in woken_now:
+            looks[call] += 1
+            call.looks()
+            call.looked({})
+
+    assert all(looks.values())
+
+
+async def test_many_that_are_alike_and_cannot_take_a_job_are_asked_once(waiting: Waiting) -> None:
+    for number in range(100):
+        waiting.enter(str(number))
+
+    waiting.polls.jobs_arrived(a_task_queue(1, cpus=2000), 1)
+    waiting.polls.jobs_arrived(a_task_queue(1, cpus=2000), 1)
+
+    assert waiting.chances.asked == 1
+
+
+async def test_who_would_not_take_jobs_is_asked_once_and_who_comes_later_too(waiting: Waiting) -> None:
+    for number in range(100):
+        waiting.enter(str(number), cpus=1)
+    waiting.polls.jobs_arrived(a_task_queue(1, cpus=4), 1)
+    asked = waiting.chances.asked
+
+    taker = waiting.enter("taker", cpus=8)
+    waiting.polls.jobs_arrived(a_task_queue(1, cpus=4), 1)
+
+    assert await woken(taker) == [True]
+    assert waiting.chances.asked == asked + 1
+
+
+async def test_who_would_not_take_jobs_is_asked_again_when_everything_has_changed(waiting: Waiting) -> None:
+    call = waiting.enter("a", cpus=1)
+    waiting.polls.jobs_arrived(a_task_queue(1, cpus=4), 1)
+    asked = waiting.chances.asked
+    waiting.polls.everything_changed()
+    call.looks()
+    call.looked({})
+
+    waiting.polls.jobs_arrived(a_task_queue(1, cpus=4), 1)
+
+    assert waiting.chances.asked == asked + 2, "once for its kind, once for itself"
+
+
+async def test_the_longest_waiting_is_first_also_among_those_that_differ(waiting: Waiting) -> None:
+    free = [waiting.enter("a"), waiting.enter("b")]
+    with waiting.polls.waiting(PilotCredential("c", QUEUE), [SlotOffer(str(n), Amounts(cpus=1)) for n in "12"]) as two:
+        last = waiting.enter("d")
+        waiting.polls.jobs_arrived(a_task_queue(), 3)
+        assert await woken(*free, two, last) == [True, True, True, False]
 
 
 async def test_closing_wakes_all_and_says_so(waiting: Waiting) -> None:

@@ -77,6 +77,16 @@ class SlotQuestion:
         self._table = evaluations.table(text, self._mine, of_job=False)
         self._of_this_time: Table = {}
 
+    @property
+    def reaches(self) -> str:
+        """What is equal for slots that are alike to the expression; one that looks at the time tells no two apart."""
+        return "" if self._mine.passes else self._mine.key
+
+    def is_the_same_for_alike(self, job: AdNow) -> bool:
+        """Whether alike slots answer the same for the job, now and later."""
+        theirs = job.excerpt(self.wanted)
+        return not (self._mine.passes or theirs.passes or _looks_back(theirs, self._mine))
+
     def answer(self, job: AdNow) -> Result:
         """Return what the expression is for the job."""
         theirs = job.excerpt(self.wanted)
@@ -110,6 +120,13 @@ class JobQuestions:
             if not mine.passes:
                 table[mine.key] = result
         return result
+
+    def sees_all(self, text: str, job: AdNow) -> bool:
+        """Whether the answer may depend on more of the job than its own expression sees."""
+        refers = job.refers_to(text)
+        mine = job.excerpt(None if refers.is_dynamic else refers.my, refers.free)
+        theirs, _ = self._looked_up(text, _both(refers.target, mine.wants))
+        return _looks_back(theirs, mine)
 
     def _looked_up(self, text: str, wanted: Names) -> tuple[Excerpt, Table]:
         found = self._asked.get((text, wanted))

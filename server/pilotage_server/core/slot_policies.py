@@ -143,9 +143,24 @@ class SlotJudge:
         start = self.policy.start
         return not start or is_true(self._question(start).answer(job))
 
+    @property
+    def start_reaches(self) -> tuple[str, str]:
+        """What is equal for slots that START makes alike."""
+        start = self.policy.start
+        return (start, self._question(start).reaches) if start else ("", "")
+
+    def all_alike_refuse(self, job: JobNow) -> bool:
+        """Whether START is not true of the job in this slot, nor in any that is alike."""
+        start = self.policy.start
+        return bool(start) and self._question(start).is_the_same_for_alike(job) and not self.starts(job)
+
     def suits(self, job: JobNow) -> bool:
         """Whether the job's expression is true of the slot."""
         return not job.requirements or is_true(self._jobs.answer(job.requirements, job))
+
+    def sees_all(self, job: JobNow) -> bool:
+        """Whether what suits the job may depend on more of it than its expression sees: slots' ads may ask back."""
+        return bool(job.requirements) and self._jobs.sees_all(job.requirements, job)
 
     def rank(self, job: JobNow) -> float:
         """Return RANK of the job."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import FINAL
+from pilotage_server.rpc.calls import idle
 from pilotage_server.rpc.deadlines import within
 
 
@@ -33,7 +34,8 @@ class Follower:
 
     async def woken(self, timeout_s: float) -> bool:
         """Wait for something that matters; False = there was nothing in time."""
-        woken = await within(timeout_s, self._event)
+        with idle():
+            woken = await within(timeout_s, self._event)
         self._event.clear()
         return woken
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pilotage.telemetry import cause_bound
-from pilotage_server.rpc.calls import Call
+from pilotage_server.rpc.calls import Call, idle
 
 
 def in_event_loop(hear: Callable[..., None]) -> Callable[..., None]:
@@ -51,14 +51,16 @@ class LoopCalls:
     async def _send(self, call: Call[Any], response: Any) -> None:
         sent = asyncio.Event()
         call.send(response, partial(self._loop.call_soon_threadsafe, sent.set))
-        await sent.wait()
+        with idle():
+            await sent.wait()
 
     async def requests(self, call: Call[Any], parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
         """Yield what the caller sends, each message asked for when the one before was taken."""
         received: asyncio.Queue[bytes | None] = asyncio.Queue()
         while True:
             call.wire.receive(lambda content: self._loop.call_soon_threadsafe(received.put_nowait, content))
-            content = await received.get()
+            with idle():
+                content = await received.get()
             if content is None:
                 return
             yield parse(content)

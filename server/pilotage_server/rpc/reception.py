@@ -13,8 +13,9 @@ from google.protobuf.message import DecodeError
 from pilotage.clock import BootClock
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.telemetry import CAUSE_HEADER, sane_cause
-from pilotage_server.rpc.calls import Call, Visit, is_hot
+from pilotage_server.rpc.calls import Call, Surroundings, Visit, is_hot
 from pilotage_server.rpc.door import Door
+from pilotage_server.rpc.in_flight import CallsInFlight
 from pilotage_server.rpc.loop_calls import LoopCalls
 from pilotage_server.rpc.refusals import refusal
 from pilotage_server.rpc.wire_calls import ServingThread, WireCall
@@ -27,11 +28,14 @@ _SERVING_THREAD = ServingThread()
 class Reception:
     """Where the generated `add_…Servicer_to_server` functions register methods, instead of at gRPC's server."""
 
-    def __init__(self, server: grpc.Server, door: Door, boot_clock: BootClock, loop_calls: LoopCalls) -> None:
+    def __init__(
+        self, server: grpc.Server, door: Door, loop_calls: LoopCalls, in_flight: CallsInFlight, clock: BootClock
+    ) -> None:
         self._server: Any = server
         self._door = door
-        self._boot_clock = boot_clock
         self._loop_calls = loop_calls
+        self._in_flight = in_flight
+        self._around = Surroundings(loop_calls, in_flight, clock)
 
     def add_generic_rpc_handlers(self, _handlers: Any) -> None:
         """Do nothing: the same methods are registered by name too, which is quicker."""
@@ -48,22 +52,30 @@ class Reception:
 
         def enter(_requests: Any, context: Any, _send: Any) -> None:
             wire = WireCall(context)
-            metadata = dict(context.invocation_metadata())
-            cause = sane_cause(metadata.get(CAUSE_HEADER))
-            try:
-                token = self._door.let_in(method, metadata)
-            except PilotageError as error:
-                wire.refuse(refusal(method, cause, error))
+            refused = self._in_flight.refusal()
+            if refused is not None:
+                wire.refuse(refused)
                 return
-            visit = Visit(method, token, cause, self._boot_clock())
-            call: Call[Any] = Call(wire, visit, handler.response_serializer, self._loop_calls)
-            context.add_callback(partial(call.ended, self._boot_clock))
-            serve(call)
+            visit = self._visit(method, wire)
+            if visit is not None:
+                call: Call[Any] = Call(wire, visit, handler.response_serializer, self._around)
+                wire.on_end(call.ended)
+                serve(call)
 
         enter.experimental_non_blocking = True  # type: ignore[attr-defined]
         enter.experimental_thread_pool = _SERVING_THREAD  # type: ignore[attr-defined]
         # On the wire a stream of one message is what a single message is, so one kind of handler serves all.
         return grpc.stream_stream_rpc_method_handler(enter)
+
+    def _visit(self, method: str, wire: WireCall) -> Visit | None:
+        """Return what the door says of a call; None = it was refused there."""
+        metadata = wire.metadata()
+        cause = sane_cause(metadata.get(CAUSE_HEADER))
+        try:
+            return Visit(method, self._door.let_in(method, metadata), cause, self._around.clock())
+        except PilotageError as error:
+            wire.refuse(refusal(method, cause, error))
+            return None
 
     def _way(self, handler: Any) -> Serve:
         """Return how calls are served: by a hot function, a coroutine, or one that takes or gives a stream."""

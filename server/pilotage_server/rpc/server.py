@@ -30,11 +30,12 @@ from pilotage.v1 import (
     share_service_pb2,
     share_service_pb2_grpc,
 )
-from pilotage_server.operations.chances import chance
+from pilotage_server.operations.chances import Chances
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.door import Door
 from pilotage_server.rpc.event_feed import EventFeed
 from pilotage_server.rpc.identity_servicer import IdentityServicer
+from pilotage_server.rpc.in_flight import CallsInFlight
 from pilotage_server.rpc.job_servicer import JobServicer
 from pilotage_server.rpc.long_polls import LongPolls
 from pilotage_server.rpc.loop_calls import LoopCalls, in_event_loop
@@ -74,9 +75,10 @@ SERVICES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the services go by: the longest wait of a call, the lives of tokens."""
+    """What the services go by: the longest wait of a call, how many are under way, the lives of tokens."""
 
     longest_wait_s: float
+    calls_in_flight: int
     pilot_token: timedelta
     longest_token: timedelta
 
@@ -100,7 +102,7 @@ class RpcServer:
         world = ground.transactions.world
         self._ground = ground
         self._limits = limits
-        self._polls = LongPolls(lambda *asked: chance(world, ground.clock(), *asked))
+        self._polls = LongPolls(Chances(world, ground.clock))
         self._feed = EventFeed()
         self._health = Health()
         self._server = grpc.server(ThreadPoolExecutor(ASKERS, thread_name_prefix="health"), options=OPTIONS)
@@ -119,7 +121,8 @@ class RpcServer:
         """Take calls from now on; those that wait do so in `tasks`."""
         ground = self._ground
         door = Door(ground.verifier, ground.clock)
-        self._add_services(Reception(self._server, door, ground.boot_clock, LoopCalls(tasks)))
+        in_flight = CallsInFlight(self._limits.calls_in_flight, ground.boot_clock)
+        self._add_services(Reception(self._server, door, LoopCalls(tasks), in_flight, ground.boot_clock))
         self._health.serves(SERVICES)
         self._server.start()
 

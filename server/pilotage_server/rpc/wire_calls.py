@@ -35,6 +35,14 @@ class WireCall:
         self._event = context._rpc_event
         self._state = context._state
 
+    def metadata(self) -> dict[str, Any]:
+        """Return what the call says beside its request, by key."""
+        return dict(self._context.invocation_metadata())
+
+    def on_end(self, hear: Callable[[], None]) -> None:
+        """Let `hear` be called when the call is over, however it ended."""
+        self._context.add_callback(hear)
+
     def receive(self, hear: Callable[[bytes | None], object]) -> None:
         """Ask for the next message; None = there is no more, or the caller is gone."""
         state = self._state

@@ -1,0 +1,140 @@
+"""One call that waits for work, and what it is told: news of jobs, which it takes or hands on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pilotage_server.core.identity import PilotCredential
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.operations.chances import Chance
+from pilotage_server.rpc.calls import idle
+from pilotage_server.rpc.deadlines import within
+from pilotage_server.rpc.jobs_on_offer import JobsOnOffer
+
+NO_TASK_QUEUE = 0
+"""Stands for all of them."""
+
+
+class Told(Protocol):
+    """What makes a waiter look, and hears what the look gave."""
+
+    task_queue_id: int
+
+    def answered(self, waiter: Waiter, taken: int) -> int:
+        """Take note that one who was told has looked and took so many jobs; return how many of them were these."""
+
+
+@dataclass(slots=True)
+class News:
+    """Jobs that came to wait: how many nobody took yet, how many look now, who may still be told."""
+
+    task_queue_id: int
+    untaken: int
+    untold: Iterator[tuple[Waiter, Chance]]
+    on_offer: JobsOnOffer
+    looking: int = 0
+    _with_free_slots: set[Waiter] = field(default_factory=set)
+
+    def spread(self) -> None:
+        """Tell as many waiters as there are jobs that nobody looks for yet."""
+        while self.looking < self.untaken:
+            waiter, kind = next(self.untold, (None, Chance.NONE))
+            if waiter is None:
+                return
+            self.looking += 1
+            if kind is Chance.FREE_SLOT:
+                self._with_free_slots.add(waiter)
+                self.on_offer.asks(self.task_queue_id, waiter.credential.stamp)
+            waiter.tell(self)
+
+    def answered(self, waiter: Waiter, taken: int) -> int:
+        """Take note that one who was told has looked and took so many jobs; return how many of them were these."""
+        self.looking -= 1
+        if waiter in self._with_free_slots:
+            self._with_free_slots.discard(waiter)
+            self.on_offer.asked(self.task_queue_id, waiter.credential.stamp)
+        credited = min(taken, self.untaken)
+        self.untaken -= credited
+        self.spread()
+        return credited
+
+
+@dataclass(slots=True)
+class RollCall:
+    """Lets every waiter look, a few at a time: what may go where has changed, and other calls are to be served too."""
+
+    at_once: int
+    untold: Iterator[Waiter] = field(default_factory=lambda: iter(()))
+    task_queue_id: int = NO_TASK_QUEUE
+    _looking: int = 0
+
+    def begin(self, waiters: Iterator[Waiter]) -> None:
+        """Call these; what is left of an earlier roll is among them."""
+        self.untold = waiters
+        self._spread()
+
+    def _spread(self) -> None:
+        while self._looking < self.at_once and (waiter := next(self.untold, None)) is not None:
+            self._looking += 1
+            waiter.tell(self)
+
+    def answered(self, _waiter: Waiter, _taken: int) -> int:
+        """Take note that one has looked, and let the next one look."""
+        self._looking -= 1
+        self._spread()
+        return 0
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """One call that waits: what it offers, and the news that it has not looked into yet.
+
+    `number` tells who has waited longer: whose is lower.
+    """
+
+    number: int
+    credential: PilotCredential
+    slots: Sequence[SlotOffer]
+    is_open: bool = True
+    _event: asyncio.Event = field(default_factory=asyncio.Event)
+    _told: list[Told] = field(default_factory=list)
+    _looking_into: list[Told] = field(default_factory=list)
+
+    def tell(self, news: Told | None) -> None:
+        """Wake the call; None = for another reason than jobs."""
+        if news is not None:
+            self._told.append(news)
+        self._event.set()
+
+    def looks(self) -> None:
+        """Say that the call looks for jobs now, with all that it has been told."""
+        self._event.clear()
+        self._looking_into += self._told
+        self._told = []
+
+    def looked(self, taken: Mapping[int, int]) -> None:
+        """Say what the look gave: jobs taken, by task queue."""
+        left = Counter(taken)  # a job taken answers one piece of news, not all that told of its task queue
+        news_seen, self._looking_into = self._looking_into, []
+        for news in news_seen:
+            left[news.task_queue_id] -= news.answered(self, left[news.task_queue_id])
+
+    @property
+    def is_told(self) -> bool:
+        """Whether there is news that the call has not answered for yet."""
+        return bool(self._told or self._looking_into)
+
+    async def woken(self, timeout_s: float) -> bool:
+        """Wait until there is a reason to look again; False = there was none in time."""
+        with idle():
+            return await within(timeout_s, self._event)
+
+    def leave(self) -> None:
+        """Hand on what the call was told and does not look into any more."""
+        self.is_open = False
+        self.looks()
+        self.looked({})
