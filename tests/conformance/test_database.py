@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from sqlalchemy import insert, select, text
 
 from pilotage import clock as machine
+from pilotage_server.storage.checkpoints import copy_log
+from pilotage_server.storage.connections import open_engines
 from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
 
@@ -127,3 +132,16 @@ def test_a_read_sees_one_snapshot(database: Database) -> None:
 
     assert database.read(look_twice) == (0, 0)
     assert database.read(bans) == 1
+
+
+def test_the_log_can_be_copied_into_the_database_while_others_have_it_open(tmp_path: Path) -> None:
+    reading, writing = open_engines(f"sqlite:///{tmp_path / 'pilotage.db'}")
+    with writing.begin() as connection:
+        connection.execute(text("CREATE TABLE kept (number INTEGER)"))
+    copy_log(reading)
+    # without its log, a copy of the file has what was copied
+    copied = sqlite3.connect(shutil.copy(tmp_path / "pilotage.db", tmp_path / "copy.db"))
+    assert copied.execute("SELECT name FROM sqlite_master").fetchall() == [("kept",)]
+    copied.close()
+    reading.dispose()
+    writing.dispose()

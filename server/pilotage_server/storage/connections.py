@@ -22,6 +22,8 @@ ONE_SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": Tru
 
 _WRITER_CACHE_KIB = 64 * 1024
 _READER_CACHE_KIB = 8 * 1024
+_LOG_PAGES = 16_000
+"""A commit copies SQLite's log into the database only when it is as long as this: see `checkpoints`."""
 _STATEMENTS_KEPT = 512
 """Prepared statements that a connection to SQLite keeps: more than the server has different ones."""
 
@@ -36,6 +38,7 @@ def open_engines(url: str) -> tuple[Engine, Engine]:
     if parsed.get_backend_name() != "sqlite":
         # Said, not left to how the database is set up: all that locks and then looks counts on it.
         engine = create_engine(url, pool_pre_ping=True, pool_size=16, isolation_level="READ COMMITTED")
+        event.listen(engine, "connect", _set_up_postgresql)
         return engine, engine
     # A writer takes the lock at once: one that reads first could not wait for another writer any more.
     writing = _sqlite_engine(url, begin="BEGIN IMMEDIATE", cache_kib=_WRITER_CACHE_KIB)
@@ -43,6 +46,13 @@ def open_engines(url: str) -> tuple[Engine, Engine]:
         return writing, writing
     refuse_network_file_system(parsed.database)
     return _sqlite_engine(url, begin="BEGIN", cache_kib=_READER_CACHE_KIB), writing
+
+
+def _set_up_postgresql(connection: Any, _record: Any) -> None:
+    from psycopg.types.array import ListBinaryDumper  # who has SQLite need not have it
+
+    # As text, each item of a list would be escaped by itself: 40 µs for a job's description, in binary 0.7 µs.
+    connection.adapters.register_dumper(list, ListBinaryDumper)
 
 
 def _sqlite_engine(url: str, *, begin: str, cache_kib: int) -> Engine:
@@ -55,8 +65,9 @@ def _sqlite_engine(url: str, *, begin: str, cache_kib: int) -> Engine:
 
 def _set_up_sqlite(connection: Any, _record: Any, *, cache_kib: int) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"cache_size=-{cache_kib}"):
-        connection.execute(f"PRAGMA {pragma}")
+    settings = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"wal_autocheckpoint={_LOG_PAGES}")
+    for setting in (*settings, f"cache_size=-{cache_kib}"):
+        connection.execute(f"PRAGMA {setting}")
 
 
 def refuse_network_file_system(path: str) -> None:

@@ -16,6 +16,7 @@ from sqlmodel import Session
 from pilotage import clock as machine
 from pilotage.clock import Clock
 from pilotage.errors import WorldError
+from pilotage_server.storage.checkpoints import Checkpoints
 from pilotage_server.storage.connections import ONE_SNAPSHOT, open_engines
 from pilotage_server.storage.groups import Batch, Groups, OneByOne
 from pilotage_server.storage.unit import OvertakenError, Unit
@@ -45,6 +46,7 @@ class Database:
         self._clock = clock
         self._operations = OneByOne(_OPERATIONS_AT_ONCE if self.is_sqlite else 1)
         self.writers = 1 if self.is_sqlite else writers
+        self._checkpoints = Checkpoints(self.engine) if self.engine is not self.write_engine else None
         self._groups = Groups(self._commit, threads=self.writers, mixed=self.is_sqlite)
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="reader")
 
@@ -81,6 +83,8 @@ class Database:
                 session.rollback()
                 unit.rolled_back()
                 raise
+        if self._checkpoints is not None:
+            self._checkpoints.due()
         return unit, result
 
     def read(self, operation: Callable[[Unit], Result]) -> Result:
@@ -118,6 +122,8 @@ class Database:
         """Let what is under way end, then close every connection."""
         self._groups.close()
         self._readers.shutdown(wait=True)
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         self.engine.dispose()
         self.write_engine.dispose()
 

@@ -6,7 +6,8 @@ A group is what waits now; nobody waits for others to come. Answers are given af
 
 Alone: a member that fails with a PilotageError fails alone, and nothing of it has happened. When the group fails in
 any other way (a deadlock, an unexpected error, the commit itself), nothing of it has happened, and every member runs
-again in a transaction of its own. What fails after the commit, in a hook, is told to all members and runs no more.
+again in a transaction of its own, as long as the database serves. What fails after the commit, in a hook, is told to
+all members and runs no more.
 
 Locks: SQLite has one writer, which takes all that waits. In PostgreSQL several transactions lock rows at once, and
 two of them must not wait for each other in a circle. There a group is of one batch, which takes its locks in one
@@ -26,7 +27,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from pilotage.errors import PilotageError
+from pilotage.errors import PilotageError, WorldError
 from pilotage_server.storage.unit import Unit
 
 Item = TypeVar("Item")
@@ -142,9 +143,8 @@ class Groups:
         except Exception as error:  # whatever it is, the members hear of it, and the thread goes on
             if len(group) == 1:
                 group[0].future.set_exception(error)
-                return
-            for member in group:
-                self._run([member])
+            else:
+                self._run_apart(group)
             return
         try:
             unit.committed()
@@ -152,6 +152,16 @@ class Groups:
             results = [error] * len(group)
         for member, result in zip(group, results, strict=True):
             _answer(member, result)
+
+    def _run_apart(self, group: Sequence[_Member]) -> None:
+        """Run each in a transaction of its own, until the database does not serve: then the others are told so."""
+        failure: BaseException | None = None
+        for member in group:
+            if isinstance(failure, WorldError):
+                member.future.set_exception(failure)
+            else:
+                self._run([member])
+                failure = member.future.exception()
 
 
 def _results(unit: Unit, group: Sequence[_Member]) -> list[Any]:
