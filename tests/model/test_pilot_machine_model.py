@@ -135,13 +135,16 @@ class PilotWorld(RuleBasedStateMachine):
 
     @rule(lease=st.sampled_from([300.0, 3000.0]))
     def all_goes_well(self, lease: float) -> None:
-        """Let everybody answer, every slot that is asked for get a small job, and all jobs start."""
+        """Let everybody answer, every slot that is asked for get small jobs, and all jobs start."""
         for request_id in sorted(self.beats):
             self._renew(request_id, self.beats.pop(request_id))
         for request_id in sorted(self.calls):
             call = self.calls.pop(request_id)
             jobs = tuple(
-                self._job(offer.name, Amounts(1, 100, 100), lease) for offer in call.slots if not offer.occupied
+                self._job(offer.name, Amounts(1, 100, 100), lease)
+                for offer in call.slots
+                if not offer.occupied
+                for _ in range(1 + min(offer.ahead, 2))
             )
             results = tuple(ReportResult(report.key, True) for report in call.reports)
             self._feed(ev.JobsGranted(request_id, jobs, results))

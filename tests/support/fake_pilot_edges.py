@@ -89,10 +89,15 @@ class FakeLink:
     def _fitting(self, call: RequestJobs) -> tuple[GrantedJob, ...]:
         jobs = []
         for slot in call.slots:
-            free = slot.free
+            free, ahead = slot.free, slot.ahead
             while self.waiting and self.waiting[0].amounts.fits_in(free):
                 jobs.append(replace(self.waiting.popleft(), slot=slot.name))
-                free = free - jobs[-1].amounts if slot.partitionable else NOTHING
+                if slot.partitionable:
+                    free = free - jobs[-1].amounts
+                elif ahead:
+                    ahead -= 1
+                else:
+                    free = NOTHING
         return tuple(jobs)
 
     async def beat(self, call: SendHeartbeat, node: NodeFacts) -> HeartbeatAnswered:

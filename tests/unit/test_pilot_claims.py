@@ -140,6 +140,7 @@ def test_a_claim_whose_worklife_ends_while_it_is_offered_lets_the_job_come_all_t
 def test_a_second_job_for_a_slot_that_takes_one_is_declined() -> None:
     bench = PilotBench(cpus=2)
     bench.run(a_job(1, cpus=2))
+    bench.pass_time(1)
     end(bench, 1)
     bench.grant(a_job(2, slot="slot1_1"), too_much := a_job(3, slot="slot1_1"))
     assert bench.outcome(too_much) is Outcome.DECLINED

@@ -214,11 +214,6 @@ class Attempt:
         """Whether its payload has just ended, so that its outcome may be known in a moment."""
         return self.stage is Stage.STORING and self.report_boot_s is not None and now.boot_s < self.report_boot_s
 
-    def tells_now(self, now: Moment) -> bool:
-        """Whether there is something to tell of it that cannot wait."""
-        due = self.report_boot_s is None or self.report_boot_s <= now.boot_s
-        return due and self.untold() is not None
-
     def report(self) -> Report:
         """Return what there is to tell of it now."""
         state = SHOWN_STATES[self.stage]

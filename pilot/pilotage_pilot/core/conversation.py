@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from pilotage_pilot.core.attempts import STARTED, UNSTARTED, Attempt, Ending
+from pilotage_pilot.core.attempts import STARTED, UNSTARTED, Attempt, Ending, Stage
+from pilotage_pilot.core.backlog import Backlog
 from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
 from pilotage_pilot.core.events import (
     HeartbeatAnswered,
@@ -37,9 +38,11 @@ class Conversation:
     def __init__(self, name: str, payloads: Payloads, rules: Rules, lifetime: Lifetime, now: Moment) -> None:
         self._name = name
         self._payloads = payloads
+        self._rules = rules
         self._slots = payloads.slots
         self.seeking = JobSeeking(payloads.slots, rules, lifetime, now)
-        self._placing = Placing(payloads, self.seeking.offers)
+        self.backlog = Backlog(payloads, self.seeking.offers)
+        self._placing = Placing(payloads, self.seeking.offers, self.backlog)
         self._heartbeat = Heartbeat(rules, now)
         self.pools = PoolList(rules)
         self._calls = 0
@@ -102,7 +105,9 @@ class Conversation:
         instructions = self._set_attributes(event.node_attributes, now)
         self.clock_error_s = beat.clock_error_s(event.server_time, now)
         for renewed in event.renewed:
-            self._payloads.renew(renewed.key, renewed.lease_s, beat.sent_boot_s)
+            lease_end_boot_s = self._payloads.lease_end_boot_s(renewed.lease_s, beat.sent_boot_s)
+            self._payloads.renew(renewed.key, lease_end_boot_s)
+            self.backlog.renew(renewed.key, lease_end_boot_s)
         instructions += self._results(event.results, beat.call.reports, now)
         for lost in event.lost:
             instructions += self._lost(lost.key, lost.reason, now)
@@ -139,6 +144,7 @@ class Conversation:
         return instructions
 
     def _lost(self, key: AttemptKey, reason: str, now: Moment) -> Instructions:
+        self.backlog.give_back(key, Ending(Outcome.KILLED, reason), now)
         # What has ended already is reported all the same: the server may take the attempt back.
         attempt = self._payloads.get(key)
         if attempt is None or attempt.stage not in UNSTARTED | STARTED:
@@ -183,7 +189,7 @@ class Conversation:
         news = self._heartbeat.slots_are_due(self._slots.version, now)
         due = self._heartbeat.is_due(now)
         if not due and not (
-            self._heartbeat.is_free(now) and (news or any(attempt.tells_now(now) for attempt in self._untold(now)))
+            self._heartbeat.is_free(now) and (news or any(due <= now.boot_s for due in self._times_to_tell(now)))
         ):
             return []
         return [self._heartbeat.send(self._heartbeat_with(news, draining, now), self._slots.version, now)]
@@ -191,7 +197,7 @@ class Conversation:
     def _heartbeat_with(self, news: bool, draining: bool, now: Moment, good_bye: str | None = None) -> SendHeartbeat:
         return SendHeartbeat(
             self._new_id(),
-            self._payloads.leases(),
+            self._payloads.leases() + self.backlog.leases(now),
             self._tell(now),
             self._slots.slots(self._heartbeat.ads_told) if news else None,
             draining,
@@ -221,17 +227,28 @@ class Conversation:
             if attempt.untold() is not None and not (holds_back and attempt.is_given_back):
                 yield attempt
 
+    def _times_to_tell(self, now: Moment) -> Iterator[float]:
+        """Yield when, on the boot clock, each thing has to be told that is new.
+
+        Where a slot has jobs ahead the next end is near: so ends wait a moment to travel together.
+        """
+        moment_s = self._rules.report_delay_s if len(self.backlog) else 0.0
+        for attempt in self._untold(now):
+            if attempt.report_boot_s is not None:
+                yield attempt.report_boot_s + (moment_s if attempt.stage is Stage.REPORTING else 0.0)
+
     def _new_id(self) -> str:
         self._calls += 1
         return f"{self._name}-{self._calls}"
 
     def alarms(self, now: Moment, *, takes_jobs: bool) -> Iterator[float]:
         """Yield the times, on the boot clock, at which `speak` may have something to say."""
+        yield from self.backlog.alarms()
         yield from self.seeking.alarms(now, takes_jobs=takes_jobs)
         yield from self.pools.alarms()
         yield from self._heartbeat.alarms(self._slots.version)
         if self._heartbeat.is_free(now):
-            yield from (news.report_boot_s for news in self._untold(now) if news.report_boot_s is not None)
+            yield from self._times_to_tell(now)
         if takes_jobs:
             later = (ending.report_boot_s for ending in self._payloads if ending.is_about_to_end(now))
             yield from (boot_s for boot_s in later if boot_s is not None and boot_s > now.boot_s)
@@ -243,3 +260,4 @@ class Conversation:
     def validate(self) -> None:
         """Raise AssertionError where more is offered than there is."""
         self.seeking.validate()
+        self.backlog.validate()

@@ -45,7 +45,8 @@ class SlotOffer:
 
     Its ad is made of the parts with the keys `ad_parts`, the later winning, and of `ad_changes`, a ClassAd that wins
     over them; no parts = it has no ad. `claim` = whose jobs go first in it; `occupied` = it is offered for better
-    jobs only; `job_ad_wanted` = what comes for it brings its ad.
+    jobs only; `job_ad_wanted` = what comes for it brings its ad; `ahead` = so many more jobs of the same task queue may
+    come with the first, for it runs them one after the other in no time.
     """
 
     name: str
@@ -59,6 +60,7 @@ class SlotOffer:
     claim: Account | None = None
     occupied: Occupied | None = None
     job_ad_wanted: bool = False
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,9 @@ class PilotMachine:
         for command in commands:
             match command:
                 case ev.KillCommanded(key, reason):
-                    instructions += self._payloads.stop(key, Ending(Outcome.KILLED, reason), now)
+                    ending = Ending(Outcome.KILLED, reason)
+                    self._conversation.backlog.give_back(key, ending, now)
+                    instructions += self._payloads.stop(key, ending, now)
                 case ev.DrainCommanded(reason, evict):
                     instructions += self._evict(reason, now) if evict else []
                     instructions += self._drain(reason or "the server drains it", now)
@@ -212,6 +214,7 @@ class PilotMachine:
         if self._patience.watch(working=self._payloads.working, now=now):
             self._conversation.seeking.asked_in_vain = False
         instructions += self._reasons_to_leave(now)
+        instructions += self._conversation.backlog.due(now, takes_jobs=self._takes_jobs(now))
         instructions += self._looks.due(now)
         if self.phase in (Phase.OPEN, Phase.DRAINING):
             # Slots that are about to look at themselves are asked for when they have done so.

@@ -97,6 +97,7 @@ class NodeSlots:
         slot = self._carve(offered, job.amounts, now) if offered.is_partitionable else offered
         rank = self.ads.rank(offered.name, job.job_ad, now)
         self.book.put_in(slot, job.key)
+        slot.entered_boot_s = now.boot_s
         self.ads.job_entered(slot.name, job.job_ad, f"{job.cluster}.{job.process}", now)
         effects = self._tell(slot, se.Claimed(job.account, rank), now)
         refusal = next((each for each in effects if isinstance(each, se.RefuseClaim)), None)
@@ -140,6 +141,7 @@ class NodeSlots:
         slot = self.book.of(key)
         if slot is None:
             return
+        slot.last_turn_s = now.boot_s - slot.entered_boot_s
         if keeps_disk_mib:
             self.book.lend_disk(key, keeps_disk_mib)
         self._leave(slot)

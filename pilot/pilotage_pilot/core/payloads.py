@@ -75,17 +75,15 @@ class Payloads:
         self._put(Attempt(prepare.job, lease_end_boot_s))
         return [prepare]
 
-    def decline(self, job: GrantedJob, reason: str, now: Moment) -> Instructions:
+    def give_back(self, job: GrantedJob, ending: Ending, now: Moment) -> None:
         """Give a job back that has not entered a slot."""
-        ending = Ending(Outcome.DECLINED, reason)
-        self._put(Attempt(job, now.boot_s, Stage.REPORTING, ending, ended=now))
-        return []
+        self._put(Attempt(job, now.boot_s, Stage.REPORTING, ending, ended=now, report_boot_s=now.boot_s))
 
-    def renew(self, key: AttemptKey, lease_s: float, sent_boot_s: float) -> None:
-        """Let a lease go on from the sending of the heartbeat that renewed it."""
+    def renew(self, key: AttemptKey, lease_end_boot_s: float) -> None:
+        """Let a lease go on."""
         attempt = self._attempts.get(key)
         if attempt is not None:
-            self._put(replace(attempt, lease_end_boot_s=self.lease_end_boot_s(lease_s, sent_boot_s)))
+            self._put(replace(attempt, lease_end_boot_s=lease_end_boot_s))
 
     def lease_end_boot_s(self, lease_s: float, sent_boot_s: float) -> float:
         """Return by when a payload is killed whose lease was given or renewed by what was sent then."""
@@ -174,7 +172,7 @@ class Payloads:
 
     def _finish(self, attempt: Attempt, now: Moment) -> Instructions:
         ended = attempt.ended or now
-        self._put(replace(attempt, ended=ended, retry_boot_s=None, report_boot_s=None))
+        self._put(replace(attempt, ended=ended, retry_boot_s=None, report_boot_s=now.boot_s))
         self.slots.job_ended(attempt.key, now)
         self.slots.files_are_safe(attempt.key)
         return [ins.ForgetAttempt(attempt.key)]

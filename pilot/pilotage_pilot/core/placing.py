@@ -9,34 +9,57 @@ the server did not look at the slot, since it first had to tell or to be told so
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pilotage_pilot.core.amounts import NOTHING, Amounts
 from pilotage_pilot.core.asking import Request
+from pilotage_pilot.core.attempts import Ending
+from pilotage_pilot.core.backlog import NOT_ANY_MORE, Backlog
 from pilotage_pilot.core.events import JobsGranted, VacateOrder
 from pilotage_pilot.core.instructions import SlotOffer
-from pilotage_pilot.core.jobs import GrantedJob
+from pilotage_pilot.core.jobs import GrantedJob, Outcome
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.payloads import Instructions, Payloads
 from pilotage_pilot.core.slot_offers import SlotOffers
 
-NOT_ANY_MORE = "the pilot takes no more jobs"
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of an offer while its jobs are placed; `slot` is where the last one went, None = none has."""
+
+    free: Amounts
+    partitionable: bool
+    ahead: int
+    slot: str | None = None
+
+    @classmethod
+    def of(cls, offer: SlotOffer) -> _Room:
+        """Return what there is at first; an occupied slot has no room."""
+        return cls(offer.free if offer.occupied is None else NOTHING, offer.partitionable, offer.ahead)
+
+    def take(self, amounts: Amounts, slot: str) -> None:
+        """Take out what a job was given."""
+        self.free = self.free - amounts if self.partitionable else NOTHING
+        self.slot = slot
 
 
 class Placing:
     """Puts jobs into the slots of one pilot."""
 
-    def __init__(self, payloads: Payloads, offers: SlotOffers) -> None:
+    def __init__(self, payloads: Payloads, offers: SlotOffers, backlog: Backlog) -> None:
         self._payloads = payloads
+        self._backlog = backlog
         self._slots = payloads.slots
         self._offers = offers
 
     def place(self, event: JobsGranted, request: Request, now: Moment, *, takes_jobs: bool) -> Instructions:
         """Take what came for the slots of a request."""
         offers = {offer.name: offer for offer in request.call.slots}
-        left = {name: offer.free if offer.occupied is None else NOTHING for name, offer in offers.items()}
+        rooms = {name: _Room.of(offer) for name, offer in offers.items()}
         instructions: Instructions = []
         for job in event.jobs:
-            if self._payloads.get(job.key) is None:
-                instructions += self._take(job, request, left, now, takes_jobs=takes_jobs)
+            if self._payloads.get(job.key) is None and job.key not in self._backlog:
+                instructions += self._take(job, request, rooms.get(job.slot), now, takes_jobs=takes_jobs)
         instructions += self._make_room(event.vacate, offers, now)
         looked_at = _looked_at(event, request)
         instructions += self._withdraw(event.vacate, looked_at, now)
@@ -45,26 +68,32 @@ class Placing:
         return instructions
 
     def _take(
-        self, job: GrantedJob, request: Request, left: dict[str, Amounts], now: Moment, *, takes_jobs: bool
+        self, job: GrantedJob, request: Request, room: _Room | None, now: Moment, *, takes_jobs: bool
     ) -> Instructions:
         lease_end = self._payloads.lease_end_boot_s(job.lease_s, request.first_boot_s)
         if lease_end <= now.boot_s:
-            return self._payloads.decline(job, "its lease had ended when it arrived", now)
+            return self._give_back(job, "its lease had ended when it arrived", now)
         if not takes_jobs:
-            return self._payloads.decline(job, NOT_ANY_MORE, now)
-        room = left.get(job.slot, NOTHING)
-        if not job.amounts.fits_in(room):
+            return self._give_back(job, NOT_ANY_MORE, now)
+        if room is not None and room.slot is not None and room.ahead:
+            room.ahead -= 1
+            self._backlog.put(room.slot, job, lease_end, now)
+            return []
+        if room is None or not job.amounts.fits_in(room.free):
             return self._decline(job, f"it asks {job.amounts}, more than was offered", now)
         entered = self._slots.enter(job.slot, job, now)
         if isinstance(entered, str):
             return self._decline(job, entered, now)
-        is_partitionable = any(offer.name == job.slot and offer.partitionable for offer in request.call.slots)
-        left[job.slot] = room - job.amounts if is_partitionable else NOTHING
+        room.take(job.amounts, entered.slot.name)
         return self._payloads.begin(entered, lease_end)
 
     def _decline(self, job: GrantedJob, reason: str, now: Moment) -> Instructions:
         self._offers.decline(job.slot, job.task_queue, now)
-        return self._payloads.decline(job, reason, now)
+        return self._give_back(job, reason, now)
+
+    def _give_back(self, job: GrantedJob, reason: str, now: Moment) -> Instructions:
+        self._payloads.give_back(job, Ending(Outcome.DECLINED, reason), now)
+        return []
 
     def _make_room(self, orders: tuple[VacateOrder, ...], offers: dict[str, SlotOffer], now: Moment) -> Instructions:
         instructions: Instructions = []

@@ -32,7 +32,8 @@ class NodeSlot:
 
     `due_boot_s` is when its machine wants to be polled again, `polled_boot_s` when it last was, and `ordered_boot_s`
     when somebody last ordered it for a better job. `stamp` grows with every change of its state. `seen_version` is
-    that of its ad when it was last polled.
+    that of its ad when it was last polled. `entered_boot_s` is when a job last went into it, and `last_turn_s` how long
+    the last one was there that has left it, None = there was none.
     """
 
     facts: SlotFacts
@@ -44,6 +45,8 @@ class NodeSlot:
     seen_version: int = -1
     ordered_boot_s: float = -NEVER
     stamp: int = 0
+    entered_boot_s: float = -NEVER
+    last_turn_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -103,10 +106,11 @@ class NodeSlot:
         return self.attempt is None and self.doing == (SlotState.CLAIMED, Activity.IDLE)
 
     def suits(self, job: GrantedJob) -> bool:
-        """Whether a job may be the next one of its claim, and leaves none of its cores and GPUs unused."""
+        """Whether a job may be the next one of its claim, and leaves no cores and GPUs of a dynamic slot unused."""
         claim, has, asks = self.machine.claim, self.amounts, job.amounts
-        is_whole = (has.cpus, has.gpus) == (asks.cpus, asks.gpus) and asks.fits_in(has)
-        return self.waits_for_its_account and claim is not None and claim.holder == job.account and is_whole
+        if not self.waits_for_its_account or claim is None or claim.holder != job.account:
+            return False
+        return asks.fits_in(has) and (not self.is_dynamic or (has.cpus, has.gpus) == (asks.cpus, asks.gpus))
 
     def shown(self, ad: str = "", readings: Mapping[str, float] = _NOTHING_READ) -> Slot:
         """Return it as it is now, with its ad and what was last read of it."""

@@ -27,6 +27,12 @@ ASK_WHETHER_ORDERED_S = 10.0
 OCCUPIED_AFTER_S = 1.0
 """A slot is offered for a better job than its own when that has run so long: most short jobs never are."""
 
+AHEAD_S = 0.5
+"""A slot that is kept for an account may have jobs ahead that take it so long, if they are like its last one."""
+
+MOST_AHEAD = 63
+"""A slot has never more jobs ahead than this."""
+
 _MOST_KNOWN_PARTS = 512
 
 
@@ -81,6 +87,7 @@ class SlotOffers:
             slot.machine.claim.holder if slot.machine.claim is not None and slot.attempt is None else None,
             self._occupied(slot),
             self._slots.has_policy,
+            _ahead(slot),
         )
         return Offered(offer, slot, slot.stamp, ads.version(name))
 
@@ -152,3 +159,10 @@ class SlotOffers:
         sent = {key for offer in call.slots for key in offer.ad_parts}
         kept = self._known_parts if len(self._known_parts) < _MOST_KNOWN_PARTS else set()
         self._known_parts = (kept | sent) - set(wanted)
+
+
+def _ahead(slot: NodeSlot) -> int:
+    """Return how many jobs may come for a slot beyond the first."""
+    if not slot.waits_for_its_account or slot.last_turn_s is None:
+        return 0
+    return min(MOST_AHEAD, int(AHEAD_S / slot.last_turn_s)) if slot.last_turn_s > 0 else MOST_AHEAD

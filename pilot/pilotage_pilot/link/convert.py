@@ -73,6 +73,7 @@ def _offer_to_wire(offer: SlotOffer) -> matcher_service_pb2.SlotOffer:
         claim=_account_to_wire(offer.claim) if offer.claim is not None else None,
         occupied=_occupied_to_wire(offer.occupied) if offer.occupied is not None else None,
         job_ad_wanted=offer.job_ad_wanted,
+        ahead=offer.ahead,
     )
 
 
