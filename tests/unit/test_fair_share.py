@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 
 from pilotage.quotas import Quota, QuotaUnit
 from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.fair_share import FairShare, Standing, Use, accrued, decay
+from pilotage_server.core.fair_share import FairShare, Use, accrued, decay
 from pilotage_server.core.rules import Sharing
 from pilotage_server.core.share_settings import SetShares, ShareSettings
+from pilotage_server.core.standings import Standing
 from support.virtual_clock import START
 
 ALICE, BOB = Account("lhcb", "users", "alice"), Account("lhcb", "users", "bob")
@@ -25,6 +28,8 @@ WEIGHTS = st.floats(0.01, 1000)
 HOURS = st.floats(0, 100)
 RUNS = st.lists(st.tuples(WEIGHTS, HOURS, HOURS), min_size=1, max_size=8)
 
+Move: TypeAlias = Callable[[Account, float, datetime], None]
+
 
 def after(hours: float) -> timedelta:
     return timedelta(hours=hours)
@@ -33,8 +38,8 @@ def after(hours: float) -> timedelta:
 @given(RUNS)
 def test_many_runs_are_charged_as_their_sum(runs: list[tuple[float, float, float]]) -> None:
     shares = FairShare(Sharing())
-    starts = [(begin, shares.started, weight) for weight, begin, _ in runs]
-    ends = [(begin + length, shares.ended, weight) for weight, begin, length in runs]
+    starts: list[tuple[float, Move, float]] = [(begin, shares.started, weight) for weight, begin, _ in runs]
+    ends: list[tuple[float, Move, float]] = [(begin + length, shares.ended, weight) for weight, begin, length in runs]
     for hours, move, weight in sorted(starts + ends, key=lambda moment: moment[0]):
         move(ALICE, weight, START + after(hours))
     now = START + after(200)

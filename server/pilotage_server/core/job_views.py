@@ -115,17 +115,28 @@ class Sorting:
         for new in ids - self._keys.keys():
             task_queue = waiting.task_queue(new)
             if task_queue is not None:
-                self._keys[new] = self._key(views.view(task_queue))
+                self._keys[new] = seen_by(self._wanted, views.view(task_queue)) or _ODD
         alike: dict[str, set[int]] = {}
         for id_, key in self._keys.items():
             alike.setdefault(key, set()).add(id_)
         self.odd = frozenset(alike.pop(_ODD, ()))
         self.alike = tuple(map(frozenset, alike.values()))
 
-    def _key(self, view: JobView) -> str:
-        excerpt = AdNow(view, dict).excerpt(self._wanted)
-        is_odd = excerpt.passes or excerpt.wants or view.is_asked_singly(self._wanted)
-        return _ODD if is_odd else excerpt.key
+
+def seen_by(wanted: Names, view: JobView) -> str | None:
+    """Return a key of what who looks for `wanted` sees of jobs; None = they have to be asked each time."""
+    excerpt = AdNow(view, dict).excerpt(wanted)
+    is_odd = excerpt.passes or excerpt.wants or view.is_asked_singly(wanted)
+    return None if is_odd else excerpt.key
+
+
+def requirements_of(view: JobView, text: str) -> str | None:
+    """Return a key of the jobs' expression and what it sees of them; None = they have to be asked each time."""
+    job = AdNow(view, dict)
+    refers = job.refers_to(text)
+    mine = job.excerpt(None if refers.is_dynamic else refers.my, refers.free)
+    is_odd = view.asks_itself_singly or mine.passes or mine.wants is None or bool(mine.wants)
+    return None if is_odd else f"{text}\n{mine.key}"
 
 
 def folded(ad: Mapping[str, AdValue]) -> dict[str, AdValue]:

@@ -12,21 +12,24 @@ way. Who calls holds the lock of the memory that the board is over, and never wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.account_turns import AccountTurns
 from pilotage_server.core.fair_share import FairShare
+from pilotage_server.core.job_kinds import Seen
 from pilotage_server.core.limits import LimitRound
-from pilotage_server.core.matching import MOST_CHOICES, Choice, MatchRound
-from pilotage_server.core.openings import Bounds, HeadsWanted, Openings, Policies
-from pilotage_server.core.reach import Door, Reach
+from pilotage_server.core.matching import MOST_CHOICES, Choice
+from pilotage_server.core.reach import Reach
+from pilotage_server.core.seeking import HeadUnknown, Scene, Seat, Seeker, Undecided
+from pilotage_server.core.slot_classes import SlotClasses
 from pilotage_server.core.slot_policies import Moment, SlotJudge, SlotPolicies, SlotPolicy
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.core.waiting import Head, WaitingIndex
-from pilotage_server.core.waiting_order import Candidates
 
 HEADS_AT_ONCE = 64
 """So many jobs of a task queue are asked for at first."""
@@ -42,7 +45,7 @@ class Ask:
     """
 
     queue: QueueId
-    vos: Iterable[str]
+    vos: tuple[str, ...]
     slots: tuple[SlotOffer, ...]
     limits: LimitRound
     now: datetime
@@ -77,79 +80,123 @@ class MatchBoard:
     """The choice over what waits, the shares and the policies of one server's memory."""
 
     def __init__(self, waiting: WaitingIndex, shares: FairShare, policies: SlotPolicies, end_margin: timedelta) -> None:
+        self.classes = SlotClasses(waiting, end_margin)
         self._waiting = waiting
         self._shares = shares
         self._policies = policies
         self._end_margin = end_margin
+        self._turns = AccountTurns(waiting)
+        self._seen = Seen(waiting, policies.views)
 
     def choose(self, ask: Ask, reach: Reach) -> Chosen:
         """Choose jobs for the slots and take them; bans apart, which who asks has looked at."""
-        choices: list[Choice] = []
-        left = list(ask.slots)
-        while left and len(choices) < MOST_CHOICES:
-            found = self._next(ask, reach, left)
-            if isinstance(found, Mapping):
-                return Chosen(tuple(choices), HeadsUnknown(found, replace(ask, slots=tuple(left))))
-            if isinstance(found, str):
-                return Chosen(tuple(choices), Declined(found, replace(ask, slots=tuple(left))))
-            slot = left.pop(0)
+        scene, given, left = self._scene(ask), list[Choice](), deque(ask.slots)
+        seeker: Seeker | None = None
+        while left and len(given) < MOST_CHOICES:
+            slot = left[0]
+            if seeker is None or not seeker.serves(slot):
+                seeker = self._seeker(scene, ask, reach, slot)
+            found = seeker.find()
             if found is None:
-                continue
-            choices.append(found)
-            self._take(ask, found)
-            if slot.partitionable and slot.max_jobs != 1:
-                left.insert(0, replace(slot, free=slot.free - found.amounts, max_jobs=max(0, slot.max_jobs - 1)))
-        return Chosen(tuple(choices))
+                left.popleft()
+            elif not isinstance(found, Seat):
+                return Chosen(tuple(given), _rest(found, replace(ask, slots=tuple(left))))
+            elif found.line.task_queue.traits.rank and len(left) > 1:
+                reason = f"jobs of task queue {found.line.task_queue.id} rank slots"
+                return Chosen(tuple(given), Declined(reason, replace(ask, slots=tuple(left))))
+            else:
+                given += self._take(ask, slot, found, seeker.weight(found.line.task_queue))
+                left.popleft()
+                remainder = slot.without(given[-1].amounts)
+                if remainder is not None:
+                    left.appendleft(remainder)
+        return Chosen(tuple(given))
 
     def heads(self, task_queue_id: int, heads: Sequence[Head], asked: int) -> None:
         """Take in the first waiting jobs of a task queue, in order, as the database has them.
 
         Fewer than `asked` = there are no more. Jobs that are chosen and not bound yet may be among them.
         """
-        self._waiting.renew_head(task_queue_id, heads[0] if heads else None)
+        self._waiting.learn_heads(task_queue_id, heads, is_all=len(heads) < asked)
 
     def bound(self, choices: Sequence[Choice], job_ids: Sequence[int]) -> None:
         """Take note of which jobs choices of one task queue have become; to be told after the commit.
 
         The database may have given other jobs than the heads that were chosen: others were quicker.
         """
+        for task_queue_id, heads in _by_task_queue(choices).items():
+            self._waiting.bound(task_queue_id, heads, job_ids)
 
     def missed(self, choices: Sequence[Choice], now: datetime) -> None:
         """Take note that nothing waits any more in the task queues of these choices, and relieve their accounts."""
-        for choice in choices:
-            self._shares.ended(choice.task_queue.account, choice.weight, now)
+        self._relieve(choices, now)
+        for task_queue_id, heads in _by_task_queue(choices).items():
+            self._waiting.ended(task_queue_id, heads)
 
     def put_back(self, choices: Sequence[Choice], now: datetime) -> None:
         """Let wait again what was chosen, and relieve the accounts: the transaction failed."""
+        self._relieve(choices, now)
+        for task_queue_id, heads in _by_task_queue(choices).items():
+            self._waiting.put_back(task_queue_id, heads)
+
+    def check(self) -> None:
+        """Assert what must always be so."""
+        self._waiting.check()
+        self._turns.check()
+
+    def _scene(self, ask: Ask) -> Scene:
+        standings = self._shares.standings(ask.now)
+        return Scene(
+            self._seen,
+            self._shares.settings,
+            ask.limits,
+            self._end_margin,
+            lambda places: self._turns.first_among(places, standings),
+            lambda account: self._shares.user_priority(account, ask.now),
+        )
+
+    def _seeker(self, scene: Scene, ask: Ask, reach: Reach, slot: SlotOffer) -> Seeker:
+        policy = ask.policies.get(slot.name)
+        resized = None if policy is None else policy.resized(slot.free)
+        slot_class = self.classes.of(slot, ask.queue, ask.vos, reach)
+        return Seeker(scene, slot, slot_class, resized, lambda: self._judge(ask, slot, resized))
+
+    def _judge(self, ask: Ask, slot: SlotOffer, policy: SlotPolicy | None) -> SlotJudge:
+        told = policy or self._policies.policy(slot, ask.queue)
+        assert told is not None, "a slot without an ad lacks no part of it"
+        return self._policies.ask(told, Moment(ask.now))
+
+    def _take(self, ask: Ask, slot: SlotOffer, seat: Seat, weight: float) -> Iterator[Choice]:
+        """Take the job for the slot, and those of its task queue that come with it."""
+        line, task_queue = seat.line, seat.line.task_queue
+        amounts = slot.given_to(task_queue.traits.amounts)
+        for _ in range(1 + slot.ahead):
+            head = self._waiting.take(line)
+            self._shares.started(line.account, weight, ask.now)
+            ask.limits.given(task_queue.traits)
+            yield Choice(slot.name, task_queue, amounts, weight, seat.share, None, head)
+            if not line.heads or ask.limits.reached(task_queue.traits) is not None:
+                return
+
+    def _relieve(self, choices: Iterable[Choice], now: datetime) -> None:
         for choice in choices:
             self._shares.ended(choice.task_queue.account, choice.weight, now)
-            if choice.head is not None:
-                self._waiting.enqueued(choice.task_queue.id, choice.head)
 
-    def _next(self, ask: Ask, reach: Reach, left: list[SlotOffer]) -> Choice | Mapping[int, int] | str | None:
-        headless = self._waiting.headless()
-        if headless:
-            return dict.fromkeys(headless, HEADS_AT_ONCE)
-        shares = self._shares.round(ask.now)
-        openings = Openings(
-            Candidates(self._waiting, Door(reach, ask.queue, ask.vos).can_go),
-            Policies(lambda slot: self._judge(ask, slot), self._policies.views),
-            Bounds(ask.limits, shares, self._end_margin),
-        )
-        found = MatchRound(left[:1], openings).next_choice()
-        if isinstance(found, HeadsWanted):
-            return f"jobs of task queue {found.task_queue.id} have to be asked one by one"
-        if found is not None and found.task_queue.traits.rank and len(left) > 1:
-            return f"jobs of task queue {found.task_queue.id} rank slots"
-        return None if found is None else found._replace(head=self._waiting.head(found.task_queue.id))
 
-    def _judge(self, ask: Ask, slot: SlotOffer) -> SlotJudge:
-        policy = ask.policies.get(slot.name) or self._policies.policy(slot, ask.queue)
-        assert policy is not None, "a slot without an ad has a policy"
-        return self._policies.ask(policy.resized(slot.free), Moment(ask.now))
+def _rest(found: HeadUnknown | Undecided, ask: Ask) -> HeadsUnknown | Declined:
+    match found:
+        case HeadUnknown(line, needed):
+            most = max(HEADS_AT_ONCE, needed) + len(line.under_way)
+            return HeadsUnknown({line.task_queue.id: most}, ask)
+        case Undecided(reason):
+            return Declined(reason, ask)
+        case _:
+            assert_never(found)
 
-    def _take(self, ask: Ask, choice: Choice) -> None:
-        assert choice.head is not None, "it was just looked up"
-        ask.limits.given(choice.task_queue.traits)
-        self._shares.started(choice.task_queue.account, choice.weight, ask.now)
-        self._waiting.dequeued(choice.task_queue.id, choice.head.job_id)
+
+def _by_task_queue(choices: Iterable[Choice]) -> dict[int, list[Head]]:
+    heads: dict[int, list[Head]] = defaultdict(list)
+    for choice in choices:
+        if choice.head is not None:
+            heads[choice.task_queue.id].append(choice.head)
+    return heads

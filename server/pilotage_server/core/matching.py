@@ -4,23 +4,23 @@ Rules
 -----
 Slots are served in their order, each sees what the round gave to those before it. Among what fits go first: jobs of
 who holds the slot, what the slot's RANK likes best, the group, then the owner furthest below their fair share, the
-higher priority, who came first (DESIGN §7). Of the slots that are left a job with a Rank takes the one that it likes
-best. The round decides and never touches the database: who runs it claims what was chosen, tells whether that
-succeeded and which job is the next head, and asks again. It is deterministic for a given state.
+higher priority, who came first (DESIGN §7). More jobs of the same task queue come with the first where a slot asks for
+jobs ahead. Of the slots that are left a job with a Rank takes the one that it likes best. The round decides and never
+touches the database: who runs it claims what was chosen, tells whether that succeeded and which job is the next head,
+and asks again. It is deterministic for a given state.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 from pilotage_server.core.amounts import Amounts
-from pilotage_server.core.fair_share import Share
 from pilotage_server.core.openings import Fit, HeadsWanted, Opening, Openings
 from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.standings import Share
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting import Head
 
@@ -51,11 +51,13 @@ class MatchRound:
         self._openings = openings
         self._left = deque(map(openings.open, slots))
         self._given = 0
+        self._again: Choice | None = None
+        self._ahead = 0
 
     def next_choice(self) -> Choice | HeadsWanted | None:
         """Return what is to be claimed next, or whose ads are to be brought first; None = the round is over."""
         while self._left and self._given < MOST_CHOICES:
-            found = self._found_for(self._left[0])
+            found = self._again if self._again is not None else self._found_for(self._left[0])
             if found is not None:
                 return found
             self._left.popleft()
@@ -65,20 +67,34 @@ class MatchRound:
         """Take note that the job is bound; `next_head` = who is first in its task queue now, None = nobody."""
         self._given += 1
         self._openings.given(choice.task_queue, choice.job_id, choice.weight, next_head)
-        place = next(number for number, opening in enumerate(self._left) if opening.slot.name == choice.slot)
-        slot = self._left[place].slot
-        if slot.partitionable and slot.max_jobs != 1:
-            left = replace(slot, free=slot.free - choice.amounts, max_jobs=max(0, slot.max_jobs - 1))
-            self._left[place] = self._openings.open(left)
+        opening = self._opening(choice)
+        more = self._ahead - 1 if choice is self._again else opening.slot.ahead
+        if more > 0 and choice.job_id is None and next_head is not None and opening.is_open_to(choice.task_queue):
+            self._again, self._ahead = choice, more
         else:
-            del self._left[place]
+            self._serve(opening, choice)
 
     def missed(self, choice: Choice) -> None:
         """Take note that others were quicker: nothing waits there any more, or not that job."""
+        if choice is self._again:
+            self._serve(self._opening(choice), choice)
         if choice.job_id is None:
             self._openings.order.head_is(choice.task_queue, None)
         else:
             self._openings.applicants.lost(choice.task_queue, choice.job_id)
+
+    def _opening(self, choice: Choice) -> Opening:
+        return next(opening for opening in self._left if opening.slot.name == choice.slot)
+
+    def _serve(self, opening: Opening, choice: Choice) -> None:
+        """Go on with what the choice leaves of its slot."""
+        self._again = None
+        place = self._left.index(opening)
+        left = opening.slot.without(choice.amounts)
+        if left is None:
+            del self._left[place]
+        else:
+            self._left[place] = self._openings.open(left)
 
     def _found_for(self, opening: Opening) -> Choice | HeadsWanted | None:
         for tier in opening.tiers():

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from pilotage.classads import AdValue
 from pilotage_server.core.ad_views import AdView
-from pilotage_server.core.fair_share import ShareRound
 from pilotage_server.core.job_views import USER_PRIORITY, JobNow, JobViews, folded
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.slot_policies import SlotJudge
 from pilotage_server.core.slots import SlotOffer, fits, size_of
+from pilotage_server.core.standings import ShareRound
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting import Head, WaitingIndex
 from pilotage_server.core.waiting_order import Among, Candidates, WaitingOrder
@@ -156,6 +156,10 @@ class Opening:
         is_reserved = self.slot.claim is not None and self.slot.claim != task_queue.traits.account
         is_open = self._bounds.admit(task_queue, self.slot) and not self._is_barred(task_queue)
         return not is_reserved and is_open and self.judge.takes(job)
+
+    def is_open_to(self, task_queue: TaskQueue) -> bool:
+        """Whether one more job of a task queue that fits may run, as far as limits and quotas are concerned."""
+        return self._bounds.limits.reached(task_queue.traits) is None and not self._is_barred(task_queue)
 
     def weight(self, task_queue: TaskQueue) -> float:
         """Return the weighted cores that a job of the task queue is charged for here."""

@@ -28,19 +28,19 @@ class Reach:
     """The predicate, over one version of the tree and the mappings in force."""
 
     def __init__(self, tree: TreeInForce, mappings: PoolMappings) -> None:
+        self.mappings = mappings
         self._tree = tree
-        self._mappings = mappings
         self._fits: dict[tuple[str, JobNeeds, QueueId], bool] = {}
         self._open: dict[tuple[str, QueueId], bool] = {}
 
     def is_over(self, tree: TreeInForce, mappings: PoolMappings) -> bool:
         """Whether these are the tree and the mappings that this decides by."""
-        return self._tree is tree and self._mappings is mappings
+        return self._tree is tree and self.mappings is mappings
 
     def can_go(self, task_queue: TaskQueue, queue: QueueId) -> bool:
         """Whether the jobs of the task queue can go to the batch queue, bans apart."""
         if task_queue.pool_id:
-            if queue not in self._mappings.queues(task_queue.pool_id):
+            if queue not in self.mappings.queues(task_queue.pool_id):
                 return False
         elif not self._is_open(task_queue.account.vo, queue):
             return False

@@ -69,6 +69,12 @@ class SlotOffer:
         """Return what a job that asks so much gets: its part of a partitionable slot, all of any other."""
         return asked if self.partitionable else self.free
 
+    def without(self, given: Amounts) -> SlotOffer | None:
+        """Return what is left to offer when a job has been given so much; None = nothing."""
+        if not self.partitionable or self.max_jobs == 1:
+            return None
+        return replace(self, free=self.free - given, max_jobs=max(0, self.max_jobs - 1))
+
     def after(self, waited: timedelta) -> SlotOffer:
         """Return what the slot offers when it has waited for a job."""
         return self if self.time_left is None else replace(self, time_left=self.time_left - waited)
@@ -81,9 +87,14 @@ def obstacles(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> 
         yield f"{name}: {free} free, {wanted} asked"
     if task_queue.id in slot.declined_task_queues:
         yield "its pilot has declined these jobs"
-    if slot.time_left is not None:
-        time_left_s = max(0.0, (slot.time_left - end_margin).total_seconds())
-        yield from _too_long(task_queue, time_left_s, slot.cpu_power or 1.0)
+    left_s = time_left_s(slot, end_margin)
+    if left_s is not None:
+        yield from _too_long(task_queue, left_s, slot.cpu_power or 1.0)
+
+
+def time_left_s(slot: SlotOffer, end_margin: timedelta) -> float | None:
+    """Return how long a job may run in the slot, in seconds; None = no end known."""
+    return None if slot.time_left is None else max(0.0, (slot.time_left - end_margin).total_seconds())
 
 
 def _too_long(task_queue: TaskQueue, time_left_s: float, power: float) -> Iterator[str]:

@@ -1,36 +1,35 @@
-"""Which task queues have waiting jobs: their traits, how many wait, and which job is first.
+"""Which task queues have waiting jobs: their traits, how many wait, and which jobs are first.
 
 Rules
 -----
-A picture of what the database has, changed only by what has been committed; its size grows with the task
-queues, never with the jobs. Counts are sums of what came and went, so it does not matter in which order two
-transactions tell of theirs. What is not known (a head that has gone, a task queue never heard of) is asked
-for by name, and read from the database by who matches next.
+A picture of what the database has, changed by what has been committed, and by what matches have taken ahead of their
+commits. Its size grows with the task queues, never with the jobs. Counts are sums of what came and went, so it does
+not matter in which order two transactions tell of theirs. What is not known (a head that has gone, a task queue never
+heard of) is asked for by name, and read from the database by who matches next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from itertools import count as counter
+from typing import TypeVar
 
+from pilotage_server.core.account_order import AccountOrder
 from pilotage_server.core.accounting import Account
+from pilotage_server.core.place_sets import Places
 from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.core.trait_sets import TraitSets
 from pilotage_server.core.value_counts import ValueCounts
+from pilotage_server.core.waiting_line import Head, Line
+
+__all__ = ["MOST_HEADS", "Head", "Waiting", "WaitingIndex"]
 
 Key = TypeVar("Key")
 
-
-class Head(NamedTuple):
-    """The job of a task queue that goes first: the highest priority, then the first that came."""
-
-    priority: int
-    job_id: int
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Sorts heads, the first to go first."""
-        return (-self.priority, self.job_id)
+MOST_HEADS = 200_000
+"""So many heads are kept in all, beside one for each task queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +44,48 @@ class Waiting:
 class WaitingIndex:
     """The task queues with their waiting jobs, by account, so that an order between accounts is quick to walk.
 
-    `values` counts the values that tell them apart.
+    `values` counts the values that tell them apart, `places` and `traits` are what sets of them are made with.
+    `orders` holds the order within each account that has task queues.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_heads: int = MOST_HEADS) -> None:
         self.values = ValueCounts()
-        self._waiting: dict[int, Waiting] = {}
-        self._by_account: dict[Account, set[int]] = {}
+        self.places = Places()
+        self.traits = TraitSets()
+        self.orders: dict[Account, AccountOrder] = {}
+        self.changes = 0
+        """Grows with each task queue that comes or goes."""
+
+        self.woken: set[Account] = set()
+        """The accounts for which something has begun to wait; who keeps an order of accounts empties it."""
+
+        self._lines: dict[int, Line] = {}
+        self._by_place: dict[int, Line] = {}
+        self._of_account: Counter[Account] = Counter()
         self._by_owner: dict[Account, set[int]] = {}
         self._by_pool: dict[str, set[int]] = {}
         self._headless: set[int] = set()
         self._unknown: set[int] = set()
-        self.changes = 0
-        """Grows with each task queue that comes or goes."""
+        self._versions = counter(1)
+        self._most_heads = most_heads
+        self._heads = 0
+        self._longer: OrderedDict[int, None] = OrderedDict()
 
     def take_in(self, task_queue: TaskQueue, count: int = 0, head: Head | None = None) -> None:
         """Take in a task queue that the database has, with what waits in it; one that is known stays as it is."""
-        if task_queue.id not in self._waiting:
-            self._unknown.discard(task_queue.id)
-            self.values.note(task_queue)
-            self._by_pool.setdefault(task_queue.pool_id, set()).add(task_queue.id)
-            self._by_owner.setdefault(task_queue.traits.account, set()).add(task_queue.id)
-            self.changes += 1
-            self._set(Waiting(task_queue, count, head))
+        if task_queue.id in self._lines:
+            return
+        line = Line(task_queue, self.places.give(), self._order_for(task_queue.account))
+        line.count = count
+        line.confirm(head)
+        self._lines[task_queue.id] = self._by_place[line.place] = line
+        self._unknown.discard(task_queue.id)
+        self.values.note(task_queue)
+        self.traits.add(task_queue, line.place)
+        self._by_pool.setdefault(task_queue.pool_id, set()).add(task_queue.id)
+        self._by_owner.setdefault(task_queue.traits.account, set()).add(task_queue.id)
+        self.changes += 1
+        self._changed(line)
 
     def unknown(self) -> frozenset[int]:
         """Return the ids of task queues to which jobs have come and whose traits are not known here."""
@@ -80,73 +98,131 @@ class WaitingIndex:
     def forget(self, task_queue_ids: Iterable[int]) -> None:
         """Drop task queues that the database no longer has."""
         for task_queue_id in task_queue_ids:
-            gone = self._waiting.pop(task_queue_id, None)
-            if gone is not None:
-                self.values.forget(gone.task_queue)
-                _discard(self._by_account, gone.task_queue.account, task_queue_id)
-                _discard(self._by_pool, gone.task_queue.pool_id, task_queue_id)
-                _discard(self._by_owner, gone.task_queue.traits.account, task_queue_id)
-                self.changes += 1
-                self._headless.discard(task_queue_id)
+            gone = self._lines.pop(task_queue_id, None)
+            if gone is None:
+                continue
+            gone.count = 0
+            self._changed(gone)
+            self._leave(gone.account)
+            del self._by_place[gone.place]
+            self.places.take_back(gone.place)
+            self.values.forget(gone.task_queue)
+            self.traits.forget(gone.task_queue, gone.place)
+            _discard(self._by_pool, gone.task_queue.pool_id, task_queue_id)
+            _discard(self._by_owner, gone.task_queue.traits.account, task_queue_id)
+            self.changes += 1
 
     def enqueued(self, task_queue_id: int, head: Head, count: int = 1) -> None:
         """Count jobs that have come to wait; `head` is the first of them."""
-        before = self._waiting.get(task_queue_id)
-        if before is None:
+        line = self._lines.get(task_queue_id)
+        if line is None:
             self._unknown.add(task_queue_id)
             return
-        first = _earlier(before.head, head) if before.head is not None else (head if before.count <= 0 else None)
-        self._set(Waiting(before.task_queue, before.count + count, first))
+        line.come(head, count)
+        self._changed(line)
 
     def dequeued(self, task_queue_id: int, job_id: int) -> None:
         """Count a job that no longer waits."""
-        before = self._waiting.get(task_queue_id)
-        if before is not None:
-            head = None if before.head is not None and before.head.job_id == job_id else before.head
-            self._set(Waiting(before.task_queue, before.count - 1, head))
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.go(job_id)
+            self._changed(line)
 
     def renew_head(self, task_queue_id: int, head: Head | None) -> None:
-        """Take in what the database says is the head."""
-        before = self._waiting.get(task_queue_id)
-        if before is not None:
-            self._set(Waiting(before.task_queue, before.count, head))
+        """Take in what the database says is the head; None = it has not been asked."""
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.confirm(head)
+            self._changed(line)
 
-    def snapshot(self) -> Mapping[int, Waiting]:
-        """Return everything as it is now, to be handed to `agree` when the database has been asked."""
-        return dict(self._waiting)
+    def learn_heads(self, task_queue_id: int, heads: Iterable[Head], *, is_all: bool) -> None:
+        """Take in the first jobs as the database has them, in order; `is_all` = there are no more."""
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.learn(heads, is_all=is_all)
+            self._longer.pop(task_queue_id, None)  # to be the last to be shortened
+            self._changed(line)
+
+    def take(self, line: Line) -> Head:
+        """Take the first job of a line, whose head must be known, for a match that is not committed yet."""
+        head = line.take()
+        self._changed(line)
+        return head
+
+    def put_back(self, task_queue_id: int, heads: Iterable[Head]) -> None:
+        """Let jobs that were taken wait again."""
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.put_back(heads)
+            self._changed(line)
+
+    def bound(self, task_queue_id: int, taken: Sequence[Head], job_ids: Sequence[int]) -> None:
+        """Take note that what was taken of a task queue has been committed as these jobs."""
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.bound_to(taken, job_ids)
+            self._changed(line)
+
+    def ended(self, task_queue_id: int, taken: Iterable[Head]) -> None:
+        """Take note that the database had nothing for what was taken: nobody waits any more."""
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.end(taken)
+            self._changed(line)
+
+    def snapshot(self) -> Mapping[int, int]:
+        """Return the state of everything by task queue, to be handed to `agree` when the database has been asked."""
+        return {task_queue_id: line.version for task_queue_id, line in self._lines.items()}
 
     def agree(
-        self, before: Mapping[int, Waiting], known: Iterable[TaskQueue], counts: Mapping[int, tuple[int, Head | None]]
+        self, before: Mapping[int, int], known: Iterable[TaskQueue], counts: Mapping[int, tuple[int, Head | None]]
     ) -> dict[int, int]:
         """Take in what the database says, as far as nothing has been told here since `before`.
 
         `known` are all task queues with a live job, others are forgotten; one that `counts` lacks has no jobs that
         wait. Returns how many more wait than was known, where any do.
         """
-        stays = {id_ for id_, waiting in self._waiting.items() if before.get(id_) is not waiting}
+        stays = {id_ for id_, line in self._lines.items() if before.get(id_) != line.version}
         live = {task_queue.id: task_queue for task_queue in known}
         more: dict[int, int] = {}
         for task_queue_id in live.keys() - stays:
-            count, head = counts.get(task_queue_id, (0, None))
-            if count > self.count(task_queue_id):
-                more[task_queue_id] = count - self.count(task_queue_id)
+            counted, head = counts.get(task_queue_id, (0, None))
             self.take_in(live[task_queue_id])
-            self._set(Waiting(live[task_queue_id], count, head))
-        self.forget(self._waiting.keys() - live.keys() - stays)
+            line = self._lines[task_queue_id]
+            count = counted - len(line.under_way)
+            if count > max(0, line.count):
+                more[task_queue_id] = count - max(0, line.count)
+            line.count = count
+            line.confirm(head)
+            line.shorten(max(0, count))
+            self._changed(line)
+        self.forget(self._lines.keys() - live.keys() - stays)
         return more
 
     def asked(self, task_queue_ids: Iterable[int]) -> None:
         """Take note that the database has been asked for these unknown task queues; it may not have them either."""
         self._unknown.difference_update(task_queue_ids)
 
+    def line(self, task_queue_id: int) -> Line | None:
+        """Return the line of a task queue; None = not known."""
+        return self._lines.get(task_queue_id)
+
+    def line_at(self, place: int) -> Line | None:
+        """Return the line that has this place; None = nobody has."""
+        return self._by_place.get(place)
+
+    def all_places(self) -> list[int]:
+        """Return the places of all task queues."""
+        return list(self._by_place)
+
     def task_queue(self, task_queue_id: int) -> TaskQueue | None:
         """Return a task queue by its id; None = not known."""
-        waiting = self._waiting.get(task_queue_id)
-        return None if waiting is None else waiting.task_queue
+        line = self._lines.get(task_queue_id)
+        return None if line is None else line.task_queue
 
     def ids(self) -> KeysView[int]:
         """Return the ids of all task queues, also of those in which nothing waits."""
-        return self._waiting.keys()
+        return self._lines.keys()
 
     def of_owner(self, owner: Account) -> frozenset[int]:
         """Return the ids of all task queues of an owner, whoever is charged for them."""
@@ -154,50 +230,104 @@ class WaitingIndex:
 
     def count(self, task_queue_id: int) -> int:
         """Return how many jobs wait in a task queue."""
-        waiting = self._waiting.get(task_queue_id)
-        return max(0, waiting.count) if waiting is not None else 0
-
-    def head(self, task_queue_id: int) -> Head | None:
-        """Return the first waiting job of a task queue; None = nothing waits there, or it is not known."""
-        waiting = self._waiting.get(task_queue_id)
-        return None if waiting is None else waiting.head
+        line = self._lines.get(task_queue_id)
+        return max(0, line.count) if line is not None else 0
 
     def accounts(self) -> Iterator[Account]:
         """Return the accounts that have waiting jobs."""
-        return iter(tuple(self._by_account))
+        return iter([account for account, order in self.orders.items() if order])
 
     def accounts_among(self, task_queue_ids: frozenset[int]) -> Iterator[Account]:
         """Return the accounts that have waiting jobs in any of these task queues."""
-        return iter([account for account, ids in self._by_account.items() if not ids.isdisjoint(task_queue_ids)])
+        return iter(
+            [
+                account
+                for account, order in self.orders.items()
+                if any(task_queue_id in task_queue_ids for _, _, task_queue_id, _ in order.turns())
+            ]
+        )
 
     def of_account(self, account: Account) -> tuple[Waiting, ...]:
         """Return the task queues of an account that have waiting jobs."""
-        return tuple(self._waiting[task_queue_id] for task_queue_id in self._by_account.get(account, ()))
+        order = self.orders.get(account)
+        turns = order.turns() if order is not None else []
+        return tuple(_waiting(self._lines[task_queue_id]) for _, _, task_queue_id, _ in turns)
 
     def of_pool(self, pool_id: str) -> tuple[Waiting, ...]:
         """Return all task queues of a pool, also those in which nothing waits."""
-        return tuple(self._waiting[task_queue_id] for task_queue_id in sorted(self._by_pool.get(pool_id, ())))
+        return tuple(_waiting(self._lines[task_queue_id]) for task_queue_id in sorted(self._by_pool.get(pool_id, ())))
 
     def waiting(self) -> tuple[Waiting, ...]:
         """Return every task queue that has waiting jobs, in the order of the ids."""
-        ids = sorted(task_queue_id for ids in self._by_account.values() for task_queue_id in ids)
-        return tuple(self._waiting[task_queue_id] for task_queue_id in ids)
+        return tuple(_waiting(self._lines[each]) for each in sorted(self._lines) if self._lines[each].count > 0)
 
-    def _set(self, waiting: Waiting) -> None:
-        task_queue = waiting.task_queue
-        self._waiting[task_queue.id] = waiting
-        if waiting.count > 0:
-            self._by_account.setdefault(task_queue.account, set()).add(task_queue.id)
+    def places_of_pool(self, pool_id: str) -> list[int]:
+        """Return the places of a pool's task queues; "" = of those without a pool."""
+        return [self._lines[task_queue_id].place for task_queue_id in self._by_pool.get(pool_id, ())]
+
+    def places_of_owner(self, owner: Account) -> list[int]:
+        """Return the places of all task queues of an owner, whoever is charged for them."""
+        return [self._lines[task_queue_id].place for task_queue_id in self._by_owner.get(owner, ())]
+
+    def check(self) -> None:
+        """Assert what must always be so."""
+        assert self._heads == sum(len(line.heads) for line in self._lines.values())
+        assert self._heads <= self._most_heads + len(self._lines)
+        for account, order in self.orders.items():
+            mine = [line for line in self._lines.values() if line.account == account]
+            assert mine, "an account without task queues is forgotten"
+            order.check()
+            assert order.turns() == sorted(line.turn_now() or () for line in mine if line.count > 0)
+        for line in self._lines.values():
+            assert line.order is self.orders[line.account]
+            assert self._by_place[line.place] is line
+            assert (line.task_queue.id in self._headless) == line.is_headless
+            line.check()
+
+    def _order_for(self, account: Account) -> AccountOrder:
+        self._of_account[account] += 1
+        if account not in self.orders:
+            self.orders[account] = AccountOrder()
+        return self.orders[account]
+
+    def _leave(self, account: Account) -> None:
+        self._of_account[account] -= 1
+        if not self._of_account[account]:
+            del self._of_account[account], self.orders[account]
+
+    def _changed(self, line: Line) -> None:
+        """Bring all that is kept of a line up to date."""
+        line.version = next(self._versions)
+        before, after = line.turn, line.turn_now()
+        if before != after:
+            line.turn = after
+            if not line.order:
+                self.woken.add(line.account)
+            line.order.change(before, after)
+        if line.is_headless:
+            self._headless.add(line.task_queue.id)
         else:
-            _discard(self._by_account, task_queue.account, task_queue.id)
-        if waiting.count > 0 and waiting.head is None:
-            self._headless.add(task_queue.id)
-        else:
-            self._headless.discard(task_queue.id)
+            self._headless.discard(line.task_queue.id)
+        self._count_heads(line)
+
+    def _count_heads(self, line: Line) -> None:
+        self._heads += len(line.heads) - line.counted
+        line.counted = len(line.heads)
+        if line.counted > 1 and line.task_queue.id not in self._longer:
+            self._longer[line.task_queue.id] = None
+            while self._heads > self._most_heads and self._longer:
+                self._shorten(self._longer.popitem(last=False)[0])
+
+    def _shorten(self, task_queue_id: int) -> None:
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.shorten(1)
+            self._heads += len(line.heads) - line.counted
+            line.counted = len(line.heads)
 
 
-def _earlier(one: Head, other: Head) -> Head:
-    return min(one, other, key=lambda head: head.order)
+def _waiting(line: Line) -> Waiting:
+    return Waiting(line.task_queue, line.count, line.head)
 
 
 def _discard(index: dict[Key, set[int]], key: Key, task_queue_id: int) -> None:

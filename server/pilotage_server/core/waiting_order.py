@@ -15,7 +15,7 @@ from heapq import merge
 from itertools import groupby
 
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.fair_share import Share, ShareRound
+from pilotage_server.core.standings import Share, ShareRound
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting import Head, Waiting, WaitingIndex
 

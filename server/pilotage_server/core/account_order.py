@@ -1,0 +1,111 @@
+"""The task queues of one account in their turn, and the first of them that is among some.
+
+Rules
+-----
+Sets of task queues are integers with one bit for each place, so that what they have in common is found at once. The
+order is kept in short stretches, each with its set: who looks for few among many passes over whole stretches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TypeAlias
+
+from pilotage_server.core.place_sets import set_of
+
+Turn: TypeAlias = tuple[int, int, int, int]
+"""Sorts task queues by who is first in them: what sorts heads (two numbers), then the task queue's id and place."""
+
+_LONGEST = 64
+"""A stretch that grows longer is divided."""
+
+
+class AccountOrder:
+    """Turns in order; each is there once."""
+
+    __slots__ = ("_lasts", "_sets", "_stretches")
+
+    def __init__(self) -> None:
+        self._stretches: list[list[Turn]] = []
+        self._sets: list[int] = []
+        self._lasts: list[Turn] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._stretches)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._stretches))
+
+    def first_among(self, places: int) -> Turn | None:
+        """Return the first turn whose place is in the set; None = there is none."""
+        for number, of_stretch in enumerate(self._sets):
+            found = of_stretch & places
+            if found:
+                for turn in self._stretches[number]:
+                    if found >> turn[3] & 1:
+                        return turn
+        return None
+
+    def change(self, before: Turn | None, after: Turn | None) -> None:
+        """Let a task queue have another turn; None = it has none."""
+        if before is None or after is None:
+            if before is not None:
+                self._remove(before)
+            if after is not None:
+                self._add(after)
+            return
+        number = bisect_left(self._lasts, before)
+        stretch = self._stretches[number]
+        index = bisect_left(stretch, before)
+        if before < after and self._goes_before_next(after, number, index):  # most often nobody is overtaken
+            stretch[index] = after
+            self._lasts[number] = stretch[-1]
+        else:
+            self._remove(before)
+            self._add(after)
+
+    def turns(self) -> list[Turn]:
+        """Return all turns in order."""
+        return [turn for stretch in self._stretches for turn in stretch]
+
+    def check(self) -> None:
+        """Assert what must always be so."""
+        assert self.turns() == sorted(self.turns())
+        assert all(0 < len(stretch) <= _LONGEST for stretch in self._stretches)
+        assert self._sets == [set_of(turn[3] for turn in stretch) for stretch in self._stretches]
+        assert self._lasts == [stretch[-1] for stretch in self._stretches]
+
+    def _add(self, turn: Turn) -> None:
+        if not self._stretches:
+            self._stretches, self._sets, self._lasts = [[turn]], [1 << turn[3]], [turn]
+            return
+        number = min(bisect_left(self._lasts, turn), len(self._lasts) - 1)
+        stretch = self._stretches[number]
+        insort(stretch, turn)
+        self._sets[number] |= 1 << turn[3]
+        self._lasts[number] = stretch[-1]
+        if len(stretch) > _LONGEST:
+            self._divide(number)
+
+    def _remove(self, turn: Turn) -> None:
+        number = bisect_left(self._lasts, turn)
+        stretch = self._stretches[number]
+        del stretch[bisect_left(stretch, turn)]
+        if stretch:
+            self._sets[number] ^= 1 << turn[3]
+            self._lasts[number] = stretch[-1]
+        else:
+            del self._stretches[number], self._sets[number], self._lasts[number]
+
+    def _goes_before_next(self, turn: Turn, number: int, index: int) -> bool:
+        stretch = self._stretches[number]
+        if index + 1 < len(stretch):
+            return turn < stretch[index + 1]
+        return number + 1 == len(self._stretches) or turn < self._stretches[number + 1][0]
+
+    def _divide(self, number: int) -> None:
+        stretch = self._stretches[number]
+        halves = [stretch[: _LONGEST // 2], stretch[_LONGEST // 2 :]]
+        self._stretches[number : number + 1] = halves
+        self._sets[number : number + 1] = [set_of(turn[3] for turn in half) for half in halves]
+        self._lasts[number : number + 1] = [half[-1] for half in halves]

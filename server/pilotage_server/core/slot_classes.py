@@ -1,0 +1,170 @@
+"""Slots that may take the same task queues, as far as doors and sizes are concerned, and which task queues these are.
+
+Rules
+-----
+A class is what a request says of a slot in few steps, so that nearly all requests find theirs made already. Its set
+may hold more than can go: whether a task queue can go to a batch queue is asked of `Reach` when its turn comes, once
+a batch queue. Task queues that come, and mappings that change, are taken in when a class is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import NamedTuple
+
+from pilotage.folding import folded_set
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.place_sets import EVERYWHERE, set_of
+from pilotage_server.core.reach import Reach
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.trait_sets import SizeClass
+from pilotage_server.core.waiting import WaitingIndex
+from pilotage_server.core.waiting_line import Line
+
+MOST_CLASSES = 8192
+
+
+class _Door:
+    """The task queues that can go to a batch queue: those `maybe`, of which some have been asked."""
+
+    __slots__ = ("_asked", "_reach", "_seen", "_waiting", "maybe", "queue", "version")
+
+    def __init__(self, queue: QueueId, reach: Reach, waiting: WaitingIndex) -> None:
+        self.queue = queue
+        self._reach = reach
+        self._waiting = waiting
+        self._seen = self._now()
+        self._start_anew()
+        self.version = 0
+
+    def admits(self, line: Line) -> bool:
+        """Whether a task queue can go; asked once."""
+        if not self._asked >> line.place & 1:
+            self._asked |= 1 << line.place
+            if not self._reach.can_go(line.task_queue, self.queue):
+                self.maybe &= ~(1 << line.place)
+        return bool(self.maybe >> line.place & 1)
+
+    def agree(self) -> None:
+        """Take in what has changed."""
+        seen = self._now()
+        if seen == self._seen:
+            return
+        places = self._waiting.places.changes.since(self._seen[0])
+        pools = self._reach.mappings.changes.since(self._seen[1])
+        if places is None or pools is None:
+            self._start_anew()
+        else:
+            self._ask_again(set_of(places) | self._of_pools(pools))
+        self._seen = seen
+        self.version += 1
+
+    def _start_anew(self) -> None:
+        self._asked = 0
+        self.maybe = self._of_pools(("", *self._reach.mappings.pools(self.queue)))
+
+    def _ask_again(self, places: int) -> None:
+        self.maybe |= places
+        self._asked &= ~places
+
+    def _of_pools(self, pools: Iterable[str]) -> int:
+        return set_of(place for pool_id in pools for place in self._waiting.places_of_pool(pool_id))
+
+    def _now(self) -> tuple[int, int]:
+        return self._waiting.places.changes.now, self._reach.mappings.changes.now
+
+
+class _Key(NamedTuple):
+    """What tells slots apart."""
+
+    queue: QueueId
+    vos: tuple[str, ...]
+    size: SizeClass
+    declined: frozenset[int]
+
+
+class SlotClass:
+    """Slots that may take the same task queues; `places` is the set of those that may fit."""
+
+    __slots__ = ("_door", "_key", "_seen", "_waiting", "places")
+
+    def __init__(self, key: _Key, door: _Door, waiting: WaitingIndex) -> None:
+        self.places = 0
+        self._key = key
+        self._door = door
+        self._waiting = waiting
+        self._seen = (-1, -1)
+
+    def agree(self) -> None:
+        """Take in what has changed."""
+        self._door.agree()
+        seen = (self._waiting.places.changes.now, self._door.version)
+        if seen != self._seen:
+            self._seen = seen
+            self.places = self._door.maybe & self._of_vos() & self._waiting.traits.fitting(self._key.size)
+            self.places &= ~self._declined()
+
+    def admits(self, line: Line) -> bool:
+        """Whether a task queue of `places` can go to the batch queue; if not, it is among them no longer."""
+        if self._door.admits(line):
+            return True
+        self.places &= ~(1 << line.place)
+        return False
+
+    def _of_vos(self) -> int:
+        found = 0 if self._key.vos else EVERYWHERE
+        for vo in folded_set(self._key.vos):
+            found |= self._waiting.traits.of_vo(vo)
+        return found
+
+    def _declined(self) -> int:
+        lines = (self._waiting.line(task_queue_id) for task_queue_id in self._key.declined)
+        return set_of(line.place for line in lines if line is not None)
+
+
+class SlotClasses:
+    """The classes of the slots that were offered lately."""
+
+    def __init__(self, waiting: WaitingIndex, end_margin: timedelta, most: int = MOST_CLASSES) -> None:
+        self._waiting = waiting
+        self._end_margin = end_margin
+        self._most = most
+        self._reach: Reach | None = None
+        self._doors: OrderedDict[QueueId, _Door] = OrderedDict()
+        self._classes: OrderedDict[_Key, SlotClass] = OrderedDict()
+
+    def of(self, slot: SlotOffer, queue: QueueId, vos: tuple[str, ...], reach: Reach) -> SlotClass:
+        """Return the class of a slot of a pilot that is at the batch queue and serves the VOs, none = all."""
+        if reach is not self._reach:
+            self._reach = reach
+            self._doors.clear()
+            self._classes.clear()
+        size = self._waiting.traits.size_class(slot, self._end_margin)
+        key = _Key(queue, vos, size, slot.declined_task_queues)
+        found = self._classes.get(key)
+        if found is None:
+            found = self._classes[key] = SlotClass(key, self._door(queue, reach), self._waiting)
+            if len(self._classes) > self._most:
+                self._classes.popitem(last=False)
+        else:
+            self._classes.move_to_end(key)
+        found.agree()
+        return found
+
+    def may_take(self, task_queue_id: int, slot_class: SlotClass) -> bool:
+        """Whether slots of the class may take jobs of a task queue, as far as door and sizes are concerned."""
+        line = self._waiting.line(task_queue_id)
+        if line is None:
+            return False
+        slot_class.agree()
+        return bool(slot_class.places >> line.place & 1) and slot_class.admits(line)
+
+    def _door(self, queue: QueueId, reach: Reach) -> _Door:
+        door = self._doors.get(queue)
+        if door is None:
+            door = self._doors[queue] = _Door(queue, reach, self._waiting)
+            if len(self._doors) > self._most:
+                self._doors.popitem(last=False)
+        return door

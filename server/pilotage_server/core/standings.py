@@ -1,0 +1,193 @@
+"""The order between groups and owners at one time, and how it moves with what is given meanwhile.
+
+Rules
+-----
+Shares are taken at whole ticks: who is asked about first in a tick is computed as of its beginning, and within the
+tick only what is given and taken back moves him, by the cores and their foresight. So it costs nothing to give many
+jobs, and whoever gives them in the same order finds the same shares to the last bit.
+
+Groups that use less than the cores their quota entitles them to go first, those that use as many or more go last;
+between them go the groups with weights. Among equals in that, the smaller use for what one is entitled to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import NamedTuple
+
+from pilotage_server.core.accounting import Account, GroupId
+from pilotage_server.core.share_settings import ShareSettings
+
+TICK = timedelta(seconds=1)
+"""Shares are computed anew after so long."""
+
+
+class Standing(IntEnum):
+    """Where a group stands with its quota; the smaller goes first."""
+
+    BELOW_QUOTA = 0
+    WEIGHTED = 1
+    AT_QUOTA = 2
+
+
+class Share(NamedTuple):
+    """How much of its fair share an account has had; the smaller goes first.
+
+    `group` and `owner` relate use to what the group and the owner are entitled to; of owners who have used
+    nothing, the smaller `factor` goes first.
+    """
+
+    standing: Standing
+    group: float
+    owner: float
+    factor: float
+
+
+class Had(NamedTuple):
+    """What somebody has had so far: use that counts in the order, in core seconds, and weighted cores in use."""
+
+    core_s: float
+    cores: float
+
+    def and_given(self, cores: float, foresight_s: float) -> Had:
+        """Return what he has had when he is given so many weighted cores; less than 0 = they are taken back."""
+        return Had(self.core_s + cores * foresight_s, self.cores + cores)
+
+
+def tick_of(now: datetime) -> datetime:
+    """Return the beginning of the tick that `now` is in."""
+    return now.replace(microsecond=0)
+
+
+class _Group:
+    """What a group has had, and what it is entitled to: cores (`bound`, None = by weight) or a weight."""
+
+    __slots__ = ("bound", "had", "weight")
+
+    def __init__(self, settings: ShareSettings, group: GroupId, had: Had) -> None:
+        self.had = had
+        self.bound = settings.bound(group)
+        self.weight = settings.weight(group)
+
+
+class _Owner:
+    """What an account has had, with its group and its priority factor."""
+
+    __slots__ = ("factor", "group", "had")
+
+    def __init__(self, settings: ShareSettings, account: Account, had: Had, group: _Group) -> None:
+        self.had = had
+        self.group = group
+        self.factor = settings.factor(account)
+
+    def share(self, mine: Had, of_group: Had) -> Share:
+        """Return the share of who has had so much, when the group has had so much."""
+        owner, bound = mine.core_s * self.factor, self.group.bound
+        if bound is None:
+            return Share(Standing.WEIGHTED, of_group.core_s / self.group.weight, owner, self.factor)
+        standing = Standing.BELOW_QUOTA if of_group.cores < bound else Standing.AT_QUOTA
+        return Share(standing, of_group.core_s / bound, owner, self.factor)
+
+
+class Standings:
+    """The shares of one tick.
+
+    `had` tells what an account had had at the beginning of the tick, `members` which accounts of a group had anything.
+    """
+
+    def __init__(
+        self,
+        settings: ShareSettings,
+        tick: datetime,
+        had: Callable[[Account], Had],
+        members: Callable[[GroupId], Iterable[Account]],
+    ) -> None:
+        self.settings = settings
+        self.tick = tick
+        self.moved: set[Account] = set()
+        """The accounts to which something was given, or from which it was taken; who keeps an order empties it."""
+
+        self.foresight_s = settings.rules.foresight.total_seconds()
+        self._had_before = had
+        self._members = members
+        self._hads: dict[Account, Had] = {}
+        self._owners: dict[Account, _Owner] = {}
+        self._groups: dict[GroupId, _Group] = {}
+
+    def share(self, account: Account) -> Share:
+        """Return how much of its fair share the account has had."""
+        owner = self.owner(account)
+        return owner.share(owner.had, owner.group.had)
+
+    def give(self, account: Account, cores: float) -> None:
+        """Count weighted cores that the account uses from now on; less than 0 = no longer."""
+        owner = self.owner(account)
+        owner.had = owner.had.and_given(cores, self.foresight_s)
+        owner.group.had = owner.group.had.and_given(cores, self.foresight_s)
+        self.moved.add(account)
+
+    def owner(self, account: Account) -> _Owner:
+        """Return an account as it stands now."""
+        owner = self._owners.get(account)
+        if owner is None:
+            group = self._group(account.group_id)
+            owner = self._owners[account] = _Owner(self.settings, account, self._had(account), group)
+        return owner
+
+    def _group(self, group: GroupId) -> _Group:
+        found = self._groups.get(group)
+        if found is None:
+            had = _together(map(self._had, self._members(group)))
+            found = self._groups[group] = _Group(self.settings, group, had)
+        return found
+
+    def _had(self, account: Account) -> Had:
+        had = self._hads.get(account)
+        if had is None:
+            had = self._hads[account] = self._had_before(account)
+        return had
+
+
+class ShareRound:
+    """The shares during one round, moved by what the round gives, which nobody else sees."""
+
+    def __init__(self, standings: Standings, user_priority: Callable[[Account], float]) -> None:
+        self.user_priority = user_priority
+        self._standings = standings
+        self._settings = standings.settings
+        self._owners: dict[Account, Had] = {}
+        self._groups: dict[GroupId, Had] = {}
+
+    def share(self, account: Account) -> Share:
+        """Return how much of its fair share the account has had."""
+        return self._standings.owner(account).share(self._of_owner(account), self._of_group(account))
+
+    def can_bar(self, account: Account) -> bool:
+        """Whether the account's group has a quota that bars what is above it."""
+        return self._settings.barring(account.group_id) is not None
+
+    def bars(self, account: Account, cores: float) -> bool:
+        """Whether so many weighted cores more would bring the account's group above a quota that bars."""
+        bound = self._settings.barring(account.group_id)
+        return bound is not None and self._of_group(account).cores + cores > bound
+
+    def charge(self, account: Account, cores: float) -> None:
+        """Count what the round has just given, in weighted cores."""
+        foresight_s = self._standings.foresight_s
+        self._groups[account.group_id] = self._of_group(account).and_given(cores, foresight_s)
+        self._owners[account] = self._of_owner(account).and_given(cores, foresight_s)
+
+    def _of_owner(self, account: Account) -> Had:
+        return self._owners.get(account) or self._standings.owner(account).had
+
+    def _of_group(self, account: Account) -> Had:
+        return self._groups.get(account.group_id) or self._standings.owner(account).group.had
+
+
+def _together(had: Iterable[Had]) -> Had:
+    everybody = list(had)
+    # fsum is exact, so the order in which a set yields its members cannot change the outcome
+    return Had(math.fsum(each.core_s for each in everybody), math.fsum(each.cores for each in everybody))

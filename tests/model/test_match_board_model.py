@@ -1,0 +1,193 @@
+"""The board chooses what a round of the plain way would choose, whatever waits and whoever asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from pilotage.job_needs import JobNeeds
+from pilotage.quotas import Quota, QuotaUnit
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account, GroupId
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.rules import RunningLimit, Sharing
+from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.task_queues import TaskQueue, Traits
+from pilotage_server.core.tree_in_force import TreeInForce
+from pilotage_server.core.waiting import Head
+from support.trees import a_tree
+from support.two_ways import World
+from support.virtual_clock import START
+
+QUEUES = (QueueId("CERN", "ce", "long"), QueueId("CERN", "ce", "short"), QueueId("RAL", "ce", "long"))
+TREE = a_tree(
+    sites={
+        "CERN": {"ces": {"ce": {"queues": {"long": {}, "short": {"CPUTime": 1000}}}}},
+        "RAL": {"VOs": ["lhcb"], "ces": {"ce": {"queues": {"long": {"Platform": "x86"}}}}},
+    }
+)
+
+accounts = st.builds(
+    Account, st.sampled_from(["lhcb", "cms"]), st.sampled_from(["prod", "users"]), st.sampled_from(["a", "b", "c"])
+)
+needs = st.builds(
+    JobNeeds,
+    sites=st.sampled_from([(), (), (), ("cern",), ("ral",)]),
+    platforms=st.sampled_from([(), (), (), ("arm",)]),
+    cpu_time_s=st.sampled_from([None, None, 500, 2000.5, 2100]),
+    cpus=st.sampled_from([None, None, 1, 2, 4]),
+    memory_mib=st.sampled_from([None, None, 1000, 1001, 4000]),
+    gpus=st.sampled_from([None, None, None, None, 1]),
+)
+attributes = st.dictionaries(st.sampled_from(["kind", "urgency"]), st.integers(1, 3), max_size=2).map(
+    lambda values: tuple(sorted((name, json.dumps(value)) for name, value in values.items()))
+)
+plain_traits = st.builds(
+    Traits,
+    account=accounts,
+    pool_id=st.just(""),
+    needs=needs,
+    wall_time_s=st.sampled_from([None, None, 600.0, 610.0, 3600.0]),
+    attributes=attributes,
+)
+particular_traits = st.builds(
+    Traits,
+    account=accounts,
+    pool_id=st.just(""),
+    needs=needs,
+    attributes=attributes,
+    accounting=st.sampled_from(["", "prod", "prod.c"]),
+    requirements_expression=st.sampled_from(
+        [
+            "",
+            "TARGET.Cpus >= 2",
+            "TARGET.Kind =?= MY.kind",
+            'TARGET.Name == "s1"',
+            "TARGET.Start",
+            "MY.SubmittorPrio > 1",
+        ]
+    ),
+    rank=st.sampled_from(["", "", "", "TARGET.Cpus"]),
+    escaped=st.sampled_from([(), (), (), ("kind",)]),
+)
+traits = st.one_of(plain_traits, plain_traits, particular_traits)
+counts = st.integers(1, 4)
+limits = st.dictionaries(
+    st.sampled_from(
+        [
+            RunningLimit("CERN", None, None, "owner", "a", 3),
+            RunningLimit("CERN", None, None, "kind", "2", 2),
+            RunningLimit("CERN", None, None, "vo", "cms", 4),
+        ]
+    ),
+    st.just(0),
+    max_size=2,
+)
+sharings = st.builds(
+    Sharing,
+    priority_factors=st.dictionaries(accounts, st.sampled_from([0.5, 2.0]), max_size=2),
+    group_quotas=st.dictionaries(
+        st.sampled_from([GroupId("lhcb", "prod"), GroupId("lhcb", "users"), GroupId("cms", "users")]),
+        st.sampled_from([Quota(2.0), Quota(3.0, QuotaUnit.CORES), Quota(0.5)]),
+        max_size=2,
+    ),
+    group_accept_surplus=st.sampled_from([True, True, True, False]),
+)
+ads = st.sampled_from(
+    [
+        "",
+        "",
+        "[Start = TARGET.kind =?= 1]",
+        "[Start = TARGET.urgency =!= 2; Rank = TARGET.urgency]",
+        "[Rank = TARGET.kind * 2 + (TARGET.urgency =?= 1); Kind = 2]",
+        "[Start = TARGET.SubmittorPrio < 2; SlotWeight = 2 * Cpus]",
+        "[Kind = 3; SlotWeight = 0.5]",
+    ]
+)
+
+
+@st.composite
+def slots(draw: st.DrawFn, name: str) -> SlotOffer:
+    partitionable = draw(st.booleans())
+    return SlotOffer(
+        name,
+        Amounts(
+            draw(st.sampled_from([8, 2, 1])), draw(st.sampled_from([16000, 1000, 4000, 0])), 0, draw(st.integers(0, 1))
+        ),
+        partitionable=partitionable,
+        time_left=draw(st.sampled_from([None, None, timedelta(minutes=10), timedelta(seconds=640), timedelta(days=1)])),
+        cpu_power=draw(st.sampled_from([0.0, 1.0, 3.3])),
+        max_jobs=draw(st.sampled_from([0, 0, 1, 2])),
+        declined_task_queues=frozenset(draw(st.sets(st.integers(1, 4), max_size=1))),
+        ad_changes=draw(ads),
+        claim=draw(st.one_of(st.none(), st.none(), accounts)),
+        ahead=0 if partitionable else draw(st.sampled_from([0, 0, 0, 3])),
+    )
+
+
+@st.composite
+def pilots(draw: st.DrawFn) -> tuple[QueueId, tuple[str, ...], list[SlotOffer]]:
+    """A batch queue, VOs, and slots, some of them alike."""
+    kinds = [draw(slots(f"s{number}")) for number in range(draw(st.integers(1, 3)))]
+    alike = draw(st.integers(0, 2))
+    offered = [*kinds, *(SlotOffer(f"t{number}", kinds[-1].free) for number in range(alike))]
+    return draw(st.sampled_from(QUEUES)), draw(st.sampled_from([(), (), ("lhcb",), ("CMS", "lhcb")])), offered
+
+
+class BothWays(RuleBasedStateMachine):
+    """The same world twice, served in both ways."""
+
+    @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=1, max_size=8))
+    def begin(self, sharing: Sharing, limits: dict[RunningLimit, int], queues: list[tuple[Traits, int]]) -> None:
+        tree = TreeInForce(1, TREE)
+        self.plain = World(sharing, tree, dict(limits))
+        self.quick = World(sharing, tree, dict(limits))
+        self.now = START
+        self.last_job = 0
+        for each, count in queues:
+            self.add(each, count)
+
+    @rule(traits=traits, count=counts)
+    def add(self, traits: Traits, count: int) -> None:
+        number = len(self.plain.jobs) + 1
+        self._each(lambda world: world.add(TaskQueue(number, traits)))
+        for _ in range(count):
+            self.come(number - 1, 0, 1)
+
+    @rule(place=st.integers(0, 9), priority=st.integers(-1, 2), count=st.sampled_from([1, 1, 2, 5]))
+    def come(self, place: int, priority: int, count: int) -> None:
+        number = place % len(self.plain.jobs) + 1
+        heads = [Head(priority, self.last_job + each) for each in range(1, count + 1)]
+        self.last_job += count
+        self._each(lambda world: world.come(number, heads))
+
+    @rule(place=st.integers(0, 9), which=st.integers(0, 5))
+    def go(self, place: int, which: int) -> None:
+        number = place % len(self.plain.jobs) + 1
+        self._each(lambda world: world.go(number, which))
+
+    @rule(pilot=pilots())
+    def match(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
+        plainly = self.plain.plainly(*pilot, self.now)
+        assert self.quick.quickly(*pilot, self.now) == plainly
+        assert self.quick.jobs == self.plain.jobs
+
+    @rule(seconds=st.sampled_from([0.4, 1.0, 3600.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule(account=accounts)
+    def end(self, account: Account) -> None:
+        self._each(lambda world: world.shares.ended(account, 1, self.now))
+
+    def _each(self, act: Callable[[World], object]) -> None:
+        act(self.plain)
+        act(self.quick)
+        self.quick.board.check()
+
+
+TestBothWays = BothWays.TestCase
