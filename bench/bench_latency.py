@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.figures import Figure, at_most
+from harness.setting import Setting, bench, scratch
 from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
 from pilotage_client.location import UP_FILE, Wishes
 
-JOBS = int(os.environ.get("PILOTAGE_BENCH_JOBS", "500"))
+JOBS = 500
 WARM_UP = 20
 MEDIAN_BUDGET_MS, P99_BUDGET_MS = 20.0, 60.0
 CLOCK_READER = JobDescription("/bin/date", arguments="+%s%N", stdout="started")
 
 
-def main() -> None:
-    """Start the stack, run the jobs, print one JSON line; exits 1 past the budget."""
-    with tempfile.TemporaryDirectory(prefix="pilotage-bench-") as folder:
-        data = Path(folder)
-        log = (data / "up.log").open("wb")
-        command = [sys.executable, "-m", "pilotage_client.main", "up", "--data", str(data), "--port", "0"]
-        stack = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            latencies = sorted(_measure(data))
-        finally:
-            stack.send_signal(signal.SIGINT)
-            stack.wait(timeout=60)
-            log.close()
-    _report(latencies)
-
-
-def _measure(data: Path) -> list[float]:
-    _wait_for(data / UP_FILE)
-    with Client.located(Wishes(data=data)) as client:
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Start the stack and run the jobs."""
+    with scratch() as data, _running_stack(data), Client.located(Wishes(data=data)) as client:
         for _ in range(WARM_UP):
             _latency_ms(client)
-        return [_latency_ms(client) for _ in range(JOBS)]
+        latencies = sorted(_latency_ms(client) for _ in range(setting.size(JOBS, 10)))
+    median_ms, p99_ms = statistics.median(latencies), latencies[int(len(latencies) * 0.99) - 1]
+    yield at_most("latency", median_ms, "ms", MEDIAN_BUDGET_MS, jobs=len(latencies))
+    yield at_most("latency: 99 % of jobs", p99_ms, "ms", P99_BUDGET_MS)
+
+
+@contextmanager
+def _running_stack(data: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "pilotage_client.main", "up", "--data", str(data), "--port", "0"]
+    with (data / "up.log").open("wb") as log:
+        stack = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait_for(data / UP_FILE)
+        yield
+    finally:
+        stack.send_signal(signal.SIGINT)
+        stack.wait(timeout=60)
 
 
 def _latency_ms(client: Client) -> float:
@@ -64,25 +67,5 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.05)
 
 
-def _report(latencies: list[float]) -> None:
-    median_ms = round(statistics.median(latencies), 2)
-    p99_ms = round(latencies[int(len(latencies) * 0.99) - 1], 2)
-    ok = median_ms < MEDIAN_BUDGET_MS and p99_ms < P99_BUDGET_MS
-    line = {
-        "name": "latency",
-        "figure": median_ms,
-        "unit": "ms",
-        "budget": MEDIAN_BUDGET_MS,
-        "ok": ok,
-        "median_ms": median_ms,
-        "p99_ms": p99_ms,
-        "p99_budget_ms": P99_BUDGET_MS,
-        "jobs": len(latencies),
-    }
-    print(json.dumps(line))
-    if not ok:
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(bench(figures, __doc__))

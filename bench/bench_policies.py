@@ -7,21 +7,19 @@ JSON lines; exits 1 when the budget is exceeded.
 
 from __future__ import annotations
 
-import csv
-import json
-import random
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from datetime import timedelta
-from itertools import count, cycle, islice
+from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from pilotage.job_description import JobDescription
+from harness.figures import Figure, at_most, told
+from harness.lhcb import DaysTaskQueue
+from harness.nodes import BOLOGNA
+from harness.setting import Setting, bench, scratch, the_day
 from pilotage_pilot.core.amounts import Amounts as NodeAmounts
 from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.slot_offers import AdPartText
@@ -30,55 +28,26 @@ from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.schema import upgrade
 from support.grid import Grid, a_slot
 from support.live_slots import LiveSlots
-from support.shared_data import ENVIRONMENT, shared_data_dir
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
-DAY = "2026-03-28"
 QUEUE = "LCG.CERN.cern/ce/queue"
-POLICY = Path(__file__).parents[1] / "deploy" / "policies" / "bologna.conf"
+JOBS = 100_000
 MATCHES = 200
 BUDGET = 1.5
-SEED = 7
+FIELDS = ("sites", "banned_sites", "platforms", "cpu_time", "priority", "attributes", "count")
 
 
-def task_queues(folder: Path) -> Iterator[tuple[str, JobDescription]]:
-    """Yield the owner and the jobs of each task queue of the day; each with sites of its own, as popular as then."""
-    rows, owners = _table(folder, "jobs_per_tq"), _table(folder, "owner_distribution")
-    total = int(_table(folder, "scale_overview")[0]["active_tqs"])
-    popular = {row["site"]: int(row["n_tqs"]) / total for row in _table(folder, "site_distribution")}
-    owner_of = {row["OwnerGroup"]: row["Owner"] for row in reversed(owners)}
-    draw = random.Random(SEED)
-    for number, row in enumerate(islice(cycle(rows), total)):
-        sites = [site for site, share in popular.items() if draw.random() < share]
-        yield (
-            owner_of[row["OwnerGroup"]],
-            JobDescription(
-                "run.sh",
-                sites=(*sites, f"SITE-{number}"),
-                cpu_time=timedelta(seconds=int(row["CPUTime"])),
-                priority=round(float(row["Priority"])),
-                attributes={"Group": row["OwnerGroup"]},
-                count=MATCHES,
-            ),
-        )
-
-
-def _table(folder: Path, name: str) -> list[dict[str, str]]:
-    with (folder / f"{name}_{DAY}.csv").open(newline="") as rows:
-        return list(csv.DictReader(rows))
-
-
-class Bench:
+class Compared:
     """A server with the jobs of the day, and a node under the policy."""
 
-    def __init__(self, database: Database, clock: VirtualClock, folder: Path) -> None:
+    def __init__(self, database: Database, clock: VirtualClock, task_queues: Iterable[DaysTaskQueue]) -> None:
         self._grid = Grid(database, clock, QUEUE)
-        self._node = LiveSlots.loaded(POLICY, NodeAmounts(cpus=6, memory_mib=16_000, disk_mib=80_000))
+        self._node = LiveSlots.loaded(BOLOGNA, NodeAmounts(cpus=6, memory_mib=16_000, disk_mib=80_000))
         self._looks = count(1)
-        for owner, jobs in task_queues(folder):
-            fields = {name: getattr(jobs, name) for name in ("sites", "cpu_time", "priority", "attributes")}
-            self._grid.submit(a_user(owner), count=jobs.count, **fields)
+        for each in task_queues:
+            fields = {name: getattr(each.jobs, name) for name in FIELDS}
+            self._grid.submit(a_user(each.owner), **fields)
         self._pilot = self._grid.start_pilot(QUEUE)
         self.task_queues = len(self._grid.world.waiting.waiting())
 
@@ -108,32 +77,22 @@ class Bench:
         return WorkRequest((a_slot(ad_parts=ad.part_keys, ad_changes=ad.changes),), ad_parts=parts)
 
 
-def main() -> int:
-    shared = shared_data_dir()
-    if shared is None:
-        print(f"there is no real input: set {ENVIRONMENT}, or put it beside the checkout", file=sys.stderr)
-        return 2
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Take turns between matches with and without the policy."""
     clock = VirtualClock()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        closing(Database(f"sqlite:///{folder}/pilotage.db", clock)) as database,
-    ):
+    with scratch() as folder, closing(Database(f"sqlite:///{folder}/pilotage.db", clock)) as database:
         upgrade(database)
-        bench = Bench(database, clock, shared / f"data/lhcb-{DAY}")
+        compared = Compared(database, clock, the_day().task_queues(setting.size(JOBS)))
         times: dict[bool, list[float]] = {False: [], True: []}
-        for turn in range(MATCHES):
-            bench.go_on()
+        for turn in range(setting.size(MATCHES, 10)):
+            compared.go_on()
             for with_policy in (turn % 2 == 0, turn % 2 == 1):  # who comes second may find something warm
-                times[with_policy].append(bench.match_ms(with_policy=with_policy))
+                times[with_policy].append(compared.match_ms(with_policy=with_policy))
     plain, under_policy = statistics.median(times[False]), statistics.median(times[True])
-    ratio = under_policy / plain
-    common = {"unit": "ms", "budget": None, "ok": True, "task_queues": bench.task_queues}
-    print(json.dumps({"name": "match-without-policy", "figure": round(plain, 3), **common}))
-    print(json.dumps({"name": "match-under-bologna", "figure": round(under_policy, 3), **common}))
-    verdict = {"name": "policies", "figure": round(ratio, 3), "unit": "ratio", "budget": BUDGET, "ok": ratio <= BUDGET}
-    print(json.dumps(verdict))
-    return 0 if verdict["ok"] else 1
+    yield told("match-without-policy", plain, "ms", task_queues=compared.task_queues)
+    yield told("match-under-bologna", under_policy, "ms", task_queues=compared.task_queues)
+    yield at_most("policies", under_policy / plain, "ratio", BUDGET, task_queues=compared.task_queues)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench(figures, __doc__))

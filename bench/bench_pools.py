@@ -1,19 +1,21 @@
 """How long it takes to resolve a real grid's tree and to map 1,000 submit pools onto its queues.
 
 Measured is all of it: reading the text, taking the tree, reading the requirements, their ids, and the mapping.
-Prints one JSON line; exits 1 when the budget is exceeded.
+Prints a JSON line; exits 1 when the budget is exceeded.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from harness.figures import Figure, at_most
+from harness.setting import Setting, bench, shared_data
 from pilotage.effective import effective_queues
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import Value
@@ -22,7 +24,6 @@ from pilotage.requirements import pool_id, read_requirements
 from pilotage.resource_tree import VOS
 from pilotage.tree_formats import read_tree_text
 from pilotage.tree_reading import tree_from_mapping
-from support.shared_data import ENVIRONMENT, shared_data_dir
 
 POOLS = 1000
 BUDGET_S = 1.0
@@ -31,14 +32,14 @@ SEED = 7
 Asked = tuple[dict[str, Value], str]
 
 
-def drawn_pools(text: str) -> list[Asked]:
+def drawn_pools(text: str, count: int) -> list[Asked]:
     """Return sections of 1 to 5 values that occur on one queue of the tree, each with a VO; distinct pools."""
     tree, _ = tree_from_mapping(read_tree_text(text, "json"))
     offers = [queue.parameters() for queue in effective_queues(tree, None)]
     vos = sorted({str(vo) for offered in offers for vo in _elements(offered[VOS])})
     draw = random.Random(SEED)
     pools: dict[str, Asked] = {}
-    while len(pools) < POOLS:
+    while len(pools) < count:
         offered = draw.choice(offers)
         section = {name: offered[name] for name in draw.sample(sorted(offered), draw.randint(1, 5))}
         admitted = [str(vo) for vo in _elements(offered[VOS])]
@@ -54,13 +55,10 @@ def _elements(value: Value) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def main() -> int:
-    folder = shared_data_dir()
-    if folder is None:
-        print(f"there is no real tree: set {ENVIRONMENT}, or put the real input beside the checkout", file=sys.stderr)
-        return 2
-    text = (folder / "data/resources/tree.json").read_text()
-    asked = drawn_pools(text)
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Draw the pools, and measure all that is done with them."""
+    text = shared_data().joinpath("data/resources/tree.json").read_text()
+    asked = drawn_pools(text, setting.size(POOLS))
 
     start = time.perf_counter()
     tree, _ = tree_from_mapping(read_tree_text(text, "json"))
@@ -68,19 +66,8 @@ def main() -> int:
     mapping = map_pools({pool_id(each): each for each in requirements}, tree)
     seconds = time.perf_counter() - start
 
-    figures = {
-        "name": "pools",
-        "figure": round(seconds, 4),
-        "unit": "s",
-        "budget": BUDGET_S,
-        "ok": seconds < BUDGET_S,
-        "seconds": round(seconds, 4),
-        "pools": len(mapping),
-        "queues": len(list(tree.queue_ids())),
-    }
-    print(json.dumps(figures))
-    return 0 if figures["ok"] else 1
+    yield at_most("pools", seconds, "s", BUDGET_S, pools=len(mapping), queues=len(list(tree.queue_ids())))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench(figures, __doc__))

@@ -176,7 +176,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     with (
         empty_server() as empty,
         scratch() as folder,
-        database_url(setting) as url,
+        database_url(setting.database) as url,
         server_on_its_core(folder / "server", url, **SHARING) as server,
         closing(BenchGrid(server, day)) as grid,
     ):

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -61,7 +60,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     day = the_day()
     with ExitStack() as stack:
         folder = stack.enter_context(scratch())
-        url = stack.enter_context(database_url(replace(setting, database="postgresql")))
+        url = stack.enter_context(database_url("postgresql"))
         settings = {**SHARING, "signing_key": str(folder / "tokens.pem")}
         grids: list[BenchGrid] = []
         pilots: list[LoadPilot] = []

@@ -7,14 +7,17 @@ budget is exceeded.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness.figures import Figure, at_most
+from harness.setting import Setting, bench
 from pilotage.ad_text import ad_text
 from pilotage.classads import AdValue
 from pilotage.job_description import JobDescription
@@ -41,7 +44,7 @@ POLLS = 200
 POLL_BUDGET_MS, END_BUDGET_MS = 10.0, 1.0
 
 
-class Bench:
+class Node:
     """A pilot's machine whose shell and server answer at once."""
 
     def __init__(self) -> None:
@@ -94,43 +97,31 @@ class Bench:
                 self.feed(ev.HeartbeatAnswered(instruction.request_id, renewed, results=results, next_s=60.0))
 
 
-def main() -> int:
-    """Measure; returns the exit code."""
-    bench = Bench()
-    attempts = bench.fill()
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Let the slots be polled, then let their jobs end."""
+    node = Node()
+    attempts = node.fill()
     polls: list[float] = []
-    for _ in range(POLLS):
-        bench.after_s += 5.0
-        bench.feed(ev.NodeSampled(NodeSample(bench.after_s, load=1.5)))
-        polls.append(bench.feed(ev.TimePassed()))
-    busy = [slot for slot in bench.slots.slots() if slot.key is not None]
+    for _ in range(setting.size(POLLS, 10)):
+        node.after_s += 5.0
+        node.feed(ev.NodeSampled(NodeSample(node.after_s, load=1.5)))
+        polls.append(node.feed(ev.TimePassed()))
+    busy = [slot for slot in node.slots.slots() if slot.key is not None]
     assert len(busy) == SLOTS, "a job has left its slot while it was polled"
     ends: list[float] = []
     for key in attempts[:-1]:
-        bench.after_s += 1.0
-        ends.append(bench.feed(ev.PayloadExited(key, 0, None)) + bench.feed(ev.OutputStored(key, ())))
-    bench.machine.validate()
-    figures = [
-        _figure("slots: one poll of 64 slots", polls, POLL_BUDGET_MS),
-        _figure("slots: one job's end among 64 slots", ends, END_BUDGET_MS),
-    ]
-    return 0 if all(figures) else 1
+        node.after_s += 1.0
+        ends.append(node.feed(ev.PayloadExited(key, 0, None)) + node.feed(ev.OutputStored(key, ())))
+    node.machine.validate()
+    yield _figure("slots: one poll of 64 slots", polls, POLL_BUDGET_MS)
+    yield _figure("slots: one job's end among 64 slots", ends, END_BUDGET_MS)
 
 
-def _figure(name: str, times_ms: list[float], budget_ms: float) -> bool:
-    """Print the median of the times and their 99th percentile; says whether the median is within the budget."""
-    median_ms = statistics.median(times_ms)
-    figures = {
-        "name": name,
-        "figure": round(median_ms, 3),
-        "unit": "ms",
-        "budget": budget_ms,
-        "ok": median_ms < budget_ms,
-        "p99_ms": round(sorted(times_ms)[int(len(times_ms) * 0.99)], 3),
-    }
-    print(json.dumps(figures))
-    return bool(figures["ok"])
+def _figure(name: str, times_ms: list[float], budget_ms: float) -> Figure:
+    """Return the median of the times, with their 99th percentile."""
+    p99_ms = round(sorted(times_ms)[int(len(times_ms) * 0.99)], 3)
+    return at_most(name, statistics.median(times_ms), "ms", budget_ms, p99_ms=p99_ms)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench(figures, __doc__))

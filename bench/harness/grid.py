@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from harness.lhcb import VO, DaysTaskQueue, LhcbDay
+from harness.lhcb import VO, LhcbDay
 from harness.load import Answer, Line, Metadata, Request, Run, closed_loop
 from harness.processes import cpu_s
 from pilotage.description_wire import description_to_wire
@@ -69,13 +69,13 @@ class BenchGrid:
 
     def submit_day(self, jobs: int) -> int:
         """Submit the jobs of the day, about so many; returns how many."""
-        return sum(self._submit(task_queue) for task_queue in self.day.task_queues(jobs))
+        return sum(self.submit([each.jobs], each.owner, each.group) for each in self.day.task_queues(jobs))
 
-    def _submit(self, task_queue: DaysTaskQueue) -> int:
-        request = submission([task_queue.jobs], task_queue.group)
-        channel = self.server.channel(self.user_token(task_queue.owner, task_queue.group), timeout_s=PATIENCE_S)
-        with channel:
-            return len(job_service_pb2_grpc.JobServiceStub(channel).SubmitJobs(request).job_ids)
+    def submit(self, jobs: Iterable[JobDescription], owner: str, group: str) -> int:
+        """Submit jobs in somebody's name; returns how many."""
+        with self.server.channel(self.user_token(owner, group), timeout_s=PATIENCE_S) as channel:
+            stub = job_service_pb2_grpc.JobServiceStub(channel)
+            return len(stub.SubmitJobs(submission(jobs, group)).job_ids)
 
     def user_token(self, owner: str, group: str) -> str:
         """Return the token of a user of the VO."""
@@ -181,10 +181,20 @@ def start(match: matcher_service_pb2.Match) -> bytes:
 
 def completion(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
     """Return a heartbeat, without its id, that tells that these jobs have ended well."""
+    return matcher_service_pb2.ReportStateRequest(reports=_reports_of_ends(matches)).SerializeToString()
+
+
+def next_offer(slots: int, ended: Iterable[matcher_service_pb2.Match]) -> bytes:
+    """Return a request for so many slots, without its id, that tells that these jobs have ended well."""
+    reports = _reports_of_ends(ended)
+    return an_offer(slots) + matcher_service_pb2.RequestJobsRequest(reports=reports).SerializeToString()
+
+
+def _reports_of_ends(matches: Iterable[matcher_service_pb2.Match]) -> list[jobs_pb2.JobReport]:
     started, ended = Timestamp(), Timestamp()
     ended.GetCurrentTime()
     started.FromSeconds(ended.seconds - 3600)
-    reports = [
+    return [
         jobs_pb2.JobReport(
             job_id=match.job_id,
             attempt=match.attempt,
@@ -199,4 +209,3 @@ def completion(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
         )
         for match in matches
     ]
-    return matcher_service_pb2.ReportStateRequest(reports=reports).SerializeToString()

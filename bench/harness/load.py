@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import grpc
@@ -34,6 +34,10 @@ class Answer(NamedTuple):
     request: Request
     body: bytes
     latency_s: float
+
+
+Follow = Callable[[Answer], Request | None]
+"""Says what is sent after an answer; None = nothing."""
 
 
 @dataclass(slots=True)
@@ -100,29 +104,31 @@ class _Calls:
     def __init__(self, method: Any) -> None:
         self.run = Run()
         self._method = method
+        self._began_s = time.perf_counter()
         self._under_way = 0
         self._change = threading.Condition()
         self._failure: Exception | None = None
 
-    def send(self, request: Request, began_s: float, then: Callable[[], None] | None = None) -> None:
+    def send(self, request: Request, due_s: float, follow: Follow) -> None:
         with self._change:
             self._under_way += 1
         call = self._method.future(request.body, timeout=DEADLINE_S, metadata=request.metadata)
-        call.add_done_callback(partial(self._over, request, began_s, then))
+        call.add_done_callback(partial(self._over, request, due_s, follow))
 
-    def _over(self, request: Request, began_s: float, then: Callable[[], None] | None, call: Any) -> None:
-        latency_s = time.perf_counter() - began_s
-        failure = None
+    def _over(self, request: Request, due_s: float, follow: Follow, call: Any) -> None:
+        now_s = time.perf_counter()
+        after: Request | None = None
         if call.code() is grpc.StatusCode.OK:
-            self.run.answers.append(Answer(request, call.result(), latency_s))
+            answer = Answer(request, call.result(), now_s - due_s)
+            self.run.answers.append(answer)
+            after = follow(answer)
         elif call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
             self.run.refused += 1
         else:
-            failure = call.exception()
-        if then is not None and failure is None:
-            then()
+            self._failure = self._failure or call.exception()
+        if after is not None:
+            self.send(after, now_s, follow)
         with self._change:
-            self._failure = self._failure or failure
             self._under_way -= 1
             if not self._under_way:
                 self._change.notify()
@@ -131,29 +137,30 @@ class _Calls:
         """Return what came of all; raises grpc.RpcError when one has failed, but for those refused."""
         with self._change:
             self._change.wait_for(lambda: not self._under_way)
+        self.run.seconds = time.perf_counter() - self._began_s
         if self._failure is not None:
             raise self._failure
         return self.run
 
 
+def conversations(method: Any, first: Iterable[Request], follow: Follow) -> Run:
+    """Make calls side by side, each followed by the one that its answer gives rise to; None ends a conversation."""
+    calls = _Calls(method)
+    for request in first:
+        calls.send(request, time.perf_counter(), follow)
+    return calls.finished()
+
+
 def closed_loop(method: Any, requests: Iterable[Request], outstanding: int) -> Run:
     """Make all calls with always so many under way: each answer is followed by the next request."""
-    calls = _Calls(method)
     left = iter(requests)
-    lock = threading.Lock()
+    one_at_a_time = threading.Lock()
 
-    def send_next() -> None:
-        with lock:
-            request = next(left, None)
-        if request is not None:
-            calls.send(request, time.perf_counter(), send_next)
+    def follow(_answer: Answer) -> Request | None:
+        with one_at_a_time:
+            return next(left, None)
 
-    began_s = time.perf_counter()
-    for _ in range(outstanding):
-        send_next()
-    run = calls.finished()
-    run.seconds = time.perf_counter() - began_s
-    return run
+    return conversations(method, list(islice(left, outstanding)), follow)
 
 
 def steady_load(method: Any, requests: Iterable[Request], calls_per_s: float) -> Run:
@@ -164,10 +171,8 @@ def steady_load(method: Any, requests: Iterable[Request], calls_per_s: float) ->
         due_s = began_s + number / calls_per_s
         if (early_s := due_s - time.perf_counter()) > 0:
             time.sleep(early_s)
-        calls.send(request, due_s)
-    run = calls.finished()
-    run.seconds = time.perf_counter() - began_s
-    return run
+        calls.send(request, due_s, lambda _: None)
+    return calls.finished()
 
 
 def for_seconds(requests: Iterable[Request], seconds: float) -> Iterator[Request]:

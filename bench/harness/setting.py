@@ -14,7 +14,7 @@ from typing import Any
 from harness.figures import Figure, state
 from harness.lhcb import VO, LhcbDay
 from harness.processes import LOAD_CORE, SERVER_CORE, on_core
-from support.postgresql_process import installed_programs, running_postgresql
+from support.postgresql_process import PostgresqlServer, installed_programs, running_postgresql
 from support.server import RunningServer, running_server
 from support.shared_data import ENVIRONMENT, shared_data_dir
 
@@ -63,25 +63,37 @@ def bench(figures: Callable[[Setting], Iterable[Figure]], about: str | None) -> 
     return state(figures(_read_setting(about)))
 
 
-def the_day() -> LhcbDay:
-    """Return the day's tables; ends the process where there are none."""
-    shared = shared_data_dir()
-    if shared is None:
+def shared_data() -> Path:
+    """Return the folder of the real input; ends the process where there is none."""
+    folder = shared_data_dir()
+    if folder is None:
         sys.exit(f"there is no real input: set {ENVIRONMENT}, or put it beside the checkout")
-    return LhcbDay(shared)
+    return folder
+
+
+def the_day() -> LhcbDay:
+    """Return the tables of the day."""
+    return LhcbDay(shared_data())
 
 
 @contextmanager
-def database_url(setting: Setting) -> Iterator[str | None]:
-    """Give the URL of an empty database; None = SQLite in the server's own folder."""
-    if setting.database == "sqlite":
-        yield None
-        return
+def durable_postgresql() -> Iterator[PostgresqlServer]:
+    """Run a PostgreSQL that has on disk what it acknowledges; ends the process where there is none."""
     programs = installed_programs()
     if programs is None:
         sys.exit("there is no PostgreSQL here: install it, as a package or from source, with initdb on PATH")
     with running_postgresql(programs, DURABLE) as postgresql:
-        yield postgresql.new_database().render_as_string(hide_password=False)
+        yield postgresql
+
+
+@contextmanager
+def database_url(database: str) -> Iterator[str | None]:
+    """Give the URL of an empty database of this kind; None = SQLite in the server's own folder."""
+    if database == "sqlite":
+        yield None
+        return
+    with durable_postgresql() as postgresql:
+        yield postgresql.new_database().render_as_string()
 
 
 @contextmanager

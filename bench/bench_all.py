@@ -1,0 +1,67 @@
+"""All benches, one after the other: their JSON lines as they come, then a table; with --scale 0.01 only for shape.
+
+Exits 1 when a budget is not kept, at full size alone; 2 when a bench has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from harness.figures import progress, table
+
+ON_EACH_DATABASE = ("rates",)
+OF_ALL_SIZES = ("growth", "wide", "crowd", "refresh", "servers", "end_to_end", "pools", "slots", "policies", "latency")
+OF_FULL_SIZE = ("peers",)
+"""Those that fetch programs from PyPI."""
+
+FAILED = 2
+
+
+def commands(scale: float) -> Iterator[list[str]]:
+    """Yield the arguments of each bench."""
+    size = ["--scale", str(scale)]
+    for name in ON_EACH_DATABASE:
+        for database in ("sqlite", "postgresql"):
+            yield [name, "--database", database, *size]
+    for name in (*OF_ALL_SIZES, *(OF_FULL_SIZE if scale >= 1 else ())):
+        yield [name, *size]
+
+
+def run(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], bool]:
+    """Run one bench and print its lines; returns them, and whether it came to its end."""
+    name, *options = arguments
+    progress(" ".join(arguments))
+    command = [sys.executable, str(Path(__file__).with_name(f"bench_{name}.py")), *options]
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(json.loads(line))
+    return lines, process.returncode in (0, 1)
+
+
+def main() -> int:
+    """Run all; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="the size as a part of the full one, such as 0.01")
+    scale: float = parser.parse_args().scale
+    at_a_time = 1 if scale >= 1 else 2  # where no time counts, they may disturb one another
+    with ThreadPoolExecutor(at_a_time) as workers:
+        outcomes = list(workers.map(run, commands(scale)))
+    lines = [line for of_one, _ in outcomes for line in of_one]
+    print(table(lines))
+    if not all(ended for _, ended in outcomes):
+        return FAILED
+    return 0 if scale < 1 or all(line["ok"] for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

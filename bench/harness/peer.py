@@ -1,0 +1,60 @@
+"""A peer: another project's program from PyPI, in an environment of its own, made when it is first asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.figures import progress
+
+_CHECKOUT = Path(__file__).parents[2]
+ENVIRONMENTS = _CHECKOUT / ".bench-peers"
+"""Where the environments are kept from one bench to the next."""
+
+TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A peer by its name on PyPI, and what else its program needs from there."""
+
+    name: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def _folder(self) -> Path:
+        return ENVIRONMENTS / self.name
+
+    def seconds(self, work: str, jobs: int, *arguments: str) -> float:
+        """Let the peer do so many jobs of a kind, "noop" or "true"; returns how long it says that took."""
+        if not self._folder.exists():
+            self._install()
+        program = _CHECKOUT / "bench" / "peers" / f"{self.name}_peer.py"
+        command = [str(self._folder / "bin" / "python"), str(program), work, str(jobs), *arguments]
+        environment = {**os.environ, "PATH": f"{self._folder / 'bin'}:{os.environ['PATH']}"}
+        environment.pop("PYTHONPATH", None)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        if done.returncode != 0:
+            sys.exit(f"{self.name} failed:\n{done.stderr[-3000:]}")
+        return float(done.stdout.splitlines()[-1])
+
+    def version(self) -> str:
+        """Return the release that is installed."""
+        show = "import sys, importlib.metadata as metadata; print(metadata.version(sys.argv[1]))"
+        command = [str(self._folder / "bin" / "python"), "-c", show, self.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def _install(self) -> None:
+        progress(f"installing {self.name}")
+        venv.create(self._folder, with_pip=True)
+        try:
+            pip = [str(self._folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            subprocess.run([*pip, self.name, *self.also], check=True)
+        except subprocess.CalledProcessError as error:
+            shutil.rmtree(self._folder)
+            sys.exit(f"{self.name} cannot be installed: {error}")
