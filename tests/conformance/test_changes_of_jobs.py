@@ -140,9 +140,9 @@ def test_many_jobs_are_changed_in_one_call(jobs: Jobs) -> None:
 
 def test_a_step_that_is_not_in_the_table_changes_nothing(jobs: Jobs) -> None:
     first, second = jobs.submit(a_description(), a_description())
-    moves = [Move(jobs.job(first), JobCause.HELD), Move(jobs.job(second), JobCause.DONE)]
+    moves = [Move(jobs.job(first), JobCause.HELD, "server"), Move(jobs.job(second), JobCause.DONE, "server")]
     with pytest.raises(IllegalTransitionError):
-        jobs.database.write(lambda unit: steps(unit, jobs.world, moves, actor="server"))
+        jobs.database.write(lambda unit: steps(unit, jobs.world, moves))
     assert jobs.job(first).state is JobState.WAITING
     assert jobs.causes(first) == [JobCause.ENQUEUED]
 
@@ -153,8 +153,8 @@ def test_a_job_that_somebody_else_has_moved_is_not_moved_again(jobs: Jobs) -> No
     jobs.change([first], JobChange.HOLD)
     with pytest.raises(StateConflictError, match=f"job {first} is no longer WAITING"):
         jobs.database.write(lambda unit: step(unit, jobs.world, stale, JobCause.REMOVED, reason="", actor="server"))
-    moves = [Move(stale, JobCause.REMOVED), Move(jobs.job(second), JobCause.REMOVED)]
-    moved = jobs.database.write(lambda unit: steps(unit, jobs.world, moves, actor="server"))
+    moves = [Move(stale, JobCause.REMOVED, "server"), Move(jobs.job(second), JobCause.REMOVED, "server")]
+    moved = jobs.database.write(lambda unit: steps(unit, jobs.world, moves))
     assert moved[0] is None
     assert moved[1] is not None
     assert (jobs.job(first).state, jobs.job(second).state) == (JobState.HELD, JobState.REMOVED)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pilotage_server.core.jobs import JobCause, JobState
 
 
-@dataclass(frozen=True, slots=True)
-class JobEvent:
+class JobEvent(NamedTuple):
     """One step of a job; `attempt` 0 = it had not been matched yet; `actor` is who caused it."""
 
     position: int

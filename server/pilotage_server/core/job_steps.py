@@ -11,7 +11,7 @@ begins anew.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,20 +30,33 @@ def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **ch
     IllegalTransitionError
         The job's state has no such step.
     """
+    return job.changed(changes_of_step(job, cause, reason, now, changes))
+
+
+def changes_of_step(
+    job: JobRecord, cause: JobCause, reason: str, now: datetime, decided: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields that the step gives a value, and these values; raises as `stepped`.
+
+    `decided` are fields that the caller decides. A value may be the one that the field has.
+    """
     state = next_state(job.state, cause)
-    follows: dict[str, Any] = {"ended": now if state in FINAL else None}
+    changes: dict[str, Any] = {"state": state, "reason": reason}
+    if state in FINAL or job.ended is not None:
+        changes["ended"] = now if state in FINAL else None
     if state not in LEASED:
-        follows["lease_until"] = _lingers_until(job, cause, now)
-    if cause in {JobCause.MATCHED, JobCause.RESCHEDULED}:
-        follows |= {"started": None, "exit_code": None, "signal": None}
-    follows |= _counted(job, state, cause, now)
-    if job.state is not state and JobState.HELD in {job.state, state}:
-        follows |= _hold(job, state, changes)
+        changes["lease_until"] = _lingers_until(job, cause, now)
+    if cause in _NEXT_ATTEMPT:
+        changes |= {"started": None, "exit_code": None, "signal": None}
+    changes |= _counted(job, state, cause, now)
+    if job.state is not state and (job.state is JobState.HELD or state is JobState.HELD):
+        changes |= _hold(job, state, decided)
     if cause is JobCause.RESCHEDULED:
-        follows |= _ANEW
-    return replace(job, **(follows | changes), state=state, reason=reason)
+        changes |= _ANEW
+    return {**changes, **decided}
 
 
+_NEXT_ATTEMPT = frozenset({JobCause.MATCHED, JobCause.RESCHEDULED})
 _ANEW: dict[str, Any] = {
     "spent_attempts": 0,
     "starts": 0,
@@ -71,10 +84,10 @@ def _since(began: datetime | None, now: datetime) -> timedelta:
     return _NO_TIME if began is None else max(_NO_TIME, now - began)
 
 
-def _hold(job: JobRecord, state: JobState, changes: dict[str, Any]) -> dict[str, Any]:
+def _hold(job: JobRecord, state: JobState, decided: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a hold that begins or ends makes of the record."""
     if state is JobState.HELD:
-        code = changes.get("hold_code", HoldCode.USER_REQUEST)
+        code = decided.get("hold_code", HoldCode.USER_REQUEST)
         return {"hold_code": int(code), "hold_subcode": 0, "hold_history": job.hold_history.begun(code)}
     over = Hold(job.hold_code or HoldCode.USER_REQUEST, job.hold_subcode or 0, job.reason)
     return {"hold_code": None, "hold_subcode": None, "hold_history": job.hold_history.lifted(over)}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
@@ -24,8 +25,7 @@ LOST_BY_SILENCE = frozenset({JobCause.LEASE_LOST.value, JobCause.ATTEMPTS_EXHAUS
 """Outcomes that only say that nothing was heard: a later word of the pilot counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
+class AttemptRecord(NamedTuple):
     """One attempt of a job; `ended` None = it holds its lease; `reported` = its pilot has said how it ended.
 
     `outcome` is a pilot's outcome or, where the server ended the lease, the cause of that. `account` is charged
@@ -47,6 +47,11 @@ class AttemptRecord:
     reason: str = ""
     reported: bool = False
     metered: datetime | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Job id and attempt."""
+        return (self.job_id, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)

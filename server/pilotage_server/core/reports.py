@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from pilotage.job_description import Value
 from pilotage_server.core.amounts import Amounts
@@ -38,8 +39,7 @@ class HoldWish:
     subcode: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(NamedTuple):
     """What a pilot says of one attempt; `outcome` None = it has not ended, and `state` is where the pilot has it.
 
     Times are on the pilot's clock. `wall_s` counts no suspended time. `peak_memory_mib` is its largest resident
@@ -63,8 +63,7 @@ class JobReport:
     hold: HoldWish | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLease:
+class HeldLease(NamedTuple):
     """An attempt that a pilot works on."""
 
     job_id: int

@@ -55,8 +55,8 @@ def change_jobs(
         if isinstance(decided, str):
             refusals[job.id] = decided
         else:
-            moves.append(Move(job, CAUSES[change], why, decided))
-    moved = steps(unit, world, moves, actor=identity.owner)
+            moves.append(Move(job, CAUSES[change], identity.owner, why, decided))
+    moved = steps(unit, world, moves)
     states = {record.id: record.state for record in moved if record is not None}
     return tuple(_result(job_id, jobs.get(job_id), states, refusals) for job_id in job_ids)
 

@@ -26,13 +26,14 @@ def release_expression_holds(unit: Unit, world: World) -> int:
     hold_places(unit)
     held = lock_expression_holds(unit.session, _BATCH)
     descriptions = load_descriptions(unit.session, {job.template_id for job in held})
-    steps(unit, world, [_move(job, descriptions[job.template_id]) for job in held], actor="server")
+    steps(unit, world, [_move(job, descriptions[job.template_id]) for job in held])
     return len(held)
 
 
 def _move(job: JobRecord, description: JobDescription) -> Move:
     stays = _why_held(description)
-    return Move(job, JobCause.EDITED, stays) if stays else Move(job, JobCause.RELEASED, _RELEASED)
+    cause, reason = (JobCause.EDITED, stays) if stays else (JobCause.RELEASED, _RELEASED)
+    return Move(job, cause, "server", reason)
 
 
 def _why_held(description: JobDescription) -> str:

@@ -76,11 +76,11 @@ def act_on(unit: Unit, world: World, job_ids: Sequence[int]) -> tuple[JobRecord,
     wants = _wants(unit, world, jobs.values(), descriptions)
     placer = Placer(unit, world)
     moves = [
-        Move(jobs[job_id], verdict.cause, verdict.reason, changes)
+        Move(jobs[job_id], verdict.cause, ACTOR, verdict.reason, changes)
         for job_id, verdict in wants.items()
         if (changes := _changes(placer, jobs[job_id], verdict, descriptions)) is not None
     ]
-    moved = tuple(record for record in steps(unit, world, moves, actor=ACTOR) if record is not None)
+    moved = tuple(record for record in steps(unit, world, moves) if record is not None)
     again = unit.now + world.rules.policies.interval
     unit.after_commit(lambda: world.look_again([record.id for record in moved], again))
     return moved

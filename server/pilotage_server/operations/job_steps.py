@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from pilotage.errors import StateConflictError
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_policies import UNDER_POLICY
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.job_steps import stepped, waits
+from pilotage_server.core.job_steps import changes_of_step, waits
 from pilotage_server.core.jobs import JobCause, JobState
 from pilotage_server.core.waiting import Head
 from pilotage_server.operations.arrivals import arrive, depart
+from pilotage_server.operations.attempt_book import AttemptBook
 from pilotage_server.operations.event_outbox import tell
 from pilotage_server.operations.lease_ends import LeaseEnd, leases_ended
 from pilotage_server.operations.metering import meter_moves
@@ -22,17 +24,17 @@ from pilotage_server.operations.running_counts import count_moves
 from pilotage_server.operations.task_queueing import placed_again
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.jobs import COUNTED, changed_columns, compare_and_set
+from pilotage_server.storage.job_rows import compare_and_set
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A step that a job is to take; `changes` are fields of its record that change with it."""
+class Move(NamedTuple):
+    """A step that a job is to take, and who causes it; `changes` are fields of its record that change with it."""
 
     job: JobRecord
     cause: JobCause
+    actor: str
     reason: str = ""
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = MappingProxyType({})
 
 
 def step(
@@ -47,13 +49,13 @@ def step(
     StateConflictError
         Somebody else has moved the job since it was loaded.
     """
-    (moved,) = steps(unit, world, [Move(job, cause, reason, changes)], actor=actor)
+    (moved,) = steps(unit, world, [Move(job, cause, actor, reason, changes)])
     if moved is None:
         raise StateConflictError(f"job {job.id} is no longer {job.state} in attempt {job.attempt}")
     return moved
 
 
-def steps(unit: Unit, world: World, moves: Sequence[Move], *, actor: str) -> tuple[JobRecord | None, ...]:
+def steps(unit: Unit, world: World, moves: Sequence[Move]) -> tuple[JobRecord | None, ...]:
     """Move jobs, each at most once, and return their records after it; None = somebody else has moved that one.
 
     Raises
@@ -61,77 +63,99 @@ def steps(unit: Unit, world: World, moves: Sequence[Move], *, actor: str) -> tup
     IllegalTransitionError
         Some job's state has no such step; then no job has moved.
     """
-    after = _placed(unit, world, moves, [_after(unit, move) for move in moves])
-    moved = _store(unit, moves, after)
-    leases_ended(unit, world, _lease_ends(moves, after, moved))
-    made = [(move, record) for move, record in zip(moves, after, strict=True) if record.id in moved]
-    meter_moves(unit, world, ((move.job, record) for move, record in made))
-    count_moves(unit, world, [(move.job, record) for move, record in made])
-    depart(unit, world, [move.job for move, _ in made if waits(move.job)])
-    waiting = [record for _, record in made if waits(record)]
-    arrive(unit, world, [(record.task_queue_id, Head(record.priority, record.id)) for record in waiting])
-    changed = [record.id for _, record in made if record.watch and record.state in UNDER_POLICY]
-    if changed:
-        unit.after_commit(partial(world.look_at, changed))
-    for move, record in made:
-        tell(unit, world, _event(unit, move, record, actor))
-    return tuple(record if record.id in moved else None for record in after)
+    courses = Courses(unit, world, AttemptBook(unit.session))
+    for move in moves:
+        courses.take(move)
+    moved = courses.store()
+    return tuple(moved.get(move.job.id) for move in moves)
 
 
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """Jobs whose rows change alike, but for what is counted."""
+@dataclass(slots=True)
+class _Course:
+    """The steps of one job, one after the other: what it was, what it is, and what has changed."""
 
-    values: Mapping[str, Any]
-    jobs: list[JobRecord] = field(default_factory=list)
-    own: list[Mapping[str, Any]] = field(default_factory=list)
+    before: JobRecord
+    after: JobRecord
+    changes: dict[str, Any] = field(default_factory=dict)
+    events: list[JobEvent] = field(default_factory=list)
+    lease_end: LeaseEnd | None = None
+    comes_back: bool = False
 
-
-def _after(unit: Unit, move: Move) -> JobRecord:
-    # PostgreSQL keeps no zero characters, and a reason may come from a payload's last words.
-    reason = move.reason.replace("\0", "")
-    return stepped(move.job, move.cause, reason=reason, now=unit.now, **move.changes)
-
-
-def _placed(unit: Unit, world: World, moves: Sequence[Move], after: Sequence[JobRecord]) -> list[JobRecord]:
-    """Return the records, those that come back to wait in the task queues where what they have behind them leads."""
-    waiting = JobState.WAITING
-    pairs = zip(moves, after, strict=True)
-    comers = [record for move, record in pairs if record.state is waiting and move.job.state is not waiting]
-    places = placed_again(unit, world, comers, {move.job.id for move in moves if "pool_id" in move.changes})
-    return [replace(record, task_queue_id=places.get(record.id, record.task_queue_id)) for record in after]
-
-
-def _store(unit: Unit, moves: Sequence[Move], after: Sequence[JobRecord]) -> set[int]:
-    """Store the records, those that change alike in one statement; return the ids of the jobs that moved."""
-    alike: dict[tuple[object, ...], _Alike] = {}
-    for move, record in zip(moves, after, strict=True):
-        values = {"state": record.state.value, **changed_columns(move.job, record)}
-        own = {name: values.pop(name) for name in COUNTED & values.keys()}
-        group = alike.setdefault((move.job.state, move.job.attempt, *sorted(values.items())), _Alike(values))
-        group.jobs.append(move.job)
-        group.own.append(own)
-    stored = (compare_and_set(unit.session, group.jobs, group.values, group.own) for group in alike.values())
-    return {job_id for moved in stored for job_id in moved}
+    def take(self, unit: Unit, move: Move) -> None:
+        """Go on by a step."""
+        # PostgreSQL keeps no zero characters, and a reason may come from a payload's last words.
+        reason = move.reason.replace("\0", "")
+        changes = changes_of_step(move.job, move.cause, reason, unit.now, move.changes)
+        self.changes |= changes
+        self.after = after = move.job.changed(changes)
+        if move.job.is_leased and not after.is_leased:
+            self.lease_end = LeaseEnd(move.job, move.cause, reason)
+        if after.state is JobState.WAITING and move.job.state is not JobState.WAITING:
+            self.comes_back = True
+        states = move.job.state, after.state
+        self.events.append(JobEvent(0, after.id, unit.now, *states, move.cause, reason, after.attempt, move.actor))
 
 
-def _lease_ends(moves: Sequence[Move], after: Sequence[JobRecord], moved: set[int]) -> list[LeaseEnd]:
-    return [
-        LeaseEnd(move.job, move.cause, record.reason)
-        for move, record in zip(moves, after, strict=True)
-        if record.id in moved and move.job.is_leased and not record.is_leased
-    ]
+class Courses:
+    """Steps of jobs: each taken in memory at once, those of all jobs stored together.
 
+    `book` has the attempts whose leases end; what is changed in it is written with them.
+    """
 
-def _event(unit: Unit, move: Move, after: JobRecord, actor: str) -> JobEvent:
-    return JobEvent(
-        position=0,
-        job_id=after.id,
-        time=unit.now,
-        from_state=move.job.state,
-        to_state=after.state,
-        cause=move.cause,
-        reason=after.reason,
-        attempt=after.attempt,
-        actor=actor,
-    )
+    def __init__(self, unit: Unit, world: World, book: AttemptBook) -> None:
+        self._unit = unit
+        self._world = world
+        self._book = book
+        self._courses: dict[int, _Course] = {}
+
+    def take(self, move: Move) -> JobRecord:
+        """Let a job take a step, and return its record after it; `move.job` is as the step before has left it.
+
+        Raises
+        ------
+        IllegalTransitionError
+            The job's state has no such step.
+        """
+        course = self._courses.get(move.job.id)
+        if course is None:
+            course = self._courses[move.job.id] = _Course(move.job, move.job)
+        course.take(self._unit, move)
+        return course.after
+
+    def store(self) -> dict[int, JobRecord]:
+        """Store what was taken, and return the records of the jobs by id; somebody else has moved those left out."""
+        self._place()
+        courses = list(self._courses.values())
+        befores = [course.before for course in courses]
+        moved = compare_and_set(self._unit.session, befores, [course.changes for course in courses])
+        self._follow_up([course for course in courses if course.before.id in moved])
+        self._book.write()
+        self._courses = {}
+        return {course.before.id: course.after for course in courses if course.before.id in moved}
+
+    def _place(self) -> None:
+        """Let jobs that come back to wait do so in the task queues where what they have behind them leads."""
+        comers = {id_: course for id_, course in self._courses.items() if course.comes_back}
+        pooled = {id_ for id_, course in comers.items() if "pool_id" in course.changes}
+        places = placed_again(self._unit, self._world, [course.after for course in comers.values()], pooled)
+        for id_, task_queue_id in places.items():
+            course = comers[id_]
+            course.changes["task_queue_id"] = task_queue_id
+            course.after = course.after.changed({"task_queue_id": task_queue_id})
+
+    def _follow_up(self, courses: Sequence[_Course]) -> None:
+        """Do what follows from the steps: for attempts, accounts, what waits, policies, and those who listen."""
+        unit, world = self._unit, self._world
+        ends = [course.lease_end for course in courses if course.lease_end is not None]
+        leases_ended(unit, world, ends, self._book)
+        meter_moves(unit, world, [(course.before, course.after) for course in courses], self._book)
+        count_moves(unit, world, [(course.before, course.after) for course in courses])
+        depart(unit, world, [course.before for course in courses if waits(course.before)])
+        waiting = [course.after for course in courses if waits(course.after)]
+        arrive(unit, world, [(job.task_queue_id, Head(job.priority, job.id)) for job in waiting])
+        changed = [job.id for job in (course.after for course in courses) if job.watch and job.state in UNDER_POLICY]
+        if changed:
+            unit.after_commit(partial(world.look_at, changed))
+        for course in courses:
+            for event in course.events:
+                tell(unit, world, event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause
@@ -25,19 +25,20 @@ class Loss:
 
 def lose(unit: Unit, world: World, losses: Sequence[Loss], *, actor: str) -> tuple[JobRecord | None, ...]:
     """Give the jobs back, or let them fail at the limit of attempts; None = somebody else has moved that one."""
-    return steps(unit, world, [_move(unit, world, loss) for loss in losses], actor=actor)
+    return steps(unit, world, [move_of_loss(unit, world, loss, actor) for loss in losses])
 
 
-def _move(unit: Unit, world: World, loss: Loss) -> Move:
+def move_of_loss(unit: Unit, world: World, loss: Loss, actor: str) -> Move:
+    """Return the step of a job whose attempt was lost; what is told of the attempt is in the database already."""
     spent = {"spent_attempts": loss.job.spent_attempts + 1}
     if not is_last(loss.job.spent_attempts, world.rules.attempt_limit):
-        return Move(loss.job, loss.cause, loss.reason, spent)
-    return Move(loss.job, JobCause.ATTEMPTS_EXHAUSTED, _story(unit, loss), spent)
+        return Move(loss.job, loss.cause, actor, loss.reason, spent)
+    return Move(loss.job, JobCause.ATTEMPTS_EXHAUSTED, actor, _story(unit, loss), spent)
 
 
 def _story(unit: Unit, loss: Loss) -> str:
     """Return all that happened to the job, for its owner to judge whose fault it was."""
     *before, last = load_history(unit.session, loss.job.id)
-    told = replace(last, outcome=last.outcome or loss.cause.value, reason=last.reason or loss.reason)
+    told = last._replace(outcome=last.outcome or loss.cause.value, reason=last.reason or loss.reason)
     spent = loss.job.spent_attempts + 1
     return f"{spent} {'attempt was' if spent == 1 else 'attempts were'} lost: {history((*before, told))}"

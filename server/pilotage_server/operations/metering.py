@@ -10,51 +10,60 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import accrued
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.leases import AttemptRecord
+from pilotage_server.operations.attempt_book import AttemptBook
 from pilotage_server.operations.usage_tab import charge
 from pilotage_server.operations.world import World
-from pilotage_server.storage import attempts as stored
+from pilotage_server.storage.attempts import AttemptKey
 from pilotage_server.storage.engine import Unit
 
 
-def meter_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRecord]]) -> None:
+def meter_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRecord]], book: AttemptBook) -> None:
     """Stop the meters of jobs that are now suspended, and let those go on that are suspended no more."""
-    held = [(before, after) for before, after in moves if before.is_leased and after.is_leased]
+    held = [(before, after) for before, after in moves if after.is_leased]
     paused = [_key(after) for before, after in held if _is_suspended(after) and not _is_suspended(before)]
     going = [_key(after) for before, after in held if _is_suspended(before) and not _is_suspended(after)]
     if paused and world.rules.sharing.discount_suspended:
-        found = stored.load_attempts(unit.session, paused).values()
-        stored.change(unit.session, paused, {"metered": None})
-        settle(unit, world, found)
+        book.read(paused)
+        settle(unit, world, _there(book, paused))
+        for key in paused:
+            book.change(key, {"metered": None})
     if going:
-        stopped = [each for each in stored.load_attempts(unit.session, going).values() if each.metered is None]
-        go_on(unit, world, stopped, unit.now)
+        book.read(going)
+        go_on(unit, world, book, [each.key for each in _there(book, going) if each.metered is None], unit.now)
 
 
 def settle(unit: Unit, world: World, attempts: Iterable[AttemptRecord]) -> None:
     """Charge for what the attempts have used; their meters stop, which the caller writes down."""
     half_life = world.rules.sharing.half_life
+    ended: dict[Account, list[float]] = {}
     for attempt in attempts:
         if attempt.metered is not None:
             used_s = max(0.0, (unit.now - attempt.metered).total_seconds())
             charge(unit, world, attempt.account, accrued(attempt.weight, used_s, half_life))
-            unit.after_commit(partial(world.run_ended, attempt.account, attempt.weight, unit.now))
+            ended.setdefault(attempt.account, []).append(attempt.weight)
+    for account, weights in ended.items():
+        unit.after_commit(partial(world.run_ended, account, sum(weights), unit.now, len(weights)))
 
 
-def go_on(unit: Unit, world: World, attempts: Sequence[AttemptRecord], since: datetime) -> None:
+def go_on(unit: Unit, world: World, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime) -> None:
     """Let the meters of attempts run again, as if from `since` on."""
-    keys = [(attempt.job_id, attempt.attempt) for attempt in attempts]
-    stored.change(unit.session, keys, {"metered": since})
-    for attempt in attempts:
+    for attempt in _there(book, keys):
+        book.change(attempt.key, {"metered": since})
         unit.after_commit(partial(world.run_started, attempt.account, attempt.weight, unit.now, since))
+
+
+def _there(book: AttemptBook, keys: Sequence[AttemptKey]) -> list[AttemptRecord]:
+    return [attempt for key in keys if (attempt := book.get(key)) is not None]
 
 
 def _is_suspended(job: JobRecord) -> bool:
     return job.state is JobState.SUSPENDED
 
 
-def _key(job: JobRecord) -> stored.AttemptKey:
+def _key(job: JobRecord) -> AttemptKey:
     return (job.id, job.attempt)

@@ -12,7 +12,7 @@ from pilotage_server.core.leases import AttemptRecord, gone_reason, is_adoptable
 from pilotage_server.core.pilots import PilotRecord, state_when_heard, why_no_work
 from pilotage_server.core.reports import HeldLease
 from pilotage_server.operations.world import World
-from pilotage_server.storage.attempts import load_unreported
+from pilotage_server.storage.attempts import load_taken
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.pilots import change_pilots, load_pilots
@@ -106,12 +106,7 @@ def commands_of(
 def taken_away(unit: Unit, world: World, stamps: Iterable[str]) -> dict[str, list[AttemptRecord]]:
     """Return the attempts that were taken from pilots lately, for good, and that they have not answered for."""
     since = unit.now - world.rules.pilot_silence
-    ended = [
-        each
-        for stamp in sorted(stamps)
-        for each in load_unreported(unit.session, stamp)
-        if each.ended is not None and each.ended >= since
-    ]
+    ended = load_taken(unit.session, stamps, since)
     jobs = load_jobs(unit.session, [attempt.job_id for attempt in ended])
     taken: dict[str, list[AttemptRecord]] = {}
     for attempt in ended:

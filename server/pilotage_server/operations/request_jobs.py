@@ -96,8 +96,9 @@ def _fault_of_parts(world: World, request: WorkRequest) -> PilotageError | None:
 
 
 def _record(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
-    for call in calls:
-        call.results = record_reports(unit, world, call.identity, call.request.reports)
+    results = record_reports(unit, world, [(call.identity, call.request.reports) for call in calls])
+    for call, told in zip(calls, results, strict=True):
+        call.results = told
 
 
 def _look_at_pilots(unit: Unit, world: World, calls: Sequence[_Call]) -> None:

@@ -82,8 +82,8 @@ def _hold_stranded(unit: Unit, world: World, plan: TreePlan) -> None:
     for stranded in plan.stranded:
         reason = f"its requirements have no meaning in tree version {plan.tree.version}: {stranded.why}"
         jobs = stored_holdings.load_waiting_jobs(unit.session, stranded.holding)
-        moves += (Move(job, JobCause.HELD, reason) for job in jobs)
-    steps(unit, world, moves, actor="server")
+        moves += (Move(job, JobCause.HELD, "server", reason) for job in jobs)
+    steps(unit, world, moves)
 
 
 def _store_pools(unit: Unit, world: World, plan: TreePlan) -> None:

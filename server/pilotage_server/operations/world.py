@@ -127,10 +127,13 @@ class World:
         with self.lock:
             self.shares.started(account, weight, now, since)
 
-    def run_ended(self, account: Account, weight: float, now: datetime) -> None:
-        """Charge the account for these weighted cores no longer; its group may have been at a quota that bars."""
+    def run_ended(self, account: Account, weight: float, now: datetime, runs: int = 1) -> None:
+        """Charge the account for these weighted cores, of so many runs, no longer.
+
+        Its group may have been at a quota that bars.
+        """
         with self.lock:
-            self.shares.ended(account, weight, now)
+            self.shares.ended(account, weight, now, runs)
             eased = self._of_group(account.group_id) if self.shares.settings.barring(account.group_id) else ()
         for waiting in eased:
             self.tell_enqueued(waiting.task_queue.id, 1)

@@ -3,69 +3,110 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import RowMapping, func, insert, select, text, tuple_, update
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.leases import LOST_BY_SILENCE, AttemptRecord
 from pilotage_server.core.reports import JobReport
-from pilotage_server.storage.jobs import chunks
+from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.tables import metadata
-from pilotage_server.storage.tables.conditions import UNREPORTED
+from pilotage_server.storage.tables.conditions import TAKEN, UNREPORTED
 
 ATTEMPTS = metadata.tables["attempts"]
 
 AttemptKey = tuple[int, int]
 """Job id and attempt."""
 
+_SELECT = """SELECT job_id, attempt, pilot_stamp, site, ce, queue, node, slot, cpus, weight,
+    charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered FROM attempts"""
+_OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
+_HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
+_UNREPORTED = f"{_SELECT} WHERE pilot_stamp = ? AND {UNREPORTED} ORDER BY job_id, attempt"
+_TAKEN = f"{_SELECT} WHERE pilot_stamp = ANY(?) AND {TAKEN} AND ended >= ? ORDER BY job_id, attempt"
+_METERED = f"{_SELECT} WHERE {UNREPORTED} AND ended IS NULL AND metered IS NOT NULL"
+_COUNTS = f"SELECT pilot_stamp, count(*) FROM attempts WHERE {UNREPORTED} AND ended IS NULL GROUP BY pilot_stamp"  # noqa: S608
+_CLOSE = "UPDATE attempts SET reported = ? WHERE job_id = ? AND attempt = ? AND ended IS NOT NULL AND outcome = ANY(?)"
+
+_queue = lru_cache(maxsize=4096)(QueueId)
+_account = lru_cache(maxsize=4096)(Account)
+
 
 def insert_attempts(session: Session, attempts: Sequence[AttemptRecord]) -> None:
-    """Store new attempts, which hold their leases."""
-    if attempts:
-        session.connection().execute(insert(ATTEMPTS), [_new_row(attempt) for attempt in attempts])
+    """Store new attempts, which hold their leases and use something from their match on."""
+    columns: dict[str, Sequence[Any]] = {
+        "job_id": [each.job_id for each in attempts],
+        "attempt": [each.attempt for each in attempts],
+        "pilot_stamp": [each.pilot_stamp for each in attempts],
+        "site": [each.queue.site for each in attempts],
+        "ce": [each.queue.ce for each in attempts],
+        "queue": [each.queue.queue for each in attempts],
+        "node": [each.node for each in attempts],
+        "slot": [each.slot for each in attempts],
+        "cpus": [each.cpus for each in attempts],
+        "weight": [each.weight for each in attempts],
+        "charged_vo": [each.account.vo for each in attempts],
+        "charged_group": [each.account.group for each in attempts],
+        "charged_owner": [each.account.owner for each in attempts],
+        "matched": [each.matched for each in attempts],
+        "metered": [each.matched for each in attempts],
+    }
+    columns |= {name: [value] * len(attempts) for name, value in _UNSET.items()}
+    many_rows.add(session, ATTEMPTS, columns)
+
+
+_UNSET: dict[str, Any] = {
+    "outcome": "",
+    "reason": "",
+    "cpu_s": 0.0,
+    "wall_s": 0.0,
+    "suspended_s": 0.0,
+    "peak_memory_mib": 0,
+    "reported": False,
+}
 
 
 def load_attempts(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, AttemptRecord]:
     """Return the attempts by job and number; those that there are not are left out."""
-    found: dict[AttemptKey, AttemptRecord] = {}
-    for chunk in chunks(sorted(set(keys))):
-        named = tuple_(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).in_(chunk)
-        for row in session.execute(select(ATTEMPTS).where(named)).mappings():
-            found[row["job_id"], row["attempt"]] = attempt_record(row)
-    return found
+    wanted = set(keys)
+    if not wanted:
+        return {}
+    rows = bulk.rows(session, _OF_JOBS, sorted({job_id for job_id, _ in wanted}))
+    return {(row[0], row[1]): _record(row) for row in rows if (row[0], row[1]) in wanted}
 
 
 def load_history(session: Session, job_id: int) -> tuple[AttemptRecord, ...]:
     """Return all attempts of a job, the first one first."""
-    query = select(ATTEMPTS).where(ATTEMPTS.c.job_id == job_id).order_by(ATTEMPTS.c.attempt)
-    return tuple(attempt_record(row) for row in session.execute(query).mappings())
+    return tuple(map(_record, bulk.rows(session, _HISTORY, job_id)))
 
 
 def load_unreported(session: Session, pilot_stamp: str) -> tuple[AttemptRecord, ...]:
     """Return the attempts that a pilot has still to answer for: those it holds, and those that were taken from it."""
-    query = select(ATTEMPTS).where(ATTEMPTS.c.pilot_stamp == pilot_stamp, text(UNREPORTED))
-    rows = session.execute(query.order_by(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt)).mappings()
-    return tuple(attempt_record(row) for row in rows)
+    return tuple(map(_record, bulk.rows(session, _UNREPORTED, pilot_stamp)))
+
+
+def load_taken(session: Session, stamps: Iterable[str], since: datetime) -> tuple[AttemptRecord, ...]:
+    """Return the attempts that were taken from these pilots since then, and that they have still to answer for."""
+    return tuple(map(_record, bulk.rows(session, _TAKEN, sorted(stamps), bulk.moment(session, since))))
 
 
 def count_live(session: Session) -> dict[str, int]:
     """Return how many attempts with a lease each pilot has, by stamp."""
-    query = select(ATTEMPTS.c.pilot_stamp, func.count()).where(text(UNREPORTED), ATTEMPTS.c.ended.is_(None))
-    return {row[0]: row[1] for row in session.execute(query.group_by(ATTEMPTS.c.pilot_stamp))}
+    return dict(map(tuple, bulk.rows(session, _COUNTS)))
 
 
 def load_metered(session: Session) -> tuple[AttemptRecord, ...]:
     """Return every attempt that uses something now, for somebody to be charged for."""
-    query = select(ATTEMPTS).where(text(UNREPORTED), ATTEMPTS.c.ended.is_(None), ATTEMPTS.c.metered.is_not(None))
-    return tuple(attempt_record(row) for row in session.execute(query).mappings())
+    return tuple(map(_record, bulk.rows(session, _METERED)))
 
 
-def record_facts(session: Session, report: JobReport, values: Mapping[str, Any]) -> None:
-    """Keep what the pilot says of an attempt: numbers and times, and the columns in `values`."""
-    facts: dict[str, Any] = {
+def facts(report: JobReport) -> dict[str, Any]:
+    """Return the columns that keep what a pilot says of an attempt: numbers and times."""
+    told: dict[str, Any] = {
         "exit_code": report.exit_code,
         "signal": report.signal,
         "cpu_s": report.cpu_s,
@@ -74,67 +115,44 @@ def record_facts(session: Session, report: JobReport, values: Mapping[str, Any])
         "peak_memory_mib": report.peak_memory_mib,
     }
     if report.started is not None:
-        facts["started"] = report.started
-    change(session, [(report.job_id, report.attempt)], facts | dict(values))
+        told["started"] = report.started
+    return told
 
 
-def change(session: Session, keys: Iterable[AttemptKey], values: Mapping[str, Any]) -> None:
-    """Give attempts these columns."""
-    for chunk in chunks(keys):
-        named = tuple_(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).in_(chunk)
-        session.connection().execute(update(ATTEMPTS).where(named).values(dict(values)))
+def change_attempts(session: Session, changes: Mapping[AttemptKey, Mapping[str, Any]]) -> None:
+    """Give each of the attempts its own values in these columns."""
+    alike: dict[tuple[str, ...], list[AttemptKey]] = {}
+    for key, values in changes.items():
+        alike.setdefault(tuple(values), []).append(key)
+    for names, keys in alike.items():
+        where = {"job_id": [job_id for job_id, _ in keys], "attempt": [attempt for _, attempt in keys]}
+        rows = [changes[key] for key in keys]
+        many_rows.change(session, ATTEMPTS, where, {name: [row[name] for row in rows] for name in names})
 
 
 def close(session: Session, key: AttemptKey) -> None:
     """Ask its pilot no more for an attempt that was lost by silence: its word would come too late."""
-    lost = ATTEMPTS.c.ended.is_not(None), ATTEMPTS.c.outcome.in_(sorted(LOST_BY_SILENCE))
-    this = ATTEMPTS.c.job_id == key[0], ATTEMPTS.c.attempt == key[1]
-    session.execute(update(ATTEMPTS).where(*this, *lost).values(reported=True))
+    bulk.once(session, _CLOSE, True, *key, sorted(LOST_BY_SILENCE))
 
 
-def attempt_record(row: RowMapping) -> AttemptRecord:
-    """Return the record of one row of `attempts`."""
+def _record(row: Sequence[Any]) -> AttemptRecord:
+    """Return the record of one row of _SELECT."""
+    job_id, attempt, stamp, site, ce, queue, node, slot, cpus, weight, vo, group, owner, *times_and_end = row
+    matched, ended, outcome, reason, reported, metered = times_and_end
     return AttemptRecord(
-        job_id=row["job_id"],
-        attempt=row["attempt"],
-        pilot_stamp=row["pilot_stamp"],
-        queue=QueueId(row["site"], row["ce"], row["queue"]),
-        node=row["node"],
-        slot=row["slot"],
-        cpus=row["cpus"],
-        weight=row["weight"],
-        account=Account(row["charged_vo"], row["charged_group"], row["charged_owner"]),
-        matched=row["matched"],
-        ended=row["ended"],
-        outcome=row["outcome"],
-        reason=row["reason"],
-        reported=row["reported"],
-        metered=row["metered"],
+        job_id,
+        attempt,
+        stamp,
+        _queue(site, ce, queue),
+        node,
+        slot,
+        cpus,
+        weight,
+        _account(vo, group, owner),
+        bulk.time_of(matched),
+        ended and bulk.time_of(ended),
+        outcome,
+        reason,
+        bool(reported),
+        metered and bulk.time_of(metered),
     )
-
-
-def _new_row(attempt: AttemptRecord) -> dict[str, Any]:
-    return {
-        "job_id": attempt.job_id,
-        "attempt": attempt.attempt,
-        "pilot_stamp": attempt.pilot_stamp,
-        "site": attempt.queue.site,
-        "ce": attempt.queue.ce,
-        "queue": attempt.queue.queue,
-        "node": attempt.node,
-        "slot": attempt.slot,
-        "cpus": attempt.cpus,
-        "matched": attempt.matched,
-        "outcome": "",
-        "reason": "",
-        "cpu_s": 0.0,
-        "wall_s": 0.0,
-        "suspended_s": 0.0,
-        "peak_memory_mib": 0,
-        "reported": False,
-        "weight": attempt.weight,
-        "charged_vo": attempt.account.vo,
-        "charged_group": attempt.account.group,
-        "charged_owner": attempt.account.owner,
-        "metered": attempt.matched,
-    }

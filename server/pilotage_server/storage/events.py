@@ -10,6 +10,7 @@ from sqlmodel import Session
 
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.storage import many_rows
 from pilotage_server.storage.jobs import JOBS
 from pilotage_server.storage.tables import metadata
 
@@ -38,23 +39,19 @@ def lock_feed(session: Session) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": FEED_LOCK})
 
 
-def append_events(session: Session, events: Sequence[JobEvent]) -> list[int]:
+def append_events(session: Session, events: Sequence[JobEvent]) -> Sequence[int]:
     """Store the events in their order and return their positions; `lock_feed` comes first."""
-    rows = [
-        {
-            "job_id": event.job_id,
-            "time": event.time,
-            "from_state": event.from_state.value,
-            "to_state": event.to_state.value,
-            "cause": event.cause.value,
-            "reason": event.reason,
-            "attempt": event.attempt,
-            "actor": event.actor,
-        }
-        for event in events
-    ]
-    statement = insert(EVENTS).returning(EVENTS.c.id, sort_by_parameter_order=True)
-    return list(session.connection().execute(statement, rows).scalars())
+    columns: many_rows.Columns = {
+        "job_id": [event.job_id for event in events],
+        "time": [event.time for event in events],
+        "from_state": [event.from_state.value for event in events],
+        "to_state": [event.to_state.value for event in events],
+        "cause": [event.cause.value for event in events],
+        "reason": [event.reason for event in events],
+        "attempt": [event.attempt for event in events],
+        "actor": [event.actor for event in events],
+    }
+    return many_rows.add_numbered(session, EVENTS, columns)
 
 
 def append_first_events(session: Session, template_id: int, first: JobEvent) -> int:

@@ -1,25 +1,34 @@
-"""Jobs in the database: records from rows, bulk insertion of arrays, and the compare-and-set that moves them."""
+"""Jobs in the database: found, and inserted in bulk, arrays and all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import RowMapping, bindparam, insert, literal, select, update
+from sqlalchemy import insert, literal, select, update
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
-from pilotage.job_macros import render_text
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.holds import NEVER_HELD, history_from_json, history_to_json
+from pilotage_server.core.holds import NEVER_HELD, history_to_json
 from pilotage_server.core.job_record import JobRecord, PolicyWatch
 from pilotage_server.core.jobs import JobState
-from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.job_rows import JOBS, job_record, load_jobs
 
-JOBS = metadata.tables["jobs"]
+__all__ = [
+    "CHUNK",
+    "JOBS",
+    "JobQuery",
+    "NewJob",
+    "chunks",
+    "find_jobs",
+    "insert_jobs",
+    "job_record",
+    "load_job",
+    "load_jobs",
+]
 
 Item = TypeVar("Item")
 
@@ -52,35 +61,6 @@ def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def job_record(row: RowMapping) -> JobRecord:
-    """Return the record of one row of `jobs`."""
-    values = {name: row[name] for name in _SAME}
-    return JobRecord(
-        **values,
-        name=render_text(row["name"], row["cluster"], row["process"]),
-        state=JobState(row["state"]),
-        lease=timedelta(seconds=row["lease_s"]) if row["lease_s"] else None,
-        queue=QueueId(row["site"], row["ce"], row["queue"]) if row["site"] else None,
-        wall_clock=timedelta(seconds=row["wall_clock_s"]),
-        suspended=timedelta(seconds=row["suspended_s"]),
-        hold_history=history_from_json(row["hold_history_json"]),
-        watch=PolicyWatch(row["watch"]),
-    )
-
-
-_CONVERTED = frozenset({"name", "state", "lease", "queue", "wall_clock", "suspended", "hold_history", "watch"})
-_SAME = tuple(field.name for field in fields(JobRecord) if field.name not in _CONVERTED)
-
-
-def load_jobs(session: Session, ids: Iterable[int]) -> dict[int, JobRecord]:
-    """Return the jobs by id; ids that there are not are left out."""
-    found: dict[int, JobRecord] = {}
-    for chunk in chunks(sorted(set(ids))):
-        rows = session.execute(select(JOBS).where(JOBS.c.id.in_(chunk))).mappings()
-        found |= {row["id"]: job_record(row) for row in rows}
-    return found
 
 
 def load_job(session: Session, job_id: int) -> JobRecord:
@@ -185,71 +165,3 @@ def _insert_rest(session: Session, first: int, job: NewJob) -> range | list[int]
     session.execute(insert(JOBS).from_select(names, rows.order_by(numbers.c.process)))
     of_array = select(JOBS.c.id).where(JOBS.c.template_id == job.template_id)
     return list(session.execute(of_array.order_by(JOBS.c.process)).scalars())
-
-
-def changed_columns(before: JobRecord, after: JobRecord) -> dict[str, Any]:
-    """Return the columns of the row that differ between the two records."""
-    values: dict[str, Any] = {}
-    for field in fields(JobRecord):
-        value = getattr(after, field.name)
-        if value != getattr(before, field.name):
-            values |= _columns(field.name, value)
-    return values
-
-
-def _columns(name: str, value: Any) -> dict[str, Any]:
-    match name:
-        case "state":
-            return {"state": value.value}
-        case "lease":
-            return {"lease_s": value.total_seconds() if value else 0.0}
-        case "wall_clock" | "suspended":
-            return {f"{name}_s": value.total_seconds()}
-        case "hold_history":
-            return {"hold_history_json": history_to_json(value)}
-        case "watch":
-            return {"watch": value.value}
-        case "queue":
-            return {
-                "site": value.site if value else "",
-                "ce": value.ce if value else "",
-                "queue": value.queue if value else "",
-            }
-        case _:
-            return {name: value}
-
-
-COUNTED = frozenset({"wall_clock_s", "suspended_s", "hold_history_json"})
-"""Columns that each job has a value of its own in, however alike jobs move."""
-
-
-def compare_and_set(
-    session: Session, before: Sequence[JobRecord], values: Mapping[str, Any], own: Sequence[Mapping[str, Any]] = ()
-) -> set[int]:
-    """Give the jobs these columns, where they still are as loaded; return the ids of those that were.
-
-    All of `before` have the same state and attempt: these two are what is compared. `own` has what each of them
-    gets in columns of COUNTED, in their order.
-    """
-    seen = JOBS.c.state == before[0].state.value, JOBS.c.attempt == before[0].attempt
-    if len(before) == 1:
-        all_values = dict(values) | {name: value for each in own for name, value in each.items()}
-        statement = update(JOBS).where(JOBS.c.id == before[0].id, *seen).values(all_values)
-        return {before[0].id} if session.connection().execute(statement).rowcount == 1 else set()
-    moved: set[int] = set()
-    for chunk in chunks(sorted(job.id for job in before)):
-        statement = update(JOBS).where(JOBS.c.id.in_(chunk), *seen).values(dict(values))
-        moved |= set(session.connection().execute(statement.returning(JOBS.c.id)).scalars())
-    _count(session, [(job.id, each) for job, each in zip(before, own, strict=False) if job.id in moved and each])
-    return moved
-
-
-def _count(session: Session, counted: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-    """Give each job its own values, those with the same columns in one statement."""
-    by_columns: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for job_id, values in counted:
-        row = {"job": job_id} | {f"new_{name}": value for name, value in values.items()}
-        by_columns.setdefault(tuple(sorted(values)), []).append(row)
-    for names, rows in by_columns.items():
-        statement = update(JOBS).where(JOBS.c.id == bindparam("job"))
-        session.connection().execute(statement.values({name: bindparam(f"new_{name}") for name in names}), rows)

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import bindparam, select, update
 from sqlmodel import Session
 
 from pilotage_server.core.job_record import JobRecord
+from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.claims import IS_LEASED
 from pilotage_server.storage.inserting import insert_if_absent
-from pilotage_server.storage.jobs import JOBS, chunks, job_record
+from pilotage_server.storage.jobs import JOBS, job_record
 from pilotage_server.storage.pilots import IS_ALIVE, PILOTS
 from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import LEASED_JOB
 
 LIFE = metadata.tables["server_life"]
 _THE_ROW = 1
 
 
-def renew(session: Session, pilot_stamp: str, job_ids: Iterable[int], until: datetime) -> set[int]:
-    """Let a pilot's leases run until then; return the ids of the jobs whose lease it still was."""
-    renewed: set[int] = set()
-    for chunk in chunks(sorted(job_ids)):
-        mine = (JOBS.c.id.in_(chunk), JOBS.c.pilot_stamp == pilot_stamp, IS_LEASED)
-        statement = update(JOBS).where(*mine).values(lease_until=until).returning(JOBS.c.id)
-        renewed |= set(session.connection().execute(statement).scalars())
-    return renewed
+class LiveLease(NamedTuple):
+    """A lease of a job; `lease` is the length that its owner asked for, None = the server's."""
+
+    job_id: int
+    attempt: int
+    pilot_stamp: str
+    lease: timedelta | None
+
+
+_LIVE = f"SELECT id, attempt, pilot_stamp, lease_s FROM jobs WHERE id = ANY(?) AND {LEASED_JOB}"  # noqa: S608
+
+
+def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
+    """Return the leases of those of the jobs that have one, by job id."""
+    rows = bulk.rows(session, _LIVE, sorted(job_ids))
+    return {
+        job_id: LiveLease(job_id, attempt, stamp, timedelta(seconds=lease_s) if lease_s else None)
+        for job_id, attempt, stamp, lease_s in rows
+    }
+
+
+def renew(session: Session, leases: Sequence[LiveLease], now: datetime, usual: timedelta) -> None:
+    """Let leases that are locked run from now on for their lengths, those without one for the usual one."""
+    until = [now + (each.lease or usual) for each in leases]
+    many_rows.change(session, JOBS, {"id": [each.job_id for each in leases]}, {"lease_until": until})
 
 
 def lock_expired(session: Session, now: datetime, most: int) -> tuple[JobRecord, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +14,7 @@ from sqlmodel import Session
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.node_settings import NodeId
 from pilotage_server.core.pilots import ALIVE, ARRIVING, OVER, PilotRecord, PilotState
+from pilotage_server.storage import bulk
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
 
@@ -131,15 +132,21 @@ def change_pilots(session: Session, stamps: Iterable[str], values: Mapping[str, 
         session.connection().execute(update(PILOTS).where(PILOTS.c.stamp.in_(chunk)).values(dict(values)))
 
 
-def count_ended_jobs(session: Session, stamp: str, count: int) -> None:
-    """Add to the attempts that a pilot has brought to an end."""
-    more = PILOTS.c.jobs_ended + count
-    session.execute(update(PILOTS).where(PILOTS.c.stamp == stamp).values(jobs_ended=more))
+def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:
+    """Add to the attempts that pilots, given by their stamps, have brought to an end."""
+    more = "UPDATE pilots SET jobs_ended = jobs_ended + ? WHERE stamp = ?"
+    bulk.many(session, more, [(count, stamp) for stamp, count in sorted(counts.items())])
 
 
 def node_text(session: Session, stamp: str) -> str | None:
     """Return what the pilot last said of its node, as it was stored; None = there is no such pilot."""
     return session.execute(select(PILOTS.c.node_json).where(PILOTS.c.stamp == stamp)).scalar_one_or_none()
+
+
+def without_node(session: Session, stamps: Collection[str]) -> set[str]:
+    """Return those of these pilots that have never told anything of their nodes."""
+    bare = "SELECT stamp FROM pilots WHERE stamp = ANY(?) AND node_json = ''"
+    return {row[0] for row in bulk.rows(session, bare, list(stamps))} if stamps else set()
 
 
 @dataclass(frozen=True, slots=True)

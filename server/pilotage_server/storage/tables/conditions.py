@@ -30,3 +30,6 @@ ENDED_JOB = "ended IS NOT NULL"
 
 UNREPORTED = "NOT reported"
 """Attempts that a pilot still has to answer for."""
+
+TAKEN = "NOT reported AND ended IS NOT NULL"
+"""Attempts that were taken from a pilot which still has to answer for them."""

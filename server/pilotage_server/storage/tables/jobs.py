@@ -13,6 +13,7 @@ from pilotage_server.storage.tables.conditions import (
     ENDED_JOB,
     HELD_JOB,
     LIVE_JOB,
+    TAKEN,
     TIMED_JOB,
     UNREPORTED,
     WAITING_JOB,
@@ -138,7 +139,10 @@ class AttemptRow(Base, table=True):
     """
 
     __tablename__ = "attempts"
-    __table_args__ = (_partial("ix_attempts_unreported", "pilot_stamp", where=UNREPORTED),)
+    __table_args__ = (
+        _partial("ix_attempts_unreported", "pilot_stamp", where=UNREPORTED),
+        _partial("ix_attempts_taken", "pilot_stamp", where=TAKEN),
+    )
     job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
     attempt: int = Field(primary_key=True)
     pilot_stamp: str

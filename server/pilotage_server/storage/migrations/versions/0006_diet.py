@@ -20,6 +20,7 @@ _TIMED = "lease_until IS NOT NULL"
 _HELD = "hold_code IS NOT NULL"
 _WATCHED = "watch > 0 AND ended IS NULL"
 _ENDED = "ended IS NOT NULL"
+_TAKEN = "NOT reported AND ended IS NOT NULL"
 
 _GONE = {
     "jobs": (
@@ -46,13 +47,14 @@ def upgrade() -> None:
     for table, names in _GONE.items():
         for name in names:
             op.drop_index(name, table)
-    _partial("ix_jobs_timed", "lease_until", where=_TIMED)
-    _partial("ix_jobs_held", "id", where=_HELD)
-    _partial("ix_jobs_live", "task_queue_id", "template_id", where=_LIVE)
-    _partial("ix_jobs_watched", "watch", "id", where=_WATCHED)
-    _partial("ix_jobs_ended", "ended", where=_ENDED)
+    _partial("jobs", "ix_jobs_timed", "lease_until", where=_TIMED)
+    _partial("jobs", "ix_jobs_held", "id", where=_HELD)
+    _partial("jobs", "ix_jobs_live", "task_queue_id", "template_id", where=_LIVE)
+    _partial("jobs", "ix_jobs_watched", "watch", "id", where=_WATCHED)
+    _partial("jobs", "ix_jobs_ended", "ended", where=_ENDED)
+    _partial("attempts", "ix_attempts_taken", "pilot_stamp", where=_TAKEN)
     op.create_index("ix_job_events_job_id", "job_events", ["job_id"])
 
 
-def _partial(name: str, *columns: str, where: str) -> None:
-    op.create_index(name, "jobs", list(columns), sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+def _partial(table: str, name: str, *columns: str, where: str) -> None:
+    op.create_index(name, table, list(columns), sqlite_where=sa.text(where), postgresql_where=sa.text(where))

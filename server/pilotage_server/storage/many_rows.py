@@ -1,0 +1,180 @@
+"""Many rows of a table at once, given column by column: added, or changed, each to values of its own.
+
+Rules
+-----
+SQLite runs one prepared statement for row after row. PostgreSQL takes all rows in one statement: what varies goes
+in as arrays, what all rows share as single values, which is cheaper on both sides. Values are those that the columns
+have in Python; times are aware, and are turned here into what the database keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import compress
+from typing import Any
+
+from sqlalchemy import Table
+from sqlalchemy.engine import make_url
+from sqlmodel import Session
+
+from pilotage_server.storage import bulk
+from pilotage_server.storage.tables.base import UtcDateTime
+
+Columns = Mapping[str, Sequence[Any]]
+"""By the names of columns, their values, one for each row."""
+
+_POSTGRESQL = make_url("postgresql+psycopg://").get_dialect()()
+
+
+def add(session: Session, table: Table, columns: Columns) -> None:
+    """Insert rows."""
+    if not _count(columns):
+        return
+    if _is_sqlite(session):
+        bulk.many(session, _insertion(table, tuple(columns)), _kept(session, table, columns))
+    else:
+        bulk.once(session, *_insertion_at_once(table, columns))
+
+
+def add_numbered(session: Session, table: Table, columns: Columns) -> Sequence[int]:
+    """Insert rows into a table that gives them their ids, and return these, in the order of the rows."""
+    count = _count(columns)
+    if not count:
+        return ()
+    if not _is_sqlite(session):
+        statement, *values = _insertion_at_once(table, columns)
+        return [row[0] for row in bulk.rows(session, f"{statement} RETURNING id", *values)]
+    add(session, table, columns)
+    # SQLite has one writer and gives no id a second time: new rows have them one after the other.
+    ((last,),) = bulk.rows(session, "SELECT last_insert_rowid()")
+    return range(last - count + 1, last + 1)
+
+
+def change(session: Session, table: Table, where: Columns, to: Columns) -> None:
+    """Give rows, each found by its own values of the columns in `where`, their values of those in `to`."""
+    if not _count(where):
+        return
+    if _is_sqlite(session):
+        bulk.many(session, _update(table, tuple(where), tuple(to)), _kept(session, table, to, where))
+    else:
+        bulk.once(session, *_update_at_once(table, where, to))
+
+
+def change_if(session: Session, table: Table, where: Columns, to: Columns) -> set[Any]:
+    """Do the same, and return the ids of the rows that were found.
+
+    `where` begins with the ids; what else is in it is compared, and a row that has other values stays as it is.
+    """
+    if not _count(where):
+        return set()
+    if not _is_sqlite(session):
+        statement, *values = _update_at_once(table, where, to)
+        return {row[0] for row in bulk.rows(session, f"{statement} RETURNING {table.name}.id", *values)}
+    # SQLite has one writer: what is compared stays as it is until it is changed.
+    there = set(bulk.rows(session, _seen(table, tuple(where)), list(where["id"])))
+    are_there = [row in there for row in zip(*where.values(), strict=True)]
+    if not all(are_there):
+        where, to = (_only(columns, are_there) for columns in (where, to))
+    change(session, table, where, to)
+    return set(where["id"])
+
+
+def _only(columns: Columns, wanted: Sequence[bool]) -> Columns:
+    return {name: list(compress(values, wanted)) for name, values in columns.items()}
+
+
+def _count(columns: Columns) -> int:
+    return len(next(iter(columns.values())))
+
+
+def _is_sqlite(session: Session) -> bool:
+    return session.get_bind().dialect.name == "sqlite"
+
+
+def _kept(session: Session, table: Table, *parts: Columns) -> list[tuple[Any, ...]]:
+    """Return the rows of these columns as SQLite keeps them."""
+    columns: list[Sequence[Any]] = []
+    for part in parts:
+        for name, values in part.items():
+            is_time = isinstance(table.c[name].type, UtcDateTime)
+            columns.append(_moments(session, values) if is_time else values)
+    return list(zip(*columns, strict=True))
+
+
+def _moments(session: Session, times: Sequence[Any]) -> list[Any]:
+    """Return the times as columns of times keep them; most are one and the same."""
+    kept = {time: time and bulk.moment(session, time) for time in set(times)}
+    return [kept[time] for time in times]
+
+
+@lru_cache(maxsize=256)
+def _insertion(table: Table, names: tuple[str, ...]) -> str:
+    return f"INSERT INTO {table.name} ({_list(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - names of ours
+
+
+@lru_cache(maxsize=256)
+def _update(table: Table, where: tuple[str, ...], to: tuple[str, ...]) -> str:
+    values = ", ".join(f'"{name}" = ?' for name in to)
+    found = " AND ".join(f'"{name}" = ?' for name in where)
+    return f"UPDATE {table.name} SET {values} WHERE {found}"  # noqa: S608 - names of ours
+
+
+@lru_cache(maxsize=256)
+def _seen(table: Table, names: tuple[str, ...]) -> str:
+    return f"SELECT {_list(names)} FROM {table.name} WHERE id = ANY(?)"  # noqa: S608 - names of ours
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _insertion_at_once(table: Table, columns: Columns) -> tuple[Any, ...]:
+    """Return PostgreSQL's statement that inserts all rows, in their order, followed by its values."""
+    given = tuple(columns.values())
+    varies = _varies(given)
+    return _insertion_of_arrays(table, tuple(columns), varies), *_arrays_first(given, varies)
+
+
+def _update_at_once(table: Table, where: Columns, to: Columns) -> tuple[Any, ...]:
+    """Return PostgreSQL's statement that changes all rows, followed by its values."""
+    given = (*where.values(), *to.values())
+    varies = _varies(given)
+    return _update_by_arrays(table, tuple(where), tuple(to), varies), *_arrays_first(given, varies)
+
+
+def _varies(columns: Sequence[Sequence[Any]]) -> tuple[bool, ...]:
+    """Return which columns have more than one value; the first one counts as such, so that there is one."""
+    return True, *(values.count(values[0]) < len(values) for values in columns[1:])
+
+
+def _arrays_first(columns: Sequence[Sequence[Any]], varies: Sequence[bool]) -> list[Any]:
+    arrays = [list(values) for values in compress(columns, varies)]
+    return arrays + [values[0] for values, differ in zip(columns, varies, strict=True) if not differ]
+
+
+@lru_cache(maxsize=1024)
+def _insertion_of_arrays(table: Table, names: tuple[str, ...], varies: tuple[bool, ...]) -> str:
+    values = ", ".join(f"v{place}" for place in range(len(names)))
+    return (
+        f"INSERT INTO {table.name} ({_list(names)}) SELECT {values} FROM {_source(table, names, varies)} ORDER BY nth"  # noqa: S608 - names of ours
+    )
+
+
+@lru_cache(maxsize=1024)
+def _update_by_arrays(table: Table, where: tuple[str, ...], to: tuple[str, ...], varies: tuple[bool, ...]) -> str:
+    values = ", ".join(f'"{name}" = v{place}' for place, name in enumerate(to, len(where)))
+    found = " AND ".join(f'{table.name}."{name}" = v{place}' for place, name in enumerate(where))
+    return f"UPDATE {table.name} SET {values} FROM {_source(table, where + to, varies)} WHERE {found}"  # noqa: S608 - names of ours
+
+
+def _source(table: Table, names: Sequence[str], varies: Sequence[bool]) -> str:
+    """Return what gives the values v0, v1… of one row after the other, and `nth`, their number."""
+    types = [table.c[name].type.compile(dialect=_POSTGRESQL) for name in names]
+    arrays = [place for place, differ in enumerate(varies) if differ]
+    shared = [place for place, differ in enumerate(varies) if not differ]
+    unnested = ", ".join(f"?::{types[place]}[]" for place in arrays)
+    source = f"unnest({unnested}) WITH ORDINALITY AS each ({', '.join(f'v{place}' for place in arrays)}, nth)"
+    if not shared:
+        return source
+    return f"{source}, (SELECT {', '.join(f'?::{types[place]} AS v{place}' for place in shared)}) AS shared"
