@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PACKAGES := proto server pilot agents client tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format clean
+.PHONY: help venv demo test check format bench bench-smoke clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,8 +42,14 @@ format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write proto
 
-bench-%: $(VENV)/.stubs ## run bench/bench_%.py: bench-rates, bench-pools, bench-latency, bench-slots, bench-policies
-	@$(BIN)/python bench/bench_$*.py $(OPTIONS)
+bench: $(VENV)/.stubs ## measure all that is claimed about speed: JSON lines, then a table; takes an hour
+	@$(BIN)/python bench/bench_all.py
+
+bench-smoke: $(VENV)/.stubs ## run all benches at a hundredth of their size, to see that they work
+	@$(BIN)/python bench/bench_all.py --scale 0.01
+
+bench-%: $(VENV)/.stubs ## run one of them, bench/bench_%.py: bench-rates, bench-growth-plot, bench-peers, ...
+	@$(BIN)/python bench/bench_$(subst -,_,$*).py $(OPTIONS)
 
 clean: ## remove what the targets above have made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
