@@ -27,12 +27,16 @@ _FOLDED_TAGS = fold(TAGS)
 class PoolMapper:
     """Finds the queues of pools in one version of the tree; kept as long as that version is in force.
 
-    `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them.
+    `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them. `seen` are the
+    queues as operators see them, where they are known already.
     """
 
-    def __init__(self, tree: ResourceTree, order: QueueOrder | None = None) -> None:
+    def __init__(
+        self, tree: ResourceTree, order: QueueOrder | None = None, seen: Iterable[EffectiveQueue] | None = None
+    ) -> None:
         self.order = order or QueueOrder(tree.queue_ids())
         self._tree = tree
+        self._seen = seen
         self._own_views = tree.vos_with_overlays()
         self._views: dict[str | None, _View] = {}
 
@@ -49,7 +53,9 @@ class PoolMapper:
         # A VO that no overlay names sees what everyone sees.
         key = fold(vo) if fold(vo) in self._own_views else None
         if key not in self._views:
-            self._views[key] = _View(effective_queues(self._tree, vo if key else None), self.order)
+            shared = self._seen if key is None else None
+            queues = effective_queues(self._tree, vo if key else None) if shared is None else shared
+            self._views[key] = _View(queues, self.order)
         return self._views[key]
 
 
@@ -62,7 +68,7 @@ def map_pools(pools: Mapping[PoolId, Requirements], tree: ResourceTree) -> dict[
 class _View:
     """What the VOs that see the same values are offered, with the queues grouped by what they offer."""
 
-    def __init__(self, queues: tuple[EffectiveQueue, ...], order: QueueOrder) -> None:
+    def __init__(self, queues: Iterable[EffectiveQueue], order: QueueOrder) -> None:
         self._groups = _grouped(queues, order)
         self._indexes: dict[tuple[str, ParameterType, str | None], OfferIndex] = {}
         self._admitting: dict[str, Bits] = {}

@@ -76,10 +76,11 @@ class QueueSet(Set[QueueId]):
         """Return whether both are of one order and equal; told at once, where `==` may have to list them."""
         return self.order is other.order and self.bits == other.bits
 
-    def __sub__(self, other: Set[object]) -> Set[QueueId]:
-        if isinstance(other, QueueSet) and other.order is self.order:
-            return QueueSet(self.order, self.bits & ~other.bits)
-        return super().__sub__(other)
+    def __sub__(self, other: Set[QueueId]) -> QueueSet:
+        if not self.bits:
+            return self
+        away = other if isinstance(other, QueueSet) and other.order is self.order else self.order.of(other)
+        return QueueSet(self.order, self.bits & ~away.bits)
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, QueueSet) and self.is_same(other)) or super().__eq__(other)
@@ -91,7 +92,7 @@ class QueueSet(Set[QueueId]):
         return f"QueueSet({', '.join(map(str, self))})"
 
     @classmethod
-    def _from_iterable(cls, queues: Iterable[QueueId]) -> frozenset[QueueId]:  # type: ignore[override]
+    def _from_iterable(cls, queues: Iterable[QueueId]) -> frozenset[QueueId]:
         return frozenset(queues)
 
 

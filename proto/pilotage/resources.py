@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -30,6 +31,7 @@ LARGEST_COUNT = 2**31 - 1
 _LARGEST_SIZE_MIB = 2**63 - 1
 _LONGEST_TIME_S = 10**10
 _LONGEST_AMOUNT = 64
+_UNITS_REMEMBERED = 64
 _EXACT_BITS = 1000  # of a longer number a fraction says nothing, and a float could not hold it
 _AMOUNT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
@@ -94,7 +96,10 @@ def amount_of(value: object, unit: str | None = None) -> Amount | NotAnAmount:
         return _amount_of_text(value, unit)
     if isinstance(value, float) and not math.isfinite(value):
         return NotAnAmount("not a finite number")
-    return _plain(_exact(value) * _factor(unit))
+    factor = _factor(unit)
+    if factor == 1:  # most amounts are plain numbers, and a tree has many
+        return value if isinstance(value, float) and not value.is_integer() else int(value)
+    return _plain(_exact(value) * factor)
 
 
 def _amount_of_text(text: str, unit: str | None) -> Amount | NotAnAmount:
@@ -113,6 +118,7 @@ def _amount_of_text(text: str, unit: str | None) -> Amount | NotAnAmount:
     return _plain(Fraction(digits) * factor)
 
 
+@lru_cache(_UNITS_REMEMBERED)
 def _factor(unit: str | None) -> Fraction:
     measure = measure_of(unit)
     return measure.factors[fold(unit)] if measure is not None and unit is not None else Fraction(1)

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from pilotage.errors import InvalidRequirementsError, StateConflictError
 from pilotage.job_description import Value
-from pilotage.requirements import Requirements, pool_id, read_requirements, short_pool_id
+from pilotage.requirements import Requirements, pool_id, short_pool_id
 from pilotage_server.core.pool_mappings import PoolMapping
 from pilotage_server.core.tree_in_force import TreeInForce
 
@@ -66,7 +66,7 @@ def new_pool(requirements: Requirements, now: datetime) -> Pool:
 def mapping_of(pool: Pool, tree: TreeInForce, now: datetime) -> PoolMapping:
     """Return the mapping of `pool` by `tree`; none when its requirements have no meaning there."""
     try:
-        requirements = read_requirements(pool.section, pool.vo, tree.declarations)
+        requirements = tree.requirements_of(pool.id, pool.section, pool.vo)
     except InvalidRequirementsError:
         return PoolMapping(pool.id, pool.vo, tree_version=tree.version)
     return PoolMapping(pool.id, pool.vo, tree.mapper.queues_of(requirements), now, tree.version)

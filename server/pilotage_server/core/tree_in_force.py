@@ -14,13 +14,18 @@ from types import MappingProxyType
 
 from pilotage.effective import EffectiveQueue, effective_queues
 from pilotage.folding import fold
+from pilotage.job_description import Value
 from pilotage.parameters import ParameterDeclarations
 from pilotage.pool_mapping import PoolMapper
 from pilotage.queue_sets import QueueOrder
+from pilotage.requirements import Requirements, read_requirements
 from pilotage.resource_tree import QueueId, ResourceTree
 
 _VIEWS_KEPT = 64
 """VOs whose view is remembered; beyond that the one that was made first is made again when it is asked for."""
+
+_POOLS_READ = 50_000
+"""Pools whose requirements are remembered."""
 
 
 class TreeInForce:
@@ -29,22 +34,41 @@ class TreeInForce:
     `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them.
     """
 
-    __slots__ = ("_own_views", "_views", "mapper", "queues", "tree", "version")
+    __slots__ = ("_own_views", "_read", "_views", "mapper", "queues", "tree", "version")
 
     def __init__(self, version: int, tree: ResourceTree, order: QueueOrder | None = None) -> None:
         self.version = version
         self.tree = tree
         self.queues: tuple[QueueId, ...] = tuple(tree.queue_ids())
-        self.mapper = PoolMapper(tree, order or QueueOrder(self.queues))
         self._own_views = tree.vos_with_overlays()
         self._views: dict[str | None, Mapping[QueueId, EffectiveQueue]] = {None: _view(tree, None)}
+        self._read: dict[str, Requirements] = {}
+        self.mapper = PoolMapper(tree, order or QueueOrder(self.queues), self._views[None].values())
 
     def successor(self, tree: ResourceTree) -> TreeInForce:
         """Return the next version, in which queues keep their numbers, unless most of these would be of none."""
         queues = tuple(tree.queue_ids())
         order = self.order.and_also(queues)
         kept = order if len(order.queues) <= 2 * len(queues) else QueueOrder(queues)
-        return TreeInForce(self.version + 1, tree, kept)
+        after = TreeInForce(self.version + 1, tree, kept)
+        if after.declarations == self.declarations:
+            after._read = self._read
+        return after
+
+    def requirements_of(self, pool_id: str, section: Mapping[str, Value], vo: str) -> Requirements:
+        """Return what a pool asks by the tree's declarations; read once, for each new tree maps all pools again.
+
+        Raises
+        ------
+        InvalidRequirementsError
+            When the section has no meaning under the declarations.
+        """
+        read = self._read.get(pool_id)
+        if read is None:
+            if len(self._read) >= _POOLS_READ:
+                self._read.clear()
+            read = self._read[pool_id] = read_requirements(section, vo, self.declarations)
+        return read
 
     @property
     def order(self) -> QueueOrder:
