@@ -63,9 +63,6 @@ UNSTARTED = frozenset({Stage.PREPARING, Stage.STARTING})
 STARTED = frozenset({Stage.RUNNING, Stage.SUSPENDED, Stage.STOPPING, Stage.KILLING})
 """Stages in which there may be a process."""
 
-LEASED = UNSTARTED | STARTED | {Stage.STORING}
-"""Stages in which the lease has to be renewed."""
-
 TRANSITIONS: dict[tuple[Stage, Step], Stage] = {
     (Stage.PREPARING, Step.PREPARED): Stage.STARTING,
     (Stage.PREPARING, Step.NOT_STARTED): Stage.REPORTING,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from pilotage_pilot.core.attempts import STARTED, UNSTARTED, Attempt, Ending, Stage
+from pilotage_pilot.core.attempts import STARTED, UNSTARTED, Attempt, Ending
 from pilotage_pilot.core.backlog import Backlog
 from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
 from pilotage_pilot.core.events import (
@@ -170,7 +170,7 @@ class Conversation:
         return instructions + self._beat(now, draining=drains)
 
     def _ask(self, now: Moment, wait_s: float) -> Instructions:
-        if any(attempt.is_about_to_end(now) for attempt in self._payloads):
+        if any(attempt.is_about_to_end(now) for attempt in self._payloads.news_under_way()):
             return []  # its outcome travels with the request
         slots = self.seeking.slots_to_ask_for(now)
         if not slots:
@@ -215,27 +215,26 @@ class Conversation:
         return [self._heartbeat.send(call, self._slots.version, now)]
 
     def _tell(self, now: Moment) -> tuple[Report, ...]:
-        reports = tuple(attempt.report() for attempt in self._untold(now))
+        reports = tuple(each.report() for each in (*self._untold_ends(now), *self._payloads.news_under_way()))
         for report in reports:
             self._payloads.told(report.key, report.state)
         return reports
 
-    def _untold(self, now: Moment) -> Iterator[Attempt]:
+    def _untold_ends(self, now: Moment) -> Iterator[Attempt]:
         # What is given back must not come again through a request that is just being taken back.
         holds_back = now.boot_s < self.seeking.taking_back_until_boot_s
-        for attempt in self._payloads:
-            if attempt.untold() is not None and not (holds_back and attempt.is_given_back):
-                yield attempt
+        return (each for each in self._payloads.untold_ends() if not (holds_back and each.is_given_back))
 
     def _times_to_tell(self, now: Moment) -> Iterator[float]:
-        """Yield when, on the boot clock, each thing has to be told that is new.
+        """Yield when, on the boot clock, the first end and each other thing have to be told that are new.
 
         Where a slot has jobs ahead the next end is near: so ends wait a moment to travel together.
         """
-        moment_s = self._rules.report_delay_s if len(self.backlog) else 0.0
-        for attempt in self._untold(now):
-            if attempt.report_boot_s is not None:
-                yield attempt.report_boot_s + (moment_s if attempt.stage is Stage.REPORTING else 0.0)
+        first_end = next(self._untold_ends(now), None)
+        if first_end is not None and first_end.report_boot_s is not None:
+            yield first_end.report_boot_s + (self._rules.report_delay_s if len(self.backlog) else 0.0)
+        due = (each.report_boot_s for each in self._payloads.news_under_way())
+        yield from (boot_s for boot_s in due if boot_s is not None)
 
     def _new_id(self) -> str:
         self._calls += 1
@@ -250,7 +249,8 @@ class Conversation:
         if self._heartbeat.is_free(now):
             yield from self._times_to_tell(now)
         if takes_jobs:
-            later = (ending.report_boot_s for ending in self._payloads if ending.is_about_to_end(now))
+            ending = (each for each in self._payloads.news_under_way() if each.is_about_to_end(now))
+            later = (each.report_boot_s for each in ending)
             yield from (boot_s for boot_s in later if boot_s is not None and boot_s > now.boot_s)
 
     def good_bye_alarms(self) -> Iterator[float]:

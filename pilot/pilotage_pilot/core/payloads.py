@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from pilotage_pilot.core import instructions as ins
+from pilotage_pilot.core.attempt_book import AttemptBook
 from pilotage_pilot.core.attempts import (
     KEEPS_OUTPUT,
-    LEASED,
     SLOT_SHOWS,
     STARTED,
     UNSTARTED,
@@ -30,7 +30,7 @@ from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedSt
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_slots import JobOrder, NodeSlots
 from pilotage_pilot.core.rules import Rules, backoff_s
-from pilotage_pilot.core.slot_events import ContinueJob, JobEffect, KillJob, StopJob, SuspendJob
+from pilotage_pilot.core.slot_events import ContinueJob, KillJob, StopJob, SuspendJob
 
 Instructions = list[ins.Instruction]
 
@@ -41,14 +41,14 @@ class Payloads:
     def __init__(self, slots: NodeSlots, rules: Rules) -> None:
         self.slots = slots
         self._rules = rules
-        self._attempts: dict[AttemptKey, Attempt] = {}
+        self._attempts = AttemptBook()
         self._node_failures = 0
 
     def __len__(self) -> int:
         return len(self._attempts)
 
     def __iter__(self) -> Iterator[Attempt]:
-        return iter(tuple(self._attempts.values()))
+        return iter(self._attempts)
 
     def get(self, key: AttemptKey) -> Attempt | None:
         """Return an attempt; None = the pilot does not hold it (any more)."""
@@ -57,7 +57,7 @@ class Payloads:
     @property
     def working(self) -> bool:
         """Whether any attempt is not at its end yet."""
-        return any(attempt.stage is not Stage.REPORTING for attempt in self)
+        return bool(self._attempts.under_way())
 
     @property
     def node_fails_jobs(self) -> bool:
@@ -66,24 +66,24 @@ class Payloads:
 
     def leases(self) -> tuple[AttemptKey, ...]:
         """Return the attempts whose leases are to be renewed."""
-        return tuple(attempt.key for attempt in self if attempt.stage in LEASED)
+        return tuple(attempt.key for attempt in self._attempts.under_way())
 
     # From the grant to the payload ------------------------------------------------------------------------------
 
     def begin(self, prepare: ins.PrepareJob, lease_end_boot_s: float) -> Instructions:
         """Hold the attempt of a job that has entered its slot, until its lease ends."""
-        self._put(Attempt(prepare.job, lease_end_boot_s))
+        self._attempts.put(Attempt(prepare.job, lease_end_boot_s))
         return [prepare]
 
     def give_back(self, job: GrantedJob, ending: Ending, now: Moment) -> None:
         """Give a job back that has not entered a slot."""
-        self._put(Attempt(job, now.boot_s, Stage.REPORTING, ending, ended=now, report_boot_s=now.boot_s))
+        self._attempts.put(Attempt(job, now.boot_s, Stage.REPORTING, ending, ended=now, report_boot_s=now.boot_s))
 
     def renew(self, key: AttemptKey, lease_end_boot_s: float) -> None:
         """Let a lease go on."""
         attempt = self._attempts.get(key)
         if attempt is not None:
-            self._put(replace(attempt, lease_end_boot_s=lease_end_boot_s))
+            self._attempts.put(replace(attempt, lease_end_boot_s=lease_end_boot_s))
 
     def lease_end_boot_s(self, lease_s: float, sent_boot_s: float) -> float:
         """Return by when a payload is killed whose lease was given or renewed by what was sent then."""
@@ -165,14 +165,14 @@ class Payloads:
         if event.failure.kind is not FailureKind.REFUSED and patient:
             failures = attempt.store_failures + 1
             retry = now.boot_s + backoff_s(failures, event.failure.jitter)
-            self._put(replace(attempt, store_failures=failures, retry_boot_s=retry))
+            self._attempts.put(replace(attempt, store_failures=failures, retry_boot_s=retry))
             return []
         ending = Ending(Outcome.START_FAILED, f"its output could not be stored: {event.failure.why}")
         return self._finish(attempt.step(Step.ABANDONED, ending=ending), now)
 
     def _finish(self, attempt: Attempt, now: Moment) -> Instructions:
         ended = attempt.ended or now
-        self._put(replace(attempt, ended=ended, retry_boot_s=None, report_boot_s=now.boot_s))
+        self._attempts.put(replace(attempt, ended=ended, retry_boot_s=None, report_boot_s=now.boot_s))
         self.slots.job_ended(attempt.key, now)
         self.slots.files_are_safe(attempt.key)
         return [ins.ForgetAttempt(attempt.key)]
@@ -184,7 +184,7 @@ class Payloads:
         attempt = self._attempts.get(key)
         if attempt is None or attempt.stage not in UNSTARTED | STARTED:
             return []
-        self._put(replace(attempt, ending=attempt.ending or ending))
+        self._attempts.put(replace(attempt, ending=attempt.ending or ending))
         return self.obey(self.slots.kill(key, ending.reason, self._rules.grace_s, now), now)
 
     def kill(self, key: AttemptKey, ending: Ending, now: Moment) -> Instructions:
@@ -194,21 +194,21 @@ class Payloads:
             return []
         if attempt.stage is Stage.STORING:
             return self._finish(attempt.step(Step.ABANDONED, ending=ending), now)
-        self._put(replace(attempt, ending=attempt.ending or ending))
+        self._attempts.put(replace(attempt, ending=attempt.ending or ending))
         return self.obey(self.slots.kill(key, ending.reason, None, now), now)
 
     def stop_all(self, ending: Ending, now: Moment, *, at_once: bool) -> Instructions:
         """Stop (or kill, `at_once`) every attempt whose payload has not ended."""
         act = self.kill if at_once else self.stop
-        ours = [attempt.key for attempt in self if attempt.stage in UNSTARTED | STARTED]
+        ours = [attempt.key for attempt in self._attempts.under_way() if attempt.stage in UNSTARTED | STARTED]
         return [instruction for key in ours for instruction in act(key, ending, now)]
 
     def obey(self, orders: Iterable[JobOrder], now: Moment) -> Instructions:
         """Do what slots want of the attempts in them."""
-        found = ((self._attempts[order.key], order.effect) for order in orders)
-        return [instruction for attempt, effect in found for instruction in self._obey(attempt, effect, now)]
+        return [instruction for order in orders for instruction in self._obey(order, now)]
 
-    def _obey(self, attempt: Attempt, effect: JobEffect, now: Moment) -> Instructions:
+    def _obey(self, order: JobOrder, now: Moment) -> Instructions:
+        attempt, effect = self._attempts[order.key], order.effect
         match effect:
             case SuspendJob():
                 self._move(attempt.clocked(now).step(Step.SUSPENDED), now)
@@ -236,19 +236,19 @@ class Payloads:
 
     def warn_all(self, left_s: float) -> Instructions:
         """Warn every payload that runs or is suspended."""
-        return [warning for attempt in self for warning in self.warn(attempt.key, left_s)]
+        return [warning for attempt in self._attempts.under_way() for warning in self.warn(attempt.key, left_s)]
 
     # Time -------------------------------------------------------------------------------------------------------
 
     def due(self, now: Moment) -> Instructions:
         """Do what time has made due: ended leases, passed limits, second tries."""
-        return [instruction for attempt in self for instruction in self._due_of(attempt, now)]
+        return [instruction for attempt in self._attempts.under_way() for instruction in self._due_of(attempt, now)]
 
     def _due_of(self, attempt: Attempt, now: Moment) -> Instructions:
         if attempt.stage in UNSTARTED | STARTED and attempt.lease_end_boot_s <= now.boot_s:
             return self.kill(attempt.key, Ending(Outcome.KILLED, "its lease was not renewed in time"), now)
         if attempt.retry_boot_s is not None and attempt.retry_boot_s <= now.boot_s:
-            self._put(replace(attempt, retry_boot_s=None))
+            self._attempts.put(replace(attempt, retry_boot_s=None))
             return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
         if attempt.is_out_of_time(now):
             limit = attempt.job.description.wall_time
@@ -258,7 +258,7 @@ class Payloads:
 
     def alarms(self) -> Iterator[float]:
         """Yield the times, on the boot clock, at which `due` may have something to do."""
-        for attempt in self._attempts.values():
+        for attempt in self._attempts.under_way():
             if attempt.stage in UNSTARTED | STARTED and attempt.stage is not Stage.KILLING:
                 yield attempt.lease_end_boot_s
             for moment in (attempt.retry_boot_s, attempt.wall_end_boot_s()):
@@ -267,24 +267,27 @@ class Payloads:
 
     # What the server has heard ----------------------------------------------------------------------------------
 
+    def untold_ends(self) -> Iterator[Attempt]:
+        """Yield the attempts that have ended and that the server has not been told of, the first that ended first."""
+        return self._attempts.untold_ends()
+
+    def news_under_way(self) -> Iterator[Attempt]:
+        """Yield the attempts that have not ended and of which the server has something to be told."""
+        return (attempt for attempt in self._attempts.under_way() if attempt.untold() is not None)
+
     def told(self, key: AttemptKey, state: ReportedState | None) -> None:
         """Note what was last sent of an attempt; None = the message was lost."""
         attempt = self._attempts.get(key)
         if attempt is not None:
-            self._put(replace(attempt, told=state))
+            self._attempts.put(replace(attempt, told=state))
 
     def acknowledged(self, key: AttemptKey) -> None:
         """Forget an attempt whose outcome the server has taken or refused."""
-        attempt = self._attempts.get(key)
-        if attempt is not None and attempt.stage is Stage.REPORTING:
-            del self._attempts[key]
+        self._attempts.remove_ended(key)
 
     def _move(self, attempt: Attempt, now: Moment) -> None:
-        due = now.boot_s + self._rules.report_delay_s
-        self._put(replace(attempt, report_boot_s=due if attempt.untold() is not None else None))
-
-    def _put(self, attempt: Attempt) -> None:
-        self._attempts[attempt.key] = attempt
+        due = now.boot_s + self._rules.report_delay_s if attempt.untold() is not None else None
+        self._attempts.put(attempt if due == attempt.report_boot_s else replace(attempt, report_boot_s=due))
 
     def validate(self) -> None:
         """Raise AssertionError where attempts and slots do not go together."""

@@ -24,13 +24,18 @@ class Stopwatch:
     counted_s: float = 0.0
     since_boot_s: float | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it does not stand still."""
+        return self.since_boot_s is not None
+
     def seconds(self, now: Moment) -> float:
         """Return what it shows."""
         return self.counted_s if self.since_boot_s is None else self.counted_s + now.boot_s - self.since_boot_s
 
     def running(self, runs: bool, now: Moment) -> Stopwatch:
         """Return the watch so that it runs, or stands still, from now on."""
-        if runs == (self.since_boot_s is not None):
+        if runs == self.is_running:
             return self
         return Stopwatch(self.seconds(now), now.boot_s if runs else None)
 
@@ -156,10 +161,12 @@ class SlotStatus:
 
     def watched(self, now: Moment) -> SlotStatus:
         """Return the slot with the watches of its job and claim running as its activity says."""
-        if self.claim is None or self.job is None:
+        job, claim = self.job, self.claim
+        if claim is None or job is None:
             return self
         runs, stands = self.activity in RUNNING and self.has_processes, self.activity is Activity.SUSPENDED
-        job, claim = self.job, self.claim
+        if all(watched.run.is_running == runs and watched.suspended.is_running == stands for watched in (job, claim)):
+            return self
         return replace(
             self,
             job=replace(job, run=job.run.running(runs, now), suspended=job.suspended.running(stands, now)),
