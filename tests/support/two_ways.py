@@ -20,7 +20,6 @@ from pilotage_server.core.reach import Door, Reach
 from pilotage_server.core.rules import RunningLimit, Sharing
 from pilotage_server.core.slot_policies import Moment, SlotJudge, SlotPolicies
 from pilotage_server.core.slots import SlotOffer
-from pilotage_server.core.standings import Share
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.tree_in_force import TreeInForce
 from pilotage_server.core.waiting import Head, WaitingIndex
@@ -30,13 +29,12 @@ END_MARGIN = timedelta(seconds=30)
 
 
 class Served(NamedTuple):
-    """What a slot got, and why."""
+    """What a slot got."""
 
     slot: str
     job_id: int
     amounts: Amounts
     weight: float
-    share: Share
 
 
 @dataclass
@@ -171,4 +169,4 @@ class World:
 
 
 def _served(choice: Choice, job_id: int) -> Served:
-    return Served(choice.slot, job_id, choice.amounts, choice.weight, choice.share)
+    return Served(choice.slot, job_id, choice.amounts, choice.weight)

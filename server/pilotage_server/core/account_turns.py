@@ -10,94 +10,117 @@ shares go by who came first (DESIGN §7).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from pilotage_server.core.account_order import AccountOrder, Turn
 from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.standings import Share, Standings
+from pilotage_server.core.standings import OwnerStanding, Standings
 from pilotage_server.core.waiting import WaitingIndex
 
-_Rank: TypeAlias = tuple[float, float, int]
-"""Sorts groups, or the owners of a group: the two parts of the share, then a number of its own."""
+
+class Candidate:
+    """An account for which something waits: its order, and where it stands."""
+
+    __slots__ = ("account", "group", "order", "rank", "standing")
+
+    def __init__(self, account: Account, order: AccountOrder, standing: OwnerStanding, group: _Group) -> None:
+        self.account = account
+        self.order = order
+        self.standing = standing
+        self.group = group
+        self.rank: _OwnerRank
+
+
+class _Group:
+    __slots__ = ("number", "owners", "rank")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.owners: list[_OwnerRank] = []
+        self.rank: _GroupRank
+
+
+_GroupRank: TypeAlias = tuple[int, float, int, _Group]
+"""Sorts groups: standing and use, then a number, so that no group is compared."""
+
+_OwnerRank: TypeAlias = tuple[float, float, int, Candidate]
+"""Sorts the owners of a group: use and factor, then a number, so that no owner is compared."""
+
+_Rank = TypeVar("_Rank", _GroupRank, _OwnerRank)
 
 
 class Found(NamedTuple):
-    """The task queue whose turn it is, and the share of its account."""
+    """The account and its task queue whose turn it is."""
 
+    candidate: Candidate
     turn: Turn
-    share: Share
-
-
-@dataclass(slots=True)
-class _Group:
-    number: int
-    rank: _Rank
-    owners: list[_Rank] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Owner:
-    account: Account
-    order: AccountOrder
-    group: _Group
-    rank: _Rank
 
 
 class AccountTurns:
-    """The order between the accounts of the index."""
+    """The order between the accounts of the index; `agree` brings it up to date."""
 
     def __init__(self, waiting: WaitingIndex) -> None:
         self._waiting = waiting
         self._standings: Standings | None = None
         self._group_of: dict[GroupId, _Group] = {}
-        self._owner_of: dict[Account, _Owner] = {}
-        self._groups: list[_Group] = []
-        self._owners: list[_Owner] = []
-        self._order: list[_Rank] = []
+        self._candidates: dict[Account, Candidate] = {}
+        self._order: list[_GroupRank] = []
 
-    def first_among(self, places: int, standings: Standings) -> Found | None:
-        """Return the task queue among these whose turn it is; None = nothing waits in any of them."""
-        self._agree(standings)
-        for tied in self._in_turn():
-            turns = [turn for owner in tied if (turn := owner.order.first_among(places)) is not None]
-            if turns:
-                return Found(min(turns), standings.share(tied[0].account))
-        return None
-
-    def check(self) -> None:
-        """Assert what must always be so."""
-        assert self._order == sorted(group.rank for group in self._groups)
-        for group in self._groups:
-            assert group.owners == sorted(owner.rank for owner in self._owners if owner.group is group)
-
-    def _in_turn(self) -> Iterator[list[_Owner]]:
-        for groups in _ties(self._order):
-            owners: Iterable[_Rank] = self._groups[groups[0][2]].owners
-            if len(groups) > 1:
-                owners = sorted(owner for _, _, number in groups for owner in self._groups[number].owners)
-            for tied in _ties(owners):
-                yield [self._owners[number] for _, _, number in tied]
-
-    def _agree(self, standings: Standings) -> None:
+    def agree(self, standings: Standings) -> None:
+        """Take in how accounts stand now, and for which of them something has begun to wait."""
         woken = self._waiting.woken
         if standings is not self._standings:
             self._start_anew(standings)
         elif standings.moved or woken:
             for account in standings.moved:
-                self._move(account, standings)
+                self._moved(account, standings)
             for account in woken:
                 self._add(account, standings)
         standings.moved.clear()
         woken.clear()
 
+    def first_among(self, places: int) -> Found | None:
+        """Return the task queue among these whose turn it is; None = nothing waits in any of them."""
+        for tied in self._in_turn():
+            if len(tied) == 1:
+                turn = tied[0].order.first_among(places)
+                if turn is not None:
+                    return Found(tied[0], turn)
+            else:
+                turns = [(turn, each) for each in tied if (turn := each.order.first_among(places)) is not None]
+                if turns:
+                    turn, candidate = min(turns, key=itemgetter(0))
+                    return Found(candidate, turn)
+        return None
+
+    def give(self, candidate: Candidate, cores: float) -> None:
+        """Count weighted cores that the account is given."""
+        assert self._standings is not None, "who gives has agreed"
+        candidate.standing.give(cores, self._standings.foresight_s)
+        self._place(candidate)
+
+    def check(self) -> None:
+        """Assert what must always be so."""
+        assert self._order == sorted(group.rank for group in self._group_of.values())
+        for group in self._group_of.values():
+            mine = [each.rank for each in self._candidates.values() if each.group is group]
+            assert group.owners == sorted(mine)
+
+    def _in_turn(self) -> Iterator[list[Candidate]]:
+        for groups in _ties(self._order):
+            if len(groups) == 1:
+                owners = groups[0][3].owners
+            else:
+                owners = sorted(rank for _, _, _, group in groups for rank in group.owners)
+            for tied in _ties(owners):
+                yield [candidate for _, _, _, candidate in tied]
+
     def _start_anew(self, standings: Standings) -> None:
         self._standings = standings
         self._group_of.clear()
-        self._owner_of.clear()
-        self._groups.clear()
-        self._owners.clear()
+        self._candidates.clear()
         self._order.clear()
         for account, order in self._waiting.orders.items():
             if order:
@@ -107,48 +130,53 @@ class AccountTurns:
         order = self._waiting.orders.get(account)
         if order is None:  # it has been forgotten since
             return
-        known = self._owner_of.get(account)
+        known = self._candidates.get(account)
         if known is not None:
             known.order = order
             return
-        standing, of_group, of_owner, factor = standings.share(account)
+        standing = standings.owner(account)
+        share = standing.share()
         group = self._group_of.get(account.group_id)
         if group is None:
-            group = self._group_of[account.group_id] = _Group(
-                len(self._groups), (standing, of_group, len(self._groups))
-            )
-            self._groups.append(group)
+            group = self._group_of[account.group_id] = _Group(len(self._group_of))
+            group.rank = (share.standing, share.group, group.number, group)
             insort(self._order, group.rank)
-        owner = self._owner_of[account] = _Owner(account, order, group, (of_owner, factor, len(self._owners)))
-        self._owners.append(owner)
-        insort(group.owners, owner.rank)
+        candidate = Candidate(account, order, standing, group)
+        candidate.rank = (share.owner, share.factor, len(self._candidates), candidate)
+        self._candidates[account] = candidate
+        insort(group.owners, candidate.rank)
 
-    def _move(self, account: Account, standings: Standings) -> None:
-        group = self._group_of.get(account.group_id)
-        if group is None:
+    def _moved(self, account: Account, standings: Standings) -> None:
+        candidate = self._candidates.get(account)
+        if candidate is not None:
+            self._place(candidate)
             return
-        standing, of_group, of_owner, factor = standings.share(account)
-        group.rank = _moved(self._order, group.rank, (standing, of_group, group.number))
-        owner = self._owner_of.get(account)
-        if owner is not None:
-            owner.rank = _moved(group.owners, owner.rank, (of_owner, factor, owner.rank[2]))
+        group = self._group_of.get(account.group_id)
+        if group is not None:
+            share = standings.share(account)
+            group.rank = _placed(self._order, group.rank, (share.standing, share.group, group.number, group))
+
+    def _place(self, candidate: Candidate) -> None:
+        """Put an account and its group where they stand now."""
+        group, share = candidate.group, candidate.standing.share()
+        group.rank = _placed(self._order, group.rank, (share.standing, share.group, group.number, group))
+        rank = (share.owner, share.factor, candidate.rank[2], candidate)
+        candidate.rank = _placed(group.owners, candidate.rank, rank)
 
 
-def _moved(order: list[_Rank], before: _Rank, after: _Rank) -> _Rank:
+def _placed(order: list[_Rank], before: _Rank, after: _Rank) -> _Rank:
     """Put a rank into the place of another one in an order, and return it."""
-    if before != after:
-        del order[bisect_left(order, before)]
-        insort(order, after)
+    del order[bisect_left(order, before)]
+    insort(order, after)
     return after
 
 
-def _ties(ranks: Iterable[_Rank]) -> Iterator[list[_Rank]]:
+def _ties(ranks: list[_Rank]) -> Iterator[list[_Rank]]:
     """Yield ranks in their order, equal shares together."""
-    tied: list[_Rank] = []
-    for rank in ranks:
-        if tied and rank[:2] != tied[0][:2]:
-            yield tied
-            tied = []
-        tied.append(rank)
-    if tied:
-        yield tied
+    begin = 0
+    while begin < len(ranks):
+        first, end = ranks[begin], begin + 1
+        while end < len(ranks) and ranks[end][0] == first[0] and ranks[end][1] == first[1]:
+            end += 1
+        yield ranks[begin:end]
+        begin = end

@@ -11,27 +11,25 @@ _LONGEST = 20_000
 
 
 class ChangeLog(Generic[Thing]):
-    """The last changes, in order; long past ones are forgotten."""
+    """The last changes, in order; long past ones are forgotten.
 
-    __slots__ = ("_changes", "_forgotten")
+    `now` is the end of the log, to be handed to `since` later.
+    """
+
+    __slots__ = ("_changes", "now")
 
     def __init__(self) -> None:
+        self.now = 0
         self._changes: list[Thing] = []
-        self._forgotten = 0
-
-    @property
-    def now(self) -> int:
-        """The end of the log, to be handed to `since` later."""
-        return self._forgotten + len(self._changes)
 
     def note(self, thing: Thing) -> None:
         """Log that something has changed."""
+        self.now += 1
         self._changes.append(thing)
         if len(self._changes) > _LONGEST:
-            half = _LONGEST // 2
-            del self._changes[:half]
-            self._forgotten += half
+            del self._changes[: _LONGEST // 2]
 
     def since(self, then: int) -> Sequence[Thing] | None:
         """Return what has changed since `then`; None = that is forgotten, and anything may have."""
-        return None if then < self._forgotten else self._changes[then - self._forgotten :]
+        begin = len(self._changes) - (self.now - then)
+        return None if begin < 0 else self._changes[begin:]

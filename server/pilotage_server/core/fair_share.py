@@ -82,14 +82,22 @@ class FairShare:
 
     def started(self, account: Account, cores: float, now: datetime, since: datetime | None = None) -> None:
         """Let the account use so many cores more, weighted, from now on, or as if from `since` on."""
-        use = self._moved(account, cores, now)
+        if self._standings is not None:
+            self._standings.give(account, cores)
+        self.charge(account, cores, 1, now, since)
+
+    def charge(self, account: Account, cores: float, runs: int, now: datetime, since: datetime | None = None) -> None:
+        """Charge so many more runs, which use so many cores together, and of which the standings know already."""
+        use = self._at(account, now)
         elapsed_s = 0.0 if since is None else max(0.0, (now - since).total_seconds())
         core_s = use.core_s + accrued(cores, elapsed_s, self._half_life) if elapsed_s else use.core_s
-        self._put(account, Use(core_s, use.at, use.cores + cores, use.runs + 1))
+        self._put(account, Use(core_s, use.at, use.cores + cores, use.runs + runs))
 
     def ended(self, account: Account, cores: float, now: datetime, runs: int = 1) -> None:
         """Let the account use so many cores less, weighted, from now on, as so many runs of it are over."""
-        use = self._moved(account, -cores, now)
+        if self._standings is not None:
+            self._standings.give(account, -cores)
+        use = self._at(account, now)
         # who runs nothing uses exactly nothing, whatever rounding has left of the sums
         left = max(0.0, use.cores - cores) if use.runs > runs else 0.0
         self._put(account, Use(use.core_s, use.at, left, max(0, use.runs - runs)))
@@ -140,12 +148,6 @@ class FairShare:
         """Return what counts in the order: what was used, and foresight for the cores in use."""
         use = self._at(account, tick)
         return Had(use.core_s + use.cores * self.settings.rules.foresight.total_seconds(), use.cores)
-
-    def _moved(self, account: Account, cores: float, now: datetime) -> Use:
-        """Let the standings of the tick move, and return the account's use up to `now`."""
-        if self._standings is not None:
-            self._standings.give(account, cores)
-        return self._at(account, now)
 
     @property
     def _half_life(self) -> timedelta:

@@ -20,6 +20,7 @@ from typing import NamedTuple, assert_never
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.account_turns import AccountTurns
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.job_kinds import Seen
 from pilotage_server.core.limits import LimitRound
@@ -29,6 +30,7 @@ from pilotage_server.core.seeking import HeadUnknown, Scene, Seat, Seeker, Undec
 from pilotage_server.core.slot_classes import SlotClasses
 from pilotage_server.core.slot_policies import Moment, SlotJudge, SlotPolicies, SlotPolicy
 from pilotage_server.core.slots import SlotOffer
+from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting import Head, WaitingIndex
 
 HEADS_AT_ONCE = 64
@@ -90,27 +92,11 @@ class MatchBoard:
 
     def choose(self, ask: Ask, reach: Reach) -> Chosen:
         """Choose jobs for the slots and take them; bans apart, which who asks has looked at."""
-        scene, given, left = self._scene(ask), list[Choice](), deque(ask.slots)
-        seeker: Seeker | None = None
-        while left and len(given) < MOST_CHOICES:
-            slot = left[0]
-            if seeker is None or not seeker.serves(slot):
-                seeker = self._seeker(scene, ask, reach, slot)
-            found = seeker.find()
-            if found is None:
-                left.popleft()
-            elif not isinstance(found, Seat):
-                return Chosen(tuple(given), _rest(found, replace(ask, slots=tuple(left))))
-            elif found.line.task_queue.traits.rank and len(left) > 1:
-                reason = f"jobs of task queue {found.line.task_queue.id} rank slots"
-                return Chosen(tuple(given), Declined(reason, replace(ask, slots=tuple(left))))
-            else:
-                given += self._take(ask, slot, found, seeker.weight(found.line.task_queue))
-                left.popleft()
-                remainder = slot.without(given[-1].amounts)
-                if remainder is not None:
-                    left.appendleft(remainder)
-        return Chosen(tuple(given))
+        self._turns.agree(self._shares.standings(ask.now))
+        chosen = self._choose(ask, reach)
+        for account, cores, runs in _charges(chosen.choices):
+            self._shares.charge(account, cores, runs, ask.now)
+        return chosen
 
     def heads(self, task_queue_id: int, heads: Sequence[Head], asked: int) -> None:
         """Take in the first waiting jobs of a task queue, in order, as the database has them.
@@ -144,14 +130,38 @@ class MatchBoard:
         self._waiting.check()
         self._turns.check()
 
+    def _choose(self, ask: Ask, reach: Reach) -> Chosen:
+        given: list[Choice] = []
+        left = deque(ask.slots)
+        scene = self._scene(ask)
+        seeker: Seeker | None = None
+        while left and len(given) < MOST_CHOICES:
+            slot = left[0]
+            if seeker is None or not seeker.serves(slot):
+                seeker = self._seeker(scene, ask, reach, slot)
+            found = seeker.find()
+            if found is None:
+                left.popleft()
+            elif not isinstance(found, Seat):
+                return Chosen(tuple(given), _rest(found, _left_of(ask, left)))
+            elif found.line.task_queue.traits.rank and len(left) > 1:
+                reason = f"jobs of task queue {found.line.task_queue.id} rank slots"
+                return Chosen(tuple(given), Declined(reason, _left_of(ask, left)))
+            else:
+                given += self._taken(ask, slot, found, seeker.weight(found.line.task_queue))
+                left.popleft()
+                remainder = slot.without(given[-1].amounts)
+                if remainder is not None:
+                    left.appendleft(remainder)
+        return Chosen(tuple(given))
+
     def _scene(self, ask: Ask) -> Scene:
-        standings = self._shares.standings(ask.now)
         return Scene(
             self._seen,
             self._shares.settings,
             ask.limits,
             self._end_margin,
-            lambda places: self._turns.first_among(places, standings),
+            self._turns.first_among,
             lambda account: self._shares.user_priority(account, ask.now),
         )
 
@@ -166,21 +176,34 @@ class MatchBoard:
         assert told is not None, "a slot without an ad lacks no part of it"
         return self._policies.ask(told, Moment(ask.now))
 
-    def _take(self, ask: Ask, slot: SlotOffer, seat: Seat, weight: float) -> Iterator[Choice]:
+    def _taken(self, ask: Ask, slot: SlotOffer, seat: Seat, weight: float) -> Iterator[Choice]:
         """Take the job for the slot, and those of its task queue that come with it."""
         line, task_queue = seat.line, seat.line.task_queue
         amounts = slot.given_to(task_queue.traits.amounts)
         for _ in range(1 + slot.ahead):
             head = self._waiting.take(line)
-            self._shares.started(line.account, weight, ask.now)
+            self._turns.give(seat.candidate, weight)
             ask.limits.given(task_queue.traits)
-            yield Choice(slot.name, task_queue, amounts, weight, seat.share, None, head)
+            yield Choice(slot.name, task_queue, amounts, weight, None, head)
             if not line.heads or ask.limits.reached(task_queue.traits) is not None:
                 return
 
     def _relieve(self, choices: Iterable[Choice], now: datetime) -> None:
         for choice in choices:
             self._shares.ended(choice.task_queue.account, choice.weight, now)
+
+
+def _left_of(ask: Ask, slots: Iterable[SlotOffer]) -> Ask:
+    return replace(ask, slots=tuple(slots))
+
+
+def _charges(choices: Iterable[Choice]) -> Iterator[tuple[Account, float, int]]:
+    """Yield who is charged for the choices, with how many weighted cores for how many runs."""
+    charges: dict[int, tuple[TaskQueue, float, int]] = {}
+    for choice in choices:
+        task_queue, cores, runs = charges.get(choice.task_queue.id, (choice.task_queue, 0.0, 0))
+        charges[task_queue.id] = (task_queue, cores + choice.weight, runs + 1)
+    return ((task_queue.account, cores, runs) for task_queue, cores, runs in charges.values())
 
 
 def _rest(found: HeadUnknown | Undecided, ask: Ask) -> HeadsUnknown | Declined:

@@ -20,7 +20,6 @@ from typing import NamedTuple
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.openings import Fit, HeadsWanted, Opening, Openings
 from pilotage_server.core.slots import SlotOffer
-from pilotage_server.core.standings import Share
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting import Head
 
@@ -31,15 +30,14 @@ MOST_CHOICES = 1000
 class Choice(NamedTuple):
     """The next job to claim, for a slot: the head of a task queue, or the one with `job_id`.
 
-    `weight` = the SlotWeight of what it gets; `share` is why its account goes first. `head` = the job that is first,
-    as far as is known; the database may give another.
+    `weight` = the SlotWeight of what it gets. `head` = the job that is first, as far as is known; the database may
+    give another.
     """
 
     slot: str
     task_queue: TaskQueue
     amounts: Amounts
     weight: float
-    share: Share
     job_id: int | None = None
     head: Head | None = None
 
@@ -98,12 +96,12 @@ class MatchRound:
 
     def _found_for(self, opening: Opening) -> Choice | HeadsWanted | None:
         for tier in opening.tiers():
-            for share, waiting in self._openings.order.walk(tier.among):
+            for _, waiting in self._openings.order.walk(tier.among):
                 fit = opening.fit(waiting.task_queue)
                 if isinstance(fit, HeadsWanted):
                     return fit
                 if fit is not None:
-                    return _choice(self._liked_best(fit, waiting.task_queue), waiting.task_queue, fit, share)
+                    return _choice(self._liked_best(fit, waiting.task_queue), waiting.task_queue, fit)
         return None
 
     def _liked_best(self, fit: Fit, task_queue: TaskQueue) -> Opening:
@@ -115,6 +113,6 @@ class MatchRound:
         return max((first, *later), key=lambda opening: opening.judge.rank_by(fit.job))
 
 
-def _choice(opening: Opening, task_queue: TaskQueue, fit: Fit, share: Share) -> Choice:
+def _choice(opening: Opening, task_queue: TaskQueue, fit: Fit) -> Choice:
     amounts = opening.slot.given_to(task_queue.traits.amounts)
-    return Choice(opening.slot.name, task_queue, amounts, opening.weight(task_queue), share, fit.job_id)
+    return Choice(opening.slot.name, task_queue, amounts, opening.weight(task_queue), fit.job_id)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 
-from pilotage_server.core.account_turns import Found
+from pilotage_server.core.account_turns import Candidate, Found
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_kinds import Seen
 from pilotage_server.core.job_views import JobNow
@@ -24,7 +24,6 @@ from pilotage_server.core.share_settings import ShareSettings
 from pilotage_server.core.slot_classes import SlotClass
 from pilotage_server.core.slot_policies import SlotJudge, SlotPolicy
 from pilotage_server.core.slots import SlotOffer, fits, size_of
-from pilotage_server.core.standings import Share
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting_line import Line
 
@@ -43,10 +42,10 @@ class Undecided(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """A task queue whose first job goes to the slot, and the share of its account."""
+    """A task queue whose first job goes to the slot, and the account whose turn it is."""
 
     line: Line
-    share: Share
+    candidate: Candidate
 
 
 class Scene(NamedTuple):
@@ -66,6 +65,21 @@ class Seeker:
     `policy` None = the slot has no ad; `ask` makes its judge, for jobs may have expressions all the same.
     """
 
+    __slots__ = (
+        "_accepted",
+        "_aside",
+        "_ask",
+        "_class",
+        "_judge",
+        "_looks",
+        "_policy",
+        "_scene",
+        "_slot",
+        "_started",
+        "_suited",
+        "_tiers",
+    )
+
     def __init__(
         self,
         scene: Scene,
@@ -84,10 +98,12 @@ class Seeker:
         self._accepted = 0
         self._started = 0
         self._suited = 0
+        self._looks = _looks(slot)
+        self._tiers = tuple(self._in_order_of_liking())
 
     def serves(self, slot: SlotOffer) -> bool:
         """Whether another slot finds the same: no ad of either is looked at, and it is alike."""
-        return self._judge is None and self._policy is None and _looks(slot) == _looks(self._slot)
+        return self._judge is None and self._policy is None and _looks(slot) == self._looks
 
     def weight(self, task_queue: TaskQueue) -> float:
         """Return the weighted cores that a job of the task queue is charged for here."""
@@ -96,19 +112,18 @@ class Seeker:
 
     def find(self) -> Seat | HeadUnknown | Undecided | None:
         """Return the task queue whose first job goes here; None = none does."""
-        for tier in self._tiers():
+        for tier in self._tiers:
             while (found := self._scene.first_among(self._class.places & tier & ~self._aside)) is not None:
-                line = self._scene.seen.waiting.line_at(found.turn[3])
-                assert line is not None, "what is in order is known"
+                line = self._scene.seen.waiting.at(found.turn[3])
                 verdict = self.may_take(line)
                 if isinstance(verdict, Undecided):
                     return verdict
                 if not verdict:
                     self._aside |= 1 << line.place
-                elif len(line.heads) < (needed := self._needed(line)):
-                    return HeadUnknown(line, needed)
+                elif len(line.heads) <= self._slot.ahead and len(line.heads) < line.count:
+                    return HeadUnknown(line, 1 + self._slot.ahead)
                 else:
-                    return Seat(line, found.share)
+                    return Seat(line, found.candidate)
         return None
 
     def may_take(self, line: Line) -> bool | Undecided:
@@ -123,8 +138,10 @@ class Seeker:
         return verdict
 
     def _is_open(self, line: Line) -> bool:
-        is_fit = fits(line.task_queue, self._slot, self._scene.end_margin) and self._class.admits(line)
-        return is_fit and self._scene.limits.reached(line.task_queue.traits) is None
+        is_unsure = self._class.unsure >> line.place & 1
+        if is_unsure and not fits(line.task_queue, self._slot, self._scene.end_margin):
+            return False
+        return self._class.admits(line) and self._scene.limits.reached(line.task_queue.traits) is None
 
     def _undecided(self, line: Line) -> Undecided | None:
         if self._scene.settings.barring(line.account.group_id) is not None:
@@ -159,7 +176,7 @@ class Seeker:
             self._aside |= alike
         return is_suited
 
-    def _tiers(self) -> Iterator[int]:
+    def _in_order_of_liking(self) -> Iterator[int]:
         """Yield what may go here as the slot likes it: jobs of who holds it first, and among them by its RANK."""
         by_rank = self._by_rank()
         if self._slot.claim is not None:
@@ -176,10 +193,6 @@ class Seeker:
                 rank = self._asked().rank(self._now(kind.example))
                 ranks[rank] = ranks.get(rank, 0) | kind.places
         return [ranks[rank] for rank in sorted(ranks, reverse=True)]
-
-    def _needed(self, line: Line) -> int:
-        """Return how many jobs of the task queue, one after the other, have to be known."""
-        return min(line.count, 1 + self._slot.ahead)
 
     def _asked(self) -> SlotJudge:
         if self._judge is None:

@@ -77,21 +77,24 @@ class _Door:
 
 
 class _Key(NamedTuple):
-    """What tells slots apart."""
+    """What tells slots at one door apart."""
 
-    queue: QueueId
     vos: tuple[str, ...]
     size: SizeClass
     declined: frozenset[int]
 
 
 class SlotClass:
-    """Slots that may take the same task queues; `places` is the set of those that may fit."""
+    """Slots that may take the same task queues.
 
-    __slots__ = ("_door", "_key", "_seen", "_waiting", "places")
+    `places` is the set of those that may fit, `unsure` that of those whose times have to be looked at.
+    """
+
+    __slots__ = ("_door", "_key", "_seen", "_waiting", "places", "unsure")
 
     def __init__(self, key: _Key, door: _Door, waiting: WaitingIndex) -> None:
         self.places = 0
+        self.unsure = 0
         self._key = key
         self._door = door
         self._waiting = waiting
@@ -105,6 +108,7 @@ class SlotClass:
             self._seen = seen
             self.places = self._door.maybe & self._of_vos() & self._waiting.traits.fitting(self._key.size)
             self.places &= ~self._declined()
+            self.unsure = self._waiting.traits.nearly_too_long(self._key.size)
 
     def admits(self, line: Line) -> bool:
         """Whether a task queue of `places` can go to the batch queue; if not, it is among them no longer."""
@@ -132,24 +136,22 @@ class SlotClasses:
         self._end_margin = end_margin
         self._most = most
         self._reach: Reach | None = None
-        self._doors: OrderedDict[QueueId, _Door] = OrderedDict()
-        self._classes: OrderedDict[_Key, SlotClass] = OrderedDict()
+        self._doors: OrderedDict[QueueId, tuple[_Door, dict[_Key, SlotClass]]] = OrderedDict()
+        self._classes = 0
 
     def of(self, slot: SlotOffer, queue: QueueId, vos: tuple[str, ...], reach: Reach) -> SlotClass:
         """Return the class of a slot of a pilot that is at the batch queue and serves the VOs, none = all."""
         if reach is not self._reach:
             self._reach = reach
             self._doors.clear()
-            self._classes.clear()
-        size = self._waiting.traits.size_class(slot, self._end_margin)
-        key = _Key(queue, vos, size, slot.declined_task_queues)
-        found = self._classes.get(key)
+            self._classes = 0
+        door, classes = self._door(queue, reach)
+        key = _Key(vos, self._waiting.traits.size_class(slot, self._end_margin), slot.declined_task_queues)
+        found = classes.get(key)
         if found is None:
-            found = self._classes[key] = SlotClass(key, self._door(queue, reach), self._waiting)
-            if len(self._classes) > self._most:
-                self._classes.popitem(last=False)
-        else:
-            self._classes.move_to_end(key)
+            found = classes[key] = SlotClass(key, door, self._waiting)
+            self._classes += 1
+            self._make_room()
         found.agree()
         return found
 
@@ -161,10 +163,16 @@ class SlotClasses:
         slot_class.agree()
         return bool(slot_class.places >> line.place & 1) and slot_class.admits(line)
 
-    def _door(self, queue: QueueId, reach: Reach) -> _Door:
-        door = self._doors.get(queue)
-        if door is None:
-            door = self._doors[queue] = _Door(queue, reach, self._waiting)
-            if len(self._doors) > self._most:
-                self._doors.popitem(last=False)
-        return door
+    def _door(self, queue: QueueId, reach: Reach) -> tuple[_Door, dict[_Key, SlotClass]]:
+        found = self._doors.get(queue)
+        if found is None:
+            found = self._doors[queue] = _Door(queue, reach, self._waiting), {}
+        else:
+            self._doors.move_to_end(queue)
+        return found
+
+    def _make_room(self) -> None:
+        """Forget the classes of the batch queues that were asked for least lately."""
+        while self._classes > self._most:
+            _, (_, classes) = self._doors.popitem(last=False)
+            self._classes -= len(classes)

@@ -62,7 +62,7 @@ def tick_of(now: datetime) -> datetime:
     return now.replace(microsecond=0)
 
 
-class _Group:
+class GroupStanding:
     """What a group has had, and what it is entitled to: cores (`bound`, None = by weight) or a weight."""
 
     __slots__ = ("bound", "had", "weight")
@@ -73,17 +73,26 @@ class _Group:
         self.weight = settings.weight(group)
 
 
-class _Owner:
+class OwnerStanding:
     """What an account has had, with its group and its priority factor."""
 
     __slots__ = ("factor", "group", "had")
 
-    def __init__(self, settings: ShareSettings, account: Account, had: Had, group: _Group) -> None:
+    def __init__(self, settings: ShareSettings, account: Account, had: Had, group: GroupStanding) -> None:
         self.had = had
         self.group = group
         self.factor = settings.factor(account)
 
-    def share(self, mine: Had, of_group: Had) -> Share:
+    def give(self, cores: float, foresight_s: float) -> None:
+        """Count weighted cores that the account uses from now on; less than 0 = no longer."""
+        self.had = self.had.and_given(cores, foresight_s)
+        self.group.had = self.group.had.and_given(cores, foresight_s)
+
+    def share(self) -> Share:
+        """Return how much of its fair share the account has had."""
+        return self.share_of(self.had, self.group.had)
+
+    def share_of(self, mine: Had, of_group: Had) -> Share:
         """Return the share of who has had so much, when the group has had so much."""
         owner, bound = mine.core_s * self.factor, self.group.bound
         if bound is None:
@@ -114,34 +123,31 @@ class Standings:
         self._had_before = had
         self._members = members
         self._hads: dict[Account, Had] = {}
-        self._owners: dict[Account, _Owner] = {}
-        self._groups: dict[GroupId, _Group] = {}
+        self._owners: dict[Account, OwnerStanding] = {}
+        self._groups: dict[GroupId, GroupStanding] = {}
 
     def share(self, account: Account) -> Share:
         """Return how much of its fair share the account has had."""
-        owner = self.owner(account)
-        return owner.share(owner.had, owner.group.had)
+        return self.owner(account).share()
 
     def give(self, account: Account, cores: float) -> None:
         """Count weighted cores that the account uses from now on; less than 0 = no longer."""
-        owner = self.owner(account)
-        owner.had = owner.had.and_given(cores, self.foresight_s)
-        owner.group.had = owner.group.had.and_given(cores, self.foresight_s)
+        self.owner(account).give(cores, self.foresight_s)
         self.moved.add(account)
 
-    def owner(self, account: Account) -> _Owner:
+    def owner(self, account: Account) -> OwnerStanding:
         """Return an account as it stands now."""
         owner = self._owners.get(account)
         if owner is None:
             group = self._group(account.group_id)
-            owner = self._owners[account] = _Owner(self.settings, account, self._had(account), group)
+            owner = self._owners[account] = OwnerStanding(self.settings, account, self._had(account), group)
         return owner
 
-    def _group(self, group: GroupId) -> _Group:
+    def _group(self, group: GroupId) -> GroupStanding:
         found = self._groups.get(group)
         if found is None:
             had = _together(map(self._had, self._members(group)))
-            found = self._groups[group] = _Group(self.settings, group, had)
+            found = self._groups[group] = GroupStanding(self.settings, group, had)
         return found
 
     def _had(self, account: Account) -> Had:
@@ -163,7 +169,7 @@ class ShareRound:
 
     def share(self, account: Account) -> Share:
         """Return how much of its fair share the account has had."""
-        return self._standings.owner(account).share(self._of_owner(account), self._of_group(account))
+        return self._standings.owner(account).share_of(self._of_owner(account), self._of_group(account))
 
     def can_bar(self, account: Account) -> bool:
         """Whether the account's group has a quota that bars what is above it."""

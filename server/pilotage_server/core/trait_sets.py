@@ -78,6 +78,12 @@ class TraitSets:
                 found &= steps.at_most(step)
         return found
 
+    def nearly_too_long(self, size: SizeClass) -> int:
+        """Return the set of task queues of which it is not sure that their times fit in slots of the class."""
+        _, _, _, _, wall_times, cpu_times = self._steps
+        found = 0 if size.wall_time is None else wall_times.just(size.wall_time)
+        return found if size.cpu_time is None else found | cpu_times.just(size.cpu_time)
+
     def of_vo(self, vo: str) -> int:
         """Return the set of a VO's task queues, its name folded."""
         return self._of_vo.get(vo, 0)
@@ -106,6 +112,10 @@ class _Steps:
     def up_to(self, offered: int) -> int:
         """Return the largest value that is asked and not above what is offered."""
         return self._values[bisect_right(self._values, offered) - 1]
+
+    def just(self, step: int) -> int:
+        """Return the set of who asks just that."""
+        return self._sets.get(step, 0)
 
     def at_most(self, step: int) -> int:
         """Return the set of who asks no more than that."""

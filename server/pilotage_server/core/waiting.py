@@ -146,7 +146,14 @@ class WaitingIndex:
     def take(self, line: Line) -> Head:
         """Take the first job of a line, whose head must be known, for a match that is not committed yet."""
         head = line.take()
-        self._changed(line)
+        if line.heads:
+            line.counted -= 1
+            self._heads -= 1
+            line.version = next(self._versions)
+            before, line.turn = line.turn, line.turn_now()
+            line.order.change(before, line.turn)
+        else:
+            self._changed(line)
         return head
 
     def put_back(self, task_queue_id: int, heads: Iterable[Head]) -> None:
@@ -206,6 +213,10 @@ class WaitingIndex:
     def line(self, task_queue_id: int) -> Line | None:
         """Return the line of a task queue; None = not known."""
         return self._lines.get(task_queue_id)
+
+    def at(self, place: int) -> Line:
+        """Return the line that has this place, which somebody must have."""
+        return self._by_place[place]
 
     def line_at(self, place: int) -> Line | None:
         """Return the line that has this place; None = nobody has."""
