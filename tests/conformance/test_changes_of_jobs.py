@@ -9,6 +9,7 @@ import pytest
 
 from pilotage.errors import InvalidJobError, NotFoundError, StateConflictError
 from pilotage.job_description import JobDescription
+from pilotage_server.core.alike import alone
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_record import JobRecord
@@ -38,7 +39,7 @@ class Jobs:
 
     def submit(self, *descriptions: JobDescription) -> tuple[int, ...]:
         given = descriptions or (a_description(),)
-        return self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, given)).job_ids
+        return self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, alone(given))).job_ids
 
     def change(
         self, ids: Sequence[int], change: JobChange, identity: Identity = ALICE, reason: str = ""

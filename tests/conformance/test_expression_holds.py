@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
+from pilotage_server.core.alike import alone
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_record import JobRecord
@@ -39,7 +40,7 @@ class Upgrade:
     def held(self, reason: str = FIRST_RELEASE, **fields: Any) -> int:
         """Store a job that is held, and return its id."""
         given = [a_description(**{"requirements_expression": "TARGET.Memory > 1", **fields})]
-        (job_id,) = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, given)).job_ids
+        (job_id,) = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, alone(given))).job_ids
         if not fields.get("hold"):
             hold = JobChange.HOLD
             self.database.write(lambda unit: change_jobs(unit, self.world, ALICE, [job_id], hold, reason))

@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage.job_description import InputFile
+from pilotage_server.core.alike import alone
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_files import OutputFile, ReportedOutput
@@ -83,7 +84,7 @@ class Files:
     def submit(self, *inputs: str, count: int = 1) -> tuple[int, ...]:
         files = tuple(InputFile(f"in{index}", checksum=checksum) for index, checksum in enumerate(inputs))
         description = a_description(input_files=files, count=count)
-        return self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, [description])).job_ids
+        return self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, alone([description]))).job_ids
 
     def report(self, job_id: int, *files: ReportedOutput, pilot: Identity = PILOT) -> tuple[str, ...]:
         keep_contents(self.store, files)

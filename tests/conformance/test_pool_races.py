@@ -15,6 +15,7 @@ from pilotage import clock as real_time
 from pilotage.clock import Clock
 from pilotage.job_description import JobDescription, Value
 from pilotage.requirements import pool_id, read_requirements
+from pilotage_server.core.alike import alone
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.operations.job_steps import step
 from pilotage_server.operations.pools import clean_pools, plan_cleaning
@@ -71,7 +72,7 @@ class Midway:
 
 def a_submission(unit: Unit, world: World) -> int:
     job = JobDescription("run.sh", requirements={"Memory": 3000})
-    return submit_jobs(unit, world, a_user(), [job]).job_ids[0]
+    return submit_jobs(unit, world, a_user(), alone([job])).job_ids[0]
 
 
 def a_cleanup(unit: Unit, world: World) -> tuple[str, ...]:
@@ -222,7 +223,7 @@ def test_a_job_whose_pool_is_redeclared_while_it_comes_back_ends_where_both_lead
 
 def _submit_with(bench: PoolBench, attributes: dict[str, Value]) -> int:
     job = JobDescription("run.sh", requirements={"Memory": 2000}, attributes=attributes)
-    return bench.write(lambda unit, world: submit_jobs(unit, world, a_user(), [job])).job_ids[0]
+    return bench.write(lambda unit, world: submit_jobs(unit, world, a_user(), alone([job]))).job_ids[0]
 
 
 def _run_together(*acts: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError
+from pilotage_server.core.alike import alone
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_events import FeedPage, JobEvent
@@ -30,7 +31,7 @@ def world() -> World:
 
 
 def submit(database: Database, world: World, identity: Identity, count: int = 1) -> tuple[int, ...]:
-    return database.write(lambda unit: submit_jobs(unit, world, identity, [a_description(count=count)])).job_ids
+    return database.write(lambda unit: submit_jobs(unit, world, identity, alone([a_description(count=count)]))).job_ids
 
 
 def listing(database: Database, wanted: JobFilter, size: int, token: str = "") -> JobPage:
@@ -88,7 +89,7 @@ def test_jobs_are_listed_by_state_owner_and_pool(database: Database, world: Worl
     hers = submit(database, world, ALICE, 2)
     (his,) = submit(database, world, BOB)
     with_pool = database.write(
-        lambda unit: submit_jobs(unit, world, ALICE, [a_description(requirements={"Memory": 1})])
+        lambda unit: submit_jobs(unit, world, ALICE, alone([a_description(requirements={"Memory": 1})]))
     ).job_ids
     pool = database.read(lambda unit: get_jobs(unit, ALICE, with_pool))[0].pool_id
     database.write(lambda unit: change_jobs(unit, world, ALICE, [hers[0]], JobChange.HOLD, ""))

@@ -8,6 +8,7 @@ import pytest
 
 from pilotage.errors import InvalidJobError, PermissionDeniedError
 from pilotage.job_description import InputFile, JobDescription
+from pilotage_server.core.alike import alone
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_limits import JobLimits
 from pilotage_server.core.jobs import JobCause, JobState
@@ -30,7 +31,7 @@ def world() -> World:
 
 
 def submit(database: Database, world: World, *descriptions: JobDescription, identity: Identity = ALICE) -> Submitted:
-    return database.write(lambda unit: submit_jobs(unit, world, identity, descriptions))
+    return database.write(lambda unit: submit_jobs(unit, world, identity, alone(descriptions)))
 
 
 def refused(database: Database, world: World, *descriptions: JobDescription) -> list[str]:
@@ -113,7 +114,7 @@ def test_more_jobs_than_one_call_may_bring_are_refused(database: Database) -> No
 
 def test_trying_a_submission_changes_nothing(database: Database, world: World) -> None:
     descriptions = [a_description(requirements={"Memory": 1}, attributes={"AcctGroup": "x"})]
-    tried = database.read(lambda unit: submit_jobs(unit, world, ALICE, descriptions, validate_only=True))
+    tried = database.read(lambda unit: submit_jobs(unit, world, ALICE, alone(descriptions), validate_only=True))
     assert tried.job_ids == ()
     assert any("AcctGroup" in warning for warning in tried.warnings)
     assert database.read(lambda unit: read_feed(unit, ALICE, 0)).events == ()
@@ -152,11 +153,11 @@ def test_jobs_of_equal_requirements_share_a_pool(database: Database, world: Worl
 
 def test_the_group_is_one_of_the_callers(database: Database, world: World) -> None:
     member = a_user("alice", "lhcb", "users", "prod")
-    submitted = database.write(lambda unit: submit_jobs(unit, world, member, [a_description()], "prod"))
+    submitted = database.write(lambda unit: submit_jobs(unit, world, member, alone([a_description()]), "prod"))
     (job,) = database.read(lambda unit: get_jobs(unit, ALICE, submitted.job_ids))
     assert job.group == "prod"
     with pytest.raises(PermissionDeniedError, match="admins"):
-        database.write(lambda unit: submit_jobs(unit, world, member, [a_description()], "admins"))
+        database.write(lambda unit: submit_jobs(unit, world, member, alone([a_description()]), "admins"))
 
 
 def test_an_input_file_must_have_been_uploaded_by_the_same_owner(database: Database, world: World) -> None:

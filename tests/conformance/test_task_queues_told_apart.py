@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from pilotage_server.core.alike import alone
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.rules import Rules, RunningLimit
@@ -43,7 +44,7 @@ class Server:
 
     def submit_all(self, descriptions: Sequence[dict[str, Any]]) -> tuple[int, ...]:
         given = [a_description(**fields) for fields in descriptions]
-        return self.write(lambda unit, world: submit_jobs(unit, world, a_user(), given)).job_ids
+        return self.write(lambda unit, world: submit_jobs(unit, world, a_user(), alone(given))).job_ids
 
     def refer(self, *names: str) -> None:
         self.write(lambda unit, world: refer_to(unit, world, names))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, rule
 
 from pilotage.errors import StateConflictError
+from pilotage_server.core.alike import alone
 from pilotage_server.core.job_changes import CAUSES, JobChange
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_record import JobRecord
@@ -57,7 +58,7 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(target=jobs, count=st.integers(1, 3), hold=st.booleans(), memory=memories)
     def submit(self, count: int, hold: bool, memory: int | None) -> MultipleResults[int]:
         description = a_description(count=count, hold=hold, requirements=memory and {"Memory": memory})
-        submitted = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, [description]))
+        submitted = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, alone([description])))
         return multiple(*submitted.job_ids)
 
     @rule(job_id=jobs, cause=st.sampled_from(list(JobCause)))

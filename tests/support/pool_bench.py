@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pilotage.job_description import JobDescription, Value
 from pilotage.resource_tree import QueueId
+from pilotage_server.core.alike import alone
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause
@@ -81,7 +82,7 @@ class PoolBench:
         """Submit a job that requires this section, and return it (of an array the first)."""
         description = JobDescription("run.sh", requirements=section or None, count=count)
         owner = user or a_user()
-        submitted = self.write(lambda unit, world: submit_jobs(unit, world, owner, [description]))
+        submitted = self.write(lambda unit, world: submit_jobs(unit, world, owner, alone([description])))
         return self.job(submitted.job_ids[0])
 
     def job(self, job_id: int) -> JobRecord:

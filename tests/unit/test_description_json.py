@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.job_description import InputFile, JobDescription, JobPolicy
-from pilotage_server.core.description_json import description_from_json, description_to_json
+from pilotage_server.core.alike import Alike, Own
+from pilotage_server.core.description_json import description_from_json, description_to_json, texts_of
 
-texts = st.text(max_size=12)
+texts = st.text(st.characters(exclude_characters="\0"), max_size=12)  # NUL is refused wherever texts come from
 scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | texts
 values = scalars | st.lists(scalars, max_size=3).map(tuple)
 sections = st.dictionaries(texts, values, max_size=4)
@@ -93,3 +94,9 @@ def test_an_empty_requirements_section_is_not_the_same_as_none() -> None:
 
 def test_what_stands_at_its_default_takes_no_room() -> None:
     assert description_to_json(JobDescription("/bin/true")) == '{"executable":"/bin/true"}'
+
+
+@given(descriptions, st.lists(st.builds(Own, st.just(0), arguments=texts, name=texts), min_size=1, max_size=5))
+def test_alike_descriptions_have_the_texts_that_each_has_alone(model: JobDescription, own: list[Own]) -> None:
+    alike = Alike(model, own)
+    assert list(texts_of(alike)) == [description_to_json(each.model) for each in alike.apart()]

@@ -7,9 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage_server.core.jobs import FINAL, LEASED
 from pilotage_server.core.pools import Pool, cleaning, due_for_refresh
-from pilotage_server.storage.tables.conditions import LEASED_JOB, LIVE_JOB
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -77,8 +75,3 @@ def test_a_pool_is_never_removed_before_its_grace_period_is_over(
             return
         if found.fell_idle:
             pool = a_pool(idle_since=now)
-
-
-def test_the_texts_that_queries_and_indexes_share_name_the_states_of_the_core() -> None:
-    assert "state NOT IN (" + ", ".join(f"'{state}'" for state in sorted(FINAL)) + ")" == LIVE_JOB
-    assert set(LEASED_JOB.split("'")[1::2]) == set(LEASED)

@@ -10,18 +10,22 @@ itself; integers stay integers and fractions stay fractions.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from typing import Any
 
 from pilotage.job_description import InputFile, JobDescription, JobPolicy, Value
+from pilotage_server.core.alike import Alike, Own
 
 _TIMES = frozenset({"cpu_time", "wall_time", "lease"})
 _TEXTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warnings"})
 _SECTIONS = frozenset({"requirements", "attributes"})
 _NAMES = tuple(field.name for field in fields(JobDescription))
 _EMPTY = JobDescription(executable="")
+_GAP = "\0"
+"""Stands in no description: texts are refused that hold it."""
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def description_to_json(description: JobDescription) -> str:
@@ -29,6 +33,33 @@ def description_to_json(description: JobDescription) -> str:
     values = {name: getattr(description, name) for name in _NAMES}
     given = {name: _plain(name, value) for name, value in values.items() if value != getattr(_EMPTY, name)}
     return json.dumps(given, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def texts_of(alike: Alike) -> Iterator[str]:
+    """Yield the canonical text of each of the descriptions: that of their model, with what is each one's own."""
+    forms: dict[tuple[bool, bool], Callable[[Own], str]] = {}
+    for own in alike.own:
+        said = bool(own.arguments), bool(own.name)
+        if said not in forms:
+            forms[said] = _form(alike.model, *said)
+        yield forms[said](own)
+
+
+def _form(model: JobDescription, arguments: bool, name: bool) -> Callable[[Own], str]:
+    """Return what fills the gaps that are left in the model's text for arguments and name, where there are any."""
+    gaps = replace(model, arguments=_GAP if arguments else "", name=_GAP if name else "")
+    before, *after = description_to_json(gaps).split(_quoted(_GAP))
+    match arguments, name, after:
+        case True, True, [between, end]:  # keys are sorted
+            return lambda own: f"{before}{_quoted(own.arguments)}{between}{_quoted(own.name)}{end}"
+        case True, False, [end]:
+            return lambda own: f"{before}{_quoted(own.arguments)}{end}"
+        case False, True, [end]:
+            return lambda own: f"{before}{_quoted(own.name)}{end}"
+        case False, False, []:
+            return lambda _: before
+        case _:
+            raise AssertionError("no text of a description holds the gap")
 
 
 def description_from_json(text: str) -> JobDescription:

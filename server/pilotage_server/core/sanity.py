@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
 
-from pilotage.arguments import split_arguments
+from pilotage.arguments import quoting_fault
 from pilotage.classad_evaluation import bounded
 from pilotage.classads import Expression, InvalidClassAdError
 from pilotage.errors import Violation
 from pilotage.folding import fold
 from pilotage.job_description import InputFile, JobDescription
+from pilotage_server.core.alike import Own
 from pilotage_server.core.expression_effort import is_laborious
 from pilotage_server.core.job_attributes import described
 from pilotage_server.core.job_files import fault_of_name, is_checksum
@@ -38,6 +39,13 @@ def faults_of(description: JobDescription, limits: JobLimits, stored: Mapping[st
         found += check(description, limits)
     found += _input_faults(description.input_files, stored)
     return tuple(found)
+
+
+def is_fine(own: Own, limits: JobLimits) -> bool:
+    """Whether `faults_of` has nothing to say of what is a description's own among those that are like it."""
+    texts = own.arguments, own.name
+    fits = len(own.arguments) <= limits.max_text and len(own.name) <= _LONGEST_NAME
+    return fits and not any("\0" in text for text in texts) and not quoting_fault(own.arguments)
 
 
 def _texts(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:
@@ -63,10 +71,8 @@ def _executable(description: JobDescription, _limits: JobLimits) -> Iterator[Vio
 
 
 def _arguments(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:
-    try:
-        split_arguments(description.arguments)
-    except ValueError as error:
-        yield Violation("arguments", f"cannot be taken apart: {error}")
+    if fault := quoting_fault(description.arguments):
+        yield Violation("arguments", f"cannot be taken apart: {fault}")
 
 
 def _environment(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:

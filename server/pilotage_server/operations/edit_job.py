@@ -8,6 +8,8 @@ from pilotage.errors import InvalidJobError, StateConflictError, Violation
 from pilotage.folding import fold
 from pilotage.job_description import JobDescription
 from pilotage_server.core.accounting import Account
+from pilotage_server.core.alike import alone
+from pilotage_server.core.description_json import description_to_json
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_attributes import past_of
 from pilotage_server.core.job_record import JobRecord
@@ -73,14 +75,16 @@ def _optimized(unit: Unit, world: World, job: JobRecord, description: JobDescrip
     # Files that the job brought count as its owner's, whoever edits it.
     owner = Account(job.vo, job.group, job.owner)
     asked = replace(description, count=None, attributes=wanted)
-    (candidate,) = optimized(unit, world, owner, [asked], "description.")
-    return candidate
+    (edited,) = optimized(unit, world, owner, alone([asked]), "description.")
+    return edited.candidate
 
 
 def _give(unit: Unit, world: World, job: JobRecord, candidate: Candidate, actor: str) -> JobRecord:
     description = candidate.description
-    (template_id,) = insert_templates(unit.session, [NewTemplate(job.owner, job.vo, job.group, description)])
-    placement = Placer(unit, world).place(Account(job.vo, job.group, job.owner), description, past_of(job))
+    owner = Account(job.vo, job.group, job.owner)
+    text = description_to_json(description)
+    (template_id,) = insert_templates(unit.session, owner, [NewTemplate(text, description.input_files)])
+    placement = Placer(unit, world).place(owner, description, past_of(job))
     return step(
         unit,
         world,

@@ -2,94 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, chain
 
-from pilotage.job_description import JobDescription
+from pilotage.job_description import InputFile
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.alike import Alike
+from pilotage_server.core.description_json import texts_of
 from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import JobCause, JobState, next_state
-from pilotage_server.operations.event_outbox import tell, tell_of_array
+from pilotage_server.operations.event_outbox import tell_of_many
 from pilotage_server.operations.job_policies import look_at_new
 from pilotage_server.operations.placing import Placement
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.jobs import NewJob, insert_jobs
+from pilotage_server.storage.new_jobs import NewJobs, insert_jobs, take_ids
 from pilotage_server.storage.templates import NewTemplate, insert_templates
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedJob:
-    """A description that has been accepted, for one job or for an array, and where it is to wait.
+class AcceptedJobs:
+    """Alike descriptions that have been accepted, each for one job or for an array, and where they are to wait.
 
-    `hold_reason` "" = it waits; else it is held.
+    `hold_reason` "" = they wait; else they are held.
     """
 
-    owner: str
-    vo: str
-    group: str
-    description: JobDescription
+    alike: Alike
     placement: Placement
     hold_reason: str = ""
 
     @property
     def cause(self) -> JobCause:
-        """Return what brings the job out of RECEIVED."""
+        """Return what brings the jobs out of RECEIVED."""
         return JobCause.HELD if self.hold_reason else JobCause.ENQUEUED
 
 
-def record_new_jobs(unit: Unit, world: World, accepted: Sequence[AcceptedJob]) -> tuple[int, ...]:
-    """Store the jobs and return their ids, descriptions in order, the jobs of an array in order."""
-    templates = insert_templates(
-        unit.session,
-        [NewTemplate(job.owner, job.vo, job.group, job.description, job.description.count or 1) for job in accepted],
-    )
-    new = [_new_job(world, job, template_id) for job, template_id in zip(accepted, templates, strict=True)]
-    arrays = insert_jobs(unit.session, new, unit.now)
-    for job, stored, ids in zip(accepted, new, arrays, strict=True):
-        _tell(unit, world, job, stored, ids)
-    watched = [job_id for stored, ids in zip(new, arrays, strict=True) if stored.watch for job_id in ids]
+def record_new_jobs(unit: Unit, world: World, account: Account, accepted: Sequence[AcceptedJobs]) -> tuple[int, ...]:
+    """Store the jobs of a submission and return their ids, descriptions in order, the jobs of an array in order."""
+    ids = take_ids(unit.session, sum(each.alike.jobs for each in accepted))
+    ids_by_place = _parts(ids, accepted)
+    templates = _templates(unit, account, accepted)
+    new = [_new_jobs(world, *each, ids_by_place) for each in zip(accepted, templates, strict=True)]
+    insert_jobs(unit.session, account, new, unit.now)
+    watched: list[int] = []
+    for each, stored in zip(accepted, new, strict=True):
+        theirs = list(chain.from_iterable(stored.ids))
+        _tell(unit, world, _first_event(unit, account, each, stored), stored, theirs)
+        watched += theirs if stored.watch else ()
     if watched:
         look_at_new(unit, world, watched)
-    return tuple(job_id for ids in arrays for job_id in ids)
+    return tuple(ids)
 
 
-def _new_job(world: World, job: AcceptedJob, template_id: int) -> NewJob:
-    return NewJob(
-        template_id=template_id,
-        owner=job.owner,
-        vo=job.vo,
-        group=job.group,
-        name=job.description.name,
-        state=next_state(JobState.RECEIVED, job.cause),
-        reason=job.hold_reason,
-        priority=job.description.priority,
-        task_queue_id=job.placement.task_queue_id,
-        pool_id=job.placement.pool_id,
-        lease=job.description.lease,
-        count=job.description.count or 1,
-        watch=world.policy_judge.watch(job.description),
-        hold_code=HoldCode.SUBMITTED_ON_HOLD.value if job.hold_reason else None,
+def _parts(ids: Sequence[int], accepted: Sequence[AcceptedJobs]) -> dict[int, Sequence[int]]:
+    """Return which of the ids the jobs of each description get, by its place in the submission."""
+    counts = sorted((own.place, each.alike.model.count or 1) for each in accepted for own in each.alike.own)
+    ends = accumulate(count for _, count in counts)
+    return {place: ids[end - count : end] for (place, count), end in zip(counts, ends, strict=True)}
+
+
+def _templates(unit: Unit, account: Account, accepted: Sequence[AcceptedJobs]) -> list[list[int]]:
+    """Store what was submitted and return the templates of each; descriptions that are the same have one."""
+    texts = [list(texts_of(each.alike)) for each in accepted]
+    jobs: Counter[str] = Counter()
+    files: dict[str, Sequence[InputFile]] = {}
+    for each, same in zip(accepted, texts, strict=True):
+        for text in same:
+            jobs[text] += each.alike.model.count or 1
+            files[text] = each.alike.model.input_files
+    new = [NewTemplate(text, files[text], count) for text, count in jobs.items()]
+    ids = dict(zip(jobs, insert_templates(unit.session, account, new), strict=True))
+    return [[ids[text] for text in same] for same in texts]
+
+
+def _new_jobs(
+    world: World, each: AcceptedJobs, template_ids: Sequence[int], ids_by_place: Mapping[int, Sequence[int]]
+) -> NewJobs:
+    description = each.alike.model
+    return NewJobs(
+        ids=[ids_by_place[own.place] for own in each.alike.own],
+        template_ids=template_ids,
+        names=[own.name for own in each.alike.own],
+        state=next_state(JobState.RECEIVED, each.cause),
+        reason=each.hold_reason,
+        priority=description.priority,
+        task_queue_id=each.placement.task_queue_id,
+        pool_id=each.placement.pool_id,
+        lease=description.lease,
+        watch=world.policy_judge.watch(description),
+        hold_code=HoldCode.SUBMITTED_ON_HOLD.value if each.hold_reason else None,
     )
 
 
-def _tell(unit: Unit, world: World, job: AcceptedJob, stored: NewJob, ids: Sequence[int]) -> None:
-    first = JobEvent(
+def _first_event(unit: Unit, account: Account, each: AcceptedJobs, stored: NewJobs) -> JobEvent:
+    """Return the event by which the first of the jobs came; those of the others are like it."""
+    return JobEvent(
         position=0,
-        job_id=ids[0],
+        job_id=stored.ids[0][0],
         time=unit.now,
         from_state=JobState.RECEIVED,
         to_state=stored.state,
-        cause=job.cause,
-        reason=job.hold_reason,
+        cause=each.cause,
+        reason=each.hold_reason,
         attempt=0,
-        actor=job.owner,
+        actor=account.owner,
     )
-    if len(ids) > 1:
-        tell_of_array(unit, world, stored.template_id, first)
-    else:
-        tell(unit, world, first)
+
+
+def _tell(unit: Unit, world: World, first: JobEvent, stored: NewJobs, ids: Sequence[int]) -> None:
+    """Let the feed, the policies and those who match hear of jobs."""
+    tell_of_many(unit, world, first, ids)
     if stored.watch:
-        unit.after_commit(lambda: world.look_at(ids))
+        unit.after_commit(partial(world.look_at, ids))
     if stored.state is JobState.WAITING:
-        unit.after_commit(lambda: world.enqueued(stored.task_queue_id, ids[0], stored.priority, len(ids)))
+        unit.after_commit(partial(world.enqueued, stored.task_queue_id, ids[0], stored.priority, len(ids)))

@@ -35,13 +35,22 @@ class Placer:
         self._pools: dict[tuple[str, str], str] = {}
         self._task_queues = TaskQueues(unit, world)
 
+    def tells_apart(self, names: frozenset[str]) -> bool:
+        """Whether jobs may wait in different task queues for differing in attributes of these folded names alone."""
+        return not names.isdisjoint(self._telling())
+
     def place(self, account: Account, description: JobDescription, past: Past = NO_PAST) -> Placement:
         """Return where a job of this description, with `past` behind it, waits; raises as `pool_of`."""
+        names = self._telling()
+        pool_id = self.pool_of(account.vo, description)
+        traits = traits_of(account, pool_id, description, names, past)
+        return Placement(self._task_queues.id_of(traits), pool_id)
+
+    def _telling(self) -> frozenset[str]:
+        """Return the folded names of the attributes that tell task queues apart."""
         if self._names is None:
             self._names = key_names(self._unit, self.world)
-        pool_id = self.pool_of(account.vo, description)
-        traits = traits_of(account, pool_id, description, self._names, past)
-        return Placement(self._task_queues.id_of(traits), pool_id)
+        return self._names
 
     def pool_of(self, vo: str, description: JobDescription) -> str:
         """Return the id of the pool of such a job, "" for none.

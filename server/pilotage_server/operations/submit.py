@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from pilotage.errors import InvalidJobError, PermissionDeniedError, Violation
-from pilotage.job_description import JobDescription
 from pilotage.requirements import Requirements, pool_id
 from pilotage_server.core.accounting import Account
+from pilotage_server.core.alike import OWN_ATTRIBUTES, Alike, Own, may_see_own, references_of
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.optimizers import Candidate, Rejection, Surroundings, run_chain
-from pilotage_server.operations.new_jobs import AcceptedJob, record_new_jobs
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.sanity import is_fine
+from pilotage_server.operations.new_jobs import AcceptedJobs, record_new_jobs
 from pilotage_server.operations.placing import Placer
 from pilotage_server.operations.stamping import Stamper
 from pilotage_server.operations.world import World
@@ -31,12 +34,12 @@ def submit_jobs(
     unit: Unit,
     world: World,
     identity: Identity,
-    descriptions: Sequence[JobDescription],
+    descriptions: Sequence[Alike],
     group: str = "",
     *,
     validate_only: bool = False,
 ) -> Submitted:
-    """Take a batch whole or refuse it whole; owner and VO are the caller's, whatever a description says.
+    """Take a submission whole or refuse it whole; owner and VO are the caller's, whatever a description says.
 
     Raises
     ------
@@ -45,15 +48,15 @@ def submit_jobs(
     PermissionDeniedError
         The caller is not in the group.
     """
-    chosen = group_of(identity, group)
+    account = Account(identity.vo, group_of(identity, group), identity.owner)
     _check_counts(descriptions, world)
-    candidates = optimized(unit, world, Account(identity.vo, chosen, identity.owner), descriptions)
-    warnings = _warnings(candidates, world)
+    optimized_ones = optimized(unit, world, account, descriptions)
+    warnings = _warnings(optimized_ones, world)
     if validate_only:
         return Submitted((), warnings)
     placer = Placer(unit, world)
-    accepted = [_accepted(placer, identity, chosen, candidate) for candidate in candidates]
-    return Submitted(record_new_jobs(unit, world, accepted), warnings)
+    accepted = [each for one in optimized_ones for each in _accepted(placer, account, one)]
+    return Submitted(record_new_jobs(unit, world, account, accepted), warnings)
 
 
 def group_of(identity: Identity, group: str) -> str:
@@ -64,9 +67,22 @@ def group_of(identity: Identity, group: str) -> str:
     return group or next(iter(identity.groups), "")
 
 
+@dataclass(frozen=True, slots=True)
+class Optimized:
+    """What the optimizer chain made of descriptions that are alike."""
+
+    candidate: Candidate
+    own: Sequence[Own]
+
+    @property
+    def alike(self) -> Alike:
+        """The descriptions as they are now."""
+        return Alike(self.candidate.description, self.own)
+
+
 def optimized(
-    unit: Unit, world: World, owner: Account, descriptions: Sequence[JobDescription], where: str = "descriptions[{}]."
-) -> list[Candidate]:
+    unit: Unit, world: World, owner: Account, descriptions: Sequence[Alike], where: str = "descriptions[{}]."
+) -> list[Optimized]:
     """Return the descriptions after the optimizer chain, with what the submit policy derives for jobs of `owner`.
 
     Raises
@@ -74,54 +90,67 @@ def optimized(
     InvalidJobError
         With every fault of every description; `where` leads the paths, filled in with the place in the batch.
     """
-    checksums = {file.checksum for one in descriptions for file in one.input_files if file.checksum is not None}
+    checksums = {file.checksum for each in descriptions for file in each.model.input_files if file.checksum is not None}
     stored = sizes_of(unit.session, Holder(owner.vo, owner.owner), checksums) if checksums else {}
     limits = world.rules.jobs
     owned = world.rules.submission.names
     surroundings = Surroundings(limits, world.tree.declarations, stored, owned, world.published)
     stamper = Stamper(world.rules.submission, owner, unit.now)
-    candidates: list[Candidate] = []
-    violations: list[Violation] = []
-    for index, description in enumerate(descriptions):
-        candidate = Candidate(owner.vo, stamper.without_wishes(description))
+    taken: list[Optimized] = []
+    violations: list[tuple[int, Violation]] = []
+    for alike in _told_apart(descriptions, world.rules):
+        candidate = Candidate(owner.vo, stamper.without_wishes(alike.model))
         outcome = run_chain(limits.optimizers, candidate, surroundings)
         if isinstance(outcome, Rejection):
-            path = where.format(index)
-            violations += [Violation(path + fault.where, fault.why) for fault in outcome.violations]
+            faults = [(own.place, fault) for own in alike.own for fault in outcome.violations]
+            violations += [(place, Violation(where.format(place) + fault.where, fault.why)) for place, fault in faults]
         else:
-            candidates.append(stamper.stamped(outcome, description))
+            taken.append(Optimized(stamper.stamped(outcome, alike.model), alike.own))
     if violations:
-        raise InvalidJobError(*violations)
-    return candidates
+        raise InvalidJobError(*(violation for _, violation in sorted(violations, key=itemgetter(0))))
+    return taken
 
 
-def _check_counts(descriptions: Sequence[JobDescription], world: World) -> None:
+def _told_apart(descriptions: Iterable[Alike], rules: Rules) -> Iterator[Alike]:
+    """Yield the descriptions, those together of which the optimizers and the submit policy see no difference."""
+    policy = rules.submission.reads
+    for alike in descriptions:
+        seen = may_see_own(policy | references_of(alike.model))
+        if seen or not all(is_fine(own, rules.jobs) for own in alike.own):
+            yield from alike.apart()
+        else:
+            yield alike
+
+
+def _check_counts(descriptions: Sequence[Alike], world: World) -> None:
     limits = world.rules.jobs
-    if not descriptions:
+    count = sum(len(alike.own) for alike in descriptions)
+    if not count:
         raise InvalidJobError(Violation("descriptions", "there is no job to submit"))
-    if len(descriptions) > limits.max_descriptions_per_call:
-        why = f"{len(descriptions)} descriptions are more than the {limits.max_descriptions_per_call} of one call"
+    if count > limits.max_descriptions_per_call:
+        why = f"{count} descriptions are more than the {limits.max_descriptions_per_call} of one call"
         raise InvalidJobError(Violation("descriptions", why))
-    jobs = sum(max(1, description.count or 1) for description in descriptions)
+    jobs = sum(max(1, alike.jobs) for alike in descriptions)
     if jobs > limits.max_jobs_per_call:
         why = f"{jobs} jobs are more than the {limits.max_jobs_per_call} of one call"
         raise InvalidJobError(Violation("descriptions", why))
 
 
-def _accepted(placer: Placer, identity: Identity, group: str, candidate: Candidate) -> AcceptedJob:
-    description = candidate.description
-    placement = placer.place(Account(identity.vo, group, identity.owner), description)
-    return AcceptedJob(identity.owner, identity.vo, group, description, placement, candidate.hold_reason)
+def _accepted(placer: Placer, account: Account, one: Optimized) -> Iterator[AcceptedJobs]:
+    """Yield where the jobs are to wait: where somebody tells jobs apart by what is their own, each by itself."""
+    parts = one.alike.apart() if placer.tells_apart(OWN_ATTRIBUTES) else (one.alike,)
+    for alike in parts:
+        yield AcceptedJobs(alike, placer.place(account, alike.model), one.candidate.hold_reason)
 
 
-def _warnings(candidates: Sequence[Candidate], world: World) -> tuple[str, ...]:
+def _warnings(taken: Sequence[Optimized], world: World) -> tuple[str, ...]:
     """Return each warning once, with the jobs that it is about where these are not all."""
     about: dict[str, list[int]] = {}
-    for index, candidate in enumerate(candidates):
-        for warning in candidate_warnings(candidate, world):
-            about.setdefault(warning, []).append(index)
-    total = len(candidates)
-    return tuple(warning + _of_which(indexes, total) for warning, indexes in about.items())
+    for one in taken:
+        for warning in candidate_warnings(one.candidate, world):
+            about.setdefault(warning, []).extend(own.place for own in one.own)
+    total = sum(len(one.own) for one in taken)
+    return tuple(warning + _of_which(places, total) for warning, places in about.items())
 
 
 def candidate_warnings(candidate: Candidate, world: World) -> Iterator[str]:

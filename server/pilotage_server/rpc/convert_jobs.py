@@ -10,6 +10,7 @@ from pilotage.faults import Faults
 from pilotage.job_description import JobDescription
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
+from pilotage_server.core.alike import Alike, Own
 from pilotage_server.core.explain import Exclusion, QueueOutlook
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_events import JobEvent
@@ -24,15 +25,35 @@ from pilotage_server.rpc.convert_values import Fields, each, not_too_many
 DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
 
 
-def descriptions_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[JobDescription, ...]:
-    """Return the descriptions of a submission; raises InvalidJobError with the faults of all of them."""
-    faults, descriptions = Faults(), []
+def submission_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[Alike, ...]:
+    """Return the descriptions of a submission, those that are alike together.
+
+    Raises
+    ------
+    InvalidJobError
+        With the faults of all of them.
+    """
+    faults = Faults()
     faults.unless(bool(messages), "descriptions", "names nothing")
+    alike: dict[bytes, tuple[JobDescription, list[Own]]] = {}
     for place, message in enumerate(messages):
         with faults.within(f"descriptions[{place}]"):
-            descriptions.append(description_from_wire(message))
+            own = Own(place, text_from_wire(message.arguments), text_from_wire(message.name))
+            kind = _kind(message)
+            if kind not in alike:
+                alike[kind] = (description_from_wire(message), [])
+            alike[kind][1].append(own)
     faults.raise_any(InvalidJobError)
-    return tuple(descriptions)
+    return tuple(Alike(model, own) for model, own in alike.values())
+
+
+def _kind(message: jobs_pb2.JobDescription) -> bytes:
+    """Return what descriptions that differ in nothing but arguments and name have in common."""
+    kind = jobs_pb2.JobDescription()
+    kind.CopyFrom(message)
+    kind.ClearField("arguments")
+    kind.ClearField("name")
+    return kind.SerializeToString(deterministic=True)
 
 
 def checksums_from_wire(checksums: Sequence[str]) -> tuple[str, ...]:

@@ -21,10 +21,10 @@ from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_jobs import (
     change_from_wire,
     change_result_to_wire,
-    descriptions_from_wire,
     explanation_to_wire,
     filter_from_wire,
     job_to_wire,
+    submission_from_wire,
 )
 from pilotage_server.rpc.convert_values import Fields, job_id_from_wire, job_ids_from_wire, reason_from_wire
 from pilotage_server.rpc.deadlines import patience_s
@@ -57,7 +57,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
     ) -> job_service_pb2.SubmitJobsResponse:
         identity = caller()
-        descriptions = await asyncio.to_thread(descriptions_from_wire, request.descriptions)  # may be thousands
+        descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
 
         def submit(unit: Any, world: Any) -> job_service_pb2.SubmitJobsResponse:
             done = submit_jobs(unit, world, identity, descriptions, request.group, validate_only=request.validate_only)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
-from sqlalchemy import RowMapping, func, insert, literal, select, text
+from sqlalchemy import RowMapping, func, select, text
 from sqlmodel import Session
 
 from pilotage_server.core.job_events import JobEvent
@@ -54,27 +56,24 @@ def append_events(session: Session, events: Sequence[JobEvent]) -> Sequence[int]
     return many_rows.add_numbered(session, EVENTS, columns)
 
 
-def append_first_events(session: Session, template_id: int, first: JobEvent) -> int:
-    """Store an event such as `first` for every job of the template, in the order of the jobs; its first job has it.
+def append_alike(session: Session, alike: Sequence[tuple[Sequence[int], JobEvent]]) -> list[int]:
+    """Store for each of these jobs an event such as stands beside them, in order.
 
     Returns
     -------
-    int
-        The position of the event of the first job.
+    list[int]
+        For each of `alike` the position of its first job's event.
     """
-    values = {
-        "time": literal(first.time, EVENTS.c.time.type),
-        "from_state": literal(first.from_state.value),
-        "to_state": literal(first.to_state.value),
-        "cause": literal(first.cause.value),
-        "reason": literal(first.reason),
-        "attempt": literal(first.attempt),
-        "actor": literal(first.actor),
-    }
-    of_array = JOBS.c.id >= first.job_id, JOBS.c.template_id == template_id
-    rows = select(JOBS.c.id, *values.values()).where(*of_array).order_by(JOBS.c.id)
-    session.execute(insert(EVENTS).from_select(["job_id", *values], rows))
-    return session.execute(select(func.min(EVENTS.c.id)).where(EVENTS.c.job_id == first.job_id)).scalar_one() or 0
+    columns: dict[str, list[Any]] = {"job_id": [job_id for ids, _ in alike for job_id in ids]}
+    for ids, event in alike:
+        for name in _KEPT:
+            columns.setdefault(name, []).extend([getattr(event, name)] * len(ids))
+    positions = many_rows.add_numbered(session, EVENTS, columns)
+    begins = accumulate((len(ids) for ids, _ in alike), initial=0)
+    return [positions[begin] for begin, _ in zip(begins, alike, strict=False)]
+
+
+_KEPT = ("time", "from_state", "to_state", "cause", "reason", "attempt", "actor")
 
 
 def job_event(row: RowMapping) -> JobEvent:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
-from pilotage.job_description import JobDescription
-from pilotage_server.core.description_json import description_from_json, description_to_json
+from pilotage.job_description import InputFile, JobDescription
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.description_json import description_from_json
+from pilotage_server.storage import many_rows
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
 
@@ -20,36 +23,31 @@ INPUT_FILES = metadata.tables["input_files"]
 
 @dataclass(frozen=True, slots=True)
 class NewTemplate:
-    """A description to be kept, whose it is, and how many jobs there are of it."""
+    """A description to be kept, as its canonical text, the files that it names, and how many jobs there are of it."""
 
-    owner: str
-    vo: str
-    group: str
-    description: JobDescription
+    text: str
+    input_files: Sequence[InputFile] = ()
     jobs: int = 1
 
 
-def insert_templates(session: Session, new: Sequence[NewTemplate]) -> list[int]:
-    """Store the templates with the input files that they name, and return their ids in order."""
-    rows = [
-        {
-            "owner": one.owner,
-            "vo": one.vo,
-            "group": one.group,
-            "description_json": description_to_json(one.description),
-            "jobs": one.jobs,
-        }
-        for one in new
-    ]
-    statement = insert(TEMPLATES).returning(TEMPLATES.c.id, sort_by_parameter_order=True)
-    ids = list(session.connection().execute(statement, rows).scalars())
-    files = [
-        {"template_id": template_id, "name": file.name, "checksum": file.checksum}
-        for template_id, one in zip(ids, new, strict=True)
-        for file in one.description.input_files
-    ]
+def insert_templates(session: Session, account: Account, new: Sequence[NewTemplate]) -> Sequence[int]:
+    """Store templates of an account with the input files that they name, and return their ids in order."""
+    columns: dict[str, Sequence[Any]] = {
+        "owner": [account.owner] * len(new),
+        "vo": [account.vo] * len(new),
+        "group": [account.group] * len(new),
+        "description_json": [one.text for one in new],
+        "jobs": [one.jobs for one in new],
+    }
+    ids = many_rows.add_numbered(session, TEMPLATES, columns)
+    files = [(template_id, file) for template_id, one in zip(ids, new, strict=True) for file in one.input_files]
     if files:
-        session.connection().execute(insert(INPUT_FILES), files)
+        named: dict[str, list[Any]] = {
+            "template_id": [template_id for template_id, _ in files],
+            "name": [file.name for _, file in files],
+            "checksum": [file.checksum for _, file in files],
+        }
+        many_rows.add(session, INPUT_FILES, named)
     return ids
 
 
