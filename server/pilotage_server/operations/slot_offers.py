@@ -49,6 +49,8 @@ def take_in_parts(world: World, parts: Iterable[AdPartText]) -> None:
 
 def read_offers(world: World, queue: QueueId, slots: Sequence[SlotOffer]) -> Offers:
     """Return the slots of a pilot at that queue with their policies."""
+    if not any(slot.has_ad for slot in slots):
+        return Offers(tuple(slots), {})
     with world.lock:
         policies = {slot.name: world.policies.policy(slot, queue) for slot in slots if slot.has_ad}
         wanted = world.policies.parts.missing(dict.fromkeys(key for slot in slots for key in slot.ad_parts))
