@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
+from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import GrantedJob
-from pilotage_pilot.core.slots import Slot
 from pilotage_pilot.supervise.folders import Folders
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -33,14 +34,14 @@ class Site:
         return f"{self.marker}/{job.key}"
 
 
-def environment_of(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str, str]:
+def environment_of(order: PrepareJob, site: Site, folders: Folders) -> dict[str, str]:
     """Return the environment of a payload; the owner's words win over ours, but for what the slot decides."""
     return (
         _passed(site.passed)
         | _machine(site, folders)
-        | {"OMP_NUM_THREADS": str(max(1, slot.amounts.cpus))}
-        | _safe(job.description.environment)
-        | _told(job, slot, site, folders)
+        | {"OMP_NUM_THREADS": str(max(1, order.slot.amounts.cpus))}
+        | _safe(order.job.description.environment)
+        | _told(order, site, folders)
     )
 
 
@@ -49,7 +50,8 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_NEVER_PASSED)}
 
 
-def _passed(names: Iterable[str]) -> dict[str, str]:
+@lru_cache(maxsize=1)
+def _passed(names: tuple[str, ...]) -> dict[str, str]:
     return without_secrets({name: os.environ[name] for name in names if name in os.environ})
 
 
@@ -83,12 +85,13 @@ def _safe(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name and "=" not in name}
 
 
-def _ads(folders: Folders) -> dict[str, str]:
-    files = {"_CONDOR_MACHINE_AD": folders.machine_ad, "_CONDOR_JOB_AD": folders.job_ad}
-    return {name: str(path) for name, path in files.items() if path.exists()}
+def _ads(order: PrepareJob, folders: Folders) -> dict[str, str]:
+    machine_ad = {"_CONDOR_MACHINE_AD": str(folders.machine_ad)} if order.machine_ad else {}
+    return machine_ad | ({"_CONDOR_JOB_AD": str(folders.job_ad)} if order.job_ad else {})
 
 
-def _told(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str, str]:
+def _told(order: PrepareJob, site: Site, folders: Folders) -> dict[str, str]:
+    job, slot, work = order.job, order.slot, str(folders.work)
     gpus = ",".join(slot.gpu_ids)
     return {
         MARKER: site.marker_of(job),
@@ -104,10 +107,10 @@ def _told(job: GrantedJob, slot: Slot, site: Site, folders: Folders) -> dict[str
         "PILOTAGE_CPUS": str(slot.amounts.cpus),
         "PILOTAGE_MEMORY_MIB": str(slot.amounts.memory_mib),
         "PILOTAGE_WARNING_FILE": str(folders.warning),
-        "_CONDOR_SCRATCH_DIR": str(folders.work),
-        "_CONDOR_JOB_IWD": str(folders.work),
+        "_CONDOR_SCRATCH_DIR": work,
+        "_CONDOR_JOB_IWD": work,
         "_CONDOR_SLOT": slot.name,
-        **_ads(folders),
+        **_ads(order, folders),
         # A payload without a GPU sees none, whatever the node has.
         "CUDA_VISIBLE_DEVICES": gpus,
         "NVIDIA_VISIBLE_DEVICES": gpus or "void",

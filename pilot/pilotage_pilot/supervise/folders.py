@@ -13,7 +13,6 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +70,12 @@ def folders_in(root: Path) -> Folders:
     return Folders(root, root / "work", root / "tmp", root / "glidein-ends", root / "machine.ad", root / "job.ad")
 
 
+def make_folders(folders: Folders) -> None:
+    """Make the folders of an attempt; raises OSError."""
+    for folder in (folders.root, folders.work, folders.temporary):
+        os.mkdir(folder, mode=0o700)
+
+
 def _locked(path: Path) -> int:
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,24 +107,6 @@ def _is_left_over(folder: Path) -> bool:
         return False
     finally:
         os.close(lock)
-    return True
-
-
-def remove_streams_only(folders: Folders, streams: Iterable[str]) -> bool:
-    """Remove the folder of an attempt that left nothing but its standard streams; returns whether it is gone.
-
-    That is what most short jobs leave; nothing has to be listed to remove it.
-    """
-    try:
-        for name in streams:
-            # By way of a folder that the job may have made a link of, the file could be anybody's.
-            if "/" not in name:
-                os.unlink(folders.work / name)
-        os.rmdir(folders.temporary)
-        os.rmdir(folders.work)
-        os.rmdir(folders.root)
-    except OSError:
-        return False
     return True
 
 

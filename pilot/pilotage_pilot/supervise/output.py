@@ -137,7 +137,7 @@ def store_small(found: Found, bounds: Bounds, cut: Iterable[str]) -> tuple[tuple
     room = _INLINE_SUM_BYTES
     were_cut = frozenset(cut)
     for name, path in found.files.items():
-        content = _read_small(path, min(INLINE_BYTES, bounds.file_bytes, room))
+        content = b"" if _is_empty(path) else _read_small(path, min(INLINE_BYTES, bounds.file_bytes, room))
         if content is None:
             large[name] = path
             continue
@@ -145,6 +145,11 @@ def store_small(found: Found, bounds: Bounds, cut: Iterable[str]) -> tuple[tuple
         checksum = hashlib.sha256(content).hexdigest()
         small.append(StoredFile(name, checksum, len(content), content, truncated=name in were_cut))
     return tuple(small), large
+
+
+def _is_empty(path: Path) -> bool:
+    status = os.lstat(path)
+    return stat.S_ISREG(status.st_mode) and status.st_size == 0
 
 
 def _read_small(path: Path, most: int) -> bytes | None:

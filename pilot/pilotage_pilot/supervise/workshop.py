@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,8 +25,8 @@ from pilotage_pilot.supervise.folders import (
     PilotFolder,
     folders_in,
     inside,
+    make_folders,
     remove_small,
-    remove_streams_only,
     remove_tree,
 )
 from pilotage_pilot.supervise.output import (
@@ -43,6 +42,7 @@ from pilotage_pilot.supervise.output import (
 )
 from pilotage_pilot.supervise.payload import End, Payload, proportional_memory_mib
 from pilotage_pilot.supervise.processes import all_processes
+from pilotage_pilot.supervise.spare_folders import SpareFolders
 from pilotage_pilot.supervise.spawn import command_of, output_path, spawn
 
 _LAST_KILL_S = 5.0
@@ -65,10 +65,14 @@ class Handling:
 
 @dataclass(slots=True)
 class _Work:
-    """What the workshop has of one attempt; `seen` is what was in its folder at its start, where that counts."""
+    """What the workshop has of one attempt: its streams by name, and what was in its folder at its start if it counts.
+
+    `cut` are the streams that have grown too long.
+    """
 
     order: PrepareJob
     folders: Folders
+    streams: tuple[str, ...]
     payload: Payload | None = None
     seen: Seen | None = None
     cut: set[str] = field(default_factory=set)
@@ -87,6 +91,7 @@ class LocalWorkshop:
         self._groups = groups
         self._bounds = Bounds(handling.output_bytes)
         self._cache = FileCache(folder.cache, handling.cache_bytes, link.download)
+        self._spares = SpareFolders()
         self._wrapper: Path | None = None
         self._work: dict[AttemptKey, _Work] = {}
         self._hear: Callable[[Happening], None] = _nobody
@@ -111,15 +116,16 @@ class LocalWorkshop:
 
     def prepare(self, order: PrepareJob) -> None:
         """Make the folder of an attempt; raises NodeAtFaultError."""
-        root = self._folder.of_attempt(order.job.key)
-        folders = folders_in(root)
+        folders = folders_in(self._folder.of_attempt(order.job.key))
+        streams = stream_names(order.job.description)
         try:
-            for folder in (root, folders.work, folders.temporary):
-                os.mkdir(folder, mode=0o700)
+            # Input files have to find their places free.
+            if order.job.description.input_files or not self._spares.give(folders.root, streams):
+                make_folders(folders)
             write_ads(order, folders)
         except OSError as error:
             raise NodeAtFaultError(f"its folder could not be made: {error}") from error
-        self._work[order.job.key] = _Work(order, folders)
+        self._work[order.job.key] = _Work(order, folders, streams)
 
     async def fetch(self, key: AttemptKey) -> None:
         """Bring the input files of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
@@ -140,7 +146,7 @@ class LocalWorkshop:
         """Start the payload of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
         work = self._work[key]
         order = work.order
-        environment = environment_of(order.job, order.slot, self._site, work.folders)
+        environment = environment_of(order, self._site, work.folders)
         nice = self._nice(order)
         # What may take no more memory than it asked for is in its group at once, the others when they are looked at.
         group = self._new_group(order, nice) if order.slot.amounts.memory_mib else None
@@ -251,7 +257,7 @@ class LocalWorkshop:
             self._hear(LimitPassed(work.order.job.key, f"it used {used:.0f} MiB of memory, it asked for {limit} MiB"))
 
     def _cut_streams(self, work: _Work) -> None:
-        for name in stream_names(work.order.job.description):
+        for name in work.streams:
             path = output_path(work.folders.work, name)
             if path is not None and size_of(path) > self._bounds.file_bytes and cut(path, self._bounds.file_bytes):
                 work.cut.add(name)
@@ -295,7 +301,7 @@ class LocalWorkshop:
     def forget(self, key: AttemptKey) -> None:
         """Remove the folder of an attempt."""
         work = self._work.pop(key, None)
-        if work is not None and remove_streams_only(work.folders, stream_names(work.order.job.description)):
+        if work is not None and self._spares.keep(work.folders, work.streams):
             return
         folder = self._folder.of_attempt(key)
         if not remove_small(folder):
