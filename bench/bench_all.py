@@ -1,6 +1,7 @@
-"""All benches, one after the other: their JSON lines as they come, then a table; with --scale 0.01 only for shape.
+"""All benches, one after the other: their JSON lines as they come, then a table.
 
-Exits 1 when a budget is not kept, at full size alone; 2 when a bench has failed.
+With --scale 0.01 they only show that they work. At full size the table goes into the documentation too. Exits 1 when a
+budget is not kept, at full size alone; 2 when a bench has failed.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from harness.figures import progress, table
+from harness.machine import facts
+from pilotage import clock
 
 ON_EACH_DATABASE = ("rates",)
 OF_ALL_SIZES = ("growth", "wide", "crowd", "refresh", "servers", "end_to_end", "pools", "slots", "policies", "latency")
@@ -22,6 +25,8 @@ OF_FULL_SIZE = ("growth_plot", "peers")
 """One draws what only full size shows, one fetches programs from PyPI."""
 
 FAILED = 2
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "speed-figures.md"
+"""Where the figures of a bench of full size go."""
 
 
 def commands(scale: float) -> Iterator[list[str]]:
@@ -57,10 +62,19 @@ def main() -> int:
     with ThreadPoolExecutor(at_a_time) as workers:
         outcomes = list(workers.map(run, commands(scale)))
     lines = [line for of_one, _ in outcomes for line in of_one]
-    print(table(lines))
+    print(table(lines), end="")
     if not all(ended for _, ended in outcomes):
         return FAILED
-    return 0 if scale < 1 or all(line["ok"] for line in lines) else 1
+    if scale < 1:
+        return 0
+    PAGE.write_text(page(lines))
+    return 0 if all(line["ok"] for line in lines) else 1
+
+
+def page(lines: Sequence[Mapping[str, object]]) -> str:
+    """Return the page of the documentation with these figures."""
+    machine = "".join(f"- {name}: {fact}\n" for name, fact in facts())
+    return f"# Figures of {clock.now():%Y-%m-%d}\n\nWritten by `make bench`.\n\n{machine}\n{table(lines)}"
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     with scratch() as folder, grown_grids(setting, folder, all_times) as grids:
         for _ in range(1 + ROUNDS):
             for grown in grids:
-                grown.match(setting.size(CALLS, 50), outstanding=64)
+                grown.match(setting.size(CALLS, 50))
         lengths = [float(times * SHORTEST) for times in TIMES]
         rates = dict(zip(lengths, (median_rate(grown.runs[1:]) for grown in grids), strict=True))
         slowest = dict(zip(lengths, (_steady(setting, grown).percentile_ms(99) for grown in grids), strict=True))

@@ -113,9 +113,10 @@ class Rates:
         empty_us, us, policy_us = map(median_cpu_us, (empty_runs, runs, policy_runs))
         yield told("empty call", empty_per_s, "1/s", cpu_us=round(empty_us, 1))
         more = {"cpu_us": round(us, 1), "empty_cpu_us": round(empty_us, 1), "median_ms": round(runs[0].median_ms, 2)}
-        yield at_least(self._named("one job a call"), per_s, "jobs/s", 0.4 * empty_per_s, **more)
+        budget = 0.4 * empty_per_s
+        yield at_least(self._named("one job a call"), per_s, "jobs/s", budget, **more)
         more = {"cpu_us": round(policy_us, 1)}
-        yield at_least(self._named("one job a call, Bologna's policy"), policy_per_s, "jobs/s", per_s * 2 / 3, **more)
+        yield at_least(self._named("one job a call, Bologna's policy"), policy_per_s, "jobs/s", budget * 2 / 3, **more)
 
     def _warm_up(self, nodes: PolicyNodes) -> None:
         asked = zip(cycle(self._pilots), nodes.introductions(), strict=False)

@@ -32,7 +32,7 @@ CPU_TIMES = (timedelta(hours=12), timedelta(days=2))
 """Two task queues a pool."""
 
 PILOTS = 240
-OUTSTANDING = 16
+OUTSTANDING = 64
 ROUNDS = 8
 CALLS = 250
 LEAST_RATIO = 0.5

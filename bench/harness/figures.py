@@ -59,16 +59,12 @@ def progress(text: str) -> None:
 
 
 def table(lines: Iterable[Mapping[str, object]]) -> str:
-    """Return the figures of JSON lines as a table for people."""
-    rows = [[_cell(line[key]) for key in KEYS] for line in lines]
-    widths = [max(len(row[column]) for row in [list(KEYS), *rows]) for column in range(len(KEYS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in (0, 2) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [list(KEYS), *rows]
-    )
+    """Return the figures of JSON lines as a table in Markdown, which people can read as it is."""
+    rows = [list(KEYS), *([_cell(line[key]) for key in KEYS] for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(KEYS))]
+    rows.insert(1, ["-" * width for width in widths])
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in padded)
 
 
 def _cell(value: object) -> str:
@@ -76,7 +72,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    return f"{value:,g}" if isinstance(value, float) else str(value)
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def _rounded(figure: float) -> float:

@@ -19,6 +19,7 @@ SHORTEST = 10_000
 """Jobs in the queue that the others are grown from."""
 
 PILOTS = 240
+OUTSTANDING = 64
 
 
 @dataclass(slots=True)
@@ -34,9 +35,9 @@ class GrownGrid:
     start_s: float
     runs: list[Run] = field(default_factory=list)
 
-    def match(self, calls: int, outstanding: int = 16) -> None:
-        """Let the pilots take a job each, so many at a time, and keep what it cost."""
-        run = self.grid.run(REQUEST_JOBS, asking(self.pilots, calls, an_offer()), outstanding)
+    def match(self, calls: int) -> None:
+        """Let the pilots take a job each, and keep what it cost."""
+        run = self.grid.run(REQUEST_JOBS, asking(self.pilots, calls, an_offer()), OUTSTANDING)
         must_match(run)
         self.runs.append(run)
 

@@ -1,0 +1,43 @@
+"""The machine that a bench ran on, as its figures need it: processor, cores, memory, disk, releases."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_SYNCS = 200
+_BLOCK = b"x" * 4096
+
+
+def facts() -> Iterator[tuple[str, str]]:
+    """Yield what is known of the machine, each with its name."""
+    yield "processor", _processor()
+    yield "cores", str(len(os.sched_getaffinity(0)))
+    yield "memory", f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
+    yield "disk", f"4 KiB appended and synchronised in {1000 * _sync_s():.2f} ms (median)"
+    yield "system", f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
+    yield "Python", platform.python_version()
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _sync_s() -> float:
+    """Return how long it takes until a block is on the disk where the benches have their databases."""
+    with tempfile.TemporaryFile() as file:
+        times = [_one_sync_s(file.fileno()) for _ in range(_SYNCS)]
+    return statistics.median(times)
+
+
+def _one_sync_s(descriptor: int) -> float:
+    os.write(descriptor, _BLOCK)
+    began_s = time.perf_counter()
+    os.fdatasync(descriptor)
+    return time.perf_counter() - began_s
