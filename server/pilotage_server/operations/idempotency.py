@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from pilotage.errors import InvalidInputError, Violation
+from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage_server.core.identity import Identity
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.requests import (
@@ -17,6 +18,8 @@ from pilotage_server.storage.requests import (
     insert_answers,
     lock_request,
 )
+
+Done = TypeVar("Done")
 
 _LONGEST_ID = 64
 
@@ -74,6 +77,38 @@ def answered_of(unit: Unit, asked: Sequence[Asked]) -> list[bytes | InvalidInput
         except InvalidInputError as error:
             found.append(error)
     return found
+
+
+def each_once(
+    unit: Unit,
+    asked: Sequence[Asked],
+    serve: Callable[[Sequence[int]], Sequence[Done | PilotageError]],
+    say_again: Callable[[int, bytes], Done],
+) -> list[Done | PilotageError]:
+    """Return what comes of requests, each served once however often it comes, also within one transaction.
+
+    Parameters
+    ----------
+    serve
+        Serves the requests at these places, which are new, and keeps their answers where these are to be kept.
+    say_again
+        Returns what comes of a repetition, by its place and what was kept.
+    """
+    known = answered_of(unit, asked)
+    first: dict[RequestKey, int] = {}
+    for place, each in enumerate(asked):
+        if known[place] is None:
+            first.setdefault(each.key, place)
+    served = dict(zip(first.values(), serve(tuple(first.values())), strict=True))
+
+    def done(place: int) -> Done | PilotageError:
+        kept = known[place]
+        if kept is not None:
+            return kept if isinstance(kept, PilotageError) else say_again(place, kept)
+        before = first[asked[place].key]
+        return served[before] if asked[before].digest == asked[place].digest else used_before(asked[place])
+
+    return [done(place) for place in range(len(asked))]
 
 
 def keep_answers(unit: Unit, responses: Iterable[tuple[Asked, bytes]]) -> None:

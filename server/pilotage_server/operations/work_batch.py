@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pilotage.errors import PilotageError
-from pilotage_server.operations.idempotency import Asked, answered_of, keep_answers, used_before
+from pilotage_server.operations.idempotency import Asked, each_once, keep_answers
 from pilotage_server.operations.request_jobs import request_many
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.requests import RequestKey
 
 MOST_REQUESTS = 64
 """So many are served in one transaction; the others wait for the next, so that none waits for long."""
@@ -49,21 +48,12 @@ class WorkBatch:
 
     def run(self, unit: Unit, items: Sequence[WorkCall]) -> list[WorkDone | PilotageError]:
         """Serve the requests, those that came first first; one that comes twice is served once."""
-        known = answered_of(unit, [item.asked for item in items])
-        first: dict[RequestKey, int] = {}
-        for place, item in enumerate(items):
-            if known[place] is None:
-                first.setdefault(item.asked.key, place)
-        served = dict(zip(first.values(), self._serve(unit, [items[place] for place in first.values()]), strict=True))
-
-        def done(place: int) -> WorkDone | PilotageError:
-            kept, asked = known[place], items[place].asked
-            if kept is not None:
-                return kept if isinstance(kept, PilotageError) else WorkDone(kept, None)
-            before = first[asked.key]
-            return served[before] if items[before].asked.digest == asked.digest else used_before(asked)
-
-        return [done(place) for place in range(len(items))]
+        return each_once(
+            unit,
+            [item.asked for item in items],
+            lambda fresh: self._serve(unit, [items[place] for place in fresh]),
+            lambda _, kept: WorkDone(kept, None),
+        )
 
     def _serve(self, unit: Unit, items: Sequence[WorkCall]) -> list[WorkDone | PilotageError]:
         """Serve requests that are new; only an answer that brings jobs is kept, for the rest may be asked again."""

@@ -309,6 +309,13 @@ def heartbeat_answer_to_wire(answer: HeartbeatAnswer, now: datetime) -> matcher_
     )
 
 
+def heartbeat_answer_to_bytes(answer: HeartbeatAnswer, now: datetime, former: bytes) -> bytes:
+    """Return the answer to a heartbeat as the wire has it, with the results that a `former` answer to it told."""
+    message = heartbeat_answer_to_wire(answer, now)
+    message.results.extend(matcher_service_pb2.ReportStateResponse.FromString(former).results)
+    return message.SerializeToString()
+
+
 def node_attributes_to_wire(settings: NodeSettings | None) -> matcher_service_pb2.NodeAttributes | None:
     """Return what a pilot hears of its node's settings; None = it has them."""
     if settings is None:

@@ -21,17 +21,16 @@ from pilotage_server.core.preemption import ORDER_LIFE
 from pilotage_server.core.reports import HeldLease, JobReport
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.files import keep_contents
+from pilotage_server.operations.heartbeat_batch import HeartbeatBatch, HeartbeatCall
 from pilotage_server.operations.idempotency import Asked
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
 from pilotage_server.operations.references import refer_to
-from pilotage_server.operations.report_state import report_state
 from pilotage_server.operations.request_jobs import leases_left
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.work_batch import WorkBatch, WorkCall, WorkDone
-from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import Call, caller, hot
 from pilotage_server.rpc.convert_matching import (
-    heartbeat_answer_to_wire,
+    heartbeat_answer_to_bytes,
     heartbeat_from_wire,
     results_to_wire,
     work_request_from_wire,
@@ -41,12 +40,12 @@ from pilotage_server.rpc.deadlines import patience_s
 from pilotage_server.rpc.long_polls import LongPolls
 from pilotage_server.rpc.match_wire import MatchWriter
 from pilotage_server.rpc.transactions import Transactions, digest
-from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.file_store import FileStore
 
 log = structlog.get_logger()
 
 Response = matcher_service_pb2.RequestJobsResponse
+Beat = matcher_service_pb2.ReportStateResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         self._boot_clock = boot_clock
         self._longest_wait_s = longest_wait_s
         self._requests = WorkBatch(transactions.world, MatchWriter().answer)
+        self._heartbeats = HeartbeatBatch(transactions.world, heartbeat_answer_to_bytes)
 
     async def GetSubmitPoolsForQueue(
         self, request: matcher_service_pb2.GetSubmitPoolsForQueueRequest, call: Any
@@ -181,27 +181,22 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
             matches[held].lease_s = (length + self._since(mine)).total_seconds()
         return response.SerializeToString()
 
-    async def ReportState(
-        self, request: matcher_service_pb2.ReportStateRequest, call: Any
-    ) -> matcher_service_pb2.ReportStateResponse:
-        identity = caller()
+    @hot
+    def ReportState(self, request: matcher_service_pb2.ReportStateRequest, call: Call[Beat]) -> None:
         heartbeat = heartbeat_from_wire(request)
-        await self._keep_contents(heartbeat.reports)
+        asked = Asked(call.identity, "ReportState", request.request_id, digest(request))
+        mine = HeartbeatCall(asked, heartbeat)
+        if _has_contents(heartbeat.reports):
+            call.go_on(partial(self._beat_with_contents, mine))
+        else:
+            self._beat(mine).add_done_callback(call.answer_with)
 
-        def report(
-            unit: Unit, world: World, before: matcher_service_pb2.ReportStateResponse | None
-        ) -> tuple[matcher_service_pb2.ReportStateResponse, bool]:
-            if before is None or heartbeat.ending:
-                answer = before or heartbeat_answer_to_wire(report_state(unit, world, identity, heartbeat), unit.now)
-                # a mere renewal that is repeated has the effect of one, so its answer need not be kept
-                return answer, bool(heartbeat.reports or heartbeat.ending)
-            again = heartbeat_answer_to_wire(report_state(unit, world, identity, heartbeat.said_again()), unit.now)
-            again.results.extend(before.results)
-            return again, True
+    def _beat(self, mine: HeartbeatCall) -> Future[bytes]:
+        return self._transactions.database.submit_batch(self._heartbeats, mine)
 
-        return await self._transactions.once_it_counts(
-            identity, "ReportState", request, matcher_service_pb2.ReportStateResponse, report
-        )
+    async def _beat_with_contents(self, mine: HeartbeatCall) -> bytes:
+        await self._keep_contents(mine.heartbeat.reports)
+        return await asyncio.wrap_future(self._beat(mine))
 
     async def _keep_contents(self, reports: Iterable[JobReport]) -> None:
         files = [file for report in reports for file in report.output_files if file.content is not None]
