@@ -269,6 +269,21 @@ def test_what_waits_when_the_database_closes_is_done_and_nothing_is_taken_afterw
             database.submit_batch(batch, "D")
 
 
+def test_what_comes_while_a_batch_is_at_work_is_its_next_group(database: Database) -> None:
+    batch = Bans()
+    futures: list[Future[str]] = []
+
+    def more_come(unit: Unit, sites: Sequence[str]) -> list[str | PilotageError]:
+        if sites[0] == "A":
+            futures.extend(database.submit_batch(batch, site) for site in "BCD")
+        return Bans.run(batch, unit, sites)
+
+    batch.run = more_come  # type: ignore[method-assign]
+    database.submit_batch(batch, "A").result(WAIT_S)
+    assert outcomes(futures) == ["B", "C", "D"]
+    assert batch.calls == [["A"], ["B", "C", "D"]]
+
+
 class Crossing:
     """A batch that holds one row and then wants another, which somebody else does the other way about."""
 

@@ -2,7 +2,9 @@
 
 Rules
 -----
-A group is what waits now; nobody waits for others to come. Answers are given after the commit only.
+A group is what waits now; nobody waits for others to come. One thread at a time is at a batch: what comes meanwhile
+is the next group, the larger the more there is to do, and a large one costs less. Answers are given after the commit
+only.
 
 Alone: a member that fails with a PilotageError fails alone, and nothing of it has happened. When the group fails in
 any other way (a deadlock, an unexpected error, the commit itself), nothing of it has happened, and every member runs
@@ -89,6 +91,7 @@ class Groups:
         self._commit = commit
         self._mixed = mixed
         self._waiting: dict[Batch[Any, Any], deque[_Member]] = {}
+        self._busy: set[Batch[Any, Any]] = set()
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self._threads = [threading.Thread(target=self._serve, name=f"writer-{number}") for number in range(threads)]
@@ -121,13 +124,24 @@ class Groups:
             wanted = [member for member in group if member.future.set_running_or_notify_cancel()]
             if wanted:
                 self._run(wanted)
+            self._done(group)
 
     def _next(self) -> list[_Member]:
-        """Return the members of the next group, those of one batch together; none = there is nothing more to come."""
+        """Return the members of the next group, those of one batch together; none = nothing more is to be done here."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            batches = list(self._waiting) if self._mixed else list(self._waiting)[:1]
+            self._changed.wait_for(lambda: self._closed or self._ready())
+            batches = self._ready() if self._mixed else self._ready()[:1]
+            self._busy.update(batch for batch in batches if batch.most > 1)
             return [member for batch in batches for member in self._taken(batch)]
+
+    def _ready(self) -> list[Batch[Any, Any]]:
+        """Return the batches for which somebody waits, but for those that a thread is at."""
+        return [batch for batch in self._waiting if batch not in self._busy]
+
+    def _done(self, group: Sequence[_Member]) -> None:
+        with self._changed:
+            self._busy.difference_update({member.batch for member in group})
+            self._changed.notify()  # who was told of new items of these batches went back to sleep
 
     def _taken(self, batch: Batch[Any, Any]) -> list[_Member]:
         """Take what waits for the batch, as much as it bears; what is left stands behind all other batches."""
