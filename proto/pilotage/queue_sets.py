@@ -92,7 +92,7 @@ class QueueSet(Set[QueueId]):
         return f"QueueSet({', '.join(map(str, self))})"
 
     @classmethod
-    def _from_iterable(cls, queues: Iterable[QueueId]) -> frozenset[QueueId]:
+    def _from_iterable(cls, queues: Iterable[QueueId]) -> frozenset[QueueId]:  # type: ignore[override]
         return frozenset(queues)
 
 

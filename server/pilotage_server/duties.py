@@ -13,7 +13,7 @@ import structlog
 
 from pilotage.telemetry import cause_bound
 from pilotage_server.operations.expire_leases import expire_leases, note_alive
-from pilotage_server.operations.load_world import refresh_world
+from pilotage_server.operations.load_world import count_uncounted, refresh_world
 from pilotage_server.operations.retention import PREFIXES, REMOVALS, sweep_files
 from pilotage_server.operations.shares import refresh_pie
 from pilotage_server.policy_duty import PolicyDuty
@@ -26,6 +26,9 @@ log = structlog.get_logger()
 
 CATCH_UP_EVERY_S = 3.0
 """How often a server looks at what others on the same database did."""
+
+COUNT_WAITING_EVERY_S = 2.0
+"""How soon it is tried again to count what waits in busy task queues."""
 
 COUNT_CORES_EVERY_S = 30.0
 """How often the cores are counted that quotas are parts of."""
@@ -82,6 +85,22 @@ class NeighbourDuty:
         self._nudge()
 
 
+class CountingDuty:
+    """Counts the waiting jobs that a server did not take the time to count at its start."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def run_once(self) -> None:
+        """Count those of the task queues that are quiet; the others are tried again next time."""
+        world = self._transactions.world
+        if not world.uncounted:
+            return
+        with world.lock:
+            before = world.waiting.snapshot()
+        await self._transactions.read(lambda unit, world: count_uncounted(unit, world, before))
+
+
 class RetentionDuty:
     """Removes what is past its time, in small batches, and sweeps the files portion by portion."""
 
@@ -109,6 +128,7 @@ def duties_of(
         Duty("sign of life", settings.alive_every_s, leases.note_alive),
         Duty("lease expiry", settings.expire_every_s, leases.expire),
         Duty("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pie)),
+        Duty("counts of what waits", COUNT_WAITING_EVERY_S, CountingDuty(transactions).run_once),
         Duty("policies", POLICIES_EVERY_S, PolicyDuty(transactions).run_once),
         Duty("retention", settings.retention_every_s, retention.run_once),
         *(() if transactions.database.is_sqlite else (neighbours,)),

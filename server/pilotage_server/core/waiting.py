@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pilotage_server.core.account_order import AccountOrder
 from pilotage_server.core.accounting import Account
@@ -24,7 +24,7 @@ from pilotage_server.core.trait_sets import TraitSets
 from pilotage_server.core.value_counts import ValueCounts
 from pilotage_server.core.waiting_line import Head, Line
 
-__all__ = ["MOST_HEADS", "Head", "Waiting", "WaitingIndex"]
+__all__ = ["MOST_HEADS", "Head", "Told", "Waiting", "WaitingIndex"]
 
 Key = TypeVar("Key")
 
@@ -39,6 +39,13 @@ class Waiting:
     task_queue: TaskQueue
     count: int
     head: Head | None
+
+
+class Told(NamedTuple):
+    """What has been told of a task queue: `version` is another after each change."""
+
+    version: int
+    waiting: int
 
 
 class WaitingIndex:
@@ -177,19 +184,31 @@ class WaitingIndex:
             line.end(taken)
             self._changed(line)
 
-    def snapshot(self) -> Mapping[int, int]:
-        """Return the state of everything by task queue, to be handed to `agree` when the database has been asked."""
-        return {task_queue_id: line.version for task_queue_id, line in self._lines.items()}
+    def snapshot(self) -> Mapping[int, Told]:
+        """Return the state of everything by task queue, to be handed back when the database has been asked."""
+        return {task_queue_id: Told(line.version, line.count) for task_queue_id, line in self._lines.items()}
+
+    def recount(self, before: Mapping[int, Told], counts: Mapping[int, int]) -> None:
+        """Take in what the database counted when all that was told here was `before`; what came since then stays.
+
+        Where the two were not quite at one, for a match was under way, too many are counted: the last match of a task
+        queue, which finds nobody, sets that right.
+        """
+        for task_queue_id, count in counts.items():
+            line = self._lines.get(task_queue_id)
+            if line is not None:
+                line.count += count - before[task_queue_id].waiting
+                self._changed(line)
 
     def agree(
-        self, before: Mapping[int, int], known: Iterable[TaskQueue], counts: Mapping[int, tuple[int, Head | None]]
+        self, before: Mapping[int, Told], known: Iterable[TaskQueue], counts: Mapping[int, tuple[int, Head | None]]
     ) -> dict[int, int]:
         """Take in what the database says, as far as nothing has been told here since `before`.
 
         `known` are all task queues with a live job, others are forgotten; one that `counts` lacks has no jobs that
         wait. Returns how many more wait than was known, where any do.
         """
-        stays = {id_ for id_, line in self._lines.items() if before.get(id_) != line.version}
+        stays = {id_ for id_, line in self._lines.items() if id_ not in before or before[id_].version != line.version}
         live = {task_queue.id: task_queue for task_queue in known}
         more: dict[int, int] = {}
         for task_queue_id in live.keys() - stays:

@@ -4,56 +4,101 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import Use, accrued
 from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.rules import Rules
-from pilotage_server.core.waiting import Head
+from pilotage_server.core.waiting import Head, Told
+from pilotage_server.operations.bans import load_bans
 from pilotage_server.operations.catch_up import catch_up
 from pilotage_server.operations.pools import load_mappings
 from pilotage_server.operations.shares import refresh_pie, take_set_shares
 from pilotage_server.operations.tree_loading import load_tree_in_force
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts, task_queues, usage
-from pilotage_server.storage.bans import load_bans
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.significant_attributes import load_significant
+from pilotage_server.storage.trees import version_in_force
+
+_MOST_COUNTED = 1000
+"""So many jobs of a task queue are counted while somebody waits for the answer."""
+
+UNCOUNTED = 1_000_000
+"""As so many do those count that have not been counted: too many does no harm, too few would leave some behind."""
 
 
 def load_world(unit: Unit, rules: Rules) -> World:
-    """Return what a server holds in memory, as the database has it now."""
+    """Return what a server holds in memory, as the database has it now; costs what the task queues cost, not the jobs.
+
+    Where more jobs wait than are counted here, they are left to `count_uncounted`.
+    """
     tree = load_tree_in_force(unit)
     world = World(
         rules=rules,
         tree=tree,
         mappings=load_mappings(unit, tree),
-        bans=tuple(record.ban for record in load_bans(unit.session, unit.now)),
+        bans=load_bans(unit),
+        significant=load_significant(unit.session),
     )
-    refresh_world(unit, world)
+    take_set_shares(unit, world)
+    known = task_queues.load_live_task_queues(unit.session)
+    counts = _count_some(unit, world, [task_queue.id for task_queue in known])
+    heads = task_queues.read_heads(unit.session, counts)
+    for task_queue in known:
+        world.waiting.take_in(task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
+    world.shares.load(_uses(unit, rules).items())
     refresh_pie(unit, world)
     return world
 
 
-def refresh_world(unit: Unit, world: World) -> None:
-    """Take in what there is, waits and runs as the database has it now, for other servers change that too.
+def refresh_world(unit: Unit, world: World, before: Mapping[int, Told] | None = None) -> None:
+    """Take in what there is, waits and runs as the database has it now, whatever was missed of other servers.
 
-    Where more jobs wait than were known, those who wait for jobs are told.
+    Where more jobs wait than were known, those who wait for jobs are told. `before` is what was told of the task
+    queues before this transaction began (None = as it is now, with nobody else at work).
     """
     catch_up(unit, world)
     take_set_shares(unit, world)
     with world.lock:
-        before = world.waiting.snapshot()
+        told = world.waiting.snapshot() if before is None else before
     known = task_queues.load_live_task_queues(unit.session)
     counts = task_queues.count_waiting(unit.session)
     heads = task_queues.read_heads(unit.session, counts)
     uses = _uses(unit, world.rules)
     with world.lock:
         waiting = {each: (count, heads.get(each)) for each, count in counts.items()}
-        more = world.waiting.agree(before, known, waiting)
+        more = world.waiting.agree(told, known, waiting)
         world.shares.load(uses.items())
     for task_queue_id, count in more.items():
         world.tell_enqueued(task_queue_id, count)
+
+
+def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> None:
+    """Count the jobs of the task queues of which only some were counted, as far as these have just been quiet.
+
+    `before` is what was told of the task queues before this transaction began.
+    """
+    version_in_force(unit.session)  # from here on the snapshot is fixed, in SQLite too
+    with world.lock:
+        now = world.waiting.snapshot()
+    quiet = {each for each in world.uncounted if each in now and before.get(each) == now[each]}
+    counts = task_queues.count_waiting(unit.session, quiet)
+    with world.lock:
+        world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})
+        world.uncounted -= quiet
+        world.uncounted &= world.waiting.ids()
+
+
+def _count_some(unit: Unit, world: World, ids: Collection[int]) -> dict[int, int]:
+    """Return how many jobs wait in each of these task queues, so many at least; those with more are left uncounted."""
+    counts = task_queues.count_some(unit.session, ids, _MOST_COUNTED)
+    more = {each for each, count in counts.items() if count == _MOST_COUNTED}
+    with world.lock:
+        world.uncounted |= more
+    return counts | dict.fromkeys(more, UNCOUNTED)
 
 
 def freshen_waiting(unit: Unit, world: World) -> None:
@@ -63,7 +108,7 @@ def freshen_waiting(unit: Unit, world: World) -> None:
     if not unknown and not headless:
         return
     found = task_queues.load_task_queues(unit.session, unknown)
-    counts = task_queues.count_waiting(unit.session, unknown) if unknown else {}
+    counts = _count_some(unit, world, unknown)
     heads = task_queues.read_heads(unit.session, unknown | headless)
     with world.lock:
         for task_queue in found:

@@ -39,7 +39,7 @@ class World:
     `on_reach_changed` when any waiting job may now fit any queue, `event_listeners` with events in feed order.
     Folded names: `significant` of the attributes of jobs that policies of slots refer to, `published` of those that
     the ads of slots have. `is_offered` tells whether pilots with free slots, other than the one with this stamp, are
-    about to look for jobs of a task queue.
+    about to look for jobs of a task queue. `uncounted` are task queues of which it is not known how many jobs wait.
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -47,6 +47,7 @@ class World:
     mappings: PoolMappings = field(default_factory=PoolMappings)
     bans: tuple[Ban, ...] = ()
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
+    uncounted: set[int] = field(default_factory=set)
     significant: frozenset[str] = frozenset()
     published: frozenset[str] = frozenset()
     lock: threading.RLock = field(default_factory=threading.RLock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import RowMapping, delete, exists, func, select, text, update
+from sqlalchemy import RowMapping, bindparam, delete, exists, func, select, text, update
 from sqlmodel import Session
 
 from pilotage_server.core.job_record import JobRecord
@@ -75,15 +75,29 @@ def load_task_queues(session: Session, ids: Iterable[int]) -> tuple[TaskQueue, .
 
 
 def load_live_task_queues(session: Session) -> tuple[TaskQueue, ...]:
-    """Return the task queues that have a job in a state that is not final, by id."""
-    live = select(JOBS.c.task_queue_id).where(_IS_LIVE).distinct()
-    return load_task_queues(session, session.execute(live).scalars())
+    """Return the task queues that have a job in a state that is not final, by id; costs one look-up for each."""
+    # A scalar subquery with a limit is looked up row by row: no planner makes a join over all jobs of it.
+    live = select(JOBS.c.id).where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, _IS_LIVE).limit(1).scalar_subquery()
+    query = select(TASK_QUEUES.c.id, TASK_QUEUES.c.needs_json).where(live.is_not(None)).order_by(TASK_QUEUES.c.id)
+    return tuple(_task_queue(row) for row in session.execute(query).mappings())
 
 
 def templates_of(session: Session, task_queue_id: int) -> tuple[int, ...]:
-    """Return the templates of the live jobs of a task queue."""
-    query = select(JOBS.c.template_id).where(JOBS.c.task_queue_id == task_queue_id, _IS_LIVE).distinct()
-    return tuple(session.execute(query).scalars())
+    """Return the templates of the live jobs of a task queue; costs one look-up for each."""
+    return tuple(session.execute(_TEMPLATES, {"task_queue": task_queue_id}).scalars())
+
+
+_TEMPLATES = text(f"""
+    WITH RECURSIVE found(id) AS (
+        SELECT min(template_id) FROM jobs WHERE task_queue_id = :task_queue AND {LIVE_JOB}
+        UNION ALL
+        SELECT (
+            SELECT min(template_id) FROM jobs
+            WHERE task_queue_id = :task_queue AND {LIVE_JOB} AND template_id > found.id
+        ) FROM found WHERE found.id IS NOT NULL
+    )
+    SELECT id FROM found WHERE id IS NOT NULL
+""")  # noqa: S608 - of our own texts only
 
 
 def move_live_jobs(session: Session, task_queue_id: int, template_id: int, new_id: int) -> None:
@@ -95,9 +109,26 @@ def move_live_jobs(session: Session, task_queue_id: int, template_id: int, new_i
 def count_waiting(session: Session, ids: Collection[int] | None = None) -> dict[int, int]:
     """Return how many jobs wait in each task queue (None = all) in which any does."""
     query = select(JOBS.c.task_queue_id, func.count()).where(IS_WAITING).group_by(JOBS.c.task_queue_id)
-    if ids is not None:
-        query = query.where(JOBS.c.task_queue_id.in_(sorted(ids)))
-    return {row[0]: row[1] for row in session.execute(query)}
+    batches = (query.where(JOBS.c.task_queue_id.in_(batch)) for batch in chunks(sorted(ids or ())))
+    return {row[0]: row[1] for each in ([query] if ids is None else batches) for row in session.execute(each)}
+
+
+def count_some(session: Session, ids: Iterable[int], most: int) -> dict[int, int]:
+    """Return how many jobs wait in each of these task queues in which any does; no more than `most` are counted."""
+    found: dict[int, int] = {}
+    for batch in chunks(sorted(set(ids))):
+        rows = session.execute(_COUNT_SOME, {"ids": batch, "most": most})
+        found |= {row[0]: row[1] for row in rows if row[1]}
+    return found
+
+
+_COUNT_SOME = text(f"""
+    SELECT id, (
+        SELECT count(*) FROM (
+            SELECT 1 FROM jobs WHERE jobs.task_queue_id = task_queues.id AND {WAITING_JOB} LIMIT :most
+        ) AS counted
+    ) FROM task_queues WHERE id IN :ids
+""").bindparams(bindparam("ids", expanding=True))  # noqa: S608 - of our own texts only
 
 
 def read_heads(session: Session, ids: Iterable[int]) -> dict[int, Head]:

@@ -1,0 +1,57 @@
+"""What a server takes into memory at its start, however many jobs wait, and what it counts later."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage_server.operations.load_world import UNCOUNTED, count_uncounted
+from pilotage_server.storage.engine import Database
+from support.pool_bench import PoolBench, three_queues
+
+MANY = 1200
+
+
+@pytest.fixture
+def bench(database: Database) -> PoolBench:
+    bench = PoolBench(database)
+    bench.put(three_queues())
+    return bench
+
+
+def test_few_jobs_are_counted_at_once_and_many_count_as_many(bench: PoolBench) -> None:
+    few, many = bench.submit(count=3, Memory=1000), bench.submit(count=MANY, Memory=2000)
+    started = PoolBench(bench.database).world
+    assert started.waiting.count(few.task_queue_id) == 3
+    assert started.waiting.count(many.task_queue_id) == UNCOUNTED
+    assert started.uncounted == {many.task_queue_id}
+
+
+def test_what_was_not_counted_at_the_start_is_counted_later(bench: PoolBench) -> None:
+    many = bench.submit(count=MANY, Memory=2000)
+    started = PoolBench(bench.database)
+    before = started.world.waiting.snapshot()
+    started.read(lambda unit, world: count_uncounted(unit, world, before))
+    assert started.world.waiting.count(many.task_queue_id) == MANY
+    assert started.world.uncounted == set()
+
+
+def test_a_task_queue_that_is_busy_is_counted_another_time(bench: PoolBench) -> None:
+    many = bench.submit(count=MANY, Memory=2000)
+    started = PoolBench(bench.database)
+    before = started.world.waiting.snapshot()
+    started.remove(many)
+    started.read(lambda unit, world: count_uncounted(unit, world, before))
+    assert started.world.waiting.count(many.task_queue_id) == UNCOUNTED - 1
+    before = started.world.waiting.snapshot()
+    started.read(lambda unit, world: count_uncounted(unit, world, before))
+    assert started.world.waiting.count(many.task_queue_id) == MANY - 1
+
+
+def test_jobs_that_come_while_others_are_counted_are_counted_too(bench: PoolBench) -> None:
+    many = bench.submit(count=MANY, Memory=2000)
+    started = PoolBench(bench.database)
+    waiting = started.world.waiting
+    before = waiting.snapshot()
+    started.submit(count=5, Memory=2000)
+    waiting.recount(before, {many.task_queue_id: MANY})
+    assert waiting.count(many.task_queue_id) == MANY + 5
