@@ -269,18 +269,24 @@ def test_what_waits_when_the_database_closes_is_done_and_nothing_is_taken_afterw
             database.submit_batch(batch, "D")
 
 
+class BansInARush(Bans):
+    """A batch for which more items come while it is at its first."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+        self.later: list[Future[str]] = []
+
+    def run(self, unit: Unit, items: Sequence[str]) -> list[str | PilotageError]:
+        if not self.calls:
+            self.later = [self._database.submit_batch(self, site) for site in "BCD"]
+        return super().run(unit, items)
+
+
 def test_what_comes_while_a_batch_is_at_work_is_its_next_group(database: Database) -> None:
-    batch = Bans()
-    futures: list[Future[str]] = []
-
-    def more_come(unit: Unit, sites: Sequence[str]) -> list[str | PilotageError]:
-        if sites[0] == "A":
-            futures.extend(database.submit_batch(batch, site) for site in "BCD")
-        return Bans.run(batch, unit, sites)
-
-    batch.run = more_come  # type: ignore[method-assign]
-    database.submit_batch(batch, "A").result(WAIT_S)
-    assert outcomes(futures) == ["B", "C", "D"]
+    batch = BansInARush(database)
+    assert outcomes([database.submit_batch(batch, "A")]) == ["A"]
+    assert outcomes(batch.later) == ["B", "C", "D"]
     assert batch.calls == [["A"], ["B", "C", "D"]]
 
 
