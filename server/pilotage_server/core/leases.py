@@ -10,10 +10,10 @@ evictions and declined jobs are not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
@@ -53,9 +53,21 @@ class AttemptRecord(NamedTuple):
         """Job id and attempt."""
         return (self.job_id, self.attempt)
 
+    def changed(self, columns: Mapping[str, Any]) -> AttemptRecord:
+        """Return the record with the values of those columns that are fields of it."""
+        values = list(self)
+        for name in _CHANGING:
+            if name in columns:
+                values[_PLACES[name]] = columns[name]
+        return AttemptRecord._make(values)
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+
+_CHANGING = ("ended", "outcome", "reason", "reported", "metered")
+"""Fields that may change; each is a column of the same name."""
+_PLACES = {name: AttemptRecord._fields.index(name) for name in _CHANGING}
+
+
+class Accept(NamedTuple):
     """The report counts: the job makes these steps, in order; none = its state stays and the facts are kept.
 
     `adopts` = the attempt, given up before, is the job's again first. `spends` = it counts as lost.

@@ -10,8 +10,6 @@ from sqlmodel import Session
 from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.storage.attempts import AttemptKey, change_attempts, load_attempts
 
-_SHOWN = frozenset(AttemptRecord._fields)
-
 
 class AttemptBook:
     """Attempts by their keys; what is changed is seen at once, and in the database after `write`."""
@@ -20,6 +18,7 @@ class AttemptBook:
         self._session = session
         self._records: dict[AttemptKey, AttemptRecord | None] = {}
         self._changes: dict[AttemptKey, dict[str, Any]] = {}
+        self._unwritten: set[AttemptKey] = set()
 
     def read(self, keys: Iterable[AttemptKey]) -> None:
         """Have these attempts at hand."""
@@ -30,20 +29,21 @@ class AttemptBook:
 
     def get(self, key: AttemptKey) -> AttemptRecord | None:
         """Return an attempt that was read; None = there is none such."""
-        return self._records[key]
+        record, changes = self._records[key], self._changes.get(key)
+        return record if record is None or changes is None else record.changed(changes)
 
     def known(self, key: AttemptKey) -> AttemptRecord:
         """Return an attempt that was read, and that there is."""
-        record = self._records[key]
+        record = self.get(key)
         assert record is not None, "there is such an attempt"
         return record
 
-    def change(self, key: AttemptKey, values: Mapping[str, Any]) -> None:
+    def change(self, key: AttemptKey, columns: Mapping[str, Any]) -> None:
         """Give an attempt that was read, and that there is, these columns."""
-        self._records[key] = self.known(key)._replace(**{name: values[name] for name in _SHOWN & values.keys()})
-        self._changes.setdefault(key, {}).update(values)
+        self._changes.setdefault(key, {}).update(columns)
+        self._unwritten.add(key)
 
     def write(self) -> None:
         """Store all changes since the last time."""
-        change_attempts(self._session, self._changes)
-        self._changes = {}
+        change_attempts(self._session, {key: self._changes[key] for key in self._unwritten})
+        self._unwritten.clear()

@@ -38,7 +38,7 @@ class _Outbox:
         # How jobs came is told before what has happened to them since.
         positions = [*stored.append_alike(unit.session, self.alike), *stored.append_events(unit.session, self.events)]
         events = [*(first for _, first in self.alike), *self.events]
-        sent = [event._replace(position=at) for event, at in zip(events, positions, strict=True)]
+        sent = [JobEvent(at, *event[1:]) for event, at in zip(events, positions, strict=True)]
         unit.after_commit(partial(self.world.tell_events, tuple(sent)))
 
 

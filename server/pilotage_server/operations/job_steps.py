@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -76,24 +76,24 @@ class _Course:
 
     before: JobRecord
     after: JobRecord
-    changes: dict[str, Any] = field(default_factory=dict)
-    events: list[JobEvent] = field(default_factory=list)
+    changes: dict[str, Any]
+    events: list[JobEvent]
     lease_end: LeaseEnd | None = None
     comes_back: bool = False
 
     def take(self, unit: Unit, move: Move) -> None:
         """Go on by a step."""
+        job, cause, actor, reason, decided = move
         # PostgreSQL keeps no zero characters, and a reason may come from a payload's last words.
-        reason = move.reason.replace("\0", "")
-        changes = changes_of_step(move.job, move.cause, reason, unit.now, move.changes)
-        self.changes |= changes
-        self.after = after = move.job.changed(changes)
-        if move.job.is_leased and not after.is_leased:
-            self.lease_end = LeaseEnd(move.job, move.cause, reason)
-        if after.state is JobState.WAITING and move.job.state is not JobState.WAITING:
+        reason = reason.replace("\0", "")
+        changes = changes_of_step(job, cause, reason, unit.now, decided)
+        self.changes.update(changes)
+        self.after = after = job.changed(changes)
+        if job.is_leased and not after.is_leased:
+            self.lease_end = LeaseEnd(job, cause, reason)
+        if after.state is JobState.WAITING and job.state is not JobState.WAITING:
             self.comes_back = True
-        states = move.job.state, after.state
-        self.events.append(JobEvent(0, after.id, unit.now, *states, move.cause, reason, after.attempt, move.actor))
+        self.events.append(JobEvent(0, job.id, unit.now, job.state, after.state, cause, reason, after.attempt, actor))
 
 
 class Courses:
@@ -118,7 +118,7 @@ class Courses:
         """
         course = self._courses.get(move.job.id)
         if course is None:
-            course = self._courses[move.job.id] = _Course(move.job, move.job)
+            course = self._courses[move.job.id] = _Course(move.job, move.job, {}, [])
         course.take(self._unit, move)
         return course.after
 

@@ -7,7 +7,7 @@ is suspended. What it has used is charged in one piece each time the meter stops
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from pilotage_server.core.accounting import Account
@@ -40,14 +40,20 @@ def meter_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRe
 def settle(unit: Unit, world: World, attempts: Iterable[AttemptRecord]) -> None:
     """Charge for what the attempts have used; their meters stop, which the caller writes down."""
     half_life = world.rules.sharing.half_life
-    ended: dict[Account, list[float]] = {}
+    stopped: dict[Account, list[AttemptRecord]] = {}
     for attempt in attempts:
         if attempt.metered is not None:
-            used_s = max(0.0, (unit.now - attempt.metered).total_seconds())
-            charge(unit, world, attempt.account, accrued(attempt.weight, used_s, half_life))
-            ended.setdefault(attempt.account, []).append(attempt.weight)
-    for account, weights in ended.items():
-        unit.after_commit(partial(world.run_ended, account, sum(weights), unit.now, len(weights)))
+            stopped.setdefault(attempt.account, []).append(attempt)
+    for account, of_account in stopped.items():
+        charge(unit, world, account, sum(_used(each, unit.now, half_life) for each in of_account))
+        weight = sum(each.weight for each in of_account)
+        unit.after_commit(partial(world.run_ended, account, weight, unit.now, len(of_account)))
+
+
+def _used(attempt: AttemptRecord, now: datetime, half_life: timedelta) -> float:
+    """Return the core seconds, decayed, that an attempt has used since its meter was started."""
+    assert attempt.metered is not None, "its meter runs"
+    return accrued(attempt.weight, max(0.0, (now - attempt.metered).total_seconds()), half_life)
 
 
 def go_on(unit: Unit, world: World, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime) -> None:

@@ -43,21 +43,13 @@ class ReportResult(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """A report, and the pilot that it is from."""
+    """A report, the pilot that it is from, and the attempt that it tells of."""
 
     identity: Identity
     stamp: str
+    actor: str
     report: JobReport
-
-    @property
-    def key(self) -> AttemptKey:
-        """Job id and attempt."""
-        return (self.report.job_id, self.report.attempt)
-
-    @property
-    def actor(self) -> str:
-        """Who causes what follows from it."""
-        return f"pilot:{self.stamp}"
+    key: AttemptKey
 
 
 @dataclass(slots=True)
@@ -76,11 +68,17 @@ def record_reports(
     unit: Unit, world: World, calls: Sequence[tuple[Identity, Sequence[JobReport]]]
 ) -> list[tuple[ReportResult, ...]]:
     """Record what pilots say of attempts, and return for each call what became of its reports, in order."""
-    told = [_Told(identity, credential_of(identity).stamp, report) for identity, reports in calls for report in reports]
+    told = [each for identity, reports in calls for each in _told(identity, reports)]
     if told:
         results = iter(_record_all(unit, world, told))
         return [tuple(next(results) for _ in reports) for _, reports in calls]
     return [() for _ in calls]
+
+
+def _told(identity: Identity, reports: Sequence[JobReport]) -> list[_Told]:
+    stamp = credential_of(identity).stamp
+    actor = f"pilot:{stamp}"
+    return [_Told(identity, stamp, actor, report, (report.job_id, report.attempt)) for report in reports]
 
 
 def _record_all(unit: Unit, world: World, told: Sequence[_Told]) -> list[ReportResult]:
@@ -102,7 +100,8 @@ def _record(desk: _Desk, told: _Told) -> ReportResult:
     verdict = judge_report(desk.jobs.get(told.report.job_id), attempt, told.report, told.stamp)
     match verdict:
         case Accept():
-            _accept(desk, told, verdict)
+            assert attempt is not None, "only what is there is accepted"
+            _accept(desk, told, verdict, attempt)
             return ReportResult(*told.key)
         case Repeat():
             return ReportResult(*told.key)
@@ -113,49 +112,56 @@ def _record(desk: _Desk, told: _Told) -> ReportResult:
             assert_never(verdict)
 
 
-def _accept(desk: _Desk, told: _Told, verdict: Accept) -> None:
+def _accept(desk: _Desk, told: _Told, verdict: Accept, attempt: AttemptRecord) -> None:
     """Let the report count."""
     job = desk.jobs[told.report.job_id]
     if verdict.adopts:
-        job = _adopt(desk, told, job)
+        job = _adopt(desk, told, job, attempt)
     _note_facts(desk, told, verdict)
-    reason = "; ".join(note for note in (verdict.reason, *_keep_outputs(desk, told, job)) if note)
+    reason = _with_notes(verdict.reason, _keep_outputs(desk, told, job)) if told.report.output_files else verdict.reason
     if not verdict.causes:
         _over(desk, told.report, job)
     for cause in verdict.causes:
-        job = _take_step(desk, told, job, cause, reason if cause is verdict.causes[-1] else "", spends=verdict.spends)
+        why = reason if cause is verdict.causes[-1] else ""
+        if verdict.spends and cause in _LOSSES:
+            job = _lose(desk, told, Loss(job, cause, why))
+        else:
+            learnt = _learnt(told.report, job, cause, attempt.matched, desk.unit.now)
+            job = desk.courses.take(Move(job, cause, told.actor, why, learnt))
+
+
+_LOSSES = frozenset({JobCause.START_FAILED, JobCause.LEASE_LOST})
 
 
 def _keep_outputs(desk: _Desk, told: _Told, job: JobRecord) -> tuple[str, ...]:
     """Note the files that the attempt left; return which were not kept and why."""
-    files = told.report.output_files
-    return record_outputs(desk.unit, desk.world, told.identity, job, told.report.attempt, files) if files else ()
+    return record_outputs(desk.unit, desk.world, told.identity, job, told.report.attempt, told.report.output_files)
 
 
-def _take_step(desk: _Desk, told: _Told, job: JobRecord, cause: JobCause, reason: str, *, spends: bool) -> JobRecord:
-    if spends and cause in {JobCause.START_FAILED, JobCause.LEASE_LOST}:
-        desk.book.write()  # the story of a job that has failed tells what was said of its last attempt
-        return desk.courses.take(move_of_loss(desk.unit, desk.world, Loss(job, cause, reason), told.actor))
+def _with_notes(reason: str, notes: Sequence[str]) -> str:
+    return "; ".join((*((reason,) if reason else ()), *notes))
+
+
+def _lose(desk: _Desk, told: _Told, loss: Loss) -> JobRecord:
+    desk.book.write()  # the story of a job that has failed tells what was said of its last attempt
+    return desk.courses.take(move_of_loss(desk.unit, desk.world, loss, told.actor))
+
+
+def _learnt(report: JobReport, job: JobRecord, cause: JobCause, matched: datetime, now: datetime) -> dict[str, Any]:
+    """Return what the job's record takes from the report of a start or an end; no attempt ran longer than it could."""
     if cause is JobCause.STARTED:
-        changes: dict[str, Any] = {"started": told.report.started or desk.unit.now}
-    else:
-        changes = _learnt(desk, told, job, cause)
-    return desk.courses.take(Move(job, cause, told.actor, reason, changes))
-
-
-def _learnt(desk: _Desk, told: _Told, job: JobRecord, cause: JobCause) -> dict[str, Any]:
-    """Return what the job's record takes from the report of an end; no attempt ran longer than since its match."""
+        return {"started": report.started or now}
     if next_state(job.state, cause) in LEASED:
         return {}
-    report, learnt = told.report, dict[str, Any]()
+    learnt: dict[str, Any] = {}
     if cause is JobCause.DONE or cause is JobCause.FAILED:
-        learnt |= {"exit_code": report.exit_code, "signal": report.signal}
-    if cause is JobCause.HELD and report.hold is not None:  # the attempt is over: nothing of it lingers
-        learnt |= {"hold_code": int(HoldCode.STARTD_HELD_JOB), "hold_subcode": report.hold.subcode, "lease_until": None}
+        learnt = {"exit_code": report.exit_code, "signal": report.signal}
+    elif cause is JobCause.HELD and report.hold is not None:  # the attempt is over: nothing of it lingers
+        learnt = {"hold_code": int(HoldCode.STARTD_HELD_JOB), "hold_subcode": report.hold.subcode, "lease_until": None}
     ran_s = report.wall_s + report.suspended_s
     if ran_s and job.started is not None:
-        longest = desk.unit.now - desk.book.known(told.key).matched
-        learnt["wall_clock"] = job.wall_clock + timedelta(seconds=min(ran_s, longest.total_seconds()))
+        longest_s = (now - matched).total_seconds()
+        learnt["wall_clock"] = job.wall_clock + timedelta(seconds=min(ran_s, longest_s))
     return learnt
 
 
@@ -184,9 +190,9 @@ def _over(desk: _Desk, report: JobReport, job: JobRecord) -> None:
         desk.jobs[job.id] = job._replace(lease_until=None)
 
 
-def _adopt(desk: _Desk, told: _Told, job: JobRecord) -> JobRecord:
+def _adopt(desk: _Desk, told: _Told, job: JobRecord, attempt: AttemptRecord) -> JobRecord:
     """Take an attempt back that was given up because nothing was heard of it; it is not spent then."""
-    attempt, now = desk.book.known(told.key), desk.unit.now
+    now = desk.unit.now
     given_up = attempt.ended or now
     changes = {
         "spent_attempts": max(0, job.spent_attempts - 1),

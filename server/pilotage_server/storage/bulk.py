@@ -81,7 +81,7 @@ def moment(session: Session, time: datetime) -> datetime | str:
 def time_of(value: datetime | str) -> datetime:
     """Return the aware time in UTC of what a column of times gives."""
     if isinstance(value, str):
-        return datetime.fromisoformat(value).replace(tzinfo=UTC)
+        return datetime.fromisoformat(value + "+00:00")
     return value.astimezone(UTC)
 
 

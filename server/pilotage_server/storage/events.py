@@ -43,12 +43,13 @@ def lock_feed(session: Session) -> None:
 
 def append_events(session: Session, events: Sequence[JobEvent]) -> Sequence[int]:
     """Store the events in their order and return their positions; `lock_feed` comes first."""
+    # `_value_`, for many: `value` of an enum is a property, and takes ten times as long
     columns: many_rows.Columns = {
         "job_id": [event.job_id for event in events],
         "time": [event.time for event in events],
-        "from_state": [event.from_state.value for event in events],
-        "to_state": [event.to_state.value for event in events],
-        "cause": [event.cause.value for event in events],
+        "from_state": [event.from_state._value_ for event in events],
+        "to_state": [event.to_state._value_ for event in events],
+        "cause": [event.cause._value_ for event in events],
         "reason": [event.reason for event in events],
         "attempt": [event.attempt for event in events],
         "actor": [event.actor for event in events],

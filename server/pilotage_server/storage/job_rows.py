@@ -113,7 +113,7 @@ def compare_and_set(session: Session, before: Sequence[JobRecord], changes: Sequ
     for names, (jobs, rows) in alike.items():
         where: many_rows.Columns = {
             "id": [job.id for job in jobs],
-            "state": [job.state.value for job in jobs],
+            "state": [job.state._value_ for job in jobs],
             "attempt": [job.attempt for job in jobs],
         }
         to: dict[str, Sequence[Any]] = {}
@@ -138,7 +138,7 @@ def _columns(field: str, values: Sequence[Any]) -> many_rows.Columns:
 
 
 _KEPT_AS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "state": ("state", lambda state: state.value),
+    "state": ("state", lambda state: state._value_),
     "lease": ("lease_s", lambda lease: lease.total_seconds() if lease else 0.0),
     "wall_clock": ("wall_clock_s", timedelta.total_seconds),
     "suspended": ("suspended_s", timedelta.total_seconds),
