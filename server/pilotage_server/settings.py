@@ -122,7 +122,7 @@ class Settings(BaseSettings):
     keep_jobs_s: Seconds = Field(MONTH_S, ge=60, le=10 * YEAR_S, description="For finished jobs, pilots and trees.")
     keep_uploads_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="For files that no job has.")
     keep_requests_s: Seconds = Field(DAY_S, ge=60, le=YEAR_S, description="For answers to repeated requests.")
-    retention_batch: int = Field(500, ge=1, le=10**5, description="Jobs removed in one transaction.")
+    retention_batch: int = Field(200, ge=1, le=10**5, description="Jobs removed in one transaction.")
 
     @field_validator("listen")
     @classmethod

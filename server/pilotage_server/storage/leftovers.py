@@ -9,25 +9,29 @@ from datetime import datetime
 from sqlalchemy import delete, exists, select, text
 from sqlmodel import Session
 
-from pilotage_server.storage.events import EVENTS
+from pilotage_server.storage import bulk
 from pilotage_server.storage.files import ATTEMPTS, OUTPUTS, STORED
-from pilotage_server.storage.jobs import JOBS, chunks
+from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.pilots import IS_OVER, PILOTS
 from pilotage_server.storage.slots import remove_slots
 from pilotage_server.storage.tables.conditions import UNREPORTED
 from pilotage_server.storage.templates import INPUT_FILES, TEMPLATES, release_templates
 
+# A job that is being rescheduled at this moment is locked, and no longer ours to remove.
+_ENDED = "SELECT id, template_id FROM jobs WHERE ended < ? ORDER BY ended LIMIT ? FOR UPDATE SKIP LOCKED"
+_DELETE_BY_JOB = tuple(
+    f"DELETE FROM {table} WHERE {job} = ANY(?)"  # noqa: S608 - names of tables
+    for table, job in (("output_files", "job_id"), ("attempts", "job_id"), ("job_events", "job_id"), ("jobs", "id"))
+)
+
 
 def delete_ended_jobs(session: Session, ended_before: datetime, limit: int) -> int:
     """Remove at most `limit` jobs that ended earlier, with all that hangs on them; return how many."""
-    old = select(JOBS.c.id, JOBS.c.template_id).where(JOBS.c.ended < ended_before)
-    # A job that is being rescheduled at this moment is locked, and no longer ours to remove.
-    locked = old.order_by(JOBS.c.ended).limit(limit).with_for_update(skip_locked=True)
-    rows = session.execute(locked).all()
-    for chunk in chunks(row.id for row in rows):
-        for column in (OUTPUTS.c.job_id, ATTEMPTS.c.job_id, EVENTS.c.job_id, JOBS.c.id):
-            session.execute(delete(column.table).where(column.in_(chunk)))
-    release_templates(session, Counter(row.template_id for row in rows))
+    rows = bulk.rows(session, _ENDED, bulk.moment(session, ended_before), limit)
+    if rows:
+        for statement in _DELETE_BY_JOB:
+            bulk.once(session, statement, [job_id for job_id, _ in rows])
+        release_templates(session, Counter(template_id for _, template_id in rows))
     return len(rows)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import delete, insert, select, text
+from sqlalchemy import insert, select, text
 from sqlmodel import Session
 
 from pilotage_server.storage import bulk
@@ -97,11 +97,13 @@ def insert_answers(session: Session, answers: Mapping[RequestKey, AnsweredReques
     bulk.many(session, _KEEP, rows)
 
 
+_DELETE = """
+    DELETE FROM requests WHERE (caller, request_id) IN (
+        SELECT caller, request_id FROM requests WHERE answered < ? ORDER BY answered LIMIT ?
+    )
+"""
+
+
 def delete_answers(session: Session, before: datetime, limit: int) -> int:
     """Remove at most `limit` answers that are older, oldest first; return how many."""
-    old = select(REQUESTS.c.caller, REQUESTS.c.request_id).where(REQUESTS.c.answered < before)
-    keys = session.execute(old.order_by(REQUESTS.c.answered).limit(limit)).all()
-    for caller, request_id in keys:
-        match = REQUESTS.c.caller == caller, REQUESTS.c.request_id == request_id
-        session.execute(delete(REQUESTS).where(*match))
-    return len(keys)
+    return bulk.once(session, _DELETE, bulk.moment(session, before), limit)

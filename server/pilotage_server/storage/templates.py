@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import select
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.description_json import description_from_json
-from pilotage_server.storage import many_rows
+from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
 
@@ -56,15 +56,15 @@ def release_templates(session: Session, gone: Mapping[int, int]) -> None:
 
     Rows are taken in the order of their ids, so that two who do this never wait for each other in a circle.
     """
-    rows = [{"template": template_id, "gone": count} for template_id, count in sorted(gone.items())]
-    if not rows:
-        return
-    fewer = update(TEMPLATES).where(TEMPLATES.c.id == bindparam("template"))
-    session.connection().execute(fewer.values(jobs=TEMPLATES.c.jobs - bindparam("gone")), rows)
-    for chunk in chunks(sorted(gone)):
-        unused = delete(TEMPLATES).where(TEMPLATES.c.id.in_(chunk), TEMPLATES.c.jobs <= 0).returning(TEMPLATES.c.id)
-        ids = session.connection().execute(unused).scalars().all()
-        session.execute(delete(INPUT_FILES).where(INPUT_FILES.c.template_id.in_(ids)))
+    bulk.many(session, _FEWER, [(count, template_id) for template_id, count in sorted(gone.items())])
+    unused = bulk.rows(session, _UNUSED, list(gone))
+    if unused:
+        bulk.once(session, _DELETE_FILES, [template_id for (template_id,) in unused])
+
+
+_FEWER = "UPDATE templates SET jobs = jobs - ? WHERE id = ?"
+_UNUSED = "DELETE FROM templates WHERE id = ANY(?) AND jobs <= 0 RETURNING id"
+_DELETE_FILES = "DELETE FROM input_files WHERE template_id = ANY(?)"
 
 
 def load_descriptions(session: Session, template_ids: Iterable[int]) -> dict[int, JobDescription]:
