@@ -40,4 +40,4 @@ class Retention:
     finished_jobs: timedelta = timedelta(days=30)
     uploads: timedelta = timedelta(days=1)
     requests: timedelta = timedelta(days=1)
-    batch: int = 500
+    batch: int = 200
