@@ -38,30 +38,21 @@ class AccountOrder:
 
     def first_among(self, places: int) -> Turn | None:
         """Return the first turn whose place is in the set; None = there is none."""
-        for number, of_stretch in enumerate(self._sets):
+        for of_stretch, stretch in zip(self._sets, self._stretches, strict=True):
             found = of_stretch & places
             if found:
-                for turn in self._stretches[number]:
+                for turn in stretch:
                     if found >> turn[3] & 1:
                         return turn
         return None
 
     def change(self, before: Turn | None, after: Turn | None) -> None:
         """Let a task queue have another turn; None = it has none."""
-        if before is None or after is None:
-            if before is not None:
-                self._remove(before)
-            if after is not None:
-                self._add(after)
-            return
-        number = bisect_left(self._lasts, before)
-        stretch = self._stretches[number]
-        index = bisect_left(stretch, before)
-        if before < after and self._goes_before_next(after, number, index):  # most often nobody is overtaken
-            stretch[index] = after
-            self._lasts[number] = stretch[-1]
-        else:
+        if before is not None and after is not None:
+            self._move(before, after)
+        elif before is not None:
             self._remove(before)
+        elif after is not None:
             self._add(after)
 
     def turns(self) -> list[Turn]:
@@ -74,6 +65,19 @@ class AccountOrder:
         assert all(0 < len(stretch) <= _LONGEST for stretch in self._stretches)
         assert self._sets == [set_of(turn[3] for turn in stretch) for stretch in self._stretches]
         assert self._lasts == [stretch[-1] for stretch in self._stretches]
+
+    def _move(self, before: Turn, after: Turn) -> None:
+        number = bisect_left(self._lasts, before) if len(self._lasts) > 1 else 0
+        stretch = self._stretches[number]
+        index = bisect_left(stretch, before)
+        is_last = index + 1 == len(stretch)
+        if before < after and not is_last and after < stretch[index + 1]:  # most often nobody is overtaken
+            stretch[index] = after
+        elif before < after and is_last and number + 1 == len(self._lasts):
+            stretch[index] = self._lasts[number] = after
+        else:
+            self._remove(before)
+            self._add(after)
 
     def _add(self, turn: Turn) -> None:
         if not self._stretches:
@@ -96,12 +100,6 @@ class AccountOrder:
             self._lasts[number] = stretch[-1]
         else:
             del self._stretches[number], self._sets[number], self._lasts[number]
-
-    def _goes_before_next(self, turn: Turn, number: int, index: int) -> bool:
-        stretch = self._stretches[number]
-        if index + 1 < len(stretch):
-            return turn < stretch[index + 1]
-        return number + 1 == len(self._stretches) or turn < self._stretches[number + 1][0]
 
     def _divide(self, number: int) -> None:
         stretch = self._stretches[number]

@@ -10,9 +10,7 @@ shares go by who came first (DESIGN §7).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from operator import itemgetter
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from pilotage_server.core.account_order import AccountOrder, Turn
 from pilotage_server.core.accounting import Account, GroupId
@@ -51,11 +49,8 @@ _OwnerRank: TypeAlias = tuple[float, float, int, Candidate]
 _Rank = TypeVar("_Rank", _GroupRank, _OwnerRank)
 
 
-class Found(NamedTuple):
-    """The account and its task queue whose turn it is."""
-
-    candidate: Candidate
-    turn: Turn
+Found: TypeAlias = tuple[Candidate, Turn]
+"""The account and its task queue whose turn it is."""
 
 
 class AccountTurns:
@@ -81,19 +76,22 @@ class AccountTurns:
         standings.moved.clear()
         woken.clear()
 
-    def first_among(self, places: int) -> Found | None:
-        """Return the task queue among these whose turn it is; None = nothing waits in any of them."""
-        for tied in self._in_turn():
-            if len(tied) == 1:
-                turn = tied[0].order.first_among(places)
-                if turn is not None:
-                    return Found(tied[0], turn)
-            else:
-                turns = [(turn, each) for each in tied if (turn := each.order.first_among(places)) is not None]
-                if turns:
-                    turn, candidate = min(turns, key=itemgetter(0))
-                    return Found(candidate, turn)
-        return None
+    def first_among(self, places: int, barren: set[object]) -> Found | None:
+        """Return the task queue among these whose turn it is; None = nothing waits in any of them.
+
+        Accounts and groups that have none of them are added to `barren`; who is there already is not asked again.
+        """
+        tied: list[_GroupRank] = []
+        for rank in self._order:
+            if rank[3] in barren:
+                continue
+            if tied and (rank[1] != tied[0][1] or rank[0] != tied[0][0]):
+                found = _first_of(tied, places, barren)
+                if found is not None:
+                    return found
+                tied = []
+            tied.append(rank)
+        return _first_of(tied, places, barren)
 
     def give(self, candidate: Candidate, cores: float) -> None:
         """Count weighted cores that the account is given."""
@@ -107,15 +105,6 @@ class AccountTurns:
         for group in self._group_of.values():
             mine = [each.rank for each in self._candidates.values() if each.group is group]
             assert group.owners == sorted(mine)
-
-    def _in_turn(self) -> Iterator[list[Candidate]]:
-        for groups in _ties(self._order):
-            if len(groups) == 1:
-                owners = groups[0][3].owners
-            else:
-                owners = sorted(rank for _, _, _, group in groups for rank in group.owners)
-            for tied in _ties(owners):
-                yield [candidate for _, _, _, candidate in tied]
 
     def _start_anew(self, standings: Standings) -> None:
         self._standings = standings
@@ -158,25 +147,47 @@ class AccountTurns:
 
     def _place(self, candidate: Candidate) -> None:
         """Put an account and its group where they stand now."""
-        group, share = candidate.group, candidate.standing.share()
-        group.rank = _placed(self._order, group.rank, (share.standing, share.group, group.number, group))
-        rank = (share.owner, share.factor, candidate.rank[2], candidate)
+        group, mine = candidate.group, candidate.standing
+        of_group = mine.group
+        stands, used = of_group.stands(of_group.core_s, of_group.cores)
+        group.rank = _placed(self._order, group.rank, (stands, used, group.number, group))
+        rank = (mine.core_s * mine.factor, mine.factor, candidate.rank[2], candidate)
         candidate.rank = _placed(group.owners, candidate.rank, rank)
 
 
 def _placed(order: list[_Rank], before: _Rank, after: _Rank) -> _Rank:
     """Put a rank into the place of another one in an order, and return it."""
-    del order[bisect_left(order, before)]
-    insort(order, after)
+    if len(order) == 1:
+        order[0] = after
+        return after
+    place = bisect_left(order, before)
+    del order[place]
+    if (place and after < order[place - 1]) or (place < len(order) and order[place] < after):
+        insort(order, after)
+    else:  # most often nobody is overtaken
+        order.insert(place, after)
     return after
 
 
-def _ties(ranks: list[_Rank]) -> Iterator[list[_Rank]]:
-    """Yield ranks in their order, equal shares together."""
-    begin = 0
-    while begin < len(ranks):
-        first, end = ranks[begin], begin + 1
-        while end < len(ranks) and ranks[end][0] == first[0] and ranks[end][1] == first[1]:
-            end += 1
-        yield ranks[begin:end]
-        begin = end
+def _first_of(groups: list[_GroupRank], places: int, barren: set[object]) -> Found | None:
+    """Return the first task queue of groups that are equal."""
+    if len(groups) == 1:
+        owners = groups[0][3].owners
+    else:
+        owners = sorted(rank for _, _, _, group in groups for rank in group.owners)
+    best: Found | None = None
+    best_rank: _OwnerRank | None = None
+    for rank in owners:
+        if best_rank is not None and (rank[0] != best_rank[0] or rank[1] != best_rank[1]):
+            return best
+        candidate = rank[3]
+        if candidate in barren:
+            continue
+        turn = candidate.order.first_among(places)
+        if turn is None:
+            barren.add(candidate)
+        elif best is None or turn < best[1]:
+            best, best_rank = (candidate, turn), rank
+    if best is None:
+        barren.update(group for _, _, _, group in groups)
+    return best

@@ -62,6 +62,10 @@ class LimitRound:
         self._running = dict(running)
         self._limits: Sequence[RunningLimit] = tuple(running)
 
+    def __bool__(self) -> bool:
+        """Whether any limit holds."""
+        return bool(self._limits)
+
     def at(self, limits: Sequence[RunningLimit]) -> LimitRound:
         """Return a round of a queue at which only these of the limits hold, over the same counts."""
         other = LimitRound({})

@@ -26,7 +26,7 @@ from pilotage_server.core.job_kinds import Seen
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.matching import MOST_CHOICES, Choice
 from pilotage_server.core.reach import Reach
-from pilotage_server.core.seeking import HeadUnknown, Scene, Seat, Seeker, Undecided
+from pilotage_server.core.seeking import HeadUnknown, Part, Scene, Seat, Seeker, Undecided
 from pilotage_server.core.slot_classes import SlotClasses
 from pilotage_server.core.slot_policies import Moment, SlotJudge, SlotPolicies, SlotPolicy
 from pilotage_server.core.slots import SlotOffer
@@ -148,9 +148,10 @@ class MatchBoard:
                 reason = f"jobs of task queue {found.line.task_queue.id} rank slots"
                 return Chosen(tuple(given), Declined(reason, _left_of(ask, left)))
             else:
-                given += self._taken(ask, slot, found, seeker.weight(found.line.task_queue))
+                part = seeker.gives(found.line)
+                self._take(ask, slot, found, part, given)
                 left.popleft()
-                remainder = slot.without(given[-1].amounts)
+                remainder = slot.without(part.amounts) if slot.partitionable else None
                 if remainder is not None:
                     left.appendleft(remainder)
         return Chosen(tuple(given))
@@ -176,17 +177,19 @@ class MatchBoard:
         assert told is not None, "a slot without an ad lacks no part of it"
         return self._policies.ask(told, Moment(ask.now))
 
-    def _taken(self, ask: Ask, slot: SlotOffer, seat: Seat, weight: float) -> Iterator[Choice]:
+    def _take(self, ask: Ask, slot: SlotOffer, seat: Seat, part: Part, given: list[Choice]) -> None:
         """Take the job for the slot, and those of its task queue that come with it."""
         line, task_queue = seat.line, seat.line.task_queue
-        amounts = slot.given_to(task_queue.traits.amounts)
-        for _ in range(1 + slot.ahead):
+        ahead = min(slot.ahead, MOST_CHOICES - len(given) - 1)
+        while True:
             head = self._waiting.take(line)
-            self._turns.give(seat.candidate, weight)
-            ask.limits.given(task_queue.traits)
-            yield Choice(slot.name, task_queue, amounts, weight, None, head)
-            if not line.heads or ask.limits.reached(task_queue.traits) is not None:
+            self._turns.give(seat.candidate, part.weight)
+            given.append(Choice(slot.name, task_queue, part.amounts, part.weight, None, head))
+            if ask.limits:
+                ask.limits.given(task_queue.traits)
+            if not ahead or not line.heads or (ask.limits and ask.limits.reached(task_queue.traits) is not None):
                 return
+            ahead -= 1
 
     def _relieve(self, choices: Iterable[Choice], now: datetime) -> None:
         for choice in choices:

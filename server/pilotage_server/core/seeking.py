@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from pilotage_server.core.account_turns import Candidate, Found
 from pilotage_server.core.accounting import Account
+from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.job_kinds import Seen
 from pilotage_server.core.job_views import JobNow
 from pilotage_server.core.limits import LimitRound
@@ -23,7 +24,7 @@ from pilotage_server.core.place_sets import EVERYWHERE, set_of
 from pilotage_server.core.share_settings import ShareSettings
 from pilotage_server.core.slot_classes import SlotClass
 from pilotage_server.core.slot_policies import SlotJudge, SlotPolicy
-from pilotage_server.core.slots import SlotOffer, fits, size_of
+from pilotage_server.core.slots import SlotOffer, fits, is_alike
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting_line import Line
 
@@ -48,6 +49,13 @@ class Seat(NamedTuple):
     candidate: Candidate
 
 
+class Part(NamedTuple):
+    """What a job gets of a slot, and the weighted cores that it is charged for."""
+
+    amounts: Amounts
+    weight: float
+
+
 class Scene(NamedTuple):
     """What the slots of a request have in common; `priority` tells an account's user priority."""
 
@@ -55,7 +63,7 @@ class Scene(NamedTuple):
     settings: ShareSettings
     limits: LimitRound
     end_margin: timedelta
-    first_among: Callable[[int], Found | None]
+    first_among: Callable[[int, set[object]], Found | None]
     priority: Callable[[Account], float]
 
 
@@ -71,13 +79,14 @@ class Seeker:
         "_ask",
         "_class",
         "_judge",
-        "_looks",
+        "_limits",
         "_policy",
         "_scene",
         "_slot",
         "_started",
         "_suited",
         "_tiers",
+        "_whole",
     )
 
     def __init__(
@@ -98,23 +107,28 @@ class Seeker:
         self._accepted = 0
         self._started = 0
         self._suited = 0
-        self._looks = _looks(slot)
-        self._tiers = tuple(self._in_order_of_liking())
+        self._limits = scene.limits or None
+        self._whole: Part | None = None
+        self._tiers = [(places, set[object]()) for places in self._in_order_of_liking()]
 
     def serves(self, slot: SlotOffer) -> bool:
         """Whether another slot finds the same: no ad of either is looked at, and it is alike."""
-        return self._judge is None and self._policy is None and _looks(slot) == self._looks
+        return self._judge is None and self._policy is None and is_alike(slot, self._slot)
 
-    def weight(self, task_queue: TaskQueue) -> float:
-        """Return the weighted cores that a job of the task queue is charged for here."""
-        amounts = self._slot.given_to(task_queue.traits.amounts)
-        return float(amounts.cpus) if self._policy is None else self._policy.weight(amounts)
+    def gives(self, line: Line) -> Part:
+        """Return what a job of the task queue gets of the slot."""
+        if self._slot.partitionable:
+            return self._part(line.amounts)
+        if self._whole is None:
+            self._whole = self._part(self._slot.free)
+        return self._whole
 
     def find(self) -> Seat | HeadUnknown | Undecided | None:
         """Return the task queue whose first job goes here; None = none does."""
-        for tier in self._tiers:
-            while (found := self._scene.first_among(self._class.places & tier & ~self._aside)) is not None:
-                line = self._scene.seen.waiting.at(found.turn[3])
+        for tier, barren in self._tiers:
+            while (found := self._scene.first_among(self._class.places & tier & ~self._aside, barren)) is not None:
+                candidate, turn = found
+                line = self._scene.seen.waiting.at(turn[3])
                 verdict = self.may_take(line)
                 if isinstance(verdict, Undecided):
                     return verdict
@@ -123,13 +137,13 @@ class Seeker:
                 elif len(line.heads) <= self._slot.ahead and len(line.heads) < line.count:
                     return HeadUnknown(line, 1 + self._slot.ahead)
                 else:
-                    return Seat(line, found.candidate)
+                    return Seat(line, candidate)
         return None
 
     def may_take(self, line: Line) -> bool | Undecided:
         """Whether jobs of the task queue may go here now."""
         if self._accepted >> line.place & 1:
-            return self._scene.limits.reached(line.task_queue.traits) is None
+            return self._limits is None or self._limits.reached(line.task_queue.traits) is None
         if not self._is_open(line):
             return False
         verdict = self._undecided(line) or (self._starts(line) and self._suits(line))
@@ -141,7 +155,9 @@ class Seeker:
         is_unsure = self._class.unsure >> line.place & 1
         if is_unsure and not fits(line.task_queue, self._slot, self._scene.end_margin):
             return False
-        return self._class.admits(line) and self._scene.limits.reached(line.task_queue.traits) is None
+        if self._limits is not None and self._limits.reached(line.task_queue.traits) is not None:
+            return False
+        return self._class.admits(line)
 
     def _undecided(self, line: Line) -> Undecided | None:
         if self._scene.settings.barring(line.account.group_id) is not None:
@@ -194,6 +210,9 @@ class Seeker:
                 ranks[rank] = ranks.get(rank, 0) | kind.places
         return [ranks[rank] for rank in sorted(ranks, reverse=True)]
 
+    def _part(self, amounts: Amounts) -> Part:
+        return Part(amounts, float(amounts.cpus) if self._policy is None else self._policy.weight(amounts))
+
     def _asked(self) -> SlotJudge:
         if self._judge is None:
             self._judge = self._ask()
@@ -202,8 +221,3 @@ class Seeker:
     def _now(self, task_queue: TaskQueue) -> JobNow:
         view = self._scene.seen.views.view(task_queue)
         return JobNow(view, task_queue.traits, partial(self._scene.priority, task_queue.account))
-
-
-def _looks(slot: SlotOffer) -> tuple[object, ...]:
-    """Return what is looked at of a slot that has no ad."""
-    return (size_of(slot), slot.partitionable, slot.claim, slot.ahead, slot.has_ad)

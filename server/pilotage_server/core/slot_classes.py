@@ -108,7 +108,7 @@ class SlotClass:
             self._seen = seen
             self.places = self._door.maybe & self._of_vos() & self._waiting.traits.fitting(self._key.size)
             self.places &= ~self._declined()
-            self.unsure = self._waiting.traits.nearly_too_long(self._key.size)
+            self.unsure = self._waiting.traits.unsure(self._key.size)
 
     def admits(self, line: Line) -> bool:
         """Whether a task queue of `places` can go to the batch queue; if not, it is among them no longer."""

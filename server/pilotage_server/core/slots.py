@@ -112,6 +112,22 @@ def fits(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> bool:
     return next(obstacles(task_queue, slot, end_margin), None) is None
 
 
+def is_alike(one: SlotOffer, other: SlotOffer) -> bool:
+    """Whether slots differ in nothing but their names, as far as matching looks."""
+    return (
+        one.free == other.free
+        and one.time_left == other.time_left
+        and one.ad_changes == other.ad_changes
+        and one.ad_parts == other.ad_parts
+        and one.partitionable == other.partitionable
+        and one.max_jobs == other.max_jobs
+        and one.ahead == other.ahead
+        and one.claim == other.claim
+        and one.cpu_power == other.cpu_power
+        and one.declined_task_queues == other.declined_task_queues
+    )
+
+
 def size_of(slot: SlotOffer) -> tuple[object, ...]:
     """Return what `fits` looks at of a slot; slots of which it is equal fit the same."""
     return (slot.free, slot.time_left, slot.cpu_power, slot.declined_task_queues)

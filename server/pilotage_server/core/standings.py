@@ -65,40 +65,43 @@ def tick_of(now: datetime) -> datetime:
 class GroupStanding:
     """What a group has had, and what it is entitled to: cores (`bound`, None = by weight) or a weight."""
 
-    __slots__ = ("bound", "had", "weight")
+    __slots__ = ("bound", "core_s", "cores", "weight")
 
     def __init__(self, settings: ShareSettings, group: GroupId, had: Had) -> None:
-        self.had = had
+        self.core_s, self.cores = had
         self.bound = settings.bound(group)
         self.weight = settings.weight(group)
+
+    def stands(self, core_s: float, cores: float) -> tuple[Standing, float]:
+        """Return the group's part of the shares of its accounts when it has had so much."""
+        bound = self.bound
+        if bound is None:
+            return Standing.WEIGHTED, core_s / self.weight
+        return Standing.BELOW_QUOTA if cores < bound else Standing.AT_QUOTA, core_s / bound
 
 
 class OwnerStanding:
     """What an account has had, with its group and its priority factor."""
 
-    __slots__ = ("factor", "group", "had")
+    __slots__ = ("core_s", "cores", "factor", "group")
 
     def __init__(self, settings: ShareSettings, account: Account, had: Had, group: GroupStanding) -> None:
-        self.had = had
+        self.core_s, self.cores = had
         self.group = group
         self.factor = settings.factor(account)
 
     def give(self, cores: float, foresight_s: float) -> None:
         """Count weighted cores that the account uses from now on; less than 0 = no longer."""
-        self.had = self.had.and_given(cores, foresight_s)
-        self.group.had = self.group.had.and_given(cores, foresight_s)
+        core_s, group = cores * foresight_s, self.group
+        self.core_s += core_s
+        self.cores += cores
+        group.core_s += core_s
+        group.cores += cores
 
     def share(self) -> Share:
         """Return how much of its fair share the account has had."""
-        return self.share_of(self.had, self.group.had)
-
-    def share_of(self, mine: Had, of_group: Had) -> Share:
-        """Return the share of who has had so much, when the group has had so much."""
-        owner, bound = mine.core_s * self.factor, self.group.bound
-        if bound is None:
-            return Share(Standing.WEIGHTED, of_group.core_s / self.group.weight, owner, self.factor)
-        standing = Standing.BELOW_QUOTA if of_group.cores < bound else Standing.AT_QUOTA
-        return Share(standing, of_group.core_s / bound, owner, self.factor)
+        group = self.group
+        return Share(*group.stands(group.core_s, group.cores), self.core_s * self.factor, self.factor)
 
 
 class Standings:
@@ -169,7 +172,9 @@ class ShareRound:
 
     def share(self, account: Account) -> Share:
         """Return how much of its fair share the account has had."""
-        return self._standings.owner(account).share_of(self._of_owner(account), self._of_group(account))
+        owner = self._standings.owner(account)
+        stands = owner.group.stands(*self._of_group(account))
+        return Share(*stands, self._of_owner(account).core_s * owner.factor, owner.factor)
 
     def can_bar(self, account: Account) -> bool:
         """Whether the account's group has a quota that bars what is above it."""
@@ -187,10 +192,12 @@ class ShareRound:
         self._owners[account] = self._of_owner(account).and_given(cores, foresight_s)
 
     def _of_owner(self, account: Account) -> Had:
-        return self._owners.get(account) or self._standings.owner(account).had
+        owner = self._standings.owner(account)
+        return self._owners.get(account) or Had(owner.core_s, owner.cores)
 
     def _of_group(self, account: Account) -> Had:
-        return self._groups.get(account.group_id) or self._standings.owner(account).group.had
+        group = self._standings.owner(account).group
+        return self._groups.get(account.group_id) or Had(group.core_s, group.cores)
 
 
 def _together(had: Iterable[Had]) -> Had:

@@ -24,21 +24,26 @@ _LESS_THAN_ANY = -(10**9)
 
 
 class SizeClass(NamedTuple):
-    """Slots in which the same task queues fit, as far as sets tell: steps in what is asked; None = no end known."""
+    """Slots in which the same task queues fit, as far as sets tell: steps in what is asked; None = no end known.
+
+    `near_wall_time` and `near_cpu_time`: who asks just the step may ask more than there is.
+    """
 
     cpus: int
     memory: int
     disk: int
     gpus: int
-    wall_time: int | None
-    cpu_time: int | None
+    wall_time: int | None = None
+    cpu_time: int | None = None
+    near_wall_time: bool = False
+    near_cpu_time: bool = False
 
 
 class TraitSets:
     """The sets of all task queues that are known."""
 
     def __init__(self) -> None:
-        self._steps = [_Steps() for _ in SizeClass._fields]
+        self._steps = [_Steps() for _ in range(6)]
         self._of_vo: dict[str, int] = {}
 
     def add(self, task_queue: TaskQueue, place: int) -> None:
@@ -60,29 +65,31 @@ class TraitSets:
     def size_class(self, slot: SlotOffer, end_margin: timedelta) -> SizeClass:
         """Return the class of a slot."""
         free, left_s = slot.free, time_left_s(slot, end_margin)
-        cpus, memory, disk, gpus, wall_time, cpu_time = self._steps
-        return SizeClass(
-            cpus.up_to(free.cpus),
-            memory.up_to(free.memory_mib),
-            disk.up_to(free.disk_mib),
-            gpus.up_to(free.gpus),
-            None if left_s is None else wall_time.up_to(_octave(left_s)),
-            None if left_s is None else cpu_time.up_to(_octave(left_s * (slot.cpu_power or 1.0))),
-        )
+        cpus, memory, disk, gpus, wall_times, cpu_times = self._steps
+        sizes = (cpus.up_to(free.cpus), memory.up_to(free.memory_mib), disk.up_to(free.disk_mib), gpus.up_to(free.gpus))
+        if left_s is None:
+            return SizeClass(*sizes)
+        for_wall, for_cpu = _octave(left_s), _octave(left_s * (slot.cpu_power or 1.0))
+        wall_time, cpu_time = wall_times.up_to(for_wall), cpu_times.up_to(for_cpu)
+        return SizeClass(*sizes, wall_time, cpu_time, wall_time == for_wall, cpu_time == for_cpu)
 
     def fitting(self, size: SizeClass) -> int:
         """Return the set of task queues that may fit in slots of the class."""
         found = EVERYWHERE
-        for steps, step in zip(self._steps, size, strict=True):
+        for steps, step in zip(self._steps, size, strict=False):
             if step is not None:
                 found &= steps.at_most(step)
         return found
 
-    def nearly_too_long(self, size: SizeClass) -> int:
+    def unsure(self, size: SizeClass) -> int:
         """Return the set of task queues of which it is not sure that their times fit in slots of the class."""
-        _, _, _, _, wall_times, cpu_times = self._steps
-        found = 0 if size.wall_time is None else wall_times.just(size.wall_time)
-        return found if size.cpu_time is None else found | cpu_times.just(size.cpu_time)
+        *_, wall_times, cpu_times = self._steps
+        found = 0
+        if size.near_wall_time and size.wall_time is not None:
+            found |= wall_times.just(size.wall_time)
+        if size.near_cpu_time and size.cpu_time is not None:
+            found |= cpu_times.just(size.cpu_time)
+        return found
 
     def of_vo(self, vo: str) -> int:
         """Return the set of a VO's task queues, its name folded."""

@@ -130,9 +130,14 @@ class WaitingIndex:
 
     def dequeued(self, task_queue_id: int, job_id: int) -> None:
         """Count a job that no longer waits."""
+        self.gone(task_queue_id, [job_id])
+
+    def gone(self, task_queue_id: int, job_ids: Iterable[int]) -> None:
+        """Count jobs that no longer wait."""
         line = self._lines.get(task_queue_id)
         if line is not None:
-            line.go(job_id)
+            for job_id in job_ids:
+                line.go(job_id)
             self._changed(line)
 
     def renew_head(self, task_queue_id: int, head: Head | None) -> None:
@@ -153,14 +158,14 @@ class WaitingIndex:
     def take(self, line: Line) -> Head:
         """Take the first job of a line, whose head must be known, for a match that is not committed yet."""
         head = line.take()
-        if line.heads:
-            line.counted -= 1
-            self._heads -= 1
-            line.version = next(self._versions)
-            before, line.turn = line.turn, line.turn_now()
-            line.order.change(before, line.turn)
-        else:
+        if not line.heads:
             self._changed(line)
+            return head
+        line.counted -= 1
+        self._heads -= 1
+        line.version = next(self._versions)
+        before, line.turn = line.turn, line.turn_now()
+        line.order.change(before, line.turn)
         return head
 
     def put_back(self, task_queue_id: int, heads: Iterable[Head]) -> None:

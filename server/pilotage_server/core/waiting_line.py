@@ -48,6 +48,7 @@ class Line:
 
     __slots__ = (
         "account",
+        "amounts",
         "bound",
         "count",
         "counted",
@@ -63,6 +64,7 @@ class Line:
     def __init__(self, task_queue: TaskQueue, place: int, order: AccountOrder) -> None:
         self.task_queue = task_queue
         self.account = task_queue.account
+        self.amounts = task_queue.traits.amounts
         self.place = place
         self.order = order
         self.turn: Turn | None = None
