@@ -1,7 +1,8 @@
-"""Channels to the server, for every process that calls it: token, deadlines, retries, errors that are ours.
+"""Channels to the server, for every process that calls it: where it is, and how the line to it is kept.
 
 Stubs are used as generated; a failed call raises a PilotageError. Calls are repeated when no server answered,
-so every mutating request needs its request id.
+so every mutating request needs its request id, and when a server refused them unread because it is overloaded.
+How each call is made is in `callers`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ import ipaddress
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
 
+from pilotage.callers import AsyncStreamCaller, AsyncUnaryCaller, AsyncUploadCaller, Caller
 from pilotage.errors import InvalidInputError, ServerUnreachableError, Violation
-from pilotage.status import error_of
-from pilotage.telemetry import CAUSE_HEADER, current_cause
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """No message on the wire is larger, in either direction."""
@@ -29,9 +29,6 @@ MAX_METADATA_BYTES = 1024 * 1024
 
 UNARY_TIMEOUT_S = 30.0
 """The deadline of a call that gives none."""
-
-STREAM_TIMEOUT_S = 3600.0
-"""The deadline of a stream that gives none; who follows a feed resumes from its position."""
 
 SHARED_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -134,13 +131,13 @@ def open_channel(endpoint: Endpoint, *, timeout_s: float = UNARY_TIMEOUT_S) -> g
         channel = grpc.secure_channel(target, credentials, options)
     else:
         channel = grpc.insecure_channel(target, options)
-    return grpc.intercept_channel(channel, _Caller(endpoint.token, timeout_s))
+    return grpc.intercept_channel(channel, Caller(endpoint.token, timeout_s))
 
 
 def open_async_channel(endpoint: Endpoint, *, timeout_s: float = UNARY_TIMEOUT_S) -> grpc.aio.Channel:
     """Return a channel for the running event loop; `timeout_s` is the deadline of calls that give none."""
     target, options = _target(endpoint)
-    kinds = (_AsyncUnaryCaller, _AsyncUploadCaller, _AsyncStreamCaller)
+    kinds = (AsyncUnaryCaller, AsyncUploadCaller, AsyncStreamCaller)
     interceptors = [kind(endpoint.token, timeout_s) for kind in kinds]
     if not endpoint.is_encrypted:
         return grpc.aio.insecure_channel(target, options, interceptors=interceptors)
@@ -173,107 +170,3 @@ def _numeric_target(addresses: tuple[str, ...]) -> str:
     if not found[family]:
         raise ServerUnreachableError(f"none of {', '.join(addresses)} is known to the name service")
     return f"{scheme}:{','.join(dict.fromkeys(found[family]))}"
-
-
-class _Details(NamedTuple):
-    """What a call is made with; the shape that gRPC asks for."""
-
-    method: Any
-    timeout: float | None
-    metadata: Any
-    credentials: Any
-    wait_for_ready: Any
-    compression: Any = None
-
-
-class _Prepared:
-    """Gives every call its token, its cause and its deadline."""
-
-    def __init__(self, token: str | Callable[[], str], timeout_s: float) -> None:
-        self._token = token
-        self._timeout_s = timeout_s
-
-    def prepared(self, details: Any, timeout_s: float) -> Any:
-        metadata = [*(details.metadata or ()), (CAUSE_HEADER, current_cause())]
-        token = self._token() if callable(self._token) else self._token
-        if token:
-            metadata.append(("authorization", f"Bearer {token}"))
-        return _Details(
-            details.method,
-            timeout_s if details.timeout is None else details.timeout,
-            metadata,
-            details.credentials,
-            details.wait_for_ready,
-            getattr(details, "compression", None),
-        )
-
-
-class _Caller(
-    _Prepared,
-    grpc.UnaryUnaryClientInterceptor,
-    grpc.UnaryStreamClientInterceptor,
-    grpc.StreamUnaryClientInterceptor,
-):
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        return _finished(continuation(self.prepared(details, self._timeout_s), request))
-
-    def intercept_stream_unary(self, continuation: Any, details: Any, requests: Any) -> Any:
-        return _finished(continuation(self.prepared(details, STREAM_TIMEOUT_S), requests))
-
-    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        return _Stream(continuation(self.prepared(details, STREAM_TIMEOUT_S), request))
-
-
-def _finished(call: Any) -> Any:
-    try:
-        call.result()
-    except grpc.RpcError as error:
-        raise error_of(error) from error
-    return call
-
-
-class _Stream(Iterator[Any]):
-    """The messages of a stream; `cancel` ends it from any thread."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._call)
-        except grpc.RpcError as error:
-            raise error_of(error) from error
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-
-class _AsyncUnaryCaller(_Prepared, grpc.aio.UnaryUnaryClientInterceptor):
-    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        return await _async_finished(await continuation(self.prepared(details, self._timeout_s), request))
-
-
-class _AsyncUploadCaller(_Prepared, grpc.aio.StreamUnaryClientInterceptor):
-    async def intercept_stream_unary(self, continuation: Any, details: Any, requests: Any) -> Any:
-        return await _async_finished(await continuation(self.prepared(details, STREAM_TIMEOUT_S), requests))
-
-
-class _AsyncStreamCaller(_Prepared, grpc.aio.UnaryStreamClientInterceptor):
-    async def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        return _messages(await continuation(self.prepared(details, STREAM_TIMEOUT_S), request))
-
-
-async def _async_finished(call: Any) -> Any:
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error
-    return call
-
-
-async def _messages(call: Any) -> AsyncIterator[Any]:
-    try:
-        async for message in call:
-            yield message
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from error

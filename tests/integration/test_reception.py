@@ -5,57 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from concurrent.futures import Future
 from typing import Any
 
 import grpc
 import pytest
 import structlog
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from pilotage import clock
-from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, LeaseLostError, UnauthenticatedError, WorldError
 from pilotage.telemetry import cause_bound
-from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.calls import Call, caller, hot
-from pilotage_server.rpc.door import Door
-from pilotage_server.rpc.in_flight import CallsInFlight
-from pilotage_server.rpc.loop_calls import LoopCalls
-from pilotage_server.rpc.reception import Reception
-from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
+from support.doorway import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
 
-SERVICE = "pilotage.v1.JobService"
-COROUTINE = f"/{SERVICE}/GetJobs"
-STREAM = f"/{SERVICE}/WatchEvents"
-UPLOAD = f"/{SERVICE}/UploadFile"
-HOT = f"/{SERVICE}/SubmitJobs"
-CODERS = (bytes, bytes)
 SECRET = "do not tell"
-
-
-@asynccontextmanager
-async def doorway(*, let_in: bool = True, **methods: grpc.RpcMethodHandler[Any, Any]) -> AsyncIterator[Any]:
-    """Serve these methods of the job service, and yield a channel to them."""
-    issuer = TokenIssuer(Ed25519PrivateKey.generate())
-    token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
-    server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    door = Door(TokenVerifier([issuer.trusted()]), clock.now)
-    async with asyncio.TaskGroup() as tasks:
-        in_flight = CallsInFlight(1000, clock.boot_time_s)
-        reception = Reception(server, door, LoopCalls(tasks), in_flight, clock.boot_time_s)
-        reception.add_registered_method_handlers(SERVICE, methods)
-        server.start()
-        channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))
-        try:
-            yield channel
-        finally:
-            await channel.close()
-            await asyncio.to_thread(server.stop(None).wait)
 
 
 def every_kind(act: Callable[[], bytes]) -> Mapping[str, Any]:
@@ -78,10 +41,6 @@ def every_kind(act: Callable[[], bytes]) -> Mapping[str, Any]:
         "UploadFile": grpc.stream_unary_rpc_method_handler(unary, *CODERS),
         "SubmitJobs": grpc.unary_unary_rpc_method_handler(submit, *CODERS),
     }
-
-
-def hot_method(submit: Callable[[bytes, Call[bytes]], None]) -> Mapping[str, Any]:
-    return {"SubmitJobs": grpc.unary_unary_rpc_method_handler(hot(submit), *CODERS)}
 
 
 def failing() -> bytes:

@@ -55,6 +55,10 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     *SHARED_OPTIONS,
     ("grpc.so_reuseport", 0),  # or a second server would share the port in silence
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # gRPC's own 5 min punish keepalive
+    # Past 1,000 calls that the serving thread has not taken yet, gRPC would cancel some without a word: after a
+    # restart all pilots call at once. Who is refused is told when to come again (`in_flight`).
+    ("grpc.server.max_pending_requests", 50_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
 )
 
 SERVICES = tuple(

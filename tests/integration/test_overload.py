@@ -1,0 +1,152 @@
+"""A server that has too many calls under way refuses more, and tells when to come again; callers do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from grpc_status import rpc_status
+
+from pilotage.errors import OverloadedError
+from pilotage.status import error_of
+from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
+from pilotage_server.rpc.calls import Call, idle
+from support.doorway import CODERS, COROUTINE, HOT, STREAM, doorway, hot_method
+from support.server import RunningServer, request_id, running_server
+from support.wire_grid import WireGrid, a_job, submission
+
+
+class Held:
+    """A hot method that keeps its calls until they are let go."""
+
+    def __init__(self) -> None:
+        self.calls: asyncio.Queue[Call[bytes]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, _request: bytes, call: Call[bytes]) -> None:
+        self._loop.call_soon_threadsafe(self.calls.put_nowait, call)
+
+
+async def beginning(channel: Any, held: Held) -> tuple[asyncio.Task[bytes], Call[bytes]]:
+    """Return a call that is under way, and its other end."""
+    task = asyncio.ensure_future(_awaited(channel.unary_unary(HOT)(b"")))
+    return task, await held.calls.get()
+
+
+async def _awaited(call: Any) -> Any:
+    return await call
+
+
+async def test_a_call_too_many_is_refused_and_told_when_to_come_again() -> None:
+    held = Held()
+    async with doorway(most=2, **hot_method(held.submit)) as channel:
+        under_way = [await beginning(channel, held) for _ in range(2)]
+        with pytest.raises(OverloadedError) as refused:
+            await channel.unary_unary(HOT)(b"", timeout=0.05)
+        for _, call in under_way:
+            call.answer(b"done")
+        assert [await task for task, _ in under_way] == [b"done", b"done"]
+
+    assert "has 2 calls under way" in str(refused.value)
+    assert refused.value.retry_after_s > 0
+
+
+async def test_a_call_that_was_refused_is_made_again_and_served_once_there_is_room() -> None:
+    held = Held()
+    async with doorway(most=1, **hot_method(held.submit)) as channel:
+        first, its_end = await beginning(channel, held)
+        second = asyncio.ensure_future(_awaited(channel.unary_unary(HOT)(b"")))
+        third = asyncio.ensure_future(anext(aiter(channel.unary_stream(HOT)(b""))))
+        its_end.answer(b"first")
+        for answer in (b"next", b"last"):
+            (await held.calls.get()).answer(answer)
+        assert await first == b"first"
+        assert {await second, await third} == {b"next", b"last"}
+
+
+async def test_calls_that_merely_wait_do_not_count() -> None:
+    news = asyncio.Event()
+
+    async def wait(*_: Any) -> bytes:
+        with idle():
+            await news.wait()
+        return b"news"
+
+    async def many(*_: Any) -> AsyncIterator[bytes]:
+        with idle():
+            await news.wait()
+        yield b"news"
+
+    methods: dict[str, Any] = {
+        "GetJobs": grpc.unary_unary_rpc_method_handler(wait, *CODERS),
+        "WatchEvents": grpc.unary_stream_rpc_method_handler(many, *CODERS),
+    }
+    held = Held()
+    async with doorway(most=1, **methods, **hot_method(held.submit)) as channel:
+        waiting = [asyncio.ensure_future(_awaited(channel.unary_unary(COROUTINE)(b""))) for _ in range(20)]
+        stream = asyncio.ensure_future(anext(aiter(channel.unary_stream(STREAM)(b""))))
+        busy, its_end = await beginning(channel, held)
+        its_end.answer(b"busy")
+        news.set()
+        assert {await call for call in (*waiting, stream)} == {b"news"}
+        assert await busy == b"busy"
+
+
+async def test_a_caller_that_goes_makes_room() -> None:
+    held = Held()
+    async with doorway(most=1, **hot_method(held.submit)) as channel:
+        first, _ = await beginning(channel, held)
+        first.cancel()
+        second, its_end = await beginning(channel, held)
+        its_end.answer(b"second")
+        assert await second == b"second"
+
+
+def test_the_refusal_is_said_in_the_words_that_all_clients_of_grpc_know(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", max_calls_in_flight=1) as server:
+        refusals = asyncio.run(_refusals_of(server, callers=50))
+
+    assert {error.code() for error in refusals} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    for error in refusals:
+        retry, status = RetryInfo(), rpc_status.from_call(error)
+        assert any(detail.Unpack(retry) for detail in status.details)
+        assert retry.retry_delay.ToMilliseconds() > 0
+        assert isinstance(error_of(error), OverloadedError)
+
+
+async def _refusals_of(server: RunningServer, callers: int) -> list[Any]:
+    """Return how those of so many calls at once were refused that were, as plain gRPC tells it."""
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        jobs: Any = job_service_pb2_grpc.JobServiceStub(channel)
+        metadata = (("authorization", f"Bearer {server.token()}"),)
+        calls = [jobs.SubmitJobs(submission([a_job()], request_id()), metadata=metadata) for _ in range(callers)]
+        answers = await asyncio.gather(*map(_awaited, calls), return_exceptions=True)
+    refusals = [answer for answer in answers if isinstance(answer, grpc.RpcError)]
+    assert refusals
+    return refusals
+
+
+def test_many_callers_of_a_busy_server_are_all_served_and_none_twice(tmp_path: Path) -> None:
+    callers = 40
+    with running_server(tmp_path / "data", max_calls_in_flight=2) as server:
+        grid = WireGrid(server)
+        job_ids = asyncio.run(_submitted(grid, callers))
+        listed = grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(page_size=1000)).jobs
+        grid.close()
+
+    assert '"calls are refused"' in server.log()
+    assert len(set(job_ids)) == callers
+    assert {job.id for job in listed} == set(job_ids)
+
+
+async def _submitted(grid: WireGrid, callers: int) -> list[int]:
+    async with grid.server.async_channel(grid.server.token(vo=grid.vo)) as channel:
+        jobs: Any = job_service_pb2_grpc.JobServiceStub(channel)
+        calls = [_awaited(jobs.SubmitJobs(submission([a_job()], request_id()))) for _ in range(callers)]
+        return [answer.job_ids[0] for answer in await asyncio.gather(*calls)]
