@@ -138,9 +138,9 @@ class Ending:
 class Attempt:
     """An attempt at one moment; times ending in `_boot_s` are on the boot clock.
 
-    `retry_boot_s` is when storing is tried again, and `report_boot_s` when its stage has to be told at the latest
-    (None = nothing is due). `clock_boot_s` is since when it runs or is suspended. `told` is the last state that was
-    sent to the server.
+    `retry_boot_s` is when storing is tried again, None = it is not. `report_boot_s` is when its stage has to be told at
+    the latest, if there is anything to tell. `clock_boot_s` is since when it runs or is suspended. `told` is the last
+    state that was sent to the server.
     """
 
     job: GrantedJob
@@ -158,7 +158,7 @@ class Attempt:
     files: tuple[StoredFile, ...] = ()
     retry_boot_s: float | None = None
     store_failures: int = 0
-    report_boot_s: float | None = None
+    report_boot_s: float = 0.0
     told: ReportedState | None = None
 
     @property
@@ -209,7 +209,7 @@ class Attempt:
 
     def is_about_to_end(self, now: Moment) -> bool:
         """Whether its payload has just ended, so that its outcome may be known in a moment."""
-        return self.stage is Stage.STORING and self.report_boot_s is not None and now.boot_s < self.report_boot_s
+        return self.stage is Stage.STORING and now.boot_s < self.report_boot_s
 
     def report(self) -> Report:
         """Return what there is to tell of it now."""

@@ -231,10 +231,9 @@ class Conversation:
         Where a slot has jobs ahead the next end is near: so ends wait a moment to travel together.
         """
         first_end = next(self._untold_ends(now), None)
-        if first_end is not None and first_end.report_boot_s is not None:
+        if first_end is not None:
             yield first_end.report_boot_s + (self._rules.report_delay_s if len(self.backlog) else 0.0)
-        due = (each.report_boot_s for each in self._payloads.news_under_way())
-        yield from (boot_s for boot_s in due if boot_s is not None)
+        yield from (each.report_boot_s for each in self._payloads.news_under_way())
 
     def _new_id(self) -> str:
         self._calls += 1
@@ -250,8 +249,7 @@ class Conversation:
             yield from self._times_to_tell(now)
         if takes_jobs:
             ending = (each for each in self._payloads.news_under_way() if each.is_about_to_end(now))
-            later = (each.report_boot_s for each in ending)
-            yield from (boot_s for boot_s in later if boot_s is not None and boot_s > now.boot_s)
+            yield from (each.report_boot_s for each in ending)
 
     def good_bye_alarms(self) -> Iterator[float]:
         """Yield when a lost good-bye is said again."""

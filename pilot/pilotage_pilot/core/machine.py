@@ -82,7 +82,7 @@ class PilotMachine:
             case ev.LimitPassed(key, reason):
                 return self._payloads.stop(key, Ending(Outcome.LIMIT_EXCEEDED, reason), now)
             case ev.OutputStored():
-                return self._payloads.stored(event, now)
+                return self._payloads.stored(event, now) + self._next_turns(now)
             case ev.OutputFailed():
                 return self._payloads.store_failed(event, now)
             case _:
@@ -186,6 +186,9 @@ class PilotMachine:
 
     # The pilot's own way ----------------------------------------------------------------------------------------
 
+    def _next_turns(self, now: Moment) -> Instructions:
+        return self._conversation.backlog.due(now, takes_jobs=self._takes_jobs(now))
+
     def _takes_jobs(self, now: Moment) -> bool:
         is_fit = self._validated and self._conversation.clock_error_s is not None
         return is_fit and not self._drains(now)
@@ -214,7 +217,7 @@ class PilotMachine:
         if self._patience.watch(working=self._payloads.working, now=now):
             self._conversation.seeking.asked_in_vain = False
         instructions += self._reasons_to_leave(now)
-        instructions += self._conversation.backlog.due(now, takes_jobs=self._takes_jobs(now))
+        instructions += self._next_turns(now)
         instructions += self._looks.due(now)
         if self.phase in (Phase.OPEN, Phase.DRAINING):
             # Slots that are about to look at themselves are asked for when they have done so.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.attempt_book import AttemptBook
@@ -94,10 +94,9 @@ class Payloads:
         attempt = self._attempts.get(key)
         if attempt is None or attempt.stage not in (Stage.PREPARING, Stage.KILLING):
             return []
-        attempt = attempt.step(Step.PREPARED)
-        if attempt.stage is Stage.REPORTING:
-            return self._finish(attempt, now)
-        self._move(attempt, now)
+        if attempt.stage is Stage.KILLING:
+            return self._finish(attempt, Step.PREPARED, now)
+        self._move(attempt, Step.PREPARED, now)
         return [ins.StartPayload(key)]
 
     def start_failed(self, event: StartFailed, now: Moment) -> Instructions:
@@ -108,7 +107,7 @@ class Payloads:
         if attempt.ending is None and event.outcome is Outcome.START_FAILED:
             self._node_failures += 1
         ending = attempt.ending or Ending(event.outcome, event.reason)
-        return self._finish(attempt.step(Step.NOT_STARTED, ending=ending), now)
+        return self._finish(attempt, Step.NOT_STARTED, now, ending=ending)
 
     def started(self, key: AttemptKey, now: Moment) -> Instructions:
         """Note that a payload runs; kill it where that was ordered meanwhile."""
@@ -116,8 +115,7 @@ class Payloads:
         if attempt is None or attempt.stage not in (Stage.STARTING, Stage.KILLING):
             return []
         self._node_failures = 0
-        attempt = attempt.step(Step.STARTED, started=now, clock_boot_s=now.boot_s)
-        self._move(attempt, now)
+        self._move(attempt, Step.STARTED, now, started=now, clock_boot_s=now.boot_s)
         if attempt.stage is Stage.KILLING:
             return [ins.KillPayload(key)]
         return self.obey(self.slots.job_started(key, now), now)
@@ -131,19 +129,11 @@ class Payloads:
             return []
         over = Ending(Outcome.LIMIT_EXCEEDED, event.limit) if event.limit else Ending(Outcome.EXITED)
         ending = attempt.ending or over
-        keeps = ending.outcome in KEEPS_OUTPUT and attempt.started is not None
-        attempt = attempt.clocked(now).step(
-            Step.LEFT_FILES if keeps else Step.LEFT_NOTHING,
-            ending=ending,
-            ended=now,
-            clock_boot_s=None,
-            exit_code=event.exit_code,
-            signal=event.signal,
-            usage=event.usage,
-        )
-        if not keeps:
-            return self._finish(attempt, now)
-        self._move(attempt, now)
+        left = {"exit_code": event.exit_code, "signal": event.signal, "usage": event.usage, "clock_boot_s": None}
+        attempt = attempt.clocked(now)
+        if ending.outcome not in KEEPS_OUTPUT or attempt.started is None:
+            return self._finish(attempt, Step.LEFT_NOTHING, now, ending=ending, **left)
+        self._move(attempt, Step.LEFT_FILES, now, ending=ending, ended=now, **left)
         self.slots.job_ended(event.key, now, keeps_disk_mib=attempt.job.amounts.disk_mib)
         return [ins.StoreOutput(event.key)]
 
@@ -152,9 +142,10 @@ class Payloads:
         attempt = self._attempts.get(event.key)
         if attempt is None or attempt.stage is not Stage.STORING or attempt.ending is None:
             return []
-        reason = "; ".join(part for part in (attempt.ending.reason, event.notes) if part)
-        ending = replace(attempt.ending, reason=reason)
-        return self._finish(attempt.step(Step.STORED, files=event.files, ending=ending), now)
+        ending = attempt.ending
+        if event.notes:
+            ending = replace(ending, reason="; ".join(filter(None, (ending.reason, event.notes))))
+        return self._finish(attempt, Step.STORED, now, ending=ending, files=event.files)
 
     def store_failed(self, event: OutputFailed, now: Moment) -> Instructions:
         """Try again later, or give the job back when its output cannot be stored."""
@@ -168,11 +159,11 @@ class Payloads:
             self._attempts.put(replace(attempt, store_failures=failures, retry_boot_s=retry))
             return []
         ending = Ending(Outcome.START_FAILED, f"its output could not be stored: {event.failure.why}")
-        return self._finish(attempt.step(Step.ABANDONED, ending=ending), now)
+        return self._finish(attempt, Step.ABANDONED, now, ending=ending)
 
-    def _finish(self, attempt: Attempt, now: Moment) -> Instructions:
-        ended = attempt.ended or now
-        self._attempts.put(replace(attempt, ended=ended, retry_boot_s=None, report_boot_s=now.boot_s))
+    def _finish(self, attempt: Attempt, step: Step, now: Moment, **changes: Any) -> Instructions:
+        changes |= {"ended": attempt.ended or now, "retry_boot_s": None, "report_boot_s": now.boot_s}
+        self._attempts.put(attempt.step(step, **changes))
         self.slots.job_ended(attempt.key, now)
         self.slots.files_are_safe(attempt.key)
         return [ins.ForgetAttempt(attempt.key)]
@@ -193,7 +184,7 @@ class Payloads:
         if attempt is None or attempt.stage in (Stage.KILLING, Stage.REPORTING):
             return []
         if attempt.stage is Stage.STORING:
-            return self._finish(attempt.step(Step.ABANDONED, ending=ending), now)
+            return self._finish(attempt, Step.ABANDONED, now, ending=ending)
         self._attempts.put(replace(attempt, ending=attempt.ending or ending))
         return self.obey(self.slots.kill(key, ending.reason, None, now), now)
 
@@ -211,10 +202,10 @@ class Payloads:
         attempt, effect = self._attempts[order.key], order.effect
         match effect:
             case SuspendJob():
-                self._move(attempt.clocked(now).step(Step.SUSPENDED), now)
+                self._move(attempt.clocked(now), Step.SUSPENDED, now)
                 return [ins.SuspendPayload(attempt.key)]
             case ContinueJob():
-                self._move(attempt.clocked(now).step(Step.CONTINUED), now)
+                self._move(attempt.clocked(now), Step.CONTINUED, now)
                 # A payload whose lease has ended meanwhile is about to be killed.
                 return [ins.ContinuePayload(attempt.key)] if attempt.lease_end_boot_s > now.boot_s else []
             case StopJob(_, reason, hold) | KillJob(reason, hold):
@@ -223,7 +214,7 @@ class Payloads:
                 ending = attempt.ending or Ending(Outcome.EVICTED, reason, hold)
                 gently = isinstance(effect, StopJob) and attempt.stage not in UNSTARTED
                 step = Step.STOP_ORDERED if gently else Step.KILL_ORDERED
-                self._move(attempt.clocked(now).step(step, ending=ending), now)
+                self._move(attempt.clocked(now), step, now, ending=ending)
                 return [ins.StopPayload(attempt.key) if gently else ins.KillPayload(attempt.key)]
             case _:
                 assert_never(effect)
@@ -285,9 +276,9 @@ class Payloads:
         """Forget an attempt whose outcome the server has taken or refused."""
         self._attempts.remove_ended(key)
 
-    def _move(self, attempt: Attempt, now: Moment) -> None:
-        due = now.boot_s + self._rules.report_delay_s if attempt.untold() is not None else None
-        self._attempts.put(attempt if due == attempt.report_boot_s else replace(attempt, report_boot_s=due))
+    def _move(self, attempt: Attempt, step: Step, now: Moment, **changes: Any) -> None:
+        report_boot_s = now.boot_s + self._rules.report_delay_s
+        self._attempts.put(attempt.step(step, report_boot_s=report_boot_s, **changes))
 
     def validate(self) -> None:
         """Raise AssertionError where attempts and slots do not go together."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from pilotage_pilot.core.jobs import Account, HoldWish
 from pilotage_pilot.core.moment import Moment
@@ -156,22 +156,11 @@ class SlotStatus:
         # The interval between two looks is another one; a job that has just begun to run is given a whole one.
         if new_state or activity is Activity.BUSY:
             changes["polled_boot_s"] = now.boot_s
-        entered = replace(self, state=state, activity=activity, entered_activity=now, **changes)
-        return entered.watched(now)
-
-    def watched(self, now: Moment) -> SlotStatus:
-        """Return the slot with the watches of its job and claim running as its activity says."""
-        job, claim = self.job, self.claim
-        if claim is None or job is None:
-            return self
-        runs, stands = self.activity in RUNNING and self.has_processes, self.activity is Activity.SUSPENDED
-        if all(watched.run.is_running == runs and watched.suspended.is_running == stands for watched in (job, claim)):
-            return self
-        return replace(
-            self,
-            job=replace(job, run=job.run.running(runs, now), suspended=job.suspended.running(stands, now)),
-            claim=replace(claim, run=claim.run.running(runs, now), suspended=claim.suspended.running(stands, now)),
-        )
+        job, claim = changes.get("job", self.job), changes.get("claim", self.claim)
+        if job is not None and claim is not None:
+            runs, stands = state is SlotState.CLAIMED and activity in RUNNING, activity is Activity.SUSPENDED
+            changes |= {"job": _watched(job, runs, stands, now), "claim": _watched(claim, runs, stands, now)}
+        return replace(self, state=state, activity=activity, entered_activity=now, **changes)
 
     def validate(self) -> None:
         """Raise AssertionError where what is known of the slot does not go together."""
@@ -195,3 +184,13 @@ class SlotStatus:
                 assert (watched.run.since_boot_s is not None) == runs, f"{self.activity}, and its run time is wrong"
                 stands = watched.suspended.since_boot_s is not None
                 assert stands == (self.activity is Activity.SUSPENDED), f"{self.activity}, and its watch is wrong"
+
+
+_Watched = TypeVar("_Watched", JobInSlot, Claim)
+
+
+def _watched(value: _Watched, runs: bool, stands: bool, now: Moment) -> _Watched:
+    """Return a job or claim with its watches running as its slot's activity says."""
+    if value.run.is_running == runs and value.suspended.is_running == stands:
+        return value
+    return replace(value, run=value.run.running(runs, now), suspended=value.suspended.running(stands, now))

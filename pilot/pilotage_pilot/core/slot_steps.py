@@ -65,10 +65,11 @@ def job_started(turn: Turn, event: ev.JobStarted) -> None:
     job, claim = turn.status.job, turn.status.claim
     if job is None or claim is None or job.started is not None:
         raise IllegalSlotEventError(turn.status, event)
-    turn.change(job=replace(job, started=turn.now))
+    begun = replace(job, started=turn.now)
     if turn.status.state is SlotState.CLAIMED:
-        turn.change(claim=replace(claim, activations=claim.activations + 1))
-        turn.run_on()
+        turn.run_on(job=begun, claim=replace(claim, activations=claim.activations + 1))
+    else:
+        turn.change(job=begun)
 
 
 def job_ended(turn: Turn, event: ev.JobEnded) -> None:

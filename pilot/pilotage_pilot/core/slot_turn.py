@@ -81,10 +81,10 @@ class Turn:
             else:
                 _DEEDS[fired.deed](self, fired.reason or self.status.retirement_reason)
 
-    def run_on(self) -> None:
+    def run_on(self, **changes: Any) -> None:
         """Let the job's processes run: on their own, or for as long as the retirement lasts."""
         activity = Activity.RETIRING if self.status.in_retirement else Activity.BUSY
-        self.enter(SlotState.CLAIMED, activity)
+        self.enter(SlotState.CLAIMED, activity, **changes)
 
     def retire(self, reason: str) -> None:
         """Let the job run on for as long as its retirement lasts; there is no way back."""
