@@ -27,7 +27,7 @@ GROWTH_BUDGET, MEMORY_BUDGET_MB, MORE_MEMORY_BUDGET_MB, START_BUDGET_S = 1.2, 60
 def figures(setting: Setting) -> Iterator[Figure]:
     """Grow the queue and measure all."""
     with scratch() as folder, grown_grids(setting, folder, (1, setting.size(TIMES, 4))) as (short, long):
-        for _ in range(1 + ROUNDS):
+        for _ in range(1 + setting.size(ROUNDS, 2)):
             for grown in (short, long):
                 grown.match(setting.size(CALLS, 50))
         short_us, long_us = (median_cpu_us(grown.runs[1:]) for grown in (short, long))

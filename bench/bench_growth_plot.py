@@ -31,7 +31,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     """Measure at each length."""
     all_times = [setting.size(times) if times > 1 else 1 for times in TIMES]
     with scratch() as folder, grown_grids(setting, folder, all_times) as grids:
-        for _ in range(1 + ROUNDS):
+        for _ in range(1 + setting.size(ROUNDS, 2)):
             for grown in grids:
                 grown.match(setting.size(CALLS, 50))
         lengths = [float(times * SHORTEST) for times in TIMES]

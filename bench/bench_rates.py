@@ -101,7 +101,7 @@ class Rates:
         empty_runs: list[Run] = []
         runs: list[Run] = []
         policy_runs: list[Run] = []
-        for _ in range(ROUNDS):
+        for _ in range(self._setting.size(ROUNDS, 2)):
             empty_runs.append(self._empty.run(self._setting.size(6_000, 600)))
             runs.append(self._ask(Request(fresh(plain), pilot.metadata) for pilot in cycle(self._pilots)))
             asked = zip(cycle(self._pilots), cycle(under_policy), strict=False)

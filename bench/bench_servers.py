@@ -73,7 +73,8 @@ def figures(setting: Setting) -> Iterator[Figure]:
                 pilots = grids[0].pilots(PILOTS)
         servers = Servers(grids, pilots)
         rounds = [
-            [servers.match(together, setting.size(CALLS, 96)) for together in TOGETHER] for _ in range(1 + ROUNDS)
+            [servers.match(together, setting.size(CALLS, 96)) for together in TOGETHER]
+            for _ in range(1 + setting.size(ROUNDS, 2))
         ]
         one_us, two_us, four_us = (statistics.median(costs) for costs in zip(*rounds[1:], strict=True))
         yield told("servers: CPU of a match, one server", one_us, "µs")

@@ -100,7 +100,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
             )
             for name, count in (("few", setting.size(FEW_TASK_QUEUES, 100)), ("many", task_queues))
         )
-        for _ in range(1 + ROUNDS):
+        for _ in range(1 + setting.size(ROUNDS, 2)):
             for side in (few, many):
                 side.match(setting.size(CALLS, 50))
         few_us, many_us = (median_cpu_us(side.runs[1:]) for side in (few, many))

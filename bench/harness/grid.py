@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
+import grpc
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from harness.lhcb import VO, LhcbDay
@@ -61,6 +62,7 @@ class BenchGrid:
         self.day = day
         self.line = Line(server.address)
         self._operator = server.channel(server.token(Role.OPERATOR, owner="olga"), timeout_s=PATIENCE_S)
+        self._users: dict[tuple[str, str], grpc.Channel] = {}
 
     def put_tree(self, text: str) -> int:
         """Put a tree in force; returns its version."""
@@ -73,9 +75,12 @@ class BenchGrid:
 
     def submit(self, jobs: Iterable[JobDescription], owner: str, group: str) -> int:
         """Submit jobs in somebody's name; returns how many."""
-        with self.server.channel(self.user_token(owner, group), timeout_s=PATIENCE_S) as channel:
-            stub = job_service_pb2_grpc.JobServiceStub(channel)
-            return len(stub.SubmitJobs(submission(jobs, group)).job_ids)
+        return len(self._user(owner, group).SubmitJobs(submission(jobs, group)).job_ids)
+
+    def _user(self, owner: str, group: str) -> job_service_pb2_grpc.JobServiceStub:
+        if (owner, group) not in self._users:
+            self._users[owner, group] = self.server.channel(self.user_token(owner, group), timeout_s=PATIENCE_S)
+        return job_service_pb2_grpc.JobServiceStub(self._users[owner, group])
 
     def user_token(self, owner: str, group: str) -> str:
         """Return the token of a user of the VO."""
@@ -113,7 +118,8 @@ class BenchGrid:
     def close(self) -> None:
         """End the connections."""
         self.line.close()
-        self._operator.close()
+        for channel in (self._operator, *self._users.values()):
+            channel.close()
 
 
 def bearer(token: str) -> Metadata:
