@@ -12,20 +12,33 @@ from functools import partial
 import structlog
 
 from pilotage.telemetry import cause_bound
+from pilotage_server.operations.catch_up import catch_up
 from pilotage_server.operations.expire_leases import expire_leases, note_alive
-from pilotage_server.operations.load_world import count_uncounted, refresh_world
+from pilotage_server.operations.following import follow
+from pilotage_server.operations.load_world import count_uncounted, refresh_uses, refresh_world
 from pilotage_server.operations.retention import PREFIXES, REMOVALS, sweep_files
-from pilotage_server.operations.shares import refresh_pie
+from pilotage_server.operations.shares import refresh_pie, take_set_shares
+from pilotage_server.operations.world import World
 from pilotage_server.policy_duty import PolicyDuty
 from pilotage_server.rpc.deadlines import within
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.settings import Settings
+from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.file_store import FileStore
 
 log = structlog.get_logger()
 
+FOLLOW_EVERY_S = 0.5
+"""How often a server looks at what others on the same database did to jobs."""
+
 CATCH_UP_EVERY_S = 3.0
-"""How often a server looks at what others on the same database did."""
+"""How often it looks for trees, pools and bans of theirs."""
+
+SHARES_EVERY_S = 8.0
+"""How often it looks at what runs on all of them, for fair shares."""
+
+RECOUNT_EVERY_S = 300.0
+"""How often all is counted again: for what the feed of events does not tell."""
 
 COUNT_WAITING_EVERY_S = 2.0
 """How soon it is tried again to count what waits in busy task queues."""
@@ -72,17 +85,43 @@ def _log_gap(gap: timedelta) -> None:
         log.warning("leases extended", why="no server was there", gap_s=gap.total_seconds())
 
 
-class NeighbourDuty:
-    """Takes in what other servers on the same database did, and lets the calls that wait here hear of it."""
+class NeighbourDuties:
+    """Takes in what other servers on the same database do, and lets the calls that wait here hear of it."""
 
     def __init__(self, transactions: Transactions, nudge: Callable[[], None]) -> None:
         self._transactions = transactions
         self._nudge = nudge
 
-    async def run_once(self) -> None:
-        """Make the memory agree with the database, and let those look again who wait for events."""
-        await self._transactions.read(refresh_world)
-        self._nudge()
+    def all(self) -> tuple[Duty, ...]:
+        """Return them, the most frequent first."""
+        read = self._transactions.read
+        return (
+            Duty("jobs of neighbours", FOLLOW_EVERY_S, self.follow),
+            Duty("trees and pools of neighbours", CATCH_UP_EVERY_S, self.catch_up),
+            Duty("shares over all servers", SHARES_EVERY_S, partial(read, refresh_uses)),
+            Duty("recount", RECOUNT_EVERY_S, self.recount),
+        )
+
+    async def follow(self) -> None:
+        """Take in what happened to waiting jobs, and let those look again who wait for events."""
+        if await self._transactions.read(follow):
+            self._nudge()
+
+    async def catch_up(self) -> None:
+        """Take in trees, bans, pools, and the factors and quotas that have been set."""
+
+        def catch_up_with_all(unit: Unit, world: World) -> None:
+            catch_up(unit, world)
+            take_set_shares(unit, world)
+
+        await self._transactions.read(catch_up_with_all)
+
+    async def recount(self) -> None:
+        """Make the memory agree with the database in all."""
+        world = self._transactions.world
+        with world.lock:
+            before = world.waiting.snapshot()
+        await self._transactions.read(lambda unit, world: refresh_world(unit, world, before))
 
 
 class CountingDuty:
@@ -123,7 +162,7 @@ def duties_of(
 ) -> tuple[Duty, ...]:
     """Return what a server with these settings does by itself; `nudge` wakes the calls that follow events."""
     leases, retention = LeaseDuties(transactions), RetentionDuty(transactions, store)
-    neighbours = Duty("neighbours", CATCH_UP_EVERY_S, NeighbourDuty(transactions, nudge).run_once)
+    neighbours = () if transactions.database.is_sqlite else NeighbourDuties(transactions, nudge).all()
     return (
         Duty("sign of life", settings.alive_every_s, leases.note_alive),
         Duty("lease expiry", settings.expire_every_s, leases.expire),
@@ -131,7 +170,7 @@ def duties_of(
         Duty("counts of what waits", COUNT_WAITING_EVERY_S, CountingDuty(transactions).run_once),
         Duty("policies", POLICIES_EVERY_S, PolicyDuty(transactions).run_once),
         Duty("retention", settings.retention_every_s, retention.run_once),
-        *(() if transactions.database.is_sqlite else (neighbours,)),
+        *neighbours,
     )
 
 

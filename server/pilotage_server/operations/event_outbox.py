@@ -37,6 +37,8 @@ class _Outbox:
         stored.lock_feed(unit.session)
         # How jobs came is told before what has happened to them since.
         positions = [*stored.append_alike(unit.session, self.alike), *stored.append_events(unit.session, self.events)]
+        if self.world.others is not None and positions:
+            self.world.others.note_own(positions[0], sum(len(ids) for ids, _ in self.alike) + len(self.events))
         events = [*(first for _, first in self.alike), *self.events]
         sent = [JobEvent(at, *event[1:]) for event, at in zip(events, positions, strict=True)]
         unit.after_commit(partial(self.world.tell_events, tuple(sent)))

@@ -9,17 +9,20 @@ from datetime import datetime
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import Use, accrued
+from pilotage_server.core.feed_positions import OthersEvents
 from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.waiting import Head, Told
 from pilotage_server.operations.bans import load_bans
 from pilotage_server.operations.catch_up import catch_up
+from pilotage_server.operations.following import follow
 from pilotage_server.operations.pools import load_mappings
 from pilotage_server.operations.shares import refresh_pie, take_set_shares
 from pilotage_server.operations.tree_loading import load_tree_in_force
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts, task_queues, usage
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.significant_attributes import load_significant
 from pilotage_server.storage.trees import version_in_force
 
@@ -42,6 +45,7 @@ def load_world(unit: Unit, rules: Rules) -> World:
         mappings=load_mappings(unit, tree),
         bans=load_bans(unit),
         significant=load_significant(unit.session),
+        others=_others(unit),
     )
     take_set_shares(unit, world)
     known = task_queues.load_live_task_queues(unit.session)
@@ -60,6 +64,7 @@ def refresh_world(unit: Unit, world: World, before: Mapping[int, Told] | None = 
     Where more jobs wait than were known, those who wait for jobs are told. `before` is what was told of the task
     queues before this transaction began (None = as it is now, with nobody else at work).
     """
+    follow(unit, world)
     catch_up(unit, world)
     take_set_shares(unit, world)
     with world.lock:
@@ -67,13 +72,19 @@ def refresh_world(unit: Unit, world: World, before: Mapping[int, Told] | None = 
     known = task_queues.load_live_task_queues(unit.session)
     counts = task_queues.count_waiting(unit.session)
     heads = task_queues.read_heads(unit.session, counts)
-    uses = _uses(unit, world.rules)
     with world.lock:
         waiting = {each: (count, heads.get(each)) for each, count in counts.items()}
         more = world.waiting.agree(told, known, waiting)
-        world.shares.load(uses.items())
+    refresh_uses(unit, world)
     for task_queue_id, count in more.items():
         world.tell_enqueued(task_queue_id, count)
+
+
+def refresh_uses(unit: Unit, world: World) -> None:
+    """Take in what the accounts have used, and what runs for them on all servers."""
+    uses = _uses(unit, world.rules)
+    with world.lock:
+        world.shares.load(uses.items())
 
 
 def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> None:
@@ -82,6 +93,7 @@ def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> Non
     `before` is what was told of the task queues before this transaction began.
     """
     version_in_force(unit.session)  # from here on the snapshot is fixed, in SQLite too
+    follow(unit, world)
     with world.lock:
         now = world.waiting.snapshot()
     quiet = {each for each in world.uncounted if each in now and before.get(each) == now[each]}
@@ -90,6 +102,11 @@ def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> Non
         world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})
         world.uncounted -= quiet
         world.uncounted &= world.waiting.ids()
+
+
+def _others(unit: Unit) -> OthersEvents | None:
+    is_shared = unit.session.get_bind().dialect.name != "sqlite"
+    return OthersEvents(feed_bounds(unit.session)[1]) if is_shared else None
 
 
 def _count_some(unit: Unit, world: World, ids: Collection[int]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from datetime import datetime
 from pilotage.bans import Ban
 from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.fair_share import FairShare
+from pilotage_server.core.feed_positions import OthersEvents
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_policies import PolicyJudge
 from pilotage_server.core.limits import LimitBook, counts_for
@@ -29,6 +30,9 @@ from pilotage_server.core.tree_in_force import NO_TREE, TreeInForce
 from pilotage_server.core.waiting import Head, Waiting, WaitingIndex
 from pilotage_server.operations.descriptions import Descriptions
 
+PoolsStamp = tuple[object, ...]
+"""Is another whenever pools have come, gone, or been mapped."""
+
 
 @dataclass(eq=False)
 class World:
@@ -40,6 +44,8 @@ class World:
     Folded names: `significant` of the attributes of jobs that policies of slots refer to, `published` of those that
     the ads of slots have. `is_offered` tells whether pilots with free slots, other than the one with this stamp, are
     about to look for jobs of a task queue. `uncounted` are task queues of which it is not known how many jobs wait.
+    `others` is what is not known yet of other servers' doings, None = no other server can be there. `pools_stamp` is
+    that of the pools in the database when they were last read.
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -48,6 +54,8 @@ class World:
     bans: tuple[Ban, ...] = ()
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     uncounted: set[int] = field(default_factory=set)
+    others: OthersEvents | None = None
+    pools_stamp: PoolsStamp | None = None
     significant: frozenset[str] = frozenset()
     published: frozenset[str] = frozenset()
     lock: threading.RLock = field(default_factory=threading.RLock)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, exists, or_, select, text, update
+from sqlalchemy import Row, Select, bindparam, delete, exists, func, or_, select, text, update
 from sqlmodel import Session
 
 from pilotage.job_description import Value
@@ -71,6 +71,14 @@ def insert_pool(session: Session, pool: Pool) -> bool:
 def pool_ids(session: Session) -> frozenset[str]:
     """Return the ids of all pools."""
     return frozenset(session.execute(select(_POOLS.c.id)).scalars())
+
+
+def pools_stamp(session: Session) -> tuple[object, ...]:
+    """Return what is another whenever pools have come, gone, or been mapped."""
+    newest = select(
+        func.count(), func.max(_POOLS.c.created), func.max(_POOLS.c.mapped), func.max(_POOLS.c.tree_version)
+    )
+    return tuple(session.execute(newest).one())
 
 
 def find_pools(session: Session, ids: Collection[str]) -> tuple[Pool, ...]:

@@ -1,0 +1,53 @@
+"""Whose events have been heard of: all that can be seen and are not one's own are of others."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage_server.core.feed_positions import OthersEvents
+
+transactions = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=20)
+
+
+def test_nothing_is_unheard_at_the_position_where_it_began() -> None:
+    assert OthersEvents(7).unheard(7) == []
+
+
+def test_events_around_ones_own_are_of_others() -> None:
+    others = OthersEvents(10)
+    others.note_own(13, 2)
+    assert others.unheard(20) == [(11, 12), (15, 20)]
+
+
+def test_own_events_that_cannot_be_seen_yet_are_kept_for_later() -> None:
+    others = OthersEvents(0)
+    others.note_own(5, 2)
+    assert others.unheard(4) == [(1, 4)]
+    others.heard(4)
+    assert others.unheard(7) == [(7, 7)]
+
+
+def test_what_was_heard_is_not_heard_again() -> None:
+    others = OthersEvents(0)
+    others.heard(9)
+    assert others.unheard(9) == []
+    assert others.unheard(10) == [(10, 10)]
+
+
+@given(transactions, st.sets(st.integers(0, 19)))
+def test_every_event_of_others_is_heard_once_and_none_of_ones_own(
+    done: list[tuple[bool, int]], looks: set[int]
+) -> None:
+    others = OthersEvents(0)
+    position, foreign, heard = 0, [], []
+    for number, (is_own, count) in enumerate(done):
+        if is_own:
+            others.note_own(position + 1, count)
+        else:
+            foreign += range(position + 1, position + count + 1)
+        position += count
+        if number in looks or number == len(done) - 1:
+            heard += [each for first, last in others.unheard(position) for each in range(first, last + 1)]
+            others.heard(position)
+    assert heard == foreign
