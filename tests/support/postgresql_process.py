@@ -27,16 +27,19 @@ QUICK: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "off", "full_p
 
 
 class PostgresqlServer:
-    """A running server; `new_database` gives an empty database on it, `emptied_database` one with empty tables."""
+    """A running server; `new_database` gives an empty database on it, `emptied_database` one with empty tables.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    `url` leads to a database of its own, from which others can be made.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
         self._numbers = count(1)
         self._with_tables: URL | None = None
 
     def url(self, database: str) -> URL:
         """Return the URL of a database on this server."""
-        return URL.create("postgresql+psycopg", _USER, database=database, query={"host": str(self._folder)})
+        return self._url.set(database=database)
 
     def new_database(self) -> URL:
         """Make an empty database and return its URL."""
@@ -65,7 +68,7 @@ class PostgresqlServer:
         self._run(f"DROP DATABASE {url.database} WITH (FORCE)")
 
     def _run(self, *statements: str, on: URL | None = None) -> None:
-        engine = create_engine(on or self.url("postgres"), isolation_level="AUTOCOMMIT")
+        engine = create_engine(on or self._url, isolation_level="AUTOCOMMIT")
         try:
             with engine.connect() as connection:
                 for statement in statements:
@@ -93,7 +96,9 @@ def running_postgresql(programs: Path, settings: Mapping[str, str] = QUICK) -> I
     try:
         _make_cluster([*become, str(programs / "initdb")], data)
         with _running([*become, *_server_command(programs, folder, data, settings)]):
-            yield PostgresqlServer(folder)
+            yield PostgresqlServer(
+                URL.create("postgresql+psycopg", _USER, database="postgres", query={"host": str(folder)})
+            )
     finally:
         shutil.rmtree(folder)
 

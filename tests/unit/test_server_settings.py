@@ -135,3 +135,10 @@ def test_the_databases_password_is_not_shown(tmp_path: Path) -> None:
 
 def test_every_setting_says_what_it_is() -> None:
     assert not [name for name, field in Settings.model_fields.items() if not field.description]
+
+
+def test_the_example_of_several_servers_is_valid() -> None:
+    settings = read_settings({}, Path(__file__).parents[2] / "deploy" / "several-servers" / "server.toml")
+
+    assert settings.database_url == "postgresql+psycopg://pilotage@db.example.org/pilotage"
+    assert [limit.at_most for limit in settings.rules().running_limits] == [500]
