@@ -7,8 +7,7 @@ A fault says where it is as a path from the outermost input inwards: `descriptio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from pilotage.errors import InvalidInputError, Violation
 
@@ -18,6 +17,25 @@ def path(outer: str, inner: str) -> str:
     if not outer or not inner:
         return outer or inner
     return outer + inner if inner.startswith("[") else f"{outer}.{inner}"
+
+
+class _Within:
+    """A block that reads an inner input; written out, as large inputs go through very many of them."""
+
+    __slots__ = ("_faults", "_where")
+
+    def __init__(self, faults: Faults, where: str) -> None:
+        self._faults = faults
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if not isinstance(error, InvalidInputError):
+            return False
+        self._faults.extend(self._where, error.violations)
+        return True
 
 
 class Faults:
@@ -42,13 +60,9 @@ class Faults:
         """Note faults of an inner input that stands at `where`."""
         self._found.extend(Violation(path(where, inner.where), inner.why) for inner in violations)
 
-    @contextmanager
-    def within(self, where: str) -> Iterator[None]:
+    def within(self, where: str) -> _Within:
         """Note what the block finds wrong with the inner input at `where`; its first error ends it."""
-        try:
-            yield
-        except InvalidInputError as error:
-            self.extend(where, error.violations)
+        return _Within(self, where)
 
     def raise_any(self, error: type[InvalidInputError] = InvalidInputError) -> None:
         """Raise `error` with every fault, when there is any."""

@@ -37,6 +37,9 @@ def description_to_json(description: JobDescription) -> str:
 
 def texts_of(alike: Alike) -> Iterator[str]:
     """Yield the canonical text of each of the descriptions: that of their model, with what is each one's own."""
+    if len(alike.own) == 1:
+        yield description_to_json(alike.model)
+        return
     forms: dict[tuple[bool, bool], Callable[[Own], str]] = {}
     for own in alike.own:
         said = bool(own.arguments), bool(own.name)

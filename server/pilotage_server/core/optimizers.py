@@ -100,9 +100,11 @@ def sanity(candidate: Candidate, surroundings: Surroundings) -> Candidate | tupl
     own = {name: value for name, value in description.attributes.items() if not reasons[name]}
     warnings = tuple(why for why in reasons.values() if why)
     files = tuple(_with_size(file, surroundings.stored) for file in description.input_files)
+    if files or len(own) < len(description.attributes):
+        description = replace(description, attributes=own, input_files=files)
     return replace(
         candidate,
-        description=replace(description, attributes=own, input_files=files),
+        description=description,
         hold_reason=candidate.hold_reason or (OWNER_HOLD if description.hold else ""),
         warnings=candidate.warnings + warnings,
     )

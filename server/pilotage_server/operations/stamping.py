@@ -8,7 +8,7 @@ from datetime import datetime
 from pilotage.classad_evaluation import CURRENT_TIME
 from pilotage.classads import AdValue
 from pilotage.folding import fold
-from pilotage.job_description import JobDescription, Value
+from pilotage.job_description import JobDescription
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_ads import traits_ad
 from pilotage_server.core.job_attributes import described
@@ -28,11 +28,11 @@ class Stamper:
 
     def without_wishes(self, description: JobDescription) -> JobDescription:
         """Return the description without what only the policy is to see of it."""
-        return replace(description, attributes=_without(description, WISHES & self.policy.reads.in_my))
+        return _without(description, WISHES & self.policy.reads.in_my)
 
     def stamped(self, candidate: Candidate, asked: JobDescription) -> Candidate:
         """Return the candidate with what the policy derives, and nothing else under those names; `asked` has wishes."""
-        own = replace(candidate.description, attributes=_without(candidate.description, self.policy.owned))
+        own = _without(candidate.description, self.policy.owned)
         if not self.policy.transforms:
             return replace(candidate, description=own)
         derived = self._derive(self.policy.facts(self._ad(own, asked)))
@@ -54,5 +54,7 @@ class Stamper:
         return {**traits_ad(traits), **described(description), **wishes, CURRENT_TIME: int(self.now.timestamp())}
 
 
-def _without(description: JobDescription, names: frozenset[str]) -> dict[str, Value]:
-    return {name: value for name, value in description.attributes.items() if fold(name) not in names}
+def _without(description: JobDescription, names: frozenset[str]) -> JobDescription:
+    """Return the description without its attributes of these folded names."""
+    kept = {name: value for name, value in description.attributes.items() if fold(name) not in names}
+    return description if len(kept) == len(description.attributes) else replace(description, attributes=kept)
