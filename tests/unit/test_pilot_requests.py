@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pilotage.errors import OverloadedError
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.departure import Phase
@@ -18,6 +19,7 @@ from pilotage_pilot.core.instructions import (
     ValidateNode,
 )
 from pilotage_pilot.core.jobs import AttemptKey, Outcome
+from pilotage_pilot.link.failures import failure_of
 from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
 
@@ -127,3 +129,15 @@ def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
     assert bench.feed(ev.HeartbeatAnswered("never-sent", lost=(ev.LostLease(ONE.key, "gone"),))) == ()
     assert bench.feed(ev.JobsGranted("never-sent", (TWO,))) == ()
     assert bench.feed(ev.HeartbeatFailed("never-sent", transient())) == ()
+
+
+def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_says_and_then_told_all() -> None:
+    bench = PilotBench(cpus=1)
+    bench.grant(job := a_job(1))
+    bench.feed(ev.StartFailed(job.key, Outcome.REFUSED_BY_JOB, "no such program"))
+    call = bench.one(RequestJobs)
+    bench.feed(ev.RequestFailed(call.request_id, failure_of(OverloadedError("too many calls", 5.0))))
+    bench.pass_time(4.9)
+    assert bench.take(RequestJobs) == []
+    bench.pass_time(0.3)
+    assert bench.one(RequestJobs).reports == call.reports

@@ -17,7 +17,7 @@ from pilotage_pilot.core.events import Failure
 from pilotage_pilot.core.hearing import SlotsVersion
 from pilotage_pilot.core.instructions import Instruction, RequestJobs, TakeBackRequest, without_waiting
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.rules import Rules, backoff_s
+from pilotage_pilot.core.rules import Rules
 from pilotage_pilot.core.slot_book import NodeSlot
 from pilotage_pilot.core.slot_offers import Offered
 
@@ -106,7 +106,7 @@ class Asking:
         request = self._requests.get(request_id)
         if request is not None:
             failures = request.failures + 1
-            retry = now.boot_s + backoff_s(failures, failure.jitter)
+            retry = now.boot_s + failure.pause_s(failures)
             self._requests[request_id] = replace(request, failures=failures, retry_boot_s=retry)
 
     def take_back_all(self, now: Moment) -> list[Instruction]:

@@ -17,6 +17,9 @@ from pilotage_pilot.core.jobs import NOTHING_USED, AttemptKey, GrantedJob, Outco
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.slot_facts import NodeSample
 
+BACKOFF_FIRST_S = 0.1
+BACKOFF_LONGEST_S = 30.0
+
 
 class FailureKind(StrEnum):
     """Whose turn it is after a call has failed."""
@@ -33,11 +36,20 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call failed; `jitter` (0 to 1) is the shell's dice for the next try."""
+    """Why a call failed; `jitter` (0 to 1) is the shell's dice for the next try.
+
+    `least_s` = so long, in seconds, an overloaded server wants to be left alone.
+    """
 
     kind: FailureKind
     why: str
     jitter: float = 0.5
+    least_s: float = 0.0
+
+    def pause_s(self, failures: int) -> float:
+        """Return how long to wait after so many failures in a row; the jitter spreads many pilots over time."""
+        longest = min(BACKOFF_LONGEST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 16))
+        return self.least_s + longest * (0.5 + self.jitter / 2)
 
 
 @dataclass(frozen=True, slots=True)

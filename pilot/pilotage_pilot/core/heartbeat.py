@@ -15,7 +15,7 @@ from datetime import datetime
 from pilotage_pilot.core.events import Failure
 from pilotage_pilot.core.instructions import SendHeartbeat
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.rules import Rules, backoff_s
+from pilotage_pilot.core.rules import Rules
 
 CALLED_AGAIN_AFTER_S = 1.0
 """Whoever calls for heartbeats gets one at once, and the next one not sooner than this."""
@@ -122,7 +122,7 @@ class Heartbeat:
         beat = self._take(request_id)
         if beat is not None:
             self._failures += 1
-            self._next_boot_s = now.boot_s + backoff_s(self._failures, failure.jitter)
+            self._next_boot_s = now.boot_s + failure.pause_s(self._failures)
             self.tell_all()
         return beat
 

@@ -29,7 +29,7 @@ from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, 
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_slots import JobOrder, NodeSlots
-from pilotage_pilot.core.rules import Rules, backoff_s
+from pilotage_pilot.core.rules import Rules
 from pilotage_pilot.core.slot_events import ContinueJob, KillJob, StopJob, SuspendJob
 
 Instructions = list[ins.Instruction]
@@ -155,7 +155,7 @@ class Payloads:
         patient = now.boot_s - attempt.ended.boot_s < self._rules.store_patience_s
         if event.failure.kind is not FailureKind.REFUSED and patient:
             failures = attempt.store_failures + 1
-            retry = now.boot_s + backoff_s(failures, event.failure.jitter)
+            retry = now.boot_s + event.failure.pause_s(failures)
             self._attempts.put(replace(attempt, store_failures=failures, retry_boot_s=retry))
             return []
         ending = Ending(Outcome.START_FAILED, f"its output could not be stored: {event.failure.why}")

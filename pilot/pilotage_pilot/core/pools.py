@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pilotage_pilot.core.events import Failure
 from pilotage_pilot.core.instructions import ReadPools
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.rules import Rules, backoff_s
+from pilotage_pilot.core.rules import Rules
 
 REREAD_AFTER_S = 10.0
 """A list that the server calls old is not read again sooner than this."""
@@ -47,7 +47,7 @@ class PoolList:
     def failed(self, failure: Failure, now: Moment) -> None:
         """Plan the next try after the list could not be read."""
         self._failures += 1
-        self._due_boot_s = now.boot_s + backoff_s(self._failures, failure.jitter)
+        self._due_boot_s = now.boot_s + failure.pause_s(self._failures)
 
     def grown_old(self) -> None:
         """Plan a fresh reading, for the server has other pools for the queue."""

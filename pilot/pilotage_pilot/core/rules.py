@@ -89,13 +89,3 @@ class Lifetime:
     def close_boot_s(self) -> float:
         """Return from when on no jobs are asked for; infinity = never."""
         return self.evict_boot_s() - self.least_useful_s
-
-
-BACKOFF_FIRST_S = 0.1
-BACKOFF_LONGEST_S = 30.0
-
-
-def backoff_s(failures: int, jitter: float) -> float:
-    """Return how long to wait after so many failures in a row; `jitter` (0 to 1) spreads many pilots over time."""
-    longest = min(BACKOFF_LONGEST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 16))
-    return longest * (0.5 + jitter / 2)

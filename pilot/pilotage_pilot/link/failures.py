@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from pilotage.errors import (
+    OverloadedError,
     PermissionDeniedError,
     PilotageError,
     StateConflictError,
@@ -20,6 +21,8 @@ def failure_of(error: PilotageError) -> ev.Failure:
     match error:
         case UnauthenticatedError() | PermissionDeniedError():
             return ev.Failure(ev.FailureKind.CREDENTIAL, str(error), jitter)
+        case OverloadedError(retry_after_s=least_s):
+            return ev.Failure(ev.FailureKind.TRANSIENT, str(error), jitter, least_s)
         case WorldError() | StateConflictError():
             return ev.Failure(ev.FailureKind.TRANSIENT, str(error), jitter)
         case _:
