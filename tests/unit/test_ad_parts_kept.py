@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pilotage.classads import Expression
+from pilotage.classad_evaluation import Ad
+from pilotage.classads import Expression, InvalidClassAdError
 from pilotage.errors import InvalidInputError
+from pilotage.folding import fold
 from pilotage_server.core.ad_parts import LARGEST_PART, LONGEST_EXPRESSION, AdPart, AdParts
 
 
@@ -75,3 +79,24 @@ def test_an_expression_is_as_long_as_policies_are_or_its_ad_is_at_fault() -> Non
 
 def test_an_ad_is_as_large_as_a_part_or_at_fault() -> None:
     assert "at most" in AdPart('[a = "' + "x" * LARGEST_PART + '"]').fault
+
+
+NAMES = st.sampled_from(["LoadAvg", "loadavg", "State", "true", "Parent", "a b", "x1", "is"])
+LITERALS = st.one_of(
+    st.integers(-5, 10**20).map(str),
+    st.floats(0, 1e6).map(str),
+    st.sampled_from(["010", "0.10", "1.", "true", "TRUE", "x1", '"a; b"', '"a\\"b"', '"é"', '""', "1 + 1", "{1}", ""]),
+    st.text("aZ9 ;=[]", max_size=4).map(lambda text: f'"{text}"'),
+)
+
+
+@given(st.lists(st.tuples(NAMES, LITERALS), max_size=4), st.sampled_from(["; ", ";", " ; "]))
+def test_plain_literals_are_read_as_the_classad_library_reads_them(said: list[tuple[str, str]], between: str) -> None:
+    text = "[" + between.join(f"{name} = {literal}" for name, literal in said) + "]"
+    part = AdPart(text)
+    try:
+        expected = {fold(name): value for name, value in Ad.read(text).plain().items()}
+    except InvalidClassAdError:
+        assert part.fault
+    else:
+        assert repr(part.attributes) == repr(expected)  # which tells 1, 1.0 and True apart

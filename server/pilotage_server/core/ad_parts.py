@@ -9,11 +9,13 @@ may be asked for again, so the longest unused are forgotten: the store is bounde
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 
 from pilotage.classad_evaluation import Ad
-from pilotage.classads import AdValue, InvalidClassAdError
+from pilotage.classads import AdValue, Expression, InvalidClassAdError
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.folding import fold
 from pilotage_server.core.expression_reach import expression_texts
@@ -28,6 +30,12 @@ LONGEST_EXPRESSION = 16 * 1024
 
 _OF_AN_ATTRIBUTE = 200
 """Bytes that it takes to keep an attribute beside its text."""
+
+
+_LITERAL = re.compile(r'(0|[1-9][0-9]{0,17})|((?:0|[1-9][0-9]{0,9})\.[0-9]{1,9})|"([^"\\\n]*)"|(true|false)')
+_VALUES: tuple[Callable[[str], AdValue], ...] = (str, int, float, lambda text: text[1:-1], "true".__eq__)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = frozenset({"error", "false", "is", "isnt", "parent", "true", "undefined"})
 
 
 class AdPart:
@@ -46,6 +54,11 @@ class AdPart:
         except InvalidClassAdError as error:
             self.fault = "; ".join(violation.why for violation in error.violations)
         self.size = len(text) + _OF_AN_ATTRIBUTE * len(self.attributes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing in it is an expression."""
+        return not any(isinstance(value, Expression | tuple | Mapping) for value in self.attributes.values())
 
 
 class AdParts:
@@ -95,8 +108,35 @@ def ad_attributes(text: str) -> dict[str, AdValue]:
     """Return what an ad says, by folded name; raises InvalidClassAdError."""
     if len(text) > LARGEST_PART:
         raise InvalidClassAdError(f"it has {len(text)} characters, at most {LARGEST_PART} are allowed")
+    literals = _literals(text)
+    if literals is not None:
+        return literals
     attributes = {fold(name): value for name, value in Ad.read(text).plain().items()}
     for name, value in attributes.items():
         if any(len(expression) > LONGEST_EXPRESSION for expression in expression_texts([value])):
             raise InvalidClassAdError(f"{name} is longer than the {LONGEST_EXPRESSION} characters of an expression")
     return attributes
+
+
+def _literals(text: str) -> dict[str, AdValue] | None:
+    """Return what an ad of nothing but plain literals says, by folded name; None = it may hold something else.
+
+    Slots tell so what is another each time, loads and times, and the ClassAd library takes far longer to read it.
+    """
+    if not text.isascii() or text[:1] != "[" or text[-1:] != "]":
+        return None
+    found: dict[str, AdValue] = {}
+    for part in text[1:-1].split("; "):
+        name, _, literal = part.partition(" = ")
+        folded, value = _plain_name(name), _LITERAL.fullmatch(literal)
+        if not folded or value is None or folded in found:
+            return None
+        found[folded] = _VALUES[value.lastindex or 0](literal)
+    return found
+
+
+@lru_cache(maxsize=MOST_PARTS)
+def _plain_name(name: str) -> str:
+    """Return a name folded; "" = it may not stand for an attribute as it is."""
+    folded = fold(name)
+    return folded if _NAME.fullmatch(name) and folded not in _RESERVED else ""

@@ -75,11 +75,18 @@ class AdView:
         """Return what the attribute is, a passing one apart; None = there is none."""
         if name in self.passing:
             return None
-        return next((layer[name] for layer in self._layers if name in layer), None)
+        for layer in self._layers:
+            if name in layer:
+                return layer[name]
+        return None
 
     def names(self) -> Iterator[str]:
         """Yield the names of all attributes, passing ones apart, some of them more than once."""
         return (name for name in chain.from_iterable(self._layers) if name not in self.passing)
+
+    def expressions(self) -> Iterator[str]:
+        """Yield the texts of all expressions, also of those that are not reached."""
+        return chain.from_iterable(expression_texts(layer.values()) for layer in self._layers)
 
     def is_left_to_chance(self, text: str) -> bool:
         """Whether the expression, evaluated in this ad, would be another each time."""

@@ -15,7 +15,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import cached_property
 from typing import NamedTuple
 
 from pilotage.ad_text import value_text
@@ -28,13 +27,16 @@ from pilotage_server.core.ad_parts import AdPart, AdParts
 from pilotage_server.core.ad_views import AdNow, AdView, Names
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.evaluations import Evaluations, JobQuestions, SlotQuestion, evaluated
-from pilotage_server.core.expression_reach import follow, refers_in
+from pilotage_server.core.expression_reach import follow, refers_in, refers_to
 from pilotage_server.core.job_views import USER_PRIORITY, JobNow, JobView, JobViews
 from pilotage_server.core.slots import SlotOffer
 
 TIMES = folded_set((CURRENT_TIME, "LastHeardFrom"))
 REMOTE_USER_PRIORITY = fold("RemoteUserPrio")
 MOST_POLICIES = 8192
+MOST_SAID = 2048
+"""What policies say is kept of so many, for slots that have changed in plain values alone."""
+
 MOST_BYTES = 256 * 1024 * 1024
 """About so many are taken by what slots' ads say beside their parts."""
 
@@ -43,6 +45,7 @@ MOST_JOB_NAMES = 250
 """Attributes of jobs that one policy may look for; each of them makes more task queues of all waiting jobs."""
 
 _START, _RANK, _PREEMPTION, _WEIGHT = map(fold, ("Start", "Rank", "PreemptionRequirements", "SlotWeight"))
+_EXPRESSIONS = frozenset({_START, _RANK, _PREEMPTION, _WEIGHT})
 _NAME = re.compile(r"[a-z_]\w{0,254}", re.ASCII)
 _KIB_IN_MIB = 1024
 
@@ -61,23 +64,34 @@ class Moment(NamedTuple):
         return told
 
 
-class SlotPolicy:
-    """The policy of a slot as it is offered; `fault` = why it gets nothing, "" = it can be asked."""
+class Said(NamedTuple):
+    """What a policy says in expressions, "" = nothing; `fault` = why it gets nothing, "" = it can be asked.
 
-    def __init__(self, size: Amounts, layers: Iterable[Mapping[str, AdValue]], fault: str = "") -> None:
+    `job_names` are the folded names of what it looks for in jobs, as far as that can be told.
+    """
+
+    start: str
+    rank: str
+    preemption_requirements: str
+    weight_text: str
+    job_names: frozenset[str]
+    fault: str
+
+
+class SlotPolicy:
+    """The policy of a slot as it is offered.
+
+    `said` is what follows from its expressions alone; None = it is to be found out.
+    """
+
+    def __init__(
+        self, size: Amounts, layers: Iterable[Mapping[str, AdValue]], fault: str = "", said: Said | None = None
+    ) -> None:
         self._layers = tuple(layers)
         self.size = size
         self.view = AdView(sizes(size), *self._layers, passing=TIMES | {REMOTE_USER_PRIORITY})
-        self.start = self._text(_START, "true")
-        self.rank = self._text(_RANK, "0", "0.0")
-        self.preemption_requirements = self._text(_PREEMPTION, "false")
-        self.weight_text = self._text(_WEIGHT)
-        self.fault = fault or self._chance() or self._curiosity()
-
-    @cached_property
-    def job_names(self) -> frozenset[str]:
-        """The folded names of what the policy looks for in jobs, as far as that can be told."""
-        return self.looked_for(self.start) | self.looked_for(self.rank) | self.looked_for(self.preemption_requirements)
+        self.said = said or self._found_out(fault)
+        self.start, self.rank, self.preemption_requirements, self.weight_text, self.job_names, self.fault = self.said
 
     def looked_for(self, text: str) -> frozenset[str]:
         """Return the folded names of what an expression of the slot looks for in jobs, as far as that can be told."""
@@ -85,9 +99,14 @@ class SlotPolicy:
         names = (refers.target | (refers.free - found.keys() - self.view.passing)) - USER_PRIORITY
         return frozenset(name for name in names if _NAME.fullmatch(name))
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether what it refers to may be another when plain values are: it evaluates texts."""
+        return any(refers_to(text).is_dynamic for text in self.view.expressions())
+
     def resized(self, size: Amounts) -> SlotPolicy:
         """Return the policy of the same slot with another size."""
-        return self if size == self.size else SlotPolicy(size, self._layers, self.fault)
+        return self if size == self.size else SlotPolicy(size, self._layers, said=self.said)
 
     def weight(self, amounts: Amounts) -> float:
         """Return the SlotWeight of a part of so much: its cores where the policy does not say a number from 0."""
@@ -98,20 +117,27 @@ class SlotPolicy:
         told = part.excerpt(None if refers.is_dynamic else refers.my, refers.free)
         return slot_weight(evaluated(self.weight_text, told, None), float(amounts.cpus))
 
+    def _found_out(self, fault: str) -> Said:
+        start, rank = self._text(_START, "true"), self._text(_RANK, "0", "0.0")
+        preemption = self._text(_PREEMPTION, "false")
+        wanted = self.looked_for(start) | self.looked_for(rank) | self.looked_for(preemption)
+        named = {"START": start, "RANK": rank, "PREEMPTION_REQUIREMENTS": preemption}
+        fault = fault or self._chance(named) or _curiosity(len(wanted))
+        return Said(start, rank, preemption, self._text(_WEIGHT), wanted, fault)
+
     def _text(self, name: str, *taken_for_granted: str) -> str:
         """Return an expression of the ad; "" = there is none, or only what would hold without."""
         value = self.view.get(name)
         text = "" if value is None else value_text(value)
         return "" if text in taken_for_granted else text
 
-    def _chance(self) -> str:
-        named = {"START": self.start, "RANK": self.rank, "PREEMPTION_REQUIREMENTS": self.preemption_requirements}
+    def _chance(self, named: Mapping[str, str]) -> str:
         by_chance = [name for name, text in named.items() if self.view.is_left_to_chance(text)]
         return f"{' and '.join(by_chance)} would be another each time: random() is refused here" if by_chance else ""
 
-    def _curiosity(self) -> str:
-        wanted = len(self.job_names)
-        return f"looks for {wanted} attributes of jobs, and may for {MOST_JOB_NAMES}" if wanted > MOST_JOB_NAMES else ""
+
+def _curiosity(wanted: int) -> str:
+    return f"looks for {wanted} attributes of jobs, and may for {MOST_JOB_NAMES}" if wanted > MOST_JOB_NAMES else ""
 
 
 class SlotJudge:
@@ -198,6 +224,7 @@ class SlotPolicies:
         self._bytes = 0
         self.evaluations = Evaluations()
         self._policies: OrderedDict[tuple[object, ...], tuple[SlotPolicy, int]] = OrderedDict()
+        self._said: dict[tuple[object, ...], Said] = {}
         self.names: frozenset[str] = frozenset()
         """The folded names of attributes that slots' ads have had."""
 
@@ -225,13 +252,25 @@ class SlotPolicies:
 
     def _read(self, slot: SlotOffer, queue: QueueId, changes: AdPart) -> SlotPolicy:
         parts = [self.parts.part(key) for key in reversed(slot.ad_parts)]
-        faults = [part.fault for part in (changes, *parts) if part.fault]
         layers = (place(queue), changes.attributes, *(part.attributes for part in parts), _unsaid(slot))
+        key = (slot.ad_parts, tuple(changes.attributes))
+        is_plain = changes.is_plain and not changes.fault
+        said = self._said.get(key) if is_plain else None
+        if said is not None:
+            return SlotPolicy(slot.free, layers, said=said)
+        faults = [part.fault for part in (changes, *parts) if part.fault]
         policy = SlotPolicy(slot.free, layers, f"its ad cannot be read: {faults[0]}" if faults else "")
+        self._note_names(policy)
+        if is_plain and changes.attributes.keys().isdisjoint(_EXPRESSIONS) and not policy.reads_texts:
+            self._said[key] = policy.said
+            if len(self._said) > MOST_SAID:
+                del self._said[next(iter(self._said))]
+        return policy
+
+    def _note_names(self, policy: SlotPolicy) -> None:
         names = frozenset(policy.view.names())
         if len(self.names) < MOST_NAMES and not names <= self.names:
             self.names |= names
-        return policy
 
 
 def sizes(amounts: Amounts) -> dict[str, AdValue]:
