@@ -20,6 +20,7 @@ from pilotage_server.operations.running_counts import (
     count_anew,
     count_matched,
     fresh_counts,
+    hear_of_counts,
     limits_at_present,
     running_counts,
 )
@@ -143,6 +144,27 @@ def test_counts_that_are_wrong_are_put_right_at_a_servers_start(database: Databa
     pilot.grid = after
     pilot.finish(matches[0])
     assert counts(after) == [1, 0]
+
+
+def test_room_that_another_server_makes_below_a_limit_is_told_to_who_waits_here(
+    database: Database, clock: VirtualClock
+) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", 2)
+    here = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    here.submit(count=5)
+    there = here.restarted()
+    pilot = there.start_pilot()
+    matches = pilot.ask(a_slot("a"), a_slot("b")).matches
+    here.read(hear_of_counts)
+    told: list[tuple[str, int]] = []
+    here.world.on_enqueued.append(lambda task_queue, count: told.append((task_queue.account.owner, count)))
+    here.read(hear_of_counts)
+    assert told == []
+    for match in matches:
+        pilot.finish(match)
+    here.read(hear_of_counts)
+    here.read(hear_of_counts)
+    assert told == [("alice", 2)]
 
 
 def test_the_end_of_a_job_far_below_its_limit_is_told_to_nobody(database: Database, clock: VirtualClock) -> None:

@@ -10,7 +10,8 @@ counts for each of its values.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pilotage.folding import fold
 from pilotage.resource_tree import QueueId
@@ -52,31 +53,40 @@ def counts_for(limit: RunningLimit, traits: Traits) -> bool:
     return any(value is not None and fold(str(value)) == fold(limit.value) for value in values)
 
 
+@dataclass(slots=True)
+class _Count:
+    """What one limit counts during a round."""
+
+    limit: RunningLimit
+    running: int
+
+
 class LimitRound:
     """The limits of one queue during one round; `running` holds the jobs with a lease that each limit counts.
 
-    Rounds of several queues may share `running`: what one gives, the others see.
+    Rounds of several queues may share their counts (`at`): what one gives, the others see.
     """
 
     def __init__(self, running: Mapping[RunningLimit, int]) -> None:
-        self._running = dict(running)
-        self._limits: Sequence[RunningLimit] = tuple(running)
+        self._counts = {limit: _Count(limit, jobs) for limit, jobs in running.items()}
+        self._here = tuple(self._counts.values())
 
     def __bool__(self) -> bool:
         """Whether any limit holds."""
-        return bool(self._limits)
+        return bool(self._here)
 
-    def at(self, limits: Sequence[RunningLimit]) -> LimitRound:
+    def at(self, limits: Iterable[RunningLimit]) -> LimitRound:
         """Return a round of a queue at which only these of the limits hold, over the same counts."""
         other = LimitRound({})
-        other._running, other._limits = self._running, limits
+        other._counts = self._counts
+        other._here = tuple(self._counts[limit] for limit in limits)
         return other
 
     def reached(self, traits: Traits) -> RunningLimit | None:
         """Return a limit that forbids one more job with these traits; None = it may run."""
-        for limit in self._limits:
-            if self._running[limit] >= limit.at_most and counts_for(limit, traits):
-                return limit
+        for count in self._here:
+            if count.running >= count.limit.at_most and counts_for(count.limit, traits):
+                return count.limit
         return None
 
     def given(self, traits: Traits) -> None:
@@ -88,6 +98,6 @@ class LimitRound:
         self._count(traits, -1)
 
     def _count(self, traits: Traits, by: int) -> None:
-        for limit in self._limits:
-            if counts_for(limit, traits):
-                self._running[limit] += by
+        for count in self._here:
+            if counts_for(count.limit, traits):
+                count.running += by

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from pilotage_server.core.waiting import Head
+from pilotage_server.operations.running_counts import hear_of_counts
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import feed_bounds
@@ -24,6 +25,7 @@ def follow(unit: Unit, world: World) -> int:
     ranges = world.others.unheard(newest)
     turnover = turnover_in(unit.session, ranges) if ranges else []
     _take_in(world, turnover)
+    hear_of_counts(unit, world)
     world.others.heard(newest)
     return sum(last - first + 1 for first, last in ranges)
 

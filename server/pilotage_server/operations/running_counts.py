@@ -73,7 +73,7 @@ class _Changes:
         running = stored.add(unit.session, key, by)
         for limit in self.limits[key]:
             if running + _NEAR > limit.at_most:
-                unit.after_commit(partial(self.world.limit_eased, limit))
+                unit.after_commit(partial(self.world.limit_eased, limit, -by))
 
 
 def limits_at_present(unit: Unit, world: World, queues: Iterable[QueueId], wanted: int) -> LimitRound:
@@ -91,6 +91,16 @@ def running_counts(unit: Unit, world: World, queue: QueueId) -> dict[RunningLimi
     return _counts(unit, world.limits.at(queue))
 
 
+def hear_of_counts(unit: Unit, world: World) -> None:
+    """Tell those who wait here of room below limits that other servers have made since the last time."""
+    counts = _counts(unit, world.limits.limits)
+    for limit, running in counts.items():
+        ended = world.limits_seen.get(limit, running) - running
+        if ended > 0 and running + _NEAR > limit.at_most:
+            world.limit_eased(limit, ended)
+    world.limits_seen = counts
+
+
 def _counts(unit: Unit, limits: Iterable[RunningLimit]) -> dict[RunningLimit, int]:
     """Return the counts in the database with what this transaction has still to write."""
     keys = {limit: limit_key(limit) for limit in limits}
@@ -103,9 +113,14 @@ def _counts(unit: Unit, limits: Iterable[RunningLimit]) -> dict[RunningLimit, in
 
 def count_matched(unit: Unit, world: World, matched: Iterable[tuple[QueueId, TaskQueue]]) -> None:
     """Count jobs that were matched, each by the queue where it is to run and the task queue where it waited."""
-    if world.limits.limits:
-        traits = ((queue, task_queue.traits) for queue, task_queue in matched)
-        _count(unit, world, Counter(traits), matched=True)
+    if not world.limits.limits:
+        return
+    jobs: Counter[tuple[QueueId, int]] = Counter()
+    traits: dict[int, Traits] = {}
+    for queue, task_queue in matched:
+        jobs[queue, task_queue.id] += 1
+        traits[task_queue.id] = task_queue.traits
+    _count(unit, world, jobs, traits, matched=True)
 
 
 def count_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRecord]]) -> None:
@@ -118,11 +133,11 @@ def count_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRe
         return
     traits = _traits(unit, world, {before.task_queue_id for before, _ in limited})
     for matched in (True, False):
-        by: Counter[tuple[QueueId, Traits]] = Counter()
+        jobs: Counter[tuple[QueueId, int]] = Counter()
         for before, after in limited:
             if (after.attempt > before.attempt) is matched:
-                by[_place(before, after), traits[before.task_queue_id]] += 1 if after.is_leased else -1
-        _count(unit, world, by, matched=matched)
+                jobs[_place(before, after), before.task_queue_id] += 1 if after.is_leased else -1
+        _count(unit, world, jobs, traits, matched=matched)
 
 
 def _place(before: JobRecord, after: JobRecord) -> QueueId:
@@ -132,11 +147,19 @@ def _place(before: JobRecord, after: JobRecord) -> QueueId:
     return queue
 
 
-def _count(unit: Unit, world: World, by: Mapping[tuple[QueueId, Traits], int], *, matched: bool) -> None:
-    for (queue, traits), jobs in by.items():
-        limits = world.limits.counting(queue, traits)
-        if limits and jobs:
-            unit.tab(_Changes, lambda: _Changes(world)).add(limits, jobs, matched=matched)
+def _count(
+    unit: Unit,
+    world: World,
+    jobs: Mapping[tuple[QueueId, int], int],
+    traits: Mapping[int, Traits],
+    *,
+    matched: bool,
+) -> None:
+    """Count jobs, by the queue of the lease and the task queue, whose traits are given."""
+    for (queue, task_queue_id), by in jobs.items():
+        limits = world.limits.counting(queue, traits[task_queue_id])
+        if limits and by:
+            unit.tab(_Changes, lambda: _Changes(world)).add(limits, by, matched=matched)
 
 
 def _traits(unit: Unit, world: World, task_queue_ids: set[int]) -> dict[int, Traits]:

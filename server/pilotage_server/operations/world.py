@@ -7,7 +7,7 @@ after commits only, under `lock`, by whichever writer thread has committed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -45,7 +45,8 @@ class World:
     the ads of slots have. `is_offered` tells whether pilots with free slots, other than the one with this stamp, are
     about to look for jobs of a task queue. `uncounted` are task queues of which it is not known how many jobs wait.
     `others` is what is not known yet of other servers' doings, None = no other server can be there. `pools_stamp` is
-    that of the pools in the database when they were last read.
+    that of the pools in the database when they were last read. `limits_seen` is what the limits counted when it was
+    last looked what other servers have made of them.
     """
 
     rules: Rules = field(default_factory=Rules)
@@ -70,6 +71,7 @@ class World:
     is_offered: Callable[[int, str], bool] = field(default=lambda _task_queue_id, _stamp: False)
     descriptions: Descriptions = field(default_factory=Descriptions)
     limits: LimitBook = field(init=False)
+    limits_seen: Mapping[RunningLimit, int] = field(default_factory=dict)
     shares: FairShare = field(init=False)
     board: MatchBoard = field(init=False)
     _reach: Reach | None = field(init=False, default=None)
@@ -104,12 +106,12 @@ class World:
         for observer in self.on_enqueued:
             observer(task_queue, count)
 
-    def limit_eased(self, limit: RunningLimit) -> None:
-        """Tell that one more of the jobs that a limit counts may run: of these one can be taken now."""
+    def limit_eased(self, limit: RunningLimit, jobs: int) -> None:
+        """Tell that so many more of the jobs that a limit counts may run: they can be taken now."""
         with self.lock:
             counted = [each for each in self.waiting.waiting() if counts_for(limit, each.task_queue.traits)]
         for waiting in counted:
-            self.tell_enqueued(waiting.task_queue.id, 1)
+            self.tell_enqueued(waiting.task_queue.id, min(jobs, waiting.count))
 
     def dequeued(self, task_queue_id: int, job_id: int) -> None:
         """Take note that a job waits no more."""
