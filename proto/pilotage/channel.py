@@ -48,7 +48,9 @@ _CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.min_reconnect_backoff_ms", 5_000),  # so long an attempt to connect may take, where gRPC would wait 20 s
     ("grpc.enable_http_proxy", 0),  # worker nodes set http_proxy to a web cache that cannot carry gRPC
 )
-_RETRIES = {
+_SERVICE = {
+    # each process tries several addresses in an order of its own, so that the servers share the callers
+    "loadBalancingConfig": [{"pick_first": {"shuffleAddressList": True}}],
     "methodConfig": [
         {
             "name": [{}],
@@ -68,7 +70,7 @@ _RETRIES = {
                 {"service": "pilotage.v1.JobService", "method": "DownloadFile"},
             ]
         },
-    ]
+    ],
 }
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]+\]|[^\s:/\[\],]+):(?P<port>\d{1,5})")
 
@@ -77,8 +79,10 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:.%]+\]|[^\s:/\[\],]+):(?P<port>\d{
 class Endpoint:
     """Where the servers are and how to be let in.
 
-    `addresses` ("host:port", never empty) are tried in order. `token` may be a function where it is renewed
-    while the process lives. `tls` None = for all addresses but loopback; `root_ca` (PEM) None = the system's.
+    `addresses` ("host:port", never empty) are tried one after the other, in an order by chance, and again when the
+    one in use is gone; with TLS every server's certificate has the name of the first. `token` may be a function where
+    it is renewed while the process lives. `tls` None = for all addresses but loopback; `root_ca` (PEM) None = the
+    system's.
     """
 
     addresses: tuple[str, ...]
@@ -147,7 +151,7 @@ def open_async_channel(endpoint: Endpoint, *, timeout_s: float = UNARY_TIMEOUT_S
 
 def _target(endpoint: Endpoint) -> tuple[str, list[tuple[str, Any]]]:
     options: list[tuple[str, Any]] = [*SHARED_OPTIONS, *_CLIENT_OPTIONS]
-    options.append(("grpc.service_config", json.dumps(_RETRIES)))
+    options.append(("grpc.service_config", json.dumps(_SERVICE)))
     if len(endpoint.addresses) == 1:
         return endpoint.addresses[0], options
     options.append(("grpc.default_authority", split_address(endpoint.addresses[0])[0]))
@@ -156,17 +160,18 @@ def _target(endpoint: Endpoint) -> tuple[str, list[tuple[str, Any]]]:
 
 def _numeric_target(addresses: tuple[str, ...]) -> str:
     """Return one target for several addresses; gRPC takes a list in numbers of one family only."""
-    found: dict[int, list[str]] = {socket.AF_INET: [], socket.AF_INET6: []}
+    found: dict[tuple[str, int], None] = {}
     for address in addresses:
         host, port = split_address(address)
         try:
             resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError:
             continue  # one name that is not known today must not keep the others from being tried
-        for family, _, _, _, place in resolved:
-            number = f"[{place[0]}]" if family == socket.AF_INET6 else str(place[0])
-            found[family].append(f"{number}:{port}")
-    family, scheme = (socket.AF_INET, "ipv4") if found[socket.AF_INET] else (socket.AF_INET6, "ipv6")
-    if not found[family]:
+        found |= {(str(place[0]), port): None for _, _, _, _, place in resolved}
+    if not found:
         raise ServerUnreachableError(f"none of {', '.join(addresses)} is known to the name service")
-    return f"{scheme}:{','.join(dict.fromkeys(found[family]))}"
+    if not any(":" in number for number, _ in found):
+        return f"ipv4:{','.join(f'{number}:{port}' for number, port in found)}"
+    # An IPv4 address has a form in IPv6 too (RFC 4291, 2.5.5.2), and is reached over IPv4 all the same.
+    places = (f"[{number if ':' in number else f'::ffff:{number}'}]:{port}" for number, port in found)
+    return f"ipv6:{','.join(places)}"

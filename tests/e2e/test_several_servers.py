@@ -82,7 +82,7 @@ def run_all(fleet: ServerFleet, killings: int) -> Progress:
         for owner, count in OWNERS.items():
             grid.user(owner).SubmitJobs(submission([JobDescription("/bin/true", count=count)]))
         credentials = [grid.start_pilot().token for _ in range(PILOTS)]
-        channels = [stack.enter_context(fleet.channel(token, number)) for number, token in enumerate(credentials)]
+        channels = [stack.enter_context(fleet.channel(token)) for token in credentials]
         pilots = [HastyPilot(channel, SLOTS, progress, number) for number, channel in enumerate(channels)]
         for pilot in pilots:
             pilot.start()

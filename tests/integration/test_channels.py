@@ -36,6 +36,14 @@ def test_a_name_may_stand_among_the_addresses(shared_server: RunningServer) -> N
         assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK).owner == "alice"
 
 
+@pytest.mark.parametrize("first", ["[::1]:1", "127.0.0.1:1"])
+def test_addresses_of_both_families_stand_side_by_side(shared_server: RunningServer, first: str) -> None:
+    endpoint = Endpoint((first, "[::1]:2", shared_server.address), shared_server.token())
+
+    with open_channel(endpoint) as channel:
+        assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK).owner == "alice"
+
+
 def test_a_token_that_is_renewed_is_asked_for_at_every_call(shared_server: RunningServer) -> None:
     tokens = iter([shared_server.token(owner="first"), shared_server.token(owner="second")])
 

@@ -41,11 +41,9 @@ class ServerFleet:
         for server in self.servers:
             server.kill()
 
-    def channel(self, token: str, first: int = 0) -> grpc.Channel:
-        """Return a channel to all servers, those behind the first one being tried when it does not answer."""
-        addresses = [server.address for server in self.servers]
-        turned = addresses[first % len(addresses) :] + addresses[: first % len(addresses)]
-        return open_channel(Endpoint(tuple(turned), token))
+    def channel(self, token: str) -> grpc.Channel:
+        """Return a channel to all servers; it uses one of them, and another one when that does not answer."""
+        return open_channel(Endpoint(tuple(server.address for server in self.servers), token))
 
 
 @contextmanager
