@@ -3,12 +3,15 @@
 Rules
 -----
 Sets of task queues are integers with one bit for each place, so that what they have in common is found at once. The
-order is kept in short stretches, each with its set: who looks for few among many passes over whole stretches.
+order is kept in short stretches, each with its set, and many of them have theirs again: who looks for few among many
+passes over whole stretches.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from functools import reduce
+from operator import or_
 from typing import TypeAlias
 
 from pilotage_server.core.place_sets import set_of
@@ -19,16 +22,20 @@ Turn: TypeAlias = tuple[int, int, int, int]
 _LONGEST = 64
 """A stretch that grows longer is divided."""
 
+_MANY = 16
+"""So many stretches are passed over at once, where there are more."""
+
 
 class AccountOrder:
     """Turns in order; each is there once."""
 
-    __slots__ = ("_lasts", "_sets", "_stretches")
+    __slots__ = ("_lasts", "_sets", "_stretches", "_unions")
 
     def __init__(self) -> None:
         self._stretches: list[list[Turn]] = []
         self._sets: list[int] = []
         self._lasts: list[Turn] = []
+        self._unions: list[int] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._stretches)
@@ -38,12 +45,15 @@ class AccountOrder:
 
     def first_among(self, places: int) -> Turn | None:
         """Return the first turn whose place is in the set; None = there is none."""
-        for of_stretch, stretch in zip(self._sets, self._stretches, strict=True):
-            found = of_stretch & places
-            if found:
-                for turn in stretch:
-                    if found >> turn[3] & 1:
-                        return turn
+        if len(self._sets) <= _MANY:
+            return self._first_from(0, places)
+        if self._unions is None:
+            self._unions = [_union(self._sets[begin : begin + _MANY]) for begin in range(0, len(self._sets), _MANY)]
+        for number, union in enumerate(self._unions):
+            if union & places:
+                turn = self._first_from(number * _MANY, places)
+                if turn is not None:
+                    return turn
         return None
 
     def change(self, before: Turn | None, after: Turn | None) -> None:
@@ -64,7 +74,17 @@ class AccountOrder:
         assert self.turns() == sorted(self.turns())
         assert all(0 < len(stretch) <= _LONGEST for stretch in self._stretches)
         assert self._sets == [set_of(turn[3] for turn in stretch) for stretch in self._stretches]
+        if self._unions is not None:  # they may hold more, for what leaves is not taken out
+            assert not any(each & ~self._unions[number // _MANY] for number, each in enumerate(self._sets))
         assert self._lasts == [stretch[-1] for stretch in self._stretches]
+
+    def _first_from(self, begin: int, places: int) -> Turn | None:
+        """Return the first turn of the set in the next few stretches."""
+        for number in range(begin, min(begin + _MANY, len(self._sets))):
+            found = self._sets[number] & places
+            if found:
+                return _first_of(self._stretches[number], found)
+        return None
 
     def _move(self, before: Turn, after: Turn) -> None:
         number = bisect_left(self._lasts, before) if len(self._lasts) > 1 else 0
@@ -82,11 +102,14 @@ class AccountOrder:
     def _add(self, turn: Turn) -> None:
         if not self._stretches:
             self._stretches, self._sets, self._lasts = [[turn]], [1 << turn[3]], [turn]
+            self._unions = None
             return
         number = min(bisect_left(self._lasts, turn), len(self._lasts) - 1)
         stretch = self._stretches[number]
         insort(stretch, turn)
         self._sets[number] |= 1 << turn[3]
+        if self._unions is not None:
+            self._unions[number // _MANY] |= 1 << turn[3]
         self._lasts[number] = stretch[-1]
         if len(stretch) > _LONGEST:
             self._divide(number)
@@ -100,6 +123,7 @@ class AccountOrder:
             self._lasts[number] = stretch[-1]
         else:
             del self._stretches[number], self._sets[number], self._lasts[number]
+            self._unions = None
 
     def _divide(self, number: int) -> None:
         stretch = self._stretches[number]
@@ -107,3 +131,16 @@ class AccountOrder:
         self._stretches[number : number + 1] = halves
         self._sets[number : number + 1] = [set_of(turn[3] for turn in half) for half in halves]
         self._lasts[number : number + 1] = [half[-1] for half in halves]
+        self._unions = None
+
+
+def _first_of(stretch: list[Turn], found: int) -> Turn:
+    """Return the first turn whose place is in the set, in which some of the stretch are."""
+    if found.bit_count() == 1:  # told apart, for to look at one bit of a large set takes long
+        place = found.bit_length() - 1
+        return next(turn for turn in stretch if turn[3] == place)
+    return next(turn for turn in stretch if found >> turn[3] & 1)
+
+
+def _union(sets: list[int]) -> int:
+    return reduce(or_, sets)

@@ -1,0 +1,29 @@
+"""The order of an account's task queues, of any number, and the first of them among some."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage_server.core.account_order import AccountOrder, Turn
+from pilotage_server.core.place_sets import set_of
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**32), st.sampled_from([0.001, 0.02, 0.5]))
+def test_the_first_among_some_is_the_least_of_their_turns(count: int, seed: int, part: float) -> None:
+    draw = Random(seed)
+    order, turns = AccountOrder(), dict[int, Turn]()
+    for step in range(2 * count):
+        place = step if step < count else draw.randrange(count)
+        before = turns.pop(place, None)
+        if before is None or draw.random() < 0.8:
+            turns[place] = (draw.randrange(-3, 3), draw.randrange(10**6), place, place)
+        order.change(before, turns.get(place))
+        if step % 500 == 0:
+            some = {place for place in range(count) if draw.random() < part}
+            wanted = min((turn for place, turn in turns.items() if place in some), default=None)
+            assert order.first_among(set_of(some)) == wanted
+            order.check()
+    assert order.turns() == sorted(turns.values())
