@@ -350,7 +350,7 @@ class WaitingIndex:
         line.counted = len(line.heads)
         if line.counted > 1 and line.task_queue.id not in self._longer:
             self._longer[line.task_queue.id] = None
-            while self._heads > self._most_heads and self._longer:
+            while self._heads > self._most_heads + len(self._lines) and self._longer:
                 self._shorten(self._longer.popitem(last=False)[0])
 
     def _shorten(self, task_queue_id: int) -> None:

@@ -1,0 +1,168 @@
+"""The first jobs of a task queue as memory knows them, while jobs come and go and matches are under way."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pilotage.job_needs import JobNeeds
+from pilotage_server.core.account_order import AccountOrder
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.task_queues import TaskQueue, Traits
+from pilotage_server.core.waiting import WaitingIndex
+from pilotage_server.core.waiting_line import Head, Line
+
+TASK_QUEUE = TaskQueue(1, Traits(Account("lhcb", "", "alice"), "", JobNeeds()))
+
+
+def a_line(*job_ids: int) -> Line:
+    """Return a line in which these jobs wait, one after the other."""
+    line = Line(TASK_QUEUE, 0, AccountOrder())
+    for job_id in job_ids:
+        line.come(Head(0, job_id), 1)
+    return line
+
+
+def ids(line: Line) -> list[int]:
+    return [head.job_id for head in line.heads]
+
+
+def test_of_an_array_only_the_first_is_known() -> None:
+    line = a_line()
+    line.come(Head(0, 5), 100)
+    assert (line.count, ids(line)) == (100, [5])
+    line.take()
+    assert line.is_headless
+    assert line.turn_now() == (0, 5, 1, 0), "nobody goes before who has just gone"
+
+
+def test_who_goes_before_all_is_known_though_the_others_are_not() -> None:
+    line = a_line()
+    line.come(Head(0, 5), 100)
+    line.take()
+    line.come(Head(0, 200), 1)
+    assert line.is_headless
+    line.come(Head(1, 201), 1)
+    assert ids(line) == [201]
+
+
+def test_what_was_taken_does_not_come_back_with_what_the_database_says() -> None:
+    line = a_line(1, 2)
+    line.take()
+    line.learn([Head(0, 1), Head(0, 2), Head(0, 3)], is_all=True)
+    assert (line.count, ids(line)) == (2, [2, 3])
+    line.confirm(Head(0, 1))
+    assert ids(line) == [2, 3]
+
+
+def test_what_is_put_back_waits_again_and_who_is_first_has_to_be_asked() -> None:
+    line = a_line(1, 2, 3)
+    taken = [line.take(), line.take()]
+    line.put_back(taken)
+    assert (line.count, ids(line), line.under_way) == (3, [], set())
+    assert line.turn_now() == (0, 1, 1, 0)
+
+
+def test_whom_the_database_passed_over_was_not_there_any_more() -> None:
+    line = a_line(1, 2, 3, 4, 5)
+    taken = line.take()
+    line.bound_to([taken], [4])
+    assert (line.count, ids(line), line.under_way) == (1, [5], set())
+
+
+def test_matches_under_way_may_get_one_another_s_jobs() -> None:
+    line = a_line(1, 2, 3)
+    one, other = line.take(), line.take()
+    line.bound_to([other], [1])
+    line.bound_to([one], [2])
+    assert (line.count, ids(line), line.under_way) == (1, [3], set())
+
+
+def test_when_the_database_has_nothing_nobody_waits() -> None:
+    line = a_line(1, 2, 3)
+    line.end([line.take()])
+    assert (line.count, ids(line), line.under_way) == (0, [], set())
+
+
+def test_a_job_of_which_is_told_late_that_it_came_is_not_taken_for_one_that_waits() -> None:
+    line = a_line()
+    line.go(1)
+    line.come(Head(0, 1), 1)
+    assert (line.count, ids(line)) == (0, [])
+    line.come(Head(0, 2), 1)
+    assert line.count == 1
+
+
+def test_heads_are_kept_of_the_task_queues_that_were_asked_for_last() -> None:
+    index = WaitingIndex(most_heads=20)
+    for number in (1, 2, 3):
+        index.take_in(TaskQueue(number, TASK_QUEUE.traits), 50)
+        index.learn_heads(number, [Head(0, 100 * number + place) for place in range(10)], is_all=False)
+        index.check()
+    known = {number: len(line.heads) for number in (1, 2, 3) if (line := index.line(number)) is not None}
+    assert known == {1: 1, 2: 10, 3: 10}
+
+
+class OneServer(RuleBasedStateMachine):
+    """A line beside what the database has, without other servers: what is known is true."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = a_line()
+        self.waiting: list[Head] = []
+        self.taken: list[Head] = []
+        self.last = 0
+
+    @rule(priority=st.integers(-1, 1), count=st.integers(1, 3))
+    def come(self, priority: int, count: int) -> None:
+        heads = [Head(priority, self.last + number) for number in range(1, count + 1)]
+        self.last += count
+        self.waiting = sorted((*self.waiting, *heads), key=lambda head: head.order)
+        self.line.come(heads[0], count)
+
+    @precondition(lambda self: self.waiting)
+    @rule(place=st.integers(0, 9))
+    def go(self, place: int) -> None:
+        self.line.go(self.waiting.pop(place % len(self.waiting)).job_id)
+
+    @precondition(lambda self: self.line.heads)
+    @rule()
+    def take(self) -> None:
+        self.taken.append(self.line.take())
+        assert self.taken[-1] == self.waiting.pop(0)
+
+    @precondition(lambda self: self.taken)
+    @rule(count=st.integers(1, 3))
+    def bind(self, count: int) -> None:
+        mine, self.taken = self.taken[:count], self.taken[count:]
+        self.line.bound_to(mine, [head.job_id for head in mine])
+
+    @precondition(lambda self: self.taken)
+    @rule(count=st.integers(1, 3))
+    def put_back(self, count: int) -> None:
+        mine, self.taken = self.taken[:count], self.taken[count:]
+        self.line.put_back(mine)
+        self.waiting = sorted((*self.waiting, *mine), key=lambda head: head.order)
+
+    @rule(most=st.integers(1, 4))
+    def learn(self, most: int) -> None:
+        asked = most + len(self.taken)
+        there = sorted((*self.waiting, *self.taken), key=lambda head: head.order)[:asked]
+        self.line.learn(there, is_all=len(there) < asked)
+
+    @rule()
+    def confirm(self) -> None:
+        self.line.confirm(self.waiting[0] if self.waiting else None)
+
+    @invariant()
+    def what_is_known_is_true(self) -> None:
+        assert self.line.count == len(self.waiting)
+        assert self.line.heads == self.waiting[: len(self.line.heads)]
+        assert self.line.under_way == {head.job_id for head in self.taken}
+        if self.waiting:
+            turn = self.line.turn_now()
+            assert turn is not None
+            assert turn[:2] <= self.waiting[0].order
+
+
+TestOneServer = OneServer.TestCase
