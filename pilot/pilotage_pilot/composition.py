@@ -48,7 +48,8 @@ from pilotage_pilot.settings import PilotSettings
 from pilotage_pilot.supervise.cgroups import cgroup_maker
 from pilotage_pilot.supervise.environment import Site, without_secrets
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
-from pilotage_pilot.supervise.workshop import Handling, LocalWorkshop
+from pilotage_pilot.supervise.work import Handling
+from pilotage_pilot.supervise.workshop import LocalWorkshop
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ import pytest
 
 from pilotage_pilot.supervise.cgroups import CgroupMaker, cgroup_maker
 from pilotage_pilot.supervise.processes import read_process
-from pilotage_pilot.supervise.workshop import Handling
+from pilotage_pilot.supervise.work import Handling
 from support.payloads import of_payload, shell, states_of, wrote
 from support.pilot_bench import a_job
 from support.real_workshop import a_workshop

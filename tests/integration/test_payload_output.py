@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilotage_pilot.supervise.workshop import Handling
+from pilotage_pilot.supervise.work import Handling
 from support.payloads import shell
 from support.real_workshop import a_workshop
 from support.until import until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage_pilot.core.jobs import AttemptKey
-from pilotage_pilot.supervise.workshop import Handling
+from pilotage_pilot.supervise.work import Handling
 from support.payloads import of_payload, shell, wrote
 from support.real_workshop import a_workshop
 from support.until import until

@@ -32,7 +32,8 @@ from pilotage_pilot.link.base import NodeFacts
 from pilotage_pilot.runner import Runner
 from pilotage_pilot.supervise.base import Workshop
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.workshop import Handling, LocalWorkshop
+from pilotage_pilot.supervise.work import Handling
+from pilotage_pilot.supervise.workshop import LocalWorkshop
 from support.fake_pilot_edges import FakeLink, FakeNode, FakeWorkshop
 from support.pilot_bench import a_job, built_in_slots
 from support.real_workshop import SITE

@@ -21,7 +21,8 @@ from pilotage_pilot.supervise.base import Happening, Workshop
 from pilotage_pilot.supervise.cgroups import CgroupMaker
 from pilotage_pilot.supervise.environment import Site
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.workshop import Handling, LocalWorkshop
+from pilotage_pilot.supervise.work import Handling
+from pilotage_pilot.supervise.workshop import LocalWorkshop
 from support.fake_pilot_edges import EPOCH, FakeLink
 
 SITE = Site("pilot-under-test", queue="S/C/Q", node="node1")

@@ -55,6 +55,8 @@ class JobSeeking:
         if not self._asking.may_ask or now.boot_s < self._ask_after_boot_s:
             return []
         found = self._worth_asking_for(now)
+        if not found:
+            return []
         is_ordered = any(slot.machine.preemption is not None for slot, _ in found)
         return [] if self.hearing.rests(self._version(), now) and not is_ordered else found
 

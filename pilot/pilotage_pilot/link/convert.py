@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from pilotage.description_wire import description_from_wire
+from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, values_pb2
 from pilotage.wire import (
@@ -215,7 +217,7 @@ def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
         key=AttemptKey(match.job_id, match.attempt),
         slot=match.slot,
         lease_s=match.lease_s,
-        description=description_from_wire(match.description),
+        description=_description(match.description.SerializeToString()),
         amounts=_amounts_from_wire(match.amounts),
         task_queue=match.task_queue,
         owner=match.owner,
@@ -225,6 +227,12 @@ def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
         process=match.process,
         job_ad=match.job_ad,
     )
+
+
+@lru_cache(maxsize=128)
+def _description(message: bytes) -> JobDescription:
+    # The jobs of an array, which come one after the other, are mostly described in the same words.
+    return description_from_wire(jobs_pb2.JobDescription.FromString(message))
 
 
 def _amounts_from_wire(message: values_pb2.Amounts) -> Amounts:

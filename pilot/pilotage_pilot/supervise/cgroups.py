@@ -53,6 +53,11 @@ class Group:
         self._version = version
         self._folders = folders
 
+    @property
+    def limits_memory(self) -> bool:
+        """Whether it holds its payload to the memory that it may have."""
+        return "memory" in self._folders
+
     def limit(self, limits: Limits) -> None:
         """Set its limits; 0 MiB = no limit of memory."""
         if self._version == 2:
@@ -172,11 +177,6 @@ class CgroupMaker:
             folder.mkdir(exist_ok=True)
             if self.version == 2:
                 (folder / "cgroup.subtree_control").write_text("+cpu +memory")
-
-    @property
-    def limits_memory(self) -> bool:
-        """Whether its groups hold payloads to their memory."""
-        return "memory" in self._parents
 
     @property
     def folders(self) -> frozenset[Path]:

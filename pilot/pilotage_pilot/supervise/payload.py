@@ -55,7 +55,8 @@ class Payload:
         self.pid = process.pid
         self._process = process
         self._marker = marker
-        self._group = group
+        self.group = group
+        """Its control group, into which `gather` brings its processes; None = it has none, which may come later."""
         self._descent = descent
         self._peak_mib = 0
         self._cpu_s = 0.0
@@ -63,6 +64,8 @@ class Payload:
         self._suspended = False
         self._stopped: set[int] = set()
         self._on_end: Callable[[End], None] | None = None
+        self.begun_s = asyncio.get_running_loop().time()
+        """When it began, on the event loop's clock."""
         try:
             self._pidfd = os.pidfd_open(process.pid)
         except OSError:
@@ -71,15 +74,6 @@ class Payload:
             process.wait()
             raise
         descent.begins(process.pid)
-
-    @property
-    def has_group(self) -> bool:
-        """Whether it has a control group."""
-        return self._group is not None
-
-    def join(self, group: Group | None) -> None:
-        """Have a control group from now on, into which `gather` brings its processes; None = there can be none."""
-        self._group = group
 
     # Its end ----------------------------------------------------------------------------------------------------
 
@@ -102,8 +96,8 @@ class Payload:
     def _end_when_empty(self, code: int, usage: Usage, round_s: float) -> None:
         left, undecided = self._left_behind()
         if left or undecided:
-            if self._group is not None:
-                self._group.kill()
+            if self.group is not None:
+                self.group.kill()
             send(left, signal.SIGKILL)
             again = min(_LONGEST_ROUND_S, round_s * 2)
             asyncio.get_running_loop().call_later(round_s, self._end_when_empty, code, usage, again)
@@ -115,12 +109,12 @@ class Payload:
     def _end(self, code: int, usage: Usage) -> End:
         limit = None
         peak = max(usage.peak_memory_mib, self._peak_mib)
-        if self._group is not None:
+        if self.group is not None:
             # What the kernel has counted for the group is exact: no sampling, nothing counted twice.
-            usage = Usage(max(usage.cpu_s, self._group.cpu_s()))
-            peak = self._group.peak_memory_mib() or peak
-            limit = "it used more memory than it asked for" if self._group.was_out_of_memory() else None
-            self._group.remove()
+            usage = Usage(max(usage.cpu_s, self.group.cpu_s()))
+            peak = self.group.peak_memory_mib() or peak
+            limit = "it used more memory than it asked for" if self.group.was_out_of_memory() else None
+            self.group.remove()
         usage = Usage(usage.cpu_s, peak)
         return End(code if code >= 0 else None, -code if code < 0 else None, usage, limit)
 
@@ -141,8 +135,8 @@ class Payload:
                 left.add(pid)
             elif is_in_exec(pid):
                 undecided.add(pid)
-        if self._group is not None:
-            left |= set(living(self._group.pids()))
+        if self.group is not None:
+            left |= set(living(self.group.pids()))
         return left, undecided
 
     def _owns(self, process: Process) -> bool:
@@ -156,7 +150,7 @@ class Payload:
     def tree(self, processes: dict[int, Process] | None = None) -> set[int]:
         """Return all processes of the payload, also those that hide from their parents."""
         found = all_processes() if processes is None else processes
-        members = self._group.pids() if self._group is not None else frozenset[int]()
+        members = self.group.pids() if self.group is not None else frozenset[int]()
         adopted = self._descent.adopted()
         roots = {
             process.pid
@@ -189,17 +183,17 @@ class Payload:
 
     def _freeze(self, tree: set[int]) -> frozenset[int]:
         """Return the processes that are frozen."""
-        if self._group is None:
+        if self.group is None:
             return frozenset()
-        for pid in tree - self._group.pids():
-            self._group.add(pid)
-        return self._group.pids() if self._group.freeze() else frozenset()
+        for pid in tree - self.group.pids():
+            self.group.add(pid)
+        return self.group.pids() if self.group.freeze() else frozenset()
 
     def resume(self) -> None:
         """Let every process go on."""
         self._suspended = False
-        if self._group is not None:
-            self._group.thaw()
+        if self.group is not None:
+            self.group.thaw()
         send(self._stopped, signal.SIGCONT)
         self._stopped.clear()
 
@@ -212,8 +206,8 @@ class Payload:
     def _kill_round(self, round_s: float) -> None:
         if self._process.returncode is not None:
             return
-        if self._group is not None:
-            self._group.kill()
+        if self.group is not None:
+            self.group.kill()
         # The leader first: it must not see its children go and take that for their end.
         send([self.pid], signal.SIGKILL)
         send(self.tree(), signal.SIGKILL)
@@ -228,17 +222,17 @@ class Payload:
             # What was just becoming another program when it was suspended can be told for its own now.
             self.suspend()
         tree = self.tree(processes)
-        if self._group is not None:
-            members = self._group.pids()
+        if self.group is not None:
+            members = self.group.pids()
             for pid in tree - members:
-                self._group.add(pid)
+                self.group.add(pid)
         memory = sum(processes[pid].memory_mib for pid in tree)
         self._peak_mib = max(self._peak_mib, int(memory))
         return memory
 
     def cpu_s(self, processes: dict[int, Process]) -> float:
         """Return the CPU seconds that it used so far; it never grows less."""
-        counted = self._group.cpu_s() if self._group is not None else 0.0
+        counted = self.group.cpu_s() if self.group is not None else 0.0
         if not counted:
             counted = sum(processes[pid].cpu_s for pid in self.tree(processes))
         self._cpu_s = max(self._cpu_s, counted)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
-from pilotage_pilot.core.events import LimitPassed, PayloadExited
+from pilotage_pilot.core.events import PayloadExited
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import AttemptKey, StoredFile
 from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.ad_files import write_ads
 from pilotage_pilot.supervise.base import Collected, Happening, JobAtFaultError, NodeAtFaultError, PayloadTime
 from pilotage_pilot.supervise.cache import FileCache
-from pilotage_pilot.supervise.cgroups import CgroupMaker, Group, Limits
+from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
 from pilotage_pilot.supervise.descent import Descent, Warden, adopt_orphans
 from pilotage_pilot.supervise.environment import Site, environment_of
 from pilotage_pilot.supervise.folders import (
-    Folders,
     PilotFolder,
     folders_in,
     inside,
@@ -29,10 +26,9 @@ from pilotage_pilot.supervise.folders import (
     remove_small,
     remove_tree,
 )
+from pilotage_pilot.supervise.lookout import Lookout
 from pilotage_pilot.supervise.output import (
     Bounds,
-    Seen,
-    cut,
     digest_of,
     find_output,
     plain_files,
@@ -40,42 +36,13 @@ from pilotage_pilot.supervise.output import (
     store_small,
     stream_names,
 )
-from pilotage_pilot.supervise.payload import End, Payload, proportional_memory_mib
+from pilotage_pilot.supervise.payload import End, Payload
 from pilotage_pilot.supervise.processes import all_processes
 from pilotage_pilot.supervise.spare_folders import SpareFolders
-from pilotage_pilot.supervise.spawn import command_of, output_path, spawn
+from pilotage_pilot.supervise.spawn import command_of, spawn
+from pilotage_pilot.supervise.work import Handling, Work
 
 _LAST_KILL_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Handling:
-    """How payloads are handled: `output_bytes` bounds every output file, `watch_s` is between two looks at them.
-
-    `warn_signal` is sent to a payload whose time ends (None = only the file is written).
-    """
-
-    output_bytes: int = 256 << 20
-    cache_bytes: int = 2 << 30
-    nice: int = 0
-    cpus_hard: bool = False
-    watch_s: float = 1.0
-    warn_signal: signal.Signals | None = None
-
-
-@dataclass(slots=True)
-class _Work:
-    """What the workshop has of one attempt: its streams by name, and what was in its folder at its start if it counts.
-
-    `cut` are the streams that have grown too long.
-    """
-
-    order: PrepareJob
-    folders: Folders
-    streams: tuple[str, ...]
-    payload: Payload | None = None
-    seen: Seen | None = None
-    cut: set[str] = field(default_factory=set)
 
 
 class LocalWorkshop:
@@ -93,7 +60,7 @@ class LocalWorkshop:
         self._cache = FileCache(folder.cache, handling.cache_bytes, link.download)
         self._spares = SpareFolders()
         self._wrapper: Path | None = None
-        self._work: dict[AttemptKey, _Work] = {}
+        self._work: dict[AttemptKey, Work] = {}
         self._hear: Callable[[Happening], None] = _nobody
         self._removals: set[asyncio.Future[None]] = set()
         self._closed = False
@@ -102,11 +69,14 @@ class LocalWorkshop:
         self._descent = Descent()
         self._warden = Warden(site.marker, groups.folders if groups is not None else ())
         self._descent.except_for(self._warden.pid)
-        self._watching: asyncio.TimerHandle | None = None
+        self._lookout = Lookout(self._work, handling, self._new_group, self._happens)
 
     def listen(self, hear: Callable[[Happening], None]) -> None:
         """Tell `hear` of all that happens to payloads from now on."""
         self._hear = hear
+
+    def _happens(self, happening: Happening) -> None:
+        self._hear(happening)
 
     # Making ready -----------------------------------------------------------------------------------------------
 
@@ -125,7 +95,7 @@ class LocalWorkshop:
             write_ads(order, folders)
         except OSError as error:
             raise NodeAtFaultError(f"its folder could not be made: {error}") from error
-        self._work[order.job.key] = _Work(order, folders, streams)
+        self._work[order.job.key] = Work(order, folders, streams)
 
     async def fetch(self, key: AttemptKey) -> None:
         """Bring the input files of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
@@ -147,11 +117,11 @@ class LocalWorkshop:
         work = self._work[key]
         order = work.order
         environment = environment_of(order, self._site, work.folders)
-        nice = self._nice(order)
         # What may take no more memory than it asked for is in its group at once, the others when they are looked at.
-        group = self._new_group(order, nice) if order.slot.amounts.memory_mib else None
+        group = self._new_group(work) if order.slot.amounts.memory_mib else None
         try:
             description = order.job.description
+            nice = work.nice(self._handling)
             command = command_of(description, work.folders.work, environment, nice=nice, wrapper=self._wrapper)
             if description.new_files_come_back:
                 work.seen = plain_files(work.folders.work)
@@ -166,21 +136,15 @@ class LocalWorkshop:
             group.add(process.pid)
         self._empty.clear()
         work.payload.watch(lambda end: self._ended(key, end))
-        self._keep_watching()
+        self._lookout.keep()
 
-    def _nice(self, order: PrepareJob) -> int:
-        return self._handling.nice if order.nice is None else order.nice
-
-    def _new_group(self, order: PrepareJob, nice: int) -> Group | None:
-        if self._groups is None:
-            return None
-        limits = Limits(order.slot.amounts, nice, cpus_hard=self._handling.cpus_hard)
-        return self._groups.make(str(order.job.key), limits)
+    def _new_group(self, work: Work) -> Group | None:
+        return self._groups.make(str(work.order.job.key), work.limits(self._handling)) if self._groups else None
 
     def _ended(self, key: AttemptKey, end: End) -> None:
         work = self._work.get(key)
         if work is not None:
-            self._cut_streams(work)
+            work.cut_streams(self._bounds)
             work.payload = None
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
@@ -226,42 +190,6 @@ class LocalWorkshop:
         work = self._work.get(key)
         return work.payload if work is not None else None
 
-    # Watching ---------------------------------------------------------------------------------------------------
-
-    def _keep_watching(self) -> None:
-        if self._watching is None:
-            loop = asyncio.get_running_loop()
-            self._watching = loop.call_later(self._handling.watch_s, self._watch)
-
-    def _watch(self) -> None:
-        self._watching = None
-        running = [work for work in self._work.values() if work.payload is not None]
-        if not running:
-            return
-        processes = all_processes()
-        for work in running:
-            assert work.payload is not None
-            if not work.payload.has_group:
-                work.payload.join(self._new_group(work.order, self._nice(work.order)))
-            memory = work.payload.gather(processes)
-            self._cut_streams(work)
-            limit = work.order.slot.amounts.memory_mib
-            kernel_limits = self._groups is not None and self._groups.limits_memory
-            if limit and not kernel_limits and memory > limit:
-                self._check_memory(work, limit, work.payload.tree(processes))
-        self._keep_watching()
-
-    def _check_memory(self, work: _Work, limit: int, pids: set[int]) -> None:
-        used = proportional_memory_mib(pids)
-        if used > limit:
-            self._hear(LimitPassed(work.order.job.key, f"it used {used:.0f} MiB of memory, it asked for {limit} MiB"))
-
-    def _cut_streams(self, work: _Work) -> None:
-        for name in work.streams:
-            path = output_path(work.folders.work, name)
-            if path is not None and size_of(path) > self._bounds.file_bytes and cut(path, self._bounds.file_bytes):
-                work.cut.add(name)
-
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         """Return what each running payload has used so far."""
         running = [(work.order.slot.name, work.payload) for work in self._work.values() if work.payload is not None]
@@ -293,7 +221,7 @@ class LocalWorkshop:
             raise WorldError(f"the output cannot be read: {error}", transient=False) from error
         return Collected(tuple(files), tuple(notes))
 
-    async def _bring(self, work: _Work, name: str, path: Path) -> StoredFile:
+    async def _bring(self, work: Work, name: str, path: Path) -> StoredFile:
         checksum, length = await asyncio.to_thread(digest_of, path, self._bounds.file_bytes)
         await self._link.upload(path, checksum, length)
         return StoredFile(name, checksum, length, truncated=name in work.cut or size_of(path) > length)
@@ -320,8 +248,7 @@ class LocalWorkshop:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_KILL_S):
                 await self._empty.wait()
-        if self._watching is not None:
-            self._watching.cancel()
+        self._lookout.end()
         await asyncio.gather(*self._removals)
         await asyncio.to_thread(self._warden.end, _LAST_KILL_S)
         adopt_orphans(on=False)
