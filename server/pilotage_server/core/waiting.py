@@ -10,23 +10,19 @@ heard of) is asked for by name, and read from the database by who matches next.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from pilotage_server.core.account_order import AccountOrder
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.place_sets import Places
+from pilotage_server.core.known_task_queues import KnownTaskQueues
+from pilotage_server.core.place_sets import set_of
 from pilotage_server.core.task_queues import TaskQueue
-from pilotage_server.core.trait_sets import TraitSets
-from pilotage_server.core.value_counts import ValueCounts
 from pilotage_server.core.waiting_line import Head, Line
 
 __all__ = ["MOST_HEADS", "Head", "Told", "Waiting", "WaitingIndex"]
-
-Key = TypeVar("Key")
 
 MOST_HEADS = 200_000
 """So many heads are kept in all, beside one for each task queue."""
@@ -48,29 +44,14 @@ class Told(NamedTuple):
     waiting: int
 
 
-class WaitingIndex:
-    """The task queues with their waiting jobs, by account, so that an order between accounts is quick to walk.
-
-    `values` counts the values that tell them apart, `places` and `traits` are what sets of them are made with.
-    `orders` holds the order within each account that has task queues.
-    """
+class WaitingIndex(KnownTaskQueues):
+    """The task queues with their waiting jobs, by account, so that an order between accounts is quick to walk."""
 
     def __init__(self, most_heads: int = MOST_HEADS) -> None:
-        self.values = ValueCounts()
-        self.places = Places()
-        self.traits = TraitSets()
-        self.orders: dict[Account, AccountOrder] = {}
-        self.changes = 0
-        """Grows with each task queue that comes or goes."""
-
+        super().__init__()
         self.woken: set[Account] = set()
         """The accounts for which something has begun to wait; who keeps an order of accounts empties it."""
 
-        self._lines: dict[int, Line] = {}
-        self._by_place: dict[int, Line] = {}
-        self._of_account: Counter[Account] = Counter()
-        self._by_owner: dict[Account, set[int]] = {}
-        self._by_pool: dict[str, set[int]] = {}
         self._headless: set[int] = set()
         self._unknown: set[int] = set()
         self._versions = counter(1)
@@ -80,19 +61,12 @@ class WaitingIndex:
 
     def take_in(self, task_queue: TaskQueue, count: int = 0, head: Head | None = None) -> None:
         """Take in a task queue that the database has, with what waits in it; one that is known stays as it is."""
-        if task_queue.id in self._lines:
-            return
-        line = Line(task_queue, self.places.give(), self._order_for(task_queue.account))
-        line.count = count
-        line.confirm(head)
-        self._lines[task_queue.id] = self._by_place[line.place] = line
-        self._unknown.discard(task_queue.id)
-        self.values.note(task_queue)
-        self.traits.add(task_queue, line.place)
-        self._by_pool.setdefault(task_queue.pool_id, set()).add(task_queue.id)
-        self._by_owner.setdefault(task_queue.traits.account, set()).add(task_queue.id)
-        self.changes += 1
-        self._changed(line)
+        if task_queue.id not in self._lines:
+            self._unknown.discard(task_queue.id)
+            line = self._add(task_queue)
+            line.count = count
+            line.confirm(head)
+            self._changed(line)
 
     def unknown(self) -> frozenset[int]:
         """Return the ids of task queues to which jobs have come and whose traits are not known here."""
@@ -105,19 +79,11 @@ class WaitingIndex:
     def forget(self, task_queue_ids: Iterable[int]) -> None:
         """Drop task queues that the database no longer has."""
         for task_queue_id in task_queue_ids:
-            gone = self._lines.pop(task_queue_id, None)
-            if gone is None:
-                continue
-            gone.count = 0
-            self._changed(gone)
-            self._leave(gone.account)
-            del self._by_place[gone.place]
-            self.places.take_back(gone.place)
-            self.values.forget(gone.task_queue)
-            self.traits.forget(gone.task_queue, gone.place)
-            _discard(self._by_pool, gone.task_queue.pool_id, task_queue_id)
-            _discard(self._by_owner, gone.task_queue.traits.account, task_queue_id)
-            self.changes += 1
+            gone = self._lines.get(task_queue_id)
+            if gone is not None:
+                gone.end(())
+                self._changed(gone)
+                self._drop(gone)
 
     def enqueued(self, task_queue_id: int, head: Head, count: int = 1) -> None:
         """Count jobs that have come to wait; `head` is the first of them."""
@@ -234,35 +200,6 @@ class WaitingIndex:
         """Take note that the database has been asked for these unknown task queues; it may not have them either."""
         self._unknown.difference_update(task_queue_ids)
 
-    def line(self, task_queue_id: int) -> Line | None:
-        """Return the line of a task queue; None = not known."""
-        return self._lines.get(task_queue_id)
-
-    def at(self, place: int) -> Line:
-        """Return the line that has this place, which somebody must have."""
-        return self._by_place[place]
-
-    def line_at(self, place: int) -> Line | None:
-        """Return the line that has this place; None = nobody has."""
-        return self._by_place.get(place)
-
-    def all_places(self) -> list[int]:
-        """Return the places of all task queues."""
-        return list(self._by_place)
-
-    def task_queue(self, task_queue_id: int) -> TaskQueue | None:
-        """Return a task queue by its id; None = not known."""
-        line = self._lines.get(task_queue_id)
-        return None if line is None else line.task_queue
-
-    def ids(self) -> KeysView[int]:
-        """Return the ids of all task queues, also of those in which nothing waits."""
-        return self._lines.keys()
-
-    def of_owner(self, owner: Account) -> frozenset[int]:
-        """Return the ids of all task queues of an owner, whoever is charged for them."""
-        return frozenset(self._by_owner.get(owner, ()))
-
     def count(self, task_queue_id: int) -> int:
         """Return how many jobs wait in a task queue."""
         line = self._lines.get(task_queue_id)
@@ -274,13 +211,8 @@ class WaitingIndex:
 
     def accounts_among(self, task_queue_ids: frozenset[int]) -> Iterator[Account]:
         """Return the accounts that have waiting jobs in any of these task queues."""
-        return iter(
-            [
-                account
-                for account, order in self.orders.items()
-                if any(task_queue_id in task_queue_ids for _, _, task_queue_id, _ in order.turns())
-            ]
-        )
+        places = set_of(self._lines[each].place for each in task_queue_ids & self._lines.keys())
+        return iter([account for account, order in self.orders.items() if order.first_among(places) is not None])
 
     def of_account(self, account: Account) -> tuple[Waiting, ...]:
         """Return the task queues of an account that have waiting jobs."""
@@ -296,14 +228,6 @@ class WaitingIndex:
         """Return every task queue that has waiting jobs, in the order of the ids."""
         return tuple(_waiting(self._lines[each]) for each in sorted(self._lines) if self._lines[each].count > 0)
 
-    def places_of_pool(self, pool_id: str) -> list[int]:
-        """Return the places of a pool's task queues; "" = of those without a pool."""
-        return [self._lines[task_queue_id].place for task_queue_id in self._by_pool.get(pool_id, ())]
-
-    def places_of_owner(self, owner: Account) -> list[int]:
-        """Return the places of all task queues of an owner, whoever is charged for them."""
-        return [self._lines[task_queue_id].place for task_queue_id in self._by_owner.get(owner, ())]
-
     def check(self) -> None:
         """Assert what must always be so."""
         assert self._heads == sum(len(line.heads) for line in self._lines.values())
@@ -318,17 +242,6 @@ class WaitingIndex:
             assert self._by_place[line.place] is line
             assert (line.task_queue.id in self._headless) == line.is_headless
             line.check()
-
-    def _order_for(self, account: Account) -> AccountOrder:
-        self._of_account[account] += 1
-        if account not in self.orders:
-            self.orders[account] = AccountOrder()
-        return self.orders[account]
-
-    def _leave(self, account: Account) -> None:
-        self._of_account[account] -= 1
-        if not self._of_account[account]:
-            del self._of_account[account], self.orders[account]
 
     def _changed(self, line: Line) -> None:
         """Bring all that is kept of a line up to date."""
@@ -363,11 +276,3 @@ class WaitingIndex:
 
 def _waiting(line: Line) -> Waiting:
     return Waiting(line.task_queue, line.count, line.head)
-
-
-def _discard(index: dict[Key, set[int]], key: Key, task_queue_id: int) -> None:
-    ids = index.get(key)
-    if ids is not None:
-        ids.discard(task_queue_id)
-        if not ids:
-            del index[key]
