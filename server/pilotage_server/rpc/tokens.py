@@ -34,7 +34,7 @@ ISSUER = "pilotage"
 """The name of a stand-alone server as an issuer."""
 
 _ALGORITHM = "EdDSA"
-_REMEMBERED = 10_000
+_REMEMBERED = 50_000
 _CHECKS: Any = {"require": ["iss", "sub", "exp", "iat", "roles"]}
 _CHECKS |= dict.fromkeys(("verify_exp", "verify_iat", "verify_nbf"), False)  # `now` is ours to compare with
 
