@@ -27,8 +27,8 @@ _COLUMNS = """
     hold_history_json, watch
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
-_SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?)"  # noqa: S608 - names of ours
-_SELECT_LOCKED = f"{_SELECT} ORDER BY id FOR UPDATE"
+_SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
+_SELECT_LOCKED = f"{_SELECT} FOR UPDATE"
 
 _STATES = {state.value: state for state in JobState}
 _WATCHES = {watch.value: watch for watch in PolicyWatch}

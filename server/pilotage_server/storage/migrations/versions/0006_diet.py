@@ -52,7 +52,7 @@ def upgrade() -> None:
     _partial("jobs", "ix_jobs_live", "task_queue_id", "template_id", where=_LIVE)
     _partial("jobs", "ix_jobs_watched", "watch", "id", where=_WATCHED)
     _partial("jobs", "ix_jobs_ended", "ended", where=_ENDED)
-    _partial("attempts", "ix_attempts_taken", "pilot_stamp", where=_TAKEN)
+    _partial("attempts", "ix_attempts_taken", "pilot_stamp", "ended", where=_TAKEN)
     op.create_index("ix_job_events_job_id", "job_events", ["job_id"])
 
 

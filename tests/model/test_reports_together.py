@@ -1,0 +1,132 @@
+"""Reports of many pilots recorded together leave what the same reports leave one by one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import HoldWish, JobReport, Outcome
+from pilotage_server.core.rules import Rules, Sharing
+from pilotage_server.operations.reports import ReportResult, record_reports
+from pilotage_server.storage.engine import Database, closing
+from pilotage_server.storage.tables import metadata
+from support.grid import LONG, Grid, Pilot
+from support.submissions import a_pilot_identity
+from support.virtual_clock import VirtualClock
+
+RULES = Rules(attempt_limit=2, sharing=Sharing(discount_suspended=True))
+
+EVENT = "job_id, time, from_state, to_state, cause, reason, attempt, actor"
+
+Told = tuple[int, JobReport]
+"""Number of the pilot, and what it reports."""
+Record = Callable[[Grid, Sequence[Pilot], Sequence[Told]], list[ReportResult]]
+
+
+class Left(NamedTuple):
+    """What reports have left: answers, rows, events by job, use by account, and what waits in memory."""
+
+    results: list[ReportResult]
+    jobs: list[Any]
+    attempts: list[Any]
+    ended_jobs: list[Any]
+    events: list[Any]
+    used: dict[Any, float]
+    waiting: dict[int, int]
+
+
+def a_busy_grid(folder: Path) -> tuple[Path, datetime]:
+    """Return the file of a database with a job for each way in which an attempt may stand, and its time."""
+    path, clock = folder / "busy.db", VirtualClock()
+    with closing(Database(f"sqlite:///{path}", clock)) as database:
+        metadata.create_all(database.engine)
+        grid = Grid(database, clock, rules=RULES)
+        first, second = grid.start_pilot(), grid.start_pilot()
+        grid.submit(count=2, lease=timedelta(minutes=5))
+        grid.submit(count=7)
+        lost, lost_and_matched, _, *others = [first.take() for _ in range(9)]
+        suspended, completing, _, removed, held, done = others
+        for match in (lost, lost_and_matched, *others):
+            first.start(match)
+        first.report(suspended, state=JobState.SUSPENDED)
+        first.report(completing, state=JobState.COMPLETING)
+        first.finish(done)
+        grid.change(JobChange.REMOVE, removed.job_id)
+        grid.change(JobChange.HOLD, held.job_id)
+        grid.pass_time(minutes=6)
+        second.start(second.take())
+    return path, clock()
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
+    return a_busy_grid(tmp_path_factory.mktemp("busy"))
+
+
+reports = st.builds(
+    JobReport,
+    job_id=st.integers(1, 10),
+    attempt=st.integers(1, 2),
+    state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]),
+    outcome=st.none() | st.sampled_from(Outcome),
+    exit_code=st.none() | st.integers(0, 1),
+    signal=st.sampled_from([None, 9]),
+    reason=st.sampled_from(["", "why", "zero\0"]),
+    started=st.none() | st.just(VirtualClock()() + timedelta(minutes=1)),
+    cpu_s=st.floats(0, 1e6),
+    wall_s=st.sampled_from([0.0, 60.0, 1e300]),
+    suspended_s=st.sampled_from([0.0, 5.0]),
+    hold=st.none() | st.builds(HoldWish, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
+)
+told = st.lists(st.tuples(st.integers(0, 1), reports), min_size=1, max_size=14)
+
+
+def one_by_one(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
+    return [result for each in told for result in together(grid, pilots, [each])]
+
+
+def together(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
+    calls = [(pilots[number].identity, [report]) for number, report in told]
+    return [result for (result,) in grid.write(lambda unit, world: record_reports(unit, world, calls))]
+
+
+def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -> Left:
+    """Return what is left when the reports are recorded that way."""
+    template, time = busy
+    path = Path(shutil.copy(template, template.with_name(f"{record.__name__}.db")))
+    with closing(Database(f"sqlite:///{path}", VirtualClock(time))) as database:
+        grid = Grid(database, VirtualClock(time), rules=RULES)
+        pilots = [Pilot(grid, a_pilot_identity(stamp, LONG)) for stamp in ("p1", "p2")]
+        results = record(grid, pilots, told)
+
+        def rows(query: str) -> list[Any]:
+            return grid.read(lambda unit, _: [tuple(row) for row in unit.session.execute(text(query))])
+
+        return Left(
+            results,
+            rows("SELECT * FROM jobs ORDER BY id"),
+            rows("SELECT * FROM attempts ORDER BY job_id, attempt"),
+            rows("SELECT stamp, jobs_ended FROM pilots ORDER BY stamp"),
+            rows(f"SELECT {EVENT} FROM job_events ORDER BY job_id, id"),
+            {account: grid.world.shares.use(account, time).core_s for account in grid.world.shares.accounts()},
+            {each.task_queue.id: each.count for each in grid.world.waiting.waiting()},
+        )
+
+
+@given(told=told)
+def test_reports_recorded_together_leave_what_they_leave_one_by_one(
+    busy: tuple[Path, datetime], told: Sequence[Told]
+) -> None:
+    expected, found = left_by(one_by_one, busy, told), left_by(together, busy, told)
+    assert found._replace(used={}) == expected._replace(used={})
+    assert found.used == pytest.approx(expected.used)
