@@ -19,8 +19,8 @@ from pilotage.classad_evaluation import Ad, NoValue, compile_expression
 from pilotage_server.core.accounting import slot_weight
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.pilots import SlotInfo
+from pilotage_server.core.slot_facts import sizes
 from pilotage_server.core.slot_listing import passes, slot_ad, slot_ads
-from pilotage_server.core.slot_policies import sizes
 
 _OWN_CONSTRAINT = "GroupDynamicMachConstraint"
 """The attribute that says whether a slot counts, of those whose policy has GROUP_DYNAMIC_MACH_CONSTRAINT."""

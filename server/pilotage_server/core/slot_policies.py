@@ -29,6 +29,7 @@ from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.evaluations import Evaluations, JobQuestions, SlotQuestion, evaluated
 from pilotage_server.core.expression_reach import follow, refers_in, refers_to
 from pilotage_server.core.job_views import USER_PRIORITY, JobNow, JobView, JobViews
+from pilotage_server.core.slot_facts import place, sizes, unsaid
 from pilotage_server.core.slots import SlotOffer
 
 TIMES = folded_set((CURRENT_TIME, "LastHeardFrom"))
@@ -47,7 +48,6 @@ MOST_JOB_NAMES = 250
 _START, _RANK, _PREEMPTION, _WEIGHT = map(fold, ("Start", "Rank", "PreemptionRequirements", "SlotWeight"))
 _EXPRESSIONS = frozenset({_START, _RANK, _PREEMPTION, _WEIGHT})
 _NAME = re.compile(r"[a-z_]\w{0,254}", re.ASCII)
-_KIB_IN_MIB = 1024
 
 
 class Moment(NamedTuple):
@@ -230,7 +230,7 @@ class SlotPolicies:
 
     def policy(self, slot: SlotOffer, queue: QueueId) -> SlotPolicy | None:
         """Return the policy of a slot of a pilot at that queue; None = parts of its ad are missing."""
-        key = (queue, slot.free, slot.ad_parts, slot.ad_changes, tuple(_unsaid(slot).values()))
+        key = (queue, slot.free, slot.ad_parts, slot.ad_changes, tuple(unsaid(slot).values()))
         kept = self._policies.get(key)
         if kept is not None:
             self._policies.move_to_end(key)
@@ -252,7 +252,7 @@ class SlotPolicies:
 
     def _read(self, slot: SlotOffer, queue: QueueId, changes: AdPart) -> SlotPolicy:
         parts = [self.parts.part(key) for key in reversed(slot.ad_parts)]
-        layers = (place(queue), changes.attributes, *(part.attributes for part in parts), _unsaid(slot))
+        layers = (place(queue), changes.attributes, *(part.attributes for part in parts), unsaid(slot))
         key = (slot.ad_parts, tuple(changes.attributes))
         is_plain = changes.is_plain and not changes.fault
         said = self._said.get(key) if is_plain else None
@@ -271,39 +271,6 @@ class SlotPolicies:
         names = frozenset(policy.view.names())
         if len(self.names) < MOST_NAMES and not names <= self.names:
             self.names |= names
-
-
-def sizes(amounts: Amounts) -> dict[str, AdValue]:
-    """Return what an ad says of a slot of this size: memory in MiB, disk in KiB."""
-    return {
-        "cpus": amounts.cpus,
-        "memory": amounts.memory_mib,
-        "disk": amounts.disk_mib * _KIB_IN_MIB,
-        "gpus": amounts.gpus,
-    }
-
-
-def place(queue: QueueId) -> dict[str, AdValue]:
-    """Return what an ad says of where a slot is, in our words and in those of glideinWMS."""
-    return {
-        "site": queue.site,
-        "ce": queue.ce,
-        "queue": queue.queue,
-        "glidein_site": queue.site,
-        "glidein_gatekeeper": queue.ce,
-        "glidein_entry_name": queue.queue,
-    }
-
-
-def _unsaid(slot: SlotOffer) -> dict[str, AdValue]:
-    """Return what is so of a slot that does not say otherwise."""
-    return {
-        "mytype": "Machine",
-        "name": slot.name,
-        "state": "Claimed" if slot.claim or slot.occupied else "Unclaimed",
-        "activity": "Busy" if slot.occupied else "Idle",
-        "partitionableslot": slot.partitionable,
-    }
 
 
 def _number(value: Result) -> float:
