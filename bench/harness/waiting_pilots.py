@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
+
+import grpc
 
 from harness.grid import REQUEST_JOBS, LoadPilot, an_offer, fresh, matches_in
 from harness.load import DEADLINE_S, Answer, Line, Request
@@ -15,10 +19,12 @@ from pilotage_pilot.core.rules import Rules
 LINES = 8
 """So many connections carry the calls of all of them."""
 
+CALLS_PER_TURN, TURN_S = 20, 0.01
+"""So many of them ask in a turn of so many seconds: a crowd that comes at once would be turned away."""
+
 _WAIT_S = Rules().wait_s
 _BODY = an_offer(wait_s=_WAIT_S, time_left_s=60.0)
 """A slot with a minute left, in which no job of the day fits."""
-
 
 Hear = Callable[[Answer], None]
 
@@ -26,35 +32,50 @@ Hear = Callable[[Answer], None]
 class _WaitingPilots:
     def __init__(self, address: str, pilots: Sequence[LoadPilot], hear: Hear) -> None:
         self._lines = [Line(address) for _ in range(LINES)]
+        self._methods = [line.method(REQUEST_JOBS) for line in self._lines]
         self._hear = hear
-        self._ended = threading.Event()
-        for number, pilot in enumerate(pilots):
-            self._ask(self._lines[number % LINES].method(REQUEST_JOBS), pilot)
+        self._next: SimpleQueue[LoadPilot | None] = SimpleQueue()
+        """Who asks next; None = nobody any more."""
+        self._pilots = len(pilots)
+        self.all_have_asked = threading.Event()
+        for pilot in pilots:
+            self._next.put(pilot)
+        self._caller = threading.Thread(target=self._call)
+        self._caller.start()
 
-    def _ask(self, method: Any, pilot: LoadPilot) -> None:
+    def _call(self) -> None:
+        number = 0
+        while (pilot := self._next.get()) is not None:
+            self._ask(pilot, number % LINES)
+            number += 1
+            if number == self._pilots:
+                self.all_have_asked.set()
+            if number % CALLS_PER_TURN == 0:
+                time.sleep(TURN_S)
+
+    def _ask(self, pilot: LoadPilot, line: int) -> None:
         request = Request(fresh(_BODY), pilot.metadata)
-        call = method.future(request.body, timeout=_WAIT_S + DEADLINE_S, metadata=request.metadata)
-        call.add_done_callback(partial(self._answered, method, pilot, request))
+        call = self._methods[line].future(request.body, timeout=_WAIT_S + DEADLINE_S, metadata=request.metadata)
+        call.add_done_callback(partial(self._answered, pilot, request))
 
-    def _answered(self, method: Any, pilot: LoadPilot, request: Request, call: Any) -> None:
-        if self._ended.is_set():
-            return
-        answer = Answer(request, call.result(), 0.0)
-        if matches_in(answer):
+    def _answered(self, pilot: LoadPilot, request: Request, call: Any) -> None:
+        if call.code() is grpc.StatusCode.OK and matches_in(answer := Answer(request, call.result(), 0.0)):
             self._hear(answer)  # it is busy now, and asks no more
         else:
-            self._ask(method, pilot)
+            self._next.put(pilot)
 
     def end(self) -> None:
-        self._ended.set()
+        self._next.put(None)
+        self._caller.join()
         for line in self._lines:
             line.close()
 
 
 @contextmanager
 def waiting_pilots(address: str, pilots: Sequence[LoadPilot], hear: Hear = lambda _: None) -> Iterator[None]:
-    """Let the pilots wait until the end of the block; what brings one a job is heard."""
+    """Let the pilots wait until the end of the block, which begins when all have asked; what brings a job is heard."""
     waiting = _WaitingPilots(address, pilots, hear)
+    waiting.all_have_asked.wait(DEADLINE_S + len(pilots) * TURN_S / CALLS_PER_TURN)
     try:
         yield
     finally:

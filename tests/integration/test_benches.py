@@ -38,6 +38,7 @@ FIGURES: Mapping[str, str] = {
     "wide: CPU of a match with 20,000": "µs",
     "wide: memory with 20,000 task queues": "MB",
     "wide: match rate with 20,000 task queues to 500": "ratio",
+    "crowd: CPU share of idle pilots": "%",
     "crowd: from submission to start": "ms",
     "crowd: memory": "MB",
     "refresh: a new tree in force": "s",
