@@ -24,11 +24,11 @@ from support.two_ways import World
 from support.virtual_clock import START
 
 QUEUES = (QueueId("CERN", "ce", "long"), QueueId("CERN", "ce", "short"), QueueId("RAL", "ce", "long"))
-TREE = a_tree(
-    sites={
-        "CERN": {"ces": {"ce": {"queues": {"long": {}, "short": {"CPUTime": 1000}}}}},
-        "RAL": {"VOs": ["lhcb"], "ces": {"ce": {"queues": {"long": {"Platform": "x86"}}}}},
-    }
+CERN = {"ces": {"ce": {"queues": {"long": {}, "short": {"CPUTime": 1000}}}}}
+RAL = {"VOs": ["lhcb"], "ces": {"ce": {"queues": {"long": {"Platform": "x86"}}}}}
+TREES = (
+    TreeInForce(1, a_tree(sites={"CERN": CERN, "RAL": RAL})),
+    TreeInForce(2, a_tree(sites={"CERN": CERN, "RAL": {**RAL, "VOs": ["cms"]}})),
 )
 
 accounts = st.builds(
@@ -49,7 +49,7 @@ attributes = st.dictionaries(st.sampled_from(["kind", "urgency"]), st.integers(1
 plain_traits = st.builds(
     Traits,
     account=accounts,
-    pool_id=st.just(""),
+    pool_id=st.sampled_from(["", "", "p", "q"]),
     needs=needs,
     wall_time_s=st.sampled_from([None, None, 600.0, 610.0, 3600.0]),
     attributes=attributes,
@@ -57,7 +57,7 @@ plain_traits = st.builds(
 particular_traits = st.builds(
     Traits,
     account=accounts,
-    pool_id=st.just(""),
+    pool_id=st.sampled_from(["", "", "p", "q"]),
     needs=needs,
     attributes=attributes,
     accounting=st.sampled_from(["", "prod", "prod.c"]),
@@ -143,9 +143,8 @@ class BothWays(RuleBasedStateMachine):
 
     @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=1, max_size=8))
     def begin(self, sharing: Sharing, limits: dict[RunningLimit, int], queues: list[tuple[Traits, int]]) -> None:
-        tree = TreeInForce(1, TREE)
-        self.plain = World(sharing, tree, dict(limits))
-        self.quick = World(sharing, tree, dict(limits))
+        self.plain = World(sharing, TREES[0], dict(limits))
+        self.quick = World(sharing, TREES[0], dict(limits))
         self.now = START
         self.last_job = 0
         for each, count in queues:
@@ -161,6 +160,8 @@ class BothWays(RuleBasedStateMachine):
     @rule(place=st.integers(0, 9), priority=st.integers(-1, 2), count=st.sampled_from([1, 1, 2, 5]))
     def come(self, place: int, priority: int, count: int) -> None:
         number = place % len(self.plain.jobs) + 1
+        if self.plain.index.line(number) is None:
+            return
         heads = [Head(priority, self.last_job + each) for each in range(1, count + 1)]
         self.last_job += count
         self._each(lambda world: world.come(number, heads))
@@ -175,6 +176,32 @@ class BothWays(RuleBasedStateMachine):
         plainly = self.plain.plainly(*pilot, self.now)
         assert self.quick.quickly(*pilot, self.now) == plainly
         assert self.quick.jobs == self.plain.jobs
+
+    @rule(pilot=pilots())
+    def match_in_vain(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
+        """Let a transaction fail after its choice."""
+        [(_, choices)] = self.quick.chosen(*pilot, self.now)
+        self.quick.board.put_back(choices, self.now)
+        for choice in choices:
+            self.plain.shares.started(choice.task_queue.account, choice.weight, self.now)
+        for choice in choices:
+            self.plain.shares.ended(choice.task_queue.account, choice.weight, self.now)
+        self.quick.board.check()
+
+    @rule(pool=st.sampled_from(["p", "q"]), queues=st.sets(st.sampled_from(QUEUES)))
+    def map_pool(self, pool: str, queues: set[QueueId]) -> None:
+        self._each(lambda world: world.map_pool(pool, queues, self.now))
+
+    @rule(tree=st.sampled_from(TREES))
+    def bring_tree(self, tree: TreeInForce) -> None:
+        self._each(lambda world: world.bring_tree(tree))
+
+    @rule(place=st.integers(0, 9))
+    def forget(self, place: int) -> None:
+        """Let a task queue go in which nothing waits."""
+        number = place % len(self.plain.jobs) + 1
+        if not self.plain.jobs[number]:
+            self._each(lambda world: world.index.forget([number]))
 
     @rule(seconds=st.sampled_from([0.4, 1.0, 3600.0]))
     def wait(self, seconds: float) -> None:

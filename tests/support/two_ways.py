@@ -15,7 +15,7 @@ from pilotage_server.core.limits import LimitRound, counts_for
 from pilotage_server.core.match_board import Ask, Declined, HeadsUnknown, MatchBoard
 from pilotage_server.core.matching import Choice, MatchRound
 from pilotage_server.core.openings import Bounds, HeadsWanted, Openings, Policies, SingleJob
-from pilotage_server.core.pool_mappings import PoolMappings
+from pilotage_server.core.pool_mappings import PoolMapping, PoolMappings
 from pilotage_server.core.reach import Door, Reach
 from pilotage_server.core.rules import RunningLimit, Sharing
 from pilotage_server.core.slot_policies import Moment, SlotJudge, SlotPolicies
@@ -55,6 +55,15 @@ class World:
         self.policies = SlotPolicies()
         self.board = MatchBoard(self.index, self.shares, self.policies, END_MARGIN)
         self.reach = Reach(self.tree, self.mappings)
+
+    def bring_tree(self, tree: TreeInForce) -> None:
+        """Let another tree be in force."""
+        self.tree = tree
+        self.reach = Reach(tree, self.mappings)
+
+    def map_pool(self, pool_id: str, queues: Iterable[QueueId], now: datetime) -> None:
+        """Let a pool go to other queues."""
+        self.mappings.put([PoolMapping(pool_id, "lhcb", self.tree.order.of(queues), now, 1)])
 
     def add(self, task_queue: TaskQueue) -> None:
         """Add a task queue."""

@@ -1,4 +1,4 @@
-"""What is so of a slot whatever its ad says: its size and its place, which the server knows, and what it need not say."""
+"""What is so of a slot whatever its ad says: its size and its place, and what it need not say."""
 
 from __future__ import annotations
 
