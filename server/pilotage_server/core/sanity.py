@@ -43,9 +43,9 @@ def faults_of(description: JobDescription, limits: JobLimits, stored: Mapping[st
 
 def is_fine(own: Own, limits: JobLimits) -> bool:
     """Whether `faults_of` has nothing to say of what is a description's own among those that are like it."""
-    texts = own.arguments, own.name
-    fits = len(own.arguments) <= limits.max_text and len(own.name) <= _LONGEST_NAME
-    return fits and not any("\0" in text for text in texts) and not quoting_fault(own.arguments)
+    _, arguments, name = own
+    fits = len(arguments) <= limits.max_text and len(name) <= _LONGEST_NAME
+    return fits and "\0" not in arguments and "\0" not in name and not quoting_fault(arguments)
 
 
 def _texts(description: JobDescription, limits: JobLimits) -> Iterator[Violation]:

@@ -2,9 +2,10 @@
 
 Rules
 -----
-SQLite runs one prepared statement for row after row. PostgreSQL takes all rows in one statement: what varies goes
-in as arrays, what all rows share as single values, which is cheaper on both sides. Values are those that the columns
-have in Python; times are aware, and are turned here into what the database keeps.
+New rows go in by one statement: what varies goes in as arrays (for SQLite as JSON, where that is exact), what all
+rows share as single values, which costs half of row after row. Changes of rows go so to PostgreSQL alone; SQLite runs
+one prepared statement for each. Values are those that the columns have in Python; times are aware, and are turned here
+into what the database keeps.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import lru_cache
 from itertools import compress
 from typing import Any
 
-from sqlalchemy import Table
+from sqlalchemy import Float, LargeBinary, Table
 from sqlalchemy.engine import make_url
 from sqlmodel import Session
 
@@ -31,10 +32,12 @@ def add(session: Session, table: Table, columns: Columns) -> None:
     """Insert rows."""
     if not _count(columns):
         return
-    if _is_sqlite(session):
-        bulk.many(session, _insertion(table, tuple(columns)), _kept(session, table, columns))
+    dialect = session.get_bind().dialect.name
+    kept = _kept(session, table, columns)
+    if dialect == "sqlite" and not _has_exact_json(table, kept):
+        bulk.many(session, _insertion(table, tuple(kept)), list(zip(*kept.values(), strict=True)))
     else:
-        bulk.once(session, *_insertion_at_once(table, columns))
+        bulk.once(session, *_insertion_at_once(dialect, table, kept))
 
 
 def add_numbered(session: Session, table: Table, columns: Columns) -> Sequence[int]:
@@ -43,7 +46,7 @@ def add_numbered(session: Session, table: Table, columns: Columns) -> Sequence[i
     if not count:
         return ()
     if not _is_sqlite(session):
-        statement, *values = _insertion_at_once(table, columns)
+        statement, *values = _insertion_at_once("postgresql", table, columns)
         return [row[0] for row in bulk.rows(session, f"{statement} RETURNING id", *values)]
     add(session, table, columns)
     # SQLite has one writer and gives no id a second time: new rows have them one after the other.
@@ -56,7 +59,8 @@ def change(session: Session, table: Table, where: Columns, to: Columns) -> None:
     if not _count(where):
         return
     if _is_sqlite(session):
-        bulk.many(session, _update(table, tuple(where), tuple(to)), _kept(session, table, to, where))
+        kept = *_kept(session, table, to).values(), *_kept(session, table, where).values()
+        bulk.many(session, _update(table, tuple(where), tuple(to)), list(zip(*kept, strict=True)))
     else:
         bulk.once(session, *_update_at_once(table, where, to))
 
@@ -92,14 +96,20 @@ def _is_sqlite(session: Session) -> bool:
     return session.get_bind().dialect.name == "sqlite"
 
 
-def _kept(session: Session, table: Table, *parts: Columns) -> list[tuple[Any, ...]]:
-    """Return the rows of these columns as SQLite keeps them."""
-    columns: list[Sequence[Any]] = []
-    for part in parts:
-        for name, values in part.items():
-            is_time = isinstance(table.c[name].type, UtcDateTime)
-            columns.append(_moments(session, values) if is_time else values)
-    return list(zip(*columns, strict=True))
+def _kept(session: Session, table: Table, columns: Columns) -> Columns:
+    """Return the columns as the database keeps them."""
+    if not _is_sqlite(session):
+        return columns
+    times = {name for name in columns if isinstance(table.c[name].type, UtcDateTime)}
+    return {name: _moments(session, values) if name in times else values for name, values in columns.items()}
+
+
+def _has_exact_json(table: Table, columns: Columns) -> bool:
+    """Whether rows are many, and SQLite reads just the same values back from JSON: it may round fractions."""
+    return _count(columns) > 1 and not any(
+        isinstance(table.c[name].type, Float | LargeBinary) and values.count(values[0]) < len(values)
+        for name, values in columns.items()
+    )
 
 
 def _moments(session: Session, times: Sequence[Any]) -> list[Any]:
@@ -129,11 +139,15 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _insertion_at_once(table: Table, columns: Columns) -> tuple[Any, ...]:
-    """Return PostgreSQL's statement that inserts all rows, in their order, followed by its values."""
+def _insertion_at_once(dialect: str, table: Table, columns: Columns) -> tuple[Any, ...]:
+    """Return the statement that inserts all rows, in their order, followed by its values."""
     given = tuple(columns.values())
     varies = _varies(given)
-    return _insertion_of_arrays(table, tuple(columns), varies), *_arrays_first(given, varies)
+    statement = _insertion_of_arrays(dialect, table, tuple(columns), varies)
+    if dialect != "sqlite":
+        return statement, *_arrays_first(given, varies)
+    rows = list(zip(*compress(given, varies), strict=True))
+    return statement, rows, *_shared(given, varies)
 
 
 def _update_at_once(table: Table, where: Columns, to: Columns) -> tuple[Any, ...]:
@@ -149,16 +163,18 @@ def _varies(columns: Sequence[Sequence[Any]]) -> tuple[bool, ...]:
 
 
 def _arrays_first(columns: Sequence[Sequence[Any]], varies: Sequence[bool]) -> list[Any]:
-    arrays = [list(values) for values in compress(columns, varies)]
-    return arrays + [values[0] for values, differ in zip(columns, varies, strict=True) if not differ]
+    return [*(list(values) for values in compress(columns, varies)), *_shared(columns, varies)]
+
+
+def _shared(columns: Sequence[Sequence[Any]], varies: Sequence[bool]) -> list[Any]:
+    return [values[0] for values, differ in zip(columns, varies, strict=True) if not differ]
 
 
 @lru_cache(maxsize=1024)
-def _insertion_of_arrays(table: Table, names: tuple[str, ...], varies: tuple[bool, ...]) -> str:
+def _insertion_of_arrays(dialect: str, table: Table, names: tuple[str, ...], varies: tuple[bool, ...]) -> str:
     values = ", ".join(f"v{place}" for place in range(len(names)))
-    return (
-        f"INSERT INTO {table.name} ({_list(names)}) SELECT {values} FROM {_source(table, names, varies)} ORDER BY nth"  # noqa: S608 - names of ours
-    )
+    source = _source_of_json(varies) if dialect == "sqlite" else _source(table, names, varies)
+    return f"INSERT INTO {table.name} ({_list(names)}) SELECT {values} FROM {source} ORDER BY nth"  # noqa: S608 - names of ours
 
 
 @lru_cache(maxsize=1024)
@@ -178,3 +194,13 @@ def _source(table: Table, names: Sequence[str], varies: Sequence[bool]) -> str:
     if not shared:
         return source
     return f"{source}, (SELECT {', '.join(f'?::{types[place]} AS v{place}' for place in shared)}) AS shared"
+
+
+def _source_of_json(varies: Sequence[bool]) -> str:
+    """Return the same in SQLite's words: the arrays are one of JSON, row by row."""
+    arrays, shared = ([place for place, differs in enumerate(varies) if differs is which] for which in (True, False))
+    values = ", ".join(f"json_extract(value, '$[{nth}]') AS v{place}" for nth, place in enumerate(arrays))
+    source = f"(SELECT key AS nth, {values} FROM json_each(?)) AS each"  # noqa: S608 - names of ours
+    if not shared:
+        return source
+    return f"{source}, (SELECT {', '.join(f'? AS v{place}' for place in shared)}) AS shared"
