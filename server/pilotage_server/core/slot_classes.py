@@ -25,11 +25,18 @@ from pilotage_server.core.waiting_line import Line
 
 MOST_CLASSES = 8192
 
+_MOST_REFUSED = 32
+"""So many task queues may be refused at a door one by one; then those that can go are looked up, all at once."""
+
 
 class _Door:
-    """The task queues that can go to a batch queue: those `maybe`, of which some have been asked."""
+    """The task queues that can go to a batch queue: those `maybe`, of which some have been asked.
 
-    __slots__ = ("_asked", "_reach", "_seen", "_waiting", "maybe", "queue", "version")
+    At first that is all of them. Where few are refused it stays so: after a new tree, when every door is new, nobody
+    waits until all that can go has been looked up.
+    """
+
+    __slots__ = ("_asked", "_reach", "_refused", "_seen", "_waiting", "maybe", "queue", "version")
 
     def __init__(self, queue: QueueId, reach: Reach, waiting: WaitingIndex) -> None:
         self.queue = queue
@@ -44,7 +51,7 @@ class _Door:
         if not self._asked >> line.place & 1:
             self._asked |= 1 << line.place
             if not self._reach.can_go(line.task_queue, self.queue):
-                self.maybe &= ~(1 << line.place)
+                self._refuse(line)
         return bool(self.maybe >> line.place & 1)
 
     def agree(self) -> None:
@@ -62,8 +69,14 @@ class _Door:
         self.version += 1
 
     def _start_anew(self) -> None:
-        self._asked = 0
-        self.maybe = self._of_pools(("", *self._reach.mappings.pools(self.queue)))
+        self._asked = self._refused = 0
+        self.maybe = EVERYWHERE
+
+    def _refuse(self, line: Line) -> None:
+        self.maybe &= ~(1 << line.place)
+        self._refused += 1
+        if self._refused == _MOST_REFUSED:
+            self.maybe &= self._of_pools(("", *self._reach.mappings.pools(self.queue)))
 
     def _ask_again(self, places: int) -> None:
         self.maybe |= places
@@ -114,7 +127,7 @@ class SlotClass:
         """Whether a task queue of `places` can go to the batch queue; if not, it is among them no longer."""
         if self._door.admits(line):
             return True
-        self.places &= ~(1 << line.place)
+        self.places &= self._door.maybe
         return False
 
     def _of_vos(self) -> int:

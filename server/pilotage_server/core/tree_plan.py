@@ -34,17 +34,16 @@ from pilotage_server.core.tree_changes import (
     runnable_and_stuck,
 )
 from pilotage_server.core.tree_in_force import TreeInForce
-from pilotage_server.core.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What there is before the change: the tree, all pools with their mappings, and what waits."""
+    """What there is before the change: the tree, all pools with their mappings, and how many jobs wait where."""
 
     tree: TreeInForce
     pools: tuple[Pool, ...]
     mappings: PoolMappings
-    waiting: tuple[Waiting, ...]
+    waiting: tuple[tuple[TaskQueue, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +153,15 @@ def _effect(
     )
 
 
-def _waits(waiting: Iterable[Waiting], outcomes: Iterable[Reread | Stranded]) -> tuple[Wait, ...]:
+def _waits(waiting: Iterable[tuple[TaskQueue, int]], outcomes: Iterable[Reread | Stranded]) -> tuple[Wait, ...]:
     read: dict[int, list[Reread | Stranded]] = {}
     for outcome in outcomes:
         read.setdefault(outcome.holding.task_queue_id, []).append(outcome)
     waits: list[Wait] = []
-    for wait in waiting:
-        queue = wait.task_queue
+    for queue, count in waiting:
         parts = read.get(queue.id)
         if parts is None:
-            waits.append(Wait(wait.count, queue, queue))
+            waits.append(Wait(count, queue, queue))
         else:
             waits += (Wait(part.holding.waiting, queue, _moved(queue, part)) for part in parts)
     return tuple(waits)

@@ -9,7 +9,7 @@ from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.pool_mappings import PoolMappings
 from pilotage_server.core.pools import mapping_of
-from pilotage_server.core.task_queues import with_pool
+from pilotage_server.core.task_queues import TaskQueue, with_pool
 from pilotage_server.core.tree_changes import Reread, TreeEffect
 from pilotage_server.core.tree_in_force import TreeInForce
 from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree, touched_pools
@@ -61,11 +61,17 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: 
 def _plan(unit: Unit, world: World, new: NewTree, before: TreeInForce) -> TreePlan:
     after = before.successor(new.tree)
     pools = stored_pools.load_pools(unit.session)
-    with world.lock:
-        waiting = world.waiting.waiting()
-    present = Present(before, pools, PoolMappings(mappings_in_force(world, before, pools)), waiting)
+    present = Present(before, pools, PoolMappings(mappings_in_force(world, before, pools)), _waits(world))
     holdings = stored_holdings.load_holdings(unit.session, touched_pools(pools, before, after))
     return plan_tree(present, holdings, after, new.warnings, unit.now)
+
+
+def _waits(world: World) -> tuple[tuple[TaskQueue, int], ...]:
+    """Return the task queues with how many jobs wait; matches go on meanwhile."""
+    with world.lock:
+        ids = list(world.waiting.ids())
+    lines = (world.waiting.line(task_queue_id) for task_queue_id in ids)
+    return tuple((line.task_queue, line.count) for line in lines if line is not None and line.count > 0)
 
 
 def _with_newcomers(unit: Unit, plan: TreePlan) -> TreePlan:
