@@ -106,7 +106,7 @@ def test_whoever_is_killed_no_job_is_lost_or_given_twice_and_limits_hold(
 ) -> None:
     limit = {"site": "SITE", "attribute": "owner", "value": "carol", "at_most": AT_MOST}
     with server_fleet(tmp_path, database_url, servers, running_limits=[limit]) as fleet:
-        progress = run_all(fleet, killings=2 * servers)
+        progress = run_all(fleet, killings=servers)
     steps = steps_of(database_url)
     jobs = sum(OWNERS.values())
     assert Counter(attempt for _, attempt in progress.given) == {1: jobs}

@@ -20,7 +20,7 @@ from support.server import RunningServer, request_id
 Answer = TypeVar("Answer")
 
 PATIENCE_S = 120.0
-"""So long the pilots of a fleet go on, whatever happens."""
+"""So long a pilot tries to be answered, and so long the next part of the jobs may take."""
 
 
 class ServerFleet:
@@ -112,7 +112,6 @@ class HastyPilot(threading.Thread):
         self._progress = progress
         self._random = random.Random(seed)
         self._running: dict[str, tuple[int, int]] = {}
-        self._give_up = clock.boot_time_s() + PATIENCE_S
 
     def run(self) -> None:
         """Work until all jobs of all pilots are finished."""
@@ -139,11 +138,12 @@ class HastyPilot(threading.Thread):
 
     def _insist(self, call: Callable[[], Answer]) -> Answer:
         """Repeat a call, with the same request id, until a server has answered it."""
+        give_up = clock.boot_time_s() + PATIENCE_S
         while True:
             try:
                 return call()
             except ServerUnreachableError:
-                if clock.boot_time_s() > self._give_up:
+                if clock.boot_time_s() > give_up:
                     raise
 
 
