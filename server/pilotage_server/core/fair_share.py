@@ -124,9 +124,9 @@ class FairShare:
 
     def standings(self, now: datetime) -> Standings:
         """Return the order of the tick that `now` is in, as it moves with what starts and ends."""
-        tick = tick_of(now)
         standings = self._standings
-        if standings is None or standings.tick != tick or standings.settings is not self.settings:
+        if standings is None or standings.settings is not self.settings or not standings.holds_at(now):
+            tick = tick_of(now)
             standings = Standings(self.settings, tick, partial(self._had, tick), self.group_of)
             self._standings = standings
         return standings

@@ -79,16 +79,21 @@ class Chosen(NamedTuple):
 
 
 class MatchBoard:
-    """The choice over what waits, the shares and the policies of one server's memory."""
+    """The choice over what waits, the shares and the policies of one server's memory.
+
+    `bound_in_all` and `missed_in_all` count what choices have come to since the board was made.
+    """
 
     def __init__(self, waiting: WaitingIndex, shares: FairShare, policies: SlotPolicies, end_margin: timedelta) -> None:
-        self.classes = SlotClasses(waiting, end_margin)
+        self._classes = SlotClasses(waiting, end_margin)
         self._waiting = waiting
         self._shares = shares
         self._policies = policies
         self._end_margin = end_margin
         self._turns = AccountTurns(waiting)
         self._seen = Seen(waiting, policies.views)
+        self.bound_in_all = 0
+        self.missed_in_all = 0
 
     def choose(self, ask: Ask, reach: Reach) -> Chosen:
         """Choose jobs for the slots and take them; bans apart, which who asks has looked at."""
@@ -110,11 +115,13 @@ class MatchBoard:
 
         The database may have given other jobs than the heads that were chosen: others were quicker.
         """
+        self.bound_in_all += len(choices)
         for task_queue_id, heads in _by_task_queue(choices).items():
             self._waiting.bound(task_queue_id, heads, job_ids)
 
     def missed(self, choices: Sequence[Choice], now: datetime) -> None:
         """Take note that nothing waits any more in the task queues of these choices, and relieve their accounts."""
+        self.missed_in_all += len(choices)
         self._relieve(choices, now)
         for task_queue_id, heads in _by_task_queue(choices).items():
             self._waiting.ended(task_queue_id, heads)
@@ -169,7 +176,7 @@ class MatchBoard:
     def _seeker(self, scene: Scene, ask: Ask, reach: Reach, slot: SlotOffer) -> Seeker:
         policy = ask.policies.get(slot.name)
         resized = None if policy is None else policy.resized(slot.free)
-        slot_class = self.classes.of(slot, ask.queue, ask.vos, reach)
+        slot_class = self._classes.of(slot, ask.queue, ask.vos, reach)
         return Seeker(scene, slot, slot_class, resized, lambda: self._judge(ask, slot, resized))
 
     def _judge(self, ask: Ask, slot: SlotOffer, policy: SlotPolicy | None) -> SlotJudge:

@@ -168,14 +168,6 @@ class SlotClasses:
         found.agree()
         return found
 
-    def may_take(self, task_queue_id: int, slot_class: SlotClass) -> bool:
-        """Whether slots of the class may take jobs of a task queue, as far as door and sizes are concerned."""
-        line = self._waiting.line(task_queue_id)
-        if line is None:
-            return False
-        slot_class.agree()
-        return bool(slot_class.places >> line.place & 1) and slot_class.admits(line)
-
     def _door(self, queue: QueueId, reach: Reach) -> tuple[_Door, dict[_Key, SlotClass]]:
         found = self._doors.get(queue)
         if found is None:

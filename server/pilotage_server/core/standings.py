@@ -118,7 +118,8 @@ class Standings:
         members: Callable[[GroupId], Iterable[Account]],
     ) -> None:
         self.settings = settings
-        self.tick = tick
+        self._tick = tick
+        self._end = tick + TICK
         self.moved: set[Account] = set()
         """The accounts to which something was given, or from which it was taken; who keeps an order empties it."""
 
@@ -128,6 +129,10 @@ class Standings:
         self._hads: dict[Account, Had] = {}
         self._owners: dict[Account, OwnerStanding] = {}
         self._groups: dict[GroupId, GroupStanding] = {}
+
+    def holds_at(self, now: datetime) -> bool:
+        """Whether `now` is in this tick."""
+        return self._tick <= now < self._end
 
     def share(self, account: Account) -> Share:
         """Return how much of its fair share the account has had."""
