@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Table, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from pilotage.errors import NotFoundError, PilotageError
+from pilotage.errors import NotFoundError, PilotageError, WorldError
 from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
 
@@ -72,6 +72,8 @@ class LastActs:
         for site in self.sites:
             if site == "broken":
                 raise LookupError(site)
+            if site == "unreachable":
+                raise WorldError("the database does not serve", transient=True)
             ban(unit, site)
 
 
@@ -267,6 +269,23 @@ def test_what_waits_when_the_database_closes_is_done_and_nothing_is_taken_afterw
         assert outcomes(futures) == ["A", "B", "C"]
         with pytest.raises(RuntimeError):
             database.submit_batch(batch, "D")
+
+
+class BansWithoutADatabase(Bans):
+    """A batch whose transactions cannot be committed."""
+
+    def run(self, unit: Unit, items: Sequence[str]) -> list[str | PilotageError]:
+        unit.tab(LastActs, LastActs).sites.append("unreachable")
+        return super().run(unit, items)
+
+
+def test_when_the_database_does_not_serve_all_are_told_so_after_one_more_try(database: Database) -> None:
+    batch = BansWithoutADatabase()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in "ABC"]
+    assert outcomes(futures) == ["WorldError"] * 3
+    assert batch.calls == [["A", "B", "C"], ["A"]]
+    assert database.read(banned) == []
 
 
 class BansInARush(Bans):
