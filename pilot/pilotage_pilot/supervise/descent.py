@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ class Descent:
     def __init__(self) -> None:
         self._no_payloads = frozenset(children_of(os.getpid()))
         self._leaders: set[int] = set()
+        self._pilots_peak_kib = 0
         adopt_orphans(on=True)
 
     def except_for(self, pid: int) -> None:
@@ -56,6 +58,12 @@ class Descent:
         The kernel leaves them to its first thread (find_new_reaper in kernel/exit.c), where it has any.
         """
         return set(children_of_first_thread(os.getpid())) - self._no_payloads - self._leaders
+
+    def own_peak_mib(self, peak_kib: int) -> int:
+        """Return a child's largest memory in MiB; 0 = not known: until its exec it had the pilot's, which counts."""
+        if peak_kib > self._pilots_peak_kib:  # the pilot may have grown since; asking takes its time
+            self._pilots_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return -(-peak_kib // 1024) if peak_kib > self._pilots_peak_kib else 0
 
     def is_alone(self, leader: int) -> bool:
         """Whether there is no other payload, so that all that was left to this process is this one's."""

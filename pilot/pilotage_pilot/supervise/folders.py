@@ -158,12 +158,12 @@ def remove_tree(folder: Path) -> None:
 
 def inside(folder: Path, name: str) -> Path:
     """Return the path of a file that a job names; raises JobAtFaultError when it is not inside `folder`."""
-    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+    parts = set(name.split("/"))
+    if not name or "\0" in name or name.startswith("/") or ".." in parts:
         raise JobAtFaultError(f"the file name {name!r} does not stay inside the job's folder")
-    path = folder / name
-    if path == folder:
+    if parts <= {"", "."}:
         raise JobAtFaultError(f"the file name {name!r} names the job's folder itself")
-    return path
+    return folder / name
 
 
 def really_inside(folder: Path, path: Path) -> bool:

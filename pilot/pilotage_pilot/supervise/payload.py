@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 from collections.abc import Callable
@@ -90,7 +89,7 @@ class Payload:
             os.killpg(self.pid, signal.SIGKILL)
         _, status, rusage = os.wait4(self.pid, 0)
         self._process.returncode = code = os.waitstatus_to_exitcode(status)
-        usage = Usage(rusage.ru_utime + rusage.ru_stime, _own_peak_mib(rusage.ru_maxrss))
+        usage = Usage(rusage.ru_utime + rusage.ru_stime, self._descent.own_peak_mib(rusage.ru_maxrss))
         self._end_when_empty(code, usage, _FIRST_ROUND_S)
 
     def _end_when_empty(self, code: int, usage: Usage, round_s: float) -> None:
@@ -237,12 +236,6 @@ class Payload:
             counted = sum(processes[pid].cpu_s for pid in self.tree(processes))
         self._cpu_s = max(self._cpu_s, counted)
         return self._cpu_s
-
-
-def _own_peak_mib(peak_kib: int) -> int:
-    """Return a child's peak in MiB; 0 = not known, for until its exec it shared the pilot's memory, which counts."""
-    pilots_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return -(-peak_kib // 1024) if peak_kib > pilots_kib else 0
 
 
 def proportional_memory_mib(pids: set[int]) -> float:

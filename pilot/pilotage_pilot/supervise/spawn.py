@@ -62,7 +62,7 @@ def command_of(
     A `wrapper` is run in place of the job's program, with that program and its arguments as its own arguments.
     """
     try:
-        arguments = split_arguments(description.arguments)
+        arguments = split_arguments(description.arguments) if description.arguments else ()
     except ValueError as error:
         raise JobAtFaultError(f"its arguments cannot be taken apart: {error}") from error
     program = find_program(description.executable, folder, environment.get("PATH", ""))
@@ -97,7 +97,7 @@ def find_program(name: str, folder: Path, path: str) -> str:
 
 
 def _on_this_node(name: str) -> str:
-    if not Path(name).is_file():
+    if not os.path.isfile(name):
         raise JobAtFaultError(f"there is no program {name} on this node")
     if not os.access(name, os.X_OK):
         raise JobAtFaultError(f"the program {name} may not be executed on this node")
