@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.v1 import matcher_service_pb2
 from pilotage_server.core.amounts import Amounts
+from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.work import Match, WorkAnswer
 from pilotage_server.rpc.convert_matching import work_answer_to_wire
 from pilotage_server.rpc.match_wire import MatchWriter, varint
@@ -59,12 +60,24 @@ def answers(draw: st.DrawFn) -> tuple[Match, ...]:
     return tuple(match for some in drawn for match in some)
 
 
-@given(answers())
-def test_the_bytes_say_what_the_messages_would(made: tuple[Match, ...]) -> None:
-    writer = MatchWriter(most=2)
+RESULTS = st.lists(st.builds(ReportResult, st.integers(1, 9), st.integers(1, 9), TEXTS), max_size=2).map(tuple)
+
+
+@given(answers(), RESULTS, st.booleans())
+def test_the_bytes_say_what_the_messages_would(
+    made: tuple[Match, ...], results: tuple[ReportResult, ...], pools_changed: bool
+) -> None:
+    writer, answer = MatchWriter(most=2), WorkAnswer(made, results, pools_changed)
     for _ in ("first seen", "remembered, as far as there is room"):
-        response = matcher_service_pb2.RequestJobsResponse.FromString(writer.answer(WorkAnswer(made)))
-        assert response == work_answer_to_wire(WorkAnswer(made))
+        response = matcher_service_pb2.RequestJobsResponse.FromString(writer.answer(answer))
+        assert response == work_answer_to_wire(answer)
+
+
+@given(answers())
+def test_leases_of_who_has_waited_are_longer_by_that(made: tuple[Match, ...]) -> None:
+    waited = timedelta(seconds=7)
+    response = matcher_service_pb2.RequestJobsResponse.FromString(MatchWriter().answer(WorkAnswer(made), waited))
+    assert [match.lease_s for match in response.matches] == [(each.lease + waited).total_seconds() for each in made]
 
 
 @given(st.integers(0, 2**63 - 1))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage_server.core.identity import Identity
@@ -24,19 +23,18 @@ Done = TypeVar("Done")
 _LONGEST_ID = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A request that is to have one effect however often it comes; `digest` tells requests of one id apart."""
 
     identity: Identity
     method: str
-    request_id: str
+    key: RequestKey
     digest: str
 
-    @property
-    def key(self) -> RequestKey:
-        """What the request is known by."""
-        return RequestKey(caller_of(self.identity), self.request_id)
+    @classmethod
+    def of(cls, identity: Identity, method: str, request_id: str, digest: str) -> Self:
+        """Return the request that a caller gives this id."""
+        return cls(identity, method, RequestKey(caller_of(identity), request_id), digest)
 
 
 def once(unit: Unit, identity: Identity, method: str, request_id: str, digest: str, run: Callable[[], bytes]) -> bytes:
@@ -57,7 +55,7 @@ def once(unit: Unit, identity: Identity, method: str, request_id: str, digest: s
 
 def answered(unit: Unit, identity: Identity, method: str, request_id: str, digest: str) -> bytes | None:
     """Return what this request was answered before; None = it was not. Raises as `once`."""
-    asked = Asked(identity, method, request_id, digest)
+    asked = Asked.of(identity, method, request_id, digest)
     _check_id(asked)
     lock_request(unit.session, asked.key)
     return _checked(asked, find_answer(unit.session, asked.key))
@@ -118,7 +116,7 @@ def keep_answers(unit: Unit, responses: Iterable[tuple[Asked, bytes]]) -> None:
 
 
 def _check_id(asked: Asked) -> None:
-    if not 1 <= len(asked.request_id) <= _LONGEST_ID or not asked.request_id.isprintable():
+    if not 1 <= len(asked.key.request_id) <= _LONGEST_ID or not asked.key.request_id.isprintable():
         why = f"a request needs an id of 1 to {_LONGEST_ID} printable characters"
         raise InvalidInputError(Violation("request_id", why))
 
@@ -133,7 +131,7 @@ def _checked(asked: Asked, known: AnsweredRequest | None) -> bytes | None:
 
 def used_before(asked: Asked) -> InvalidInputError:
     """Return the error that the id of a request was used for another one."""
-    why = f"{asked.request_id!r} was used for another request; every request needs its own id"
+    why = f"{asked.key.request_id!r} was used for another request; every request needs its own id"
     return InvalidInputError(Violation("request_id", why))
 
 

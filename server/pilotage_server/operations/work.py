@@ -93,3 +93,9 @@ class WorkAnswer:
     unreferred: frozenset[str] = frozenset()
     faults: Mapping[str, str] = field(default_factory=dict)
     node_settings: NodeSettings | None = None
+
+    @property
+    def is_all_matches(self) -> bool:
+        """Whether the answer brings nothing but matches, as most do."""
+        more = self.results or self.commands or self.vacates or self.ad_parts_wanted
+        return not (more or self.pools_changed or self.node_settings is not None)

@@ -86,6 +86,8 @@ class MatchWriter:
     def answer(self, answer: WorkAnswer, waited: timedelta = timedelta(0)) -> bytes:
         """Return the response to a request that was made so long ago: leases count from the sending of the request."""
         matches = [_framed(_MATCHES, self._match(match, waited)) for match in answer.matches]
+        if answer.is_all_matches:
+            return b"".join(matches)
         rest = work_answer_to_wire(replace(answer, matches=()))
         return b"".join((*matches, rest.SerializeToString()))
 

@@ -100,7 +100,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         work = work_request_from_wire(request)
         wait_s = request.wait_s
         request.ClearField("wait_s")  # a pilot that cannot wait any longer repeats its request without
-        asked = Asked(call.identity, "RequestJobs", request.request_id, digest(request))
+        asked = Asked.of(call.identity, "RequestJobs", request.request_id, digest(request))
         mine = _Request(call, asked, work, wait_s, self._boot_clock())
         if _has_contents(work.reports):
             call.go_on(partial(self._find_work, mine))
@@ -184,7 +184,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
     @hot
     def ReportState(self, request: matcher_service_pb2.ReportStateRequest, call: Call[Beat]) -> None:
         heartbeat = heartbeat_from_wire(request)
-        asked = Asked(call.identity, "ReportState", request.request_id, digest(request))
+        asked = Asked.of(call.identity, "ReportState", request.request_id, digest(request))
         mine = HeartbeatCall(asked, heartbeat)
         if _has_contents(heartbeat.reports):
             call.go_on(partial(self._beat_with_contents, mine))
