@@ -99,10 +99,10 @@ def database_url(database: str) -> Iterator[str | None]:
 @contextmanager
 def server_on_its_core(data: Path, url: str | None = None, **settings: Any) -> Iterator[RunningServer]:
     """Run a server on the servers' core, and this thread on the other, until the end of the block."""
-    database = {} if url is None else {"database": url}
+    all_settings = {"log_level": "warning", **({} if url is None else {"database": url}), **settings}
     with (
         on_core(SERVER_CORE),
-        running_server(data, log_level="warning", **database, **settings) as server,
+        running_server(data, **all_settings) as server,
         on_core(LOAD_CORE),
     ):
         yield server

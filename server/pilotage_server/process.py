@@ -121,7 +121,8 @@ async def _serve(settings: Settings, ground: Ground, ready_file: Path | None, to
         await server.stop(settings.stop_grace_s)
         for task in duties:  # one that has much to remove would go on for long; each of its transactions is whole
             task.cancel()
-    log.info("server stopped")
+    board = transactions.world.board
+    log.info("server stopped", jobs_bound=board.bound_in_all, choices_missed=board.missed_in_all)
 
 
 def _broker_feed(settings: Settings, transactions: Transactions) -> BrokerFeed | None:

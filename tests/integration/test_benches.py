@@ -47,6 +47,7 @@ FIGURES: Mapping[str, str] = {
     "servers: CPU of a match, one server": "µs",
     "servers: CPU of a match, two servers to one": "ratio",
     "servers: CPU of a match, four servers to one": "ratio",
+    "servers: choices that another server was quicker with": "%",
     "servers: attempts given twice": "attempts",
     "end-to-end: processes alone": "1/s",
     "end-to-end: /bin/true through two slots": "jobs/s",
