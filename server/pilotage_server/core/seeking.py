@@ -26,7 +26,7 @@ from pilotage_server.core.slot_classes import SlotClass
 from pilotage_server.core.slot_policies import SlotJudge, SlotPolicy
 from pilotage_server.core.slots import SlotOffer, fits, is_alike
 from pilotage_server.core.task_queues import TaskQueue
-from pilotage_server.core.waiting_line import Line
+from pilotage_server.core.waiting_line import MOST_OF_A_LINE, Line
 
 
 class HeadUnknown(NamedTuple):
@@ -80,6 +80,7 @@ class Seeker:
         "_class",
         "_judge",
         "_limits",
+        "_needed",
         "_policy",
         "_scene",
         "_slot",
@@ -108,6 +109,7 @@ class Seeker:
         self._started = 0
         self._suited = 0
         self._limits = scene.limits or None
+        self._needed = min(1 + slot.ahead, MOST_OF_A_LINE)
         self._whole: Part | None = None
         self._tiers = [(places, set[object]()) for places in self._in_order_of_liking()]
 
@@ -129,18 +131,18 @@ class Seeker:
             while (found := self._scene.first_among(self._class.places & tier & ~self._aside, barren)) is not None:
                 candidate, turn = found
                 line = self._scene.seen.waiting.at(turn[3])
-                verdict = self.may_take(line)
+                verdict = self._may_take(line)
                 if isinstance(verdict, Undecided):
                     return verdict
                 if not verdict:
                     self._aside |= 1 << line.place
-                elif len(line.heads) <= self._slot.ahead and len(line.heads) < line.count:
-                    return HeadUnknown(line, 1 + self._slot.ahead)
+                elif len(line.heads) < min(self._needed, line.count):
+                    return HeadUnknown(line, self._needed)
                 else:
                     return Seat(line, candidate)
         return None
 
-    def may_take(self, line: Line) -> bool | Undecided:
+    def _may_take(self, line: Line) -> bool | Undecided:
         """Whether jobs of the task queue may go here now."""
         if self._accepted >> line.place & 1:
             return self._limits is None or self._limits.reached(line.task_queue.traits) is None
