@@ -312,3 +312,12 @@ def test_tls_guards_a_server_that_is_reached_from_elsewhere(tmp_path: Path) -> N
             assert stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).owner == "alice"
         with pytest.raises(ServerUnreachableError), server.channel(server.token()) as channel:
             identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(identity_service_pb2.WhoAmIRequest())
+
+
+def test_a_server_that_stops_says_how_many_jobs_it_has_bound_and_how_often_others_were_quicker(grid: WireGrid) -> None:
+    grid.submit(a_job())
+    assert grid.start_pilot().ask().matches
+
+    assert grid.server.stop() == 0
+    last = json.loads(grid.server.log().splitlines()[-1])
+    assert (last["event"], last["jobs_bound"], last["choices_missed"]) == ("server stopped", 1, 0)
