@@ -103,6 +103,16 @@ async def test_jobs_run_and_their_outcomes_are_told(workshop: type[FakeWorkshop]
         assert all(len(report.output_files) == 2 for report in outcomes)
 
 
+async def test_jobs_that_are_over_in_no_time_take_few_requests_and_each_is_told_of_once() -> None:
+    async with a_pilot(FakeWorkshop()) as pilot:
+        jobs = [a_job(number, executable="/bin/true") for number in range(1, 201)]
+        await pilot.link.put(*jobs)
+        outcomes = [await pilot.outcome(job) for job in jobs]
+        assert {(report.outcome, report.exit_code) for report in outcomes} == {(Outcome.EXITED, 0)}
+        assert len([report for report in pilot.link.reports if report.outcome]) == len(jobs)
+        assert len(pilot.link.requests) < len(jobs) / 4
+
+
 async def test_a_job_that_cannot_be_started_is_refused_with_its_reason(workshop: type[FakeWorkshop]) -> None:
     async with a_pilot(workshop()) as pilot:
         job = a_job(1, executable="no-such-program")
