@@ -10,9 +10,9 @@ he offers does not change. All of it is forgotten when what may go where has cha
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,6 +30,9 @@ MOST_REFUSED = 1000
 
 SPARE_KINDS = 1000
 """So many kinds that nobody is of are kept, for pilots that come back."""
+
+FEW_KINDS = 64
+"""So many kinds that might take a job are looked through at once; of more, those that are first in the order."""
 
 _BEFORE_ALL = -1
 
@@ -56,13 +59,9 @@ class _Kind:
     numbers: list[int] = field(default_factory=list)
     _refused: dict[tuple[int, Chance], int] = field(default_factory=dict)
 
-    def first_after(self, number: int) -> int | None:
-        place = bisect_right(self.numbers, number)
-        return self.numbers[place] if place < len(self.numbers) else None
-
     def first_to_ask(self, task_queue_id: int, chance: Chance) -> int | None:
         """Return the number of the first of whom it is not known that he would not take such jobs."""
-        return self.first_after(self._refused.get((task_queue_id, chance), _BEFORE_ALL))
+        return _next(self.numbers, self._refused.get((task_queue_id, chance), _BEFORE_ALL))
 
     def refuses(self, number: int, task_queue_id: int, chance: Chance) -> None:
         """Take note that one would not; it is of use once all before him would not either."""
@@ -80,7 +79,11 @@ class _Known:
     """Which kinds might take the jobs of one task queue, of the first `examined` ones."""
 
     examined: int = 0
-    kinds: list[tuple[_Kind, Chance]] = field(default_factory=list)
+    kinds: dict[Chance, set[_Kind]] = field(default_factory=lambda: {kind: set() for kind in Chance})
+
+    def examine(self, kind: _Kind, best: Chance) -> None:
+        for chance in best:
+            self.kinds[chance].add(kind)
 
 
 class AlikeWaiters:
@@ -92,6 +95,7 @@ class AlikeWaiters:
         self._kind_of: dict[int, _Kind] = {}
         self._by_likeness: dict[Hashable, _Kind] = {}
         self._kinds: list[_Kind] = []
+        self._firsts: list[int] = []  # the numbers of the longest waiting of each kind, ascending
         self._known: OrderedDict[int, _Known] = OrderedDict()
 
     def __len__(self) -> int:
@@ -108,6 +112,8 @@ class AlikeWaiters:
             self._drop_spare_kinds()
             kind = self._by_likeness[likeness] = _Kind(waiter.credential, waiter.slots)
             self._kinds.append(kind)
+        if not kind.numbers:
+            self._firsts.append(waiter.number)
         kind.numbers.append(waiter.number)
         self._kind_of[waiter.number] = kind
         self._waiters[waiter.number] = waiter
@@ -116,7 +122,12 @@ class AlikeWaiters:
         """Forget a waiter."""
         del self._waiters[waiter.number]
         numbers = self._kind_of.pop(waiter.number).numbers
-        del numbers[bisect_left(numbers, waiter.number)]
+        was_first = numbers[0] == waiter.number
+        _take_out(numbers, waiter.number)
+        if was_first:
+            _take_out(self._firsts, waiter.number)
+            if numbers:
+                insort(self._firsts, numbers[0])
 
     def _drop_spare_kinds(self) -> None:
         if len(self._kinds) >= 2 * len(self._waiters) + SPARE_KINDS:
@@ -126,33 +137,46 @@ class AlikeWaiters:
 
     def worth_asking(self, task_queue: TaskQueue, chance: Chance) -> Iterator[Waiter]:
         """Yield those that might have this chance, the longest waiting first; they may come and go meanwhile."""
-        turns = []
-        for place, (kind, best) in enumerate(self._might_take(task_queue)):
-            first = kind.first_to_ask(task_queue.id, chance) if chance in best else None
-            if first is not None:
-                turns.append((first, place, kind))
-        heapq.heapify(turns)
-        while turns:
-            number, place, kind = turns[0]
-            following = kind.first_after(number)
-            if following is None:
-                heapq.heappop(turns)
-            else:
-                heapq.heapreplace(turns, (following, place, kind))
-            if number in self._waiters:
-                yield self._waiters[number]
+        kinds = self._in_order(self._might_take(task_queue, chance))
+        following = next(kinds, None)
+        turns: list[tuple[int, _Kind]] = []
+        while turns or following is not None:
+            while following is not None and not (turns and turns[0][0] < following[0]):
+                first = following[1].first_to_ask(task_queue.id, chance)
+                if first is not None:
+                    heapq.heappush(turns, (first, following[1]))
+                following = next(kinds, None)
+            if turns:
+                number, kind = heapq.heappop(turns)
+                after = _next(kind.numbers, number)
+                if after is not None:
+                    heapq.heappush(turns, (after, kind))
+                if number in self._waiters:
+                    yield self._waiters[number]
 
-    def _might_take(self, task_queue: TaskQueue) -> list[tuple[_Kind, Chance]]:
+    def _in_order(self, kinds: Set[_Kind]) -> Iterator[tuple[int, _Kind]]:
+        """Yield kinds with the number of their longest waiting, ascending: of many no more than are asked for."""
+        if len(kinds) <= FEW_KINDS:
+            yield from sorted((kind.numbers[0], kind) for kind in kinds if kind.numbers)
+            return
+        seen: set[_Kind] = set()
+        first = _next(self._firsts, _BEFORE_ALL)
+        while first is not None:
+            kind = self._kind_of[first]
+            if kind in kinds and kind not in seen:  # another one of it may be the first by now
+                seen.add(kind)
+                yield first, kind
+            first = _next(self._firsts, first)
+
+    def _might_take(self, task_queue: TaskQueue, chance: Chance) -> Set[_Kind]:
         known = self._known.setdefault(task_queue.id, _Known())
         self._known.move_to_end(task_queue.id)
         if len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
         for kind in self._kinds[known.examined :]:
-            best = self._chances.at_best(task_queue, kind.credential, kind.slots)
-            if best:
-                known.kinds.append((kind, best))
+            known.examine(kind, self._chances.at_best(task_queue, kind.credential, kind.slots))
         known.examined = len(self._kinds)
-        return known.kinds
+        return known.kinds[chance]
 
     def has_chance(self, waiter: Waiter, task_queue: TaskQueue, chance: Chance) -> bool:
         """Whether a waiter has this chance; that it has not is remembered."""
@@ -166,3 +190,13 @@ class AlikeWaiters:
         self._known.clear()
         for kind in self._kinds:
             kind.forget()
+
+
+def _next(numbers: list[int], number: int) -> int | None:
+    """Return the first of ascending numbers that is greater; None = there is none."""
+    place = bisect_right(numbers, number)
+    return numbers[place] if place < len(numbers) else None
+
+
+def _take_out(numbers: list[int], number: int) -> None:
+    del numbers[bisect_left(numbers, number)]
