@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial, reduce
 from operator import sub
 from typing import NamedTuple
@@ -66,13 +67,14 @@ class _Case:
     """One wish on its way.
 
     `first` is what was asked, `ask` what is still to be chosen; None = nothing. `chosen` counts what was, in vain or
-    not; `plain` goes the plain way.
+    not; `taken` are the choices that the board has taken out of the memory; `plain` goes the plain way.
     """
 
     wish: Wish
     first: Ask | None
     ask: Ask | None
     chosen: int = 0
+    taken: list[Choice] = field(default_factory=list)
     bound: list[Bound] = field(default_factory=list)
     plain: tuple[SlotOffer, ...] = ()
 
@@ -85,6 +87,7 @@ class _Case:
     def missed(self, choice: Choice) -> None:
         """Count a choice no more for which there was no job."""
         assert self.first is not None
+        self.taken.remove(choice)
         self.first.limits.taken_back(choice.task_queue.traits)
 
     def anew(self) -> Ask:
@@ -129,7 +132,14 @@ def _case(unit: Unit, world: World, wish: Wish, limits: LimitRound) -> _Case:
         return _Case(wish, None, None)
     limits_here = limits.at(world.limits.at(credential.queue))
     ask = Ask(credential.queue, credential.vos, free, limits_here, unit.now, wish.offers.policies)
-    return _Case(wish, ask, ask)
+    case = _Case(wish, ask, ask)
+    unit.on_rollback(partial(_put_back, world, case, unit.now))
+    return case
+
+
+def _put_back(world: World, case: _Case, now: datetime) -> None:
+    with world.lock:
+        world.board.put_back(case.taken, now)
 
 
 def _choose(world: World, case: _Case, wanted: Counter[int]) -> tuple[Choice, ...]:
@@ -147,6 +157,7 @@ def _choose(world: World, case: _Case, wanted: Counter[int]) -> tuple[Choice, ..
         case None:
             pass
     case.chosen += len(chosen.choices)
+    case.taken += chosen.choices
     return chosen.choices
 
 
@@ -178,13 +189,8 @@ def _note_claims(unit: Unit, world: World, choices: Sequence[Choice], job_ids: S
         with world.lock:
             world.board.bound(made, job_ids)
 
-    def put_back() -> None:
-        with world.lock:
-            world.board.put_back(made, unit.now)
-
     if made:
         unit.after_commit(tell_bound)
-        unit.on_rollback(put_back)
     if missed:
         with world.lock:
             world.board.missed(missed, unit.now)

@@ -80,8 +80,10 @@ class Database:
                 unit.committing()
                 session.commit()
             except BaseException:
-                session.rollback()
-                unit.rolled_back()
+                try:
+                    session.rollback()
+                finally:  # a connection that is lost cannot even be rolled back
+                    unit.rolled_back()
                 raise
         if self._checkpoints is not None:
             self._checkpoints.due()
