@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pilotage.errors import PermissionDeniedError
+from pilotage.resource_tree import QueueId
 from pilotage_server.core.identity import Identity, PilotCredential
 from pilotage_server.core.leases import AttemptRecord, gone_reason, is_adoptable
 from pilotage_server.core.pilots import PilotRecord, state_when_heard, why_no_work
@@ -16,6 +17,7 @@ from pilotage_server.storage.attempts import load_taken
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.pilots import change_pilots, load_pilots
+from pilotage_server.storage.trees import version_in_force
 
 _HEARD_LATELY = timedelta(seconds=5)
 """A pilot that was heard so lately is not noted as heard again, so that busy pilots cost no extra writes."""
@@ -72,9 +74,15 @@ def heard_of(unit: Unit, pilots: Mapping[str, bool | None]) -> dict[str, PilotRe
     return found
 
 
-def no_work_reason(world: World, credential: PilotCredential, pilot: PilotRecord | None) -> str:
+def no_work_reason(unit: Unit, world: World, credential: PilotCredential, pilot: PilotRecord | None) -> str:
     """Return why the pilot gets no work and must drain; empty = it may have some."""
-    return why_no_work(pilot, queue_known=world.tree.knows(credential.queue))
+    return why_no_work(pilot, queue_known=_may_be_known(unit, world, credential.queue))
+
+
+def _may_be_known(unit: Unit, world: World, queue: QueueId) -> bool:
+    """Whether the tree in force has the queue, or may have it: one that another server put in is not seen here yet."""
+    tree = world.tree
+    return tree.knows(queue) or version_in_force(unit.session) != tree.version
 
 
 def commands_for(
@@ -97,7 +105,7 @@ def commands_of(
             for attempt in taken.get(credential.stamp, ())
             if HeldLease(attempt.job_id, attempt.attempt) not in held
         ]
-        reason = no_work_reason(world, credential, pilot)
+        reason = no_work_reason(unit, world, credential, pilot)
         drain = [DrainPilot(reason, pilot.drain_evicts if pilot is not None else False)] if reason else []
         found.append((*kills, *drain))
     return found

@@ -119,7 +119,7 @@ def _look_at_pilots(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
 def _offer(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
     """Read the policies of the slots that may get something: those of pilots that have heard all that is to hear."""
     for call in calls:
-        may_have_work = call.pilot is not None and not no_work_reason(world, call.credential, call.pilot)
+        may_have_work = call.pilot is not None and not no_work_reason(unit, world, call.credential, call.pilot)
         if call.request.slots and may_have_work and call.settings is None:
             call.offers = read_offers(world, call.credential.queue, call.request.slots)
 

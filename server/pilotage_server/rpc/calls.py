@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -102,8 +101,7 @@ class Surroundings(NamedTuple):
     clock: BootClock
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(NamedTuple):
     """What the door knows of a call: its method, whose it is, the cause to log, when it came (boot clock)."""
 
     method: str
