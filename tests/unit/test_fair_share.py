@@ -174,3 +174,20 @@ def test_weights_divide_exactly_what_cores_and_parts_leave(quotas: dict[GroupId,
     assert all(cores >= 0 for cores in entitled.values())
     if weighted:
         assert math.fsum(weighted) == pytest.approx(max(0.0, pie - bounds), abs=1e-6)
+
+
+def test_the_order_within_a_tick_moves_with_what_starts_and_ends_and_is_computed_anew_with_the_next() -> None:
+    shares, later = FairShare(Sharing()), START + timedelta(seconds=1)
+    shares.started(ALICE, 2, START)
+    before = shares.standings(START).share(ALICE)
+    shares.started(ALICE, 1, START + timedelta(milliseconds=400))
+    shares.ended(ALICE, 1, START + timedelta(milliseconds=800))
+    assert shares.standings(START + timedelta(milliseconds=900)).share(ALICE) == before
+    assert shares.standings(later).share(ALICE).owner > before.owner
+
+
+def test_what_ends_takes_no_more_than_is_in_use() -> None:
+    shares = FairShare(Sharing())
+    before = shares.standings(START).share(ALICE)
+    shares.ended(ALICE, 5, START)
+    assert shares.standings(START).share(ALICE) == before

@@ -95,11 +95,11 @@ class FairShare:
 
     def ended(self, account: Account, cores: float, now: datetime, runs: int = 1) -> None:
         """Let the account use so many cores less, weighted, from now on, as so many runs of it are over."""
-        if self._standings is not None:
-            self._standings.give(account, -cores)
         use = self._at(account, now)
         # who runs nothing uses exactly nothing, whatever rounding has left of the sums
         left = max(0.0, use.cores - cores) if use.runs > runs else 0.0
+        if self._standings is not None:
+            self._standings.give(account, left - use.cores)
         self._put(account, Use(use.core_s, use.at, left, max(0, use.runs - runs)))
 
     def forget(self, accounts: Iterable[Account]) -> None:
