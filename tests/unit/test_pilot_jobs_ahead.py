@@ -52,7 +52,7 @@ def begun(bench: PilotBench) -> list[int]:
 
 def outcomes(bench: PilotBench, *jobs: GrantedJob) -> list[Outcome | None]:
     """Return what was reported of each, all that can be told being told."""
-    bench.pass_time(0.1)
+    bench.pass_time(0.11)
     return [bench.outcome(job) for job in jobs]
 
 
@@ -97,7 +97,7 @@ def test_who_has_run_out_of_jobs_ahead_asks_again_and_all_that_have_ended_are_to
 def test_ends_wait_a_moment_to_travel_together_while_others_are_ahead(bench: PilotBench) -> None:
     run_through(bench, LINE[0])
     run_through(bench, LINE[1])
-    bench.pass_time(0.1)
+    bench.pass_time(0.11)
     told = [[report.key.job_id for report in beat.reports] for beat in bench.said if isinstance(beat, SendHeartbeat)]
     assert [jobs for jobs in told if jobs] == [[2, 3]]
 

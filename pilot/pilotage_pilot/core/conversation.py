@@ -31,6 +31,9 @@ from pilotage_pilot.core.placing import Placing
 from pilotage_pilot.core.pools import PoolList
 from pilotage_pilot.core.rules import Lifetime, Rules
 
+ENDS_TOGETHER_S = 0.1
+"""Where jobs are ahead of their turn, an end waits for others so long at most, to be told together with them."""
+
 
 class Conversation:
     """What one pilot and the server have to say to each other; `name` makes its request ids its own."""
@@ -38,7 +41,6 @@ class Conversation:
     def __init__(self, name: str, payloads: Payloads, rules: Rules, lifetime: Lifetime, now: Moment) -> None:
         self._name = name
         self._payloads = payloads
-        self._rules = rules
         self._slots = payloads.slots
         self.seeking = JobSeeking(payloads.slots, rules, lifetime, now)
         self.backlog = Backlog(payloads, self.seeking.offers)
@@ -232,7 +234,7 @@ class Conversation:
         """
         first_end = next(self._untold_ends(now), None)
         if first_end is not None:
-            yield first_end.report_boot_s + (self._rules.report_delay_s if len(self.backlog) else 0.0)
+            yield first_end.report_boot_s + (ENDS_TOGETHER_S if len(self.backlog) else 0.0)
         yield from (each.report_boot_s for each in self._payloads.news_under_way())
 
     def _new_id(self) -> str:
