@@ -26,10 +26,10 @@ from pilotage_server.operations.files import (
     find_missing,
     keep_contents,
     list_outputs,
-    record_outputs,
     record_upload,
 )
 from pilotage_server.operations.job_events import get_events, read_feed
+from pilotage_server.operations.output_book import OutputBook
 from pilotage_server.operations.query_jobs import get_jobs
 from pilotage_server.operations.retention import (
     PREFIXES,
@@ -41,8 +41,8 @@ from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.folder_store import FolderStore
-from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.unit import Unit
 from support.leased_jobs import end, lease_to
 from support.submissions import a_description, a_pilot_identity, a_user, an_operator
 from support.virtual_clock import START, VirtualClock
@@ -91,9 +91,15 @@ class Files:
         for file in files:
             if file.content is not None:
                 self.age(file.checksum)
-        return self.database.write(
-            lambda unit: record_outputs(unit, self.world, pilot, load_job(unit.session, job_id), 1, files)
-        )
+
+        def keep(unit: Unit) -> tuple[str, ...]:
+            outputs = OutputBook(unit, self.world.rules.jobs)
+            outputs.read([(pilot, (job_id, 1), files)])
+            refusals = outputs.keep(pilot, (job_id, 1), files)
+            outputs.write()
+            return refusals
+
+        return self.database.write(keep)
 
     def may_fetch(self, identity: Identity, job_id: int, checksum: str) -> bool:
         try:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.job_files import ReportedOutput
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import HoldWish, JobReport, Outcome
 from pilotage_server.core.rules import Rules, Sharing
@@ -39,6 +40,7 @@ class Left(NamedTuple):
     results: list[ReportResult]
     jobs: list[Any]
     attempts: list[Any]
+    outputs: list[Any]
     ended_jobs: list[Any]
     events: list[Any]
     used: dict[Any, float]
@@ -73,6 +75,14 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
     return a_busy_grid(tmp_path_factory.mktemp("busy"))
 
 
+files = st.builds(
+    ReportedOutput,
+    name=st.sampled_from(["out", "err", "../bad"]),
+    checksum=st.sampled_from(["a" * 64, "b" * 64]),
+    size=st.just(3),
+    truncated=st.booleans(),
+    content=st.sampled_from([b"abc", None]),
+)
 reports = st.builds(
     JobReport,
     job_id=st.integers(1, 10),
@@ -86,6 +96,9 @@ reports = st.builds(
     cpu_s=st.floats(0, 1e6),
     wall_s=st.sampled_from([0.0, 60.0, 1e300]),
     suspended_s=st.sampled_from([0.0, 5.0]),
+    peak_memory_mib=st.integers(0, 2**40),
+    ended=st.none(),
+    output_files=st.lists(files, max_size=2).map(tuple),
     hold=st.none() | st.builds(HoldWish, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
 )
 told = st.lists(st.tuples(st.integers(0, 1), reports), min_size=1, max_size=14)
@@ -116,6 +129,7 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
             results,
             rows("SELECT * FROM jobs ORDER BY id"),
             rows("SELECT * FROM attempts ORDER BY job_id, attempt"),
+            rows("SELECT * FROM output_files ORDER BY job_id, attempt, name"),
             rows("SELECT stamp, jobs_ended FROM pilots ORDER BY stamp"),
             rows(f"SELECT {EVENT} FROM job_events ORDER BY job_id, id"),
             {account: grid.world.shares.use(account, time).core_s for account in grid.world.shares.accounts()},

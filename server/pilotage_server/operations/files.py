@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_files import MAX_INLINE_BYTES, OutputFile, ReportedOutput, is_checksum
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.kept_outputs import choose_outputs
 from pilotage_server.operations.query_jobs import visible_job
-from pilotage_server.operations.world import World
 from pilotage_server.storage import files as stored
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.file_store import FileStore
@@ -100,20 +97,3 @@ def _keep_content(store: FileStore, file: ReportedOutput, where: str) -> None:
         raise InvalidInputError(Violation(f"{where}.content", why))
     if len(content) != file.size or store.put(content) != file.checksum:
         raise InvalidInputError(Violation(f"{where}.content", "does not have the size and the checksum stated"))
-
-
-def record_outputs(
-    unit: Unit, world: World, identity: Identity, job: JobRecord, attempt: int, files: Sequence[ReportedOutput]
-) -> tuple[str, ...]:
-    """Note what an attempt of the job left behind, as the pilot `identity` reports it.
-
-    Returns
-    -------
-    tuple[str, ...]
-        Which files were not kept and why: a report is not lost for one of its files.
-    """
-    uploaded = stored.sizes_of(unit.session, holder_of(identity), {file.checksum for file in files})
-    before = stored.outputs_of(unit.session, job.id, attempt)
-    chosen = choose_outputs(files, uploaded, world.rules.jobs, before)
-    stored.insert_outputs(unit.session, job.id, attempt, chosen.files)
-    return chosen.refusals

@@ -16,11 +16,11 @@ from pilotage_server.core.leases import Accept, AttemptRecord, Refuse, Repeat, j
 from pilotage_server.core.reports import JobReport
 from pilotage_server.core.rounds import rounds
 from pilotage_server.operations.attempt_book import AttemptBook
-from pilotage_server.operations.files import record_outputs
 from pilotage_server.operations.job_steps import Courses, Move
 from pilotage_server.operations.lingering import attempts_over
 from pilotage_server.operations.lost_attempts import Loss, move_of_loss
 from pilotage_server.operations.metering import go_on
+from pilotage_server.operations.output_book import OutputBook
 from pilotage_server.operations.pilot_calls import credential_of
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import AttemptKey, facts
@@ -61,6 +61,7 @@ class _Desk:
     jobs: dict[int, JobRecord]
     book: AttemptBook
     courses: Courses
+    outputs: OutputBook
     ended: Counter[str] = field(default_factory=Counter)
 
 
@@ -85,12 +86,15 @@ def _record_all(unit: Unit, world: World, told: Sequence[_Told]) -> list[ReportR
     book = AttemptBook(unit.session)
     jobs = load_locked(unit.session, [each.report.job_id for each in told])
     book.read(each.key for each in told)
-    desk = _Desk(unit, world, jobs, book, Courses(unit, world, book))
+    outputs = OutputBook(unit, world.rules.jobs)
+    outputs.read((each.identity, each.key, each.report.output_files) for each in told if each.report.output_files)
+    desk = _Desk(unit, world, jobs, book, Courses(unit, world, book), outputs)
     results: dict[int, ReportResult] = {}
     for round_ in rounds(each.report.job_id for each in told):
         for place in round_:
             results[place] = _record(desk, told[place])
         desk.jobs.update(desk.courses.store())
+    outputs.write()
     count_ended_jobs(unit.session, desk.ended)
     return [results[place] for place in range(len(told))]
 
@@ -118,7 +122,9 @@ def _accept(desk: _Desk, told: _Told, verdict: Accept, attempt: AttemptRecord) -
     if verdict.adopts:
         job = _adopt(desk, told, job, attempt)
     _note_facts(desk, told, verdict)
-    reason = _with_notes(verdict.reason, _keep_outputs(desk, told, job)) if told.report.output_files else verdict.reason
+    reason, files = verdict.reason, told.report.output_files
+    if files:
+        reason = _with_notes(reason, desk.outputs.keep(told.identity, told.key, files))
     if not verdict.causes:
         _over(desk, told.report, job)
     for cause in verdict.causes:
@@ -131,11 +137,6 @@ def _accept(desk: _Desk, told: _Told, verdict: Accept, attempt: AttemptRecord) -
 
 
 _LOSSES = frozenset({JobCause.START_FAILED, JobCause.LEASE_LOST})
-
-
-def _keep_outputs(desk: _Desk, told: _Told, job: JobRecord) -> tuple[str, ...]:
-    """Note the files that the attempt left; return which were not kept and why."""
-    return record_outputs(desk.unit, desk.world, told.identity, job, told.report.attempt, told.report.output_files)
 
 
 def _with_notes(reason: str, notes: Sequence[str]) -> str:

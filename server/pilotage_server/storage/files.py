@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlmodel import Session
 
 from pilotage_server.core.job_files import OutputFile
+from pilotage_server.storage import bulk, many_rows
+from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
 from pilotage_server.storage.inserting import insert_if_absent
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
@@ -17,7 +19,6 @@ from pilotage_server.storage.templates import INPUT_FILES
 
 STORED = metadata.tables["stored_files"]
 OUTPUTS = metadata.tables["output_files"]
-ATTEMPTS = metadata.tables["attempts"]
 
 
 class Holder(NamedTuple):
@@ -54,28 +55,41 @@ def insert_stored(session: Session, holder: Holder, checksum: str, size: int, no
         refresh_stored(session, holder, [checksum], now)
 
 
-def insert_outputs(session: Session, job_id: int, attempt: int, files: Sequence[OutputFile]) -> None:
-    """Note what an attempt left behind."""
-    rows = [
-        {
-            "job_id": job_id,
-            "attempt": attempt,
-            "name": file.name,
-            "checksum": file.checksum,
-            "size": file.size,
-            "truncated": file.truncated,
-        }
-        for file in files
-    ]
-    if rows:
-        session.connection().execute(insert(OUTPUTS), rows)
+def insert_outputs(session: Session, left: Sequence[tuple[AttemptKey, OutputFile]]) -> None:
+    """Note what attempts left behind."""
+    columns: many_rows.Columns = {
+        "job_id": [job_id for (job_id, _), _ in left],
+        "attempt": [attempt for (_, attempt), _ in left],
+        "name": [file.name for _, file in left],
+        "checksum": [file.checksum for _, file in left],
+        "size": [file.size for _, file in left],
+        "truncated": [file.truncated for _, file in left],
+    }
+    many_rows.add(session, OUTPUTS, columns)
+
+
+_OF_JOBS = """
+    SELECT job_id, attempt, name, checksum, size, truncated FROM output_files WHERE job_id = ANY(?)
+    ORDER BY job_id, attempt, name
+"""
 
 
 def outputs_of(session: Session, job_id: int, attempt: int) -> tuple[OutputFile, ...]:
     """Return what an attempt left behind, by name."""
-    mine = OUTPUTS.c.job_id == job_id, OUTPUTS.c.attempt == attempt
-    rows = session.execute(select(OUTPUTS).where(*mine).order_by(OUTPUTS.c.name))
-    return tuple(OutputFile(row.name, row.checksum, row.size, row.truncated) for row in rows)
+    key = (job_id, attempt)
+    return tuple(outputs_of_many(session, [key]).get(key, ()))
+
+
+def outputs_of_many(session: Session, keys: Sequence[AttemptKey]) -> dict[AttemptKey, list[OutputFile]]:
+    """Return what attempts left behind, by job and number, each by name; those that left nothing are left out."""
+    wanted, found = set(keys), dict[AttemptKey, list[OutputFile]]()
+    for job_id, attempt, name, checksum, size, truncated in bulk.rows(
+        session, _OF_JOBS, sorted({key[0] for key in keys})
+    ):
+        if (job_id, attempt) in wanted:
+            kept = OutputFile(name, checksum, size, bool(truncated))
+            found.setdefault((job_id, attempt), []).append(kept)
+    return found
 
 
 def last_ended_attempt(session: Session, job_id: int) -> int:

@@ -10,7 +10,8 @@ from sqlalchemy import delete, exists, select, text
 from sqlmodel import Session
 
 from pilotage_server.storage import bulk
-from pilotage_server.storage.files import ATTEMPTS, OUTPUTS, STORED
+from pilotage_server.storage.attempts import ATTEMPTS
+from pilotage_server.storage.files import OUTPUTS, STORED
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.pilots import IS_OVER, PILOTS
 from pilotage_server.storage.slots import remove_slots
