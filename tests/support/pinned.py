@@ -37,7 +37,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "groups", "accounts"],
     "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
     "tree show": ["version", "format", "created", "created_by", "text"],
-    "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_rekeyed", "changes", "warnings"],
+    "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
     "tree resolve": ["ce", "params", "queue", "site"],
     "bans": ["node", "site", "ce", "queue", "reason", "since", "until", "by"],
     "pilot-token": ["stamp", "token_file", "command"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import RowMapping, bindparam, delete, exists, func, select, text, update
+from sqlalchemy import ColumnElement, RowMapping, ScalarSelect, bindparam, delete, exists, func, select, text, update
 from sqlmodel import Session
 
 from pilotage_server.core.job_record import JobRecord
@@ -76,9 +76,10 @@ def load_task_queues(session: Session, ids: Iterable[int]) -> tuple[TaskQueue, .
 
 def load_live_task_queues(session: Session) -> tuple[TaskQueue, ...]:
     """Return the task queues that have a job in a state that is not final, by id; costs one look-up for each."""
-    # A scalar subquery with a limit is looked up row by row: no planner makes a join over all jobs of it.
-    live = select(JOBS.c.id).where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, _IS_LIVE).limit(1).scalar_subquery()
-    query = select(TASK_QUEUES.c.id, TASK_QUEUES.c.needs_json).where(live.is_not(None)).order_by(TASK_QUEUES.c.id)
+    # A scalar subquery is run row by row: no planner makes a join over all jobs of it. Its order is the index's.
+    job = select(JOBS.c.id).where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, _IS_LIVE)
+    first = job.order_by(JOBS.c.template_id).limit(1).scalar_subquery()
+    query = select(TASK_QUEUES.c.id, TASK_QUEUES.c.needs_json).where(first.is_not(None)).order_by(TASK_QUEUES.c.id)
     return tuple(_task_queue(row) for row in session.execute(query).mappings())
 
 
@@ -125,7 +126,8 @@ def count_some(session: Session, ids: Iterable[int], most: int) -> dict[int, int
 _COUNT_SOME = text(f"""
     SELECT id, (
         SELECT count(*) FROM (
-            SELECT 1 FROM jobs WHERE jobs.task_queue_id = task_queues.id AND {WAITING_JOB} LIMIT :most
+            SELECT 1 FROM jobs WHERE jobs.task_queue_id = task_queues.id AND {WAITING_JOB}
+            ORDER BY priority DESC, id LIMIT :most
         ) AS counted
     ) FROM task_queues WHERE id IN :ids
 """).bindparams(bindparam("ids", expanding=True))  # noqa: S608 - of our own texts only
@@ -134,19 +136,18 @@ _COUNT_SOME = text(f"""
 def read_heads(session: Session, ids: Iterable[int]) -> dict[int, Head]:
     """Return the first waiting job of each of the task queues in which any waits."""
     heads: dict[int, Head] = {}
+    first = [_of_first_waiting(JOBS.c[name]) for name in ("priority", "id")]
     for chunk in chunks(sorted(set(ids))):
-        first = (
-            select(JOBS.c.id)
-            .where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, IS_WAITING)
-            .order_by(JOBS.c.priority.desc(), JOBS.c.id)
-            .limit(1)
-            .correlate(TASK_QUEUES)
-            .scalar_subquery()
-        )
-        firsts = select(first).where(TASK_QUEUES.c.id.in_(chunk))
-        query = select(JOBS.c.task_queue_id, JOBS.c.priority, JOBS.c.id).where(JOBS.c.id.in_(firsts))
-        heads |= {row.task_queue_id: Head(row.priority, row.id) for row in session.execute(query)}
+        for row in session.execute(select(TASK_QUEUES.c.id, *first).where(TASK_QUEUES.c.id.in_(chunk))):
+            if row[2] is not None:
+                heads[row[0]] = Head(row[1], row[2])
     return heads
+
+
+def _of_first_waiting(column: ColumnElement[int]) -> ScalarSelect[int]:
+    """Return a column of the job of a task queue that goes first."""
+    waits = select(column).where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, IS_WAITING).correlate(TASK_QUEUES)
+    return waits.order_by(JOBS.c.priority.desc(), JOBS.c.id).limit(1).scalar_subquery()
 
 
 def load_first_waiting(session: Session, task_queue_id: int, limit: int) -> list[JobRecord]:
