@@ -20,6 +20,7 @@ from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.preemption import ORDER_LIFE
 from pilotage_server.core.reports import HeldLease, JobReport
 from pilotage_server.core.slots import SlotOffer
+from pilotage_server.operations.catch_up import catch_up
 from pilotage_server.operations.files import keep_contents
 from pilotage_server.operations.heartbeat_batch import HeartbeatBatch, HeartbeatCall
 from pilotage_server.operations.idempotency import Asked
@@ -87,8 +88,11 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
     async def GetSubmitPoolsForQueue(
         self, request: matcher_service_pb2.GetSubmitPoolsForQueueRequest, call: Any
     ) -> matcher_service_pb2.GetSubmitPoolsForQueueResponse:
-        world = self._transactions.world
-        found = get_submit_pools_for_queue(world, caller(), queues_from_wire(request.queues))
+        world, asked = self._transactions.world, queues_from_wire(request.queues)
+        found = get_submit_pools_for_queue(world, caller(), asked)
+        if not all(each.known for each in found):  # another server may have put in a tree that has them
+            await self._transactions.read(catch_up)
+            found = get_submit_pools_for_queue(world, caller(), asked)
         queues = [
             matcher_service_pb2.QueuePools(queue=queue_to_wire(each.queue), known=each.known, pool_ids=each.pool_ids)
             for each in found
