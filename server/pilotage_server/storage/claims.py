@@ -13,7 +13,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.waiting import Head
 from pilotage_server.storage import bulk
-from pilotage_server.storage.jobs import chunks, job_record
+from pilotage_server.storage.jobs import job_record
 from pilotage_server.storage.tables.conditions import LEASED_JOB, WAITING_JOB
 from pilotage_server.storage.task_queues import IS_WAITING, JOBS
 
@@ -143,8 +143,7 @@ def lock_jobs(session: Session, ids: Iterable[int]) -> None:
     wait for each other in a circle. SQLite has one writer at a time, and nothing to lock.
     """
     if session.get_bind().dialect.name == "postgresql":
-        for chunk in chunks(sorted(set(ids))):
-            session.execute(select(JOBS.c.id).where(JOBS.c.id.in_(chunk)).order_by(JOBS.c.id).with_for_update())
+        bulk.once(session, "SELECT id FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE", sorted(set(ids)))
 
 
 def count_leased(session: Session) -> dict[tuple[QueueId, int], int]:
