@@ -181,8 +181,8 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         matches = {HeldLease(match.job_id, match.attempt): match for match in response.matches}
         identity = mine.asked.identity
         left = await self._transactions.read(lambda unit, _: leases_left(unit, identity, tuple(matches)))
-        for held, length in left.items():
-            matches[held].lease_s = (length + self._since(mine)).total_seconds()
+        for held, length in left.items():  # counted from when the call came, but for those that have ended
+            matches[held].lease_s = (length + self._since(mine)).total_seconds() if length else 0.0
         return response.SerializeToString()
 
     @hot
