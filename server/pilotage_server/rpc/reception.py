@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from pilotage.clock import BootClock
-from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.telemetry import CAUSE_HEADER, sane_cause
 from pilotage_server.rpc.calls import Call, Surroundings, Visit, is_hot
 from pilotage_server.rpc.door import Door
@@ -73,7 +73,7 @@ class Reception:
         cause = sane_cause(metadata.get(CAUSE_HEADER))
         try:
             return Visit(method, self._door.let_in(method, metadata), cause, self._around.clock())
-        except PilotageError as error:
+        except Exception as error:  # no call is known yet that could be failed
             wire.refuse(refusal(method, cause, error))
             return None
 
