@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any
 
 import grpc
@@ -97,6 +98,17 @@ async def test_nothing_of_a_call_without_token_is_served(method: str) -> None:
             await call_of(channel, method)
 
     assert not served
+
+
+async def test_a_failure_at_the_door_itself_is_an_incident_too() -> None:
+    def no_time() -> datetime:
+        raise ZeroDivisionError(SECRET)
+
+    async with doorway(now=no_time, **every_kind(bytes)) as channel:
+        with pytest.raises(WorldError, match="incident") as failed:
+            await call_of(channel, HOT)
+
+    assert SECRET not in str(failed.value)
 
 
 async def test_a_stream_that_fails_gives_what_it_had_and_then_the_error() -> None:

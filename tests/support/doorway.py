@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pilotage import clock
 from pilotage.channel import Endpoint, open_async_channel
+from pilotage.clock import Clock
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.rpc.calls import Call, hot
 from pilotage_server.rpc.door import Door
@@ -32,14 +33,14 @@ CODERS = (bytes, bytes)
 
 @asynccontextmanager
 async def doorway(
-    *, let_in: bool = True, most: int = 1000, **methods: grpc.RpcMethodHandler[Any, Any]
+    *, let_in: bool = True, most: int = 1000, now: Clock = clock.now, **methods: grpc.RpcMethodHandler[Any, Any]
 ) -> AsyncIterator[Any]:
     """Serve these methods of the job service, at most so many calls at a time, and yield a channel to them."""
     issuer = TokenIssuer(Ed25519PrivateKey.generate())
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
-    door = Door(TokenVerifier([issuer.trusted()]), clock.now)
+    door = Door(TokenVerifier([issuer.trusted()]), now)
     async with asyncio.TaskGroup() as tasks:
         in_flight = CallsInFlight(most, clock.boot_time_s)
         reception = Reception(server, door, LoopCalls(tasks), in_flight, clock.boot_time_s)
