@@ -61,6 +61,14 @@ class EventFeed:
         self._followers: set[Follower] = set()
         self.is_open = True
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether there is anybody to be told, to be asked in any thread.
+
+        Who begins to follow reads the database after that, and so misses nothing that was committed before.
+        """
+        return bool(self._followers)
+
     def happened(self, events: Sequence[JobEvent]) -> None:
         """Tell every follower."""
         for follower in self._followers:

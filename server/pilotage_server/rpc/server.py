@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +31,7 @@ from pilotage.v1 import (
     share_service_pb2,
     share_service_pb2_grpc,
 )
+from pilotage_server.core.job_events import JobEvent
 from pilotage_server.operations.chances import Chances
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.door import Door
@@ -165,4 +167,15 @@ def _observe(world: World, polls: LongPolls, feed: EventFeed) -> None:
     world.is_offered = polls.is_offered
     world.on_commands.append(in_event_loop(polls.pilot_called))
     world.on_reach_changed.append(in_event_loop(polls.everything_changed))
-    world.event_listeners.append(in_event_loop(feed.happened))
+    world.event_listeners.append(_to_followers(feed))
+
+
+def _to_followers(feed: EventFeed) -> Callable[[Sequence[JobEvent]], None]:
+    """Return what hands events to the feed; where nobody follows, the event loop is left alone at every match."""
+    tell = in_event_loop(feed.happened)
+
+    def happened(events: Sequence[JobEvent]) -> None:
+        if feed.is_followed:
+            tell(events)
+
+    return happened
