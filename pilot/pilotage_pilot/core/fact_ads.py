@@ -2,8 +2,9 @@
 
 Rules
 -----
-What is told here is written into the ads at once, and only what did change. What a slot shows to the others (its
-shared attributes) stands in their ads as plain values under its number.
+What is told here is written into the ads, and only what did change; what a slot does when its ad, or one that it shows
+something to, is read next: where jobs are over in no time, hardly any reader comes. What a slot shows to the others
+(its shared attributes) stands in their ads as plain values under its number.
 
 An offered ad comes in three parts and a rest, cut by how often they change, not by what they mean: the node's part
 (facts, policy and operator, 1 to 10 kB, for as long as the pilot lives, mostly), the slot's own (300 bytes, for as
@@ -15,18 +16,18 @@ and a partitionable slot's free part (500 bytes).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from pilotage.ad_text import ad_text
 from pilotage.classad_evaluation import CURRENT_TIME, Ad
 from pilotage.classads import AdValue
 from pilotage.folding import fold
 from pilotage_pilot.core.ad_parts import AdOffer, AdParts
-from pilotage_pilot.core.amounts import NOTHING, Amounts
+from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.layered_ad import Layer, LayeredAd, folded
 from pilotage_pilot.core.load_shares import load_shares
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.neighbours import Neighbours
+from pilotage_pilot.core.slot_entry import SlotEntry
 from pilotage_pilot.core.slot_facts import (
     UNSEEN,
     NodeFacts,
@@ -48,31 +49,13 @@ _TOLD_BESIDE = frozenset({"state", "activity", "enteredcurrentstate", "enteredcu
 """What a report of a slot says in its own fields."""
 
 
-@dataclass(slots=True)
-class SlotEntry:
-    """A slot and its ad; `free` is a partitionable one's free part.
-
-    `part` is the key of its own part and `told` its full text, None = it has changed since; `readings` are its loads
-    and idle times.
-    """
-
-    facts: SlotFacts
-    ad: LayeredAd
-    free: Amounts = NOTHING
-    is_owners: bool = False
-    job_id: str = ""
-    version: int = 0
-    part: str | None = None
-    told: str | None = None
-    readings: Mapping[str, float] = field(default_factory=dict)
-
-
 class FactAds:
     """The ads of a node's slots; `shared` are the names of the attributes that each shows in the others' ads."""
 
     def __init__(self, node: NodeFacts, shared: tuple[str, ...] = ()) -> None:
         self._node = node
         self._entries: dict[str, SlotEntry] = {}
+        self._unwritten: dict[str, SlotEntry] = {}
         self._common: dict[Layer, dict[str, tuple[str, AdValue]]] = {Layer.NODE: folded(of_node(node))}
         self._common_version = 0
         self._seats = (_EVERY_SLOT, _EVERY_SLOT)
@@ -107,6 +90,7 @@ class FactAds:
         if entry is None:
             return
         self._loads.pop(name, None)
+        self._unwritten.pop(name, None)
         self._count_dynamic(entry.facts)
         self._write(entry.facts, self._neighbours.hide(entry.facts))
 
@@ -121,23 +105,20 @@ class FactAds:
         """Tell what a slot does."""
         entry = self._entries[name]
         entry.is_owners = machine.state is SlotState.OWNER
-        self._lay(entry, Layer.STATE, of_state(machine))
-        self._lay_job(entry)
-        self._show_neighbours(entry)
+        entry.machine = machine
+        self._unwritten[name] = entry
 
     def job_entered(self, name: str, job_ad: str, job_id: str, now: Moment) -> None:
         """Tell which job is in a slot; raises InvalidInputError when `job_ad` is read and is no ad."""
         entry = self._entries[name]
         entry.job_id = job_id
-        self._lay_job(entry)
-        self._show_neighbours(entry)
+        self._unwritten[name] = entry
 
     def job_left(self, name: str) -> None:
         """Tell that no job is in a slot; a claim that is kept goes on being judged by its last job."""
         entry = self._entries[name]
         entry.job_id = ""
-        self._lay_job(entry)
-        self._show_neighbours(entry)
+        self._unwritten[name] = entry
 
     def claim_ended(self, name: str) -> None:
         """Tell that nobody holds a slot."""
@@ -155,7 +136,7 @@ class FactAds:
 
     def offer(self, name: str, now: Moment) -> AdOffer:
         """Return a slot's ad as it is offered to the server, which knows the time itself."""
-        entry = self._entries[name]
+        entry = self._read_entry(name)
         keys = [self._node_key(), self._slot_key(entry)]
         if self._neighbours.shared:
             keys.insert(0, self._neighbours_key())
@@ -168,11 +149,11 @@ class FactAds:
 
     def version(self, name: str) -> int:
         """Return a number that grows when a slot's ad changes in more than loads, idle times and time."""
-        return self._entries[name].version + self._common_version
+        return self._read_entry(name).version + self._common_version
 
     def full_text(self, name: str) -> str:
         """Return a slot's ad without state and activity, readings and what other slots show."""
-        entry = self._entries[name]
+        entry = self._read_entry(name)
         if entry.told is None:
             said = entry.ad.of(*(layer for layer in Layer if layer not in (Layer.KNOBS, Layer.READINGS)))
             entry.told = ad_text({each: value for each, value in said.items() if fold(each) not in _TOLD_BESIDE})
@@ -180,7 +161,7 @@ class FactAds:
 
     def machine_ad(self, name: str, now: Moment) -> str:
         """Return all of a slot's ad as it is now, for the job in it."""
-        said = self._entries[name].ad.of(*(layer for layer in Layer if layer is not Layer.KNOBS))
+        said = self._read_entry(name).ad.of(*(layer for layer in Layer if layer is not Layer.KNOBS))
         return ad_text(said | self._neighbours.said | {CURRENT_TIME: seconds(now)})
 
     def readings(self, name: str) -> Mapping[str, float]:
@@ -189,8 +170,19 @@ class FactAds:
 
     def plain(self, name: str, now: Moment) -> dict[str, AdValue]:
         """Return all that is in a slot's ad, the policy's own expressions and its own view of itself among it."""
-        entry = self._entries[name]
+        entry = self._read_entry(name)
         return entry.ad.of(*Layer) | self._neighbours.seen_by(entry.facts) | {CURRENT_TIME: seconds(now)}
+
+    def _read_entry(self, name: str) -> SlotEntry:
+        """Return a slot and its ad, in which all is written by now that it shows, or that is shown to it."""
+        entry = self._entries[name]
+        for stale in tuple(self._unwritten.values()) if self._neighbours.shared else (entry,):
+            if self._unwritten.pop(stale.facts.name, None) is not None:
+                if stale.machine is not None:
+                    self._lay(stale, Layer.STATE, of_state(stale.machine))
+                self._lay_job(stale)
+                self._show_neighbours(stale)
+        return entry
 
     # Layers -----------------------------------------------------------------------------------------------------
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pilotage.classad_evaluation import CURRENT_TIME, Ad, NoValue, Result
 from pilotage.classads import AdValue, Expression, InvalidClassAdError, parse_value
 from pilotage.folding import fold, folded_set
-from pilotage_pilot.core.fact_ads import FactAds, SlotEntry
+from pilotage_pilot.core.fact_ads import FactAds
 from pilotage_pilot.core.judgement import JobAd, Knobs, SlotJudge, as_nice, as_number
 from pilotage_pilot.core.layered_ad import Layer
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.policy import DEFAULTS, REMEMBERING, SEATS, SHARING, Policy, SlotKey, compile_text
+from pilotage_pilot.core.slot_entry import SlotEntry
 from pilotage_pilot.core.slot_facts import NodeFacts, seconds
 
 _IN_ADS = {
@@ -154,7 +155,7 @@ class SlotAds(FactAds):
         return as_nice(self._judge(name, self._read(job_ad), now).value("JOB_RENICE_INCREMENT"))
 
     def _judge(self, name: str, job: JobAd | None, now: Moment) -> SlotJudge:
-        entry, asked, time_s = self._entries[name], self._asked[name], seconds(now)
+        entry, asked, time_s = self._read_entry(name), self._asked[name], seconds(now)
         live = _live(entry)
         if asked.time_s != time_s:
             asked.time_s = time_s
