@@ -25,7 +25,7 @@ from pilotage_server.core.waiting_line import Line
 
 MOST_CLASSES = 8192
 
-_MOST_REFUSED = 32
+_MOST_REFUSED = 256
 """So many task queues may be refused at a door one by one; then those that can go are looked up, all at once."""
 
 
