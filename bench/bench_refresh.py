@@ -32,7 +32,9 @@ TAGS = 100
 TAGS_OF_A_QUEUE = 10
 JOBS_OF_A_POOL = 20
 PILOTS = 500
+OUTSTANDING = 64
 CALLS_PER_S = 1_000
+BEFORE_S = 5.0
 REFRESHES = 3
 REFRESH_BUDGET_S, P99_BUDGET_MS = 2.0, 20.0
 
@@ -58,11 +60,11 @@ def tree(ces: int, version: int) -> str:
 
 
 def jobs(pools: int) -> list[JobDescription]:
-    """Return jobs of so many pools: half of the tags are asked for alone, with a memory that tells the pools apart."""
+    """Return jobs of so many pools: each asks for one tag, and those with the same tag for other amounts of memory."""
     return [
         JobDescription(
             "/cvmfs/lhcb.cern.ch/run",
-            requirements={"Tags": (f"tag{37 * pool % TAGS}",), "Memory": 1000 + 4 * (pool // TAGS)},
+            requirements={"Tags": (f"tag{37 * pool % TAGS}",), "Memory": 500 + 50 * (pool // TAGS)},
             cpu_time=timedelta(hours=12),
             count=JOBS_OF_A_POOL,
         )
@@ -82,6 +84,9 @@ def figures(setting: Setting) -> Iterator[Figure]:
         user = bearer(grid.user_token("lbprods", SIMULATION))
         grid.run(SUBMIT, [Request(submission(jobs(pools), SIMULATION).SerializeToString(), user)], 1)
         pilots = grid.pilots(setting.size(PILOTS), queues(ces)[:: max(1, len(queues(ces)) // setting.size(PILOTS))])
+        grid.run(REQUEST_JOBS, asking(pilots, 2 * len(pilots), an_offer()), OUTSTANDING)
+        before = steady_load(grid.line.method(REQUEST_JOBS), _asked_for(setting.seconds(BEFORE_S), pilots), CALLS_PER_S)
+        yield told("refresh: 99 % of calls before", before.percentile_ms(99), "ms", refused=before.refused)
         run, took_s = _match_through(grid, pilots, [tree(ces, version) for version in range(1, 1 + REFRESHES)])
         facts = {"queues": len(queues(ces)), "pools": pools}
         yield at_most("refresh: a new tree in force", statistics.median(took_s), "s", REFRESH_BUDGET_S, **facts)
@@ -89,6 +94,10 @@ def figures(setting: Setting) -> Iterator[Figure]:
         more = {"median_ms": round(run.median_ms, 2), "refused": run.refused}
         yield at_most("refresh: 99 % of calls meanwhile", p99_ms, "ms", P99_BUDGET_MS, **more)
         yield told("refresh: the slowest call meanwhile", run.percentile_ms(100), "ms")
+
+
+def _asked_for(seconds: float, pilots: list[LoadPilot]) -> Iterator[Request]:
+    return asking(pilots, round(seconds * CALLS_PER_S), an_offer())
 
 
 def _match_through(grid: BenchGrid, pilots: list[LoadPilot], trees: list[str]) -> tuple[Run, list[float]]:

@@ -41,6 +41,7 @@ FIGURES: Mapping[str, str] = {
     "crowd: CPU share of idle pilots": "%",
     "crowd: from submission to start": "ms",
     "crowd: memory": "MB",
+    "refresh: 99 % of calls before": "ms",
     "refresh: a new tree in force": "s",
     "refresh: 99 % of calls meanwhile": "ms",
     "refresh: the slowest call meanwhile": "ms",
