@@ -117,6 +117,20 @@ def _set_the_clock_ahead(unit: Unit, ahead: timedelta) -> None:
     unit.session.execute(text(f"ALTER DATABASE {name} SET search_path = public, pg_catalog"))
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_connections_that_were_lost_while_nobody_used_them_are_replaced(database_url: str) -> None:
+    mine = "datname = current_database() AND pid <> pg_backend_pid()"
+    others = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {mine}"
+    with closing(Database(database_url)) as database, closing(Database(database_url)) as restart:
+        metadata.create_all(database.engine)
+        database.write(a_ban)
+        restart.write(lambda unit: unit.session.execute(text(others)).all())
+        assert database.read(bans) == 1
+        restart.write(lambda unit: unit.session.execute(text(others)).all())
+        database.write(a_ban)
+        assert database.read(bans) == 2
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_without_a_clock_of_its_own_a_server_on_sqlite_goes_by_its_machine(database_url: str) -> None:
     with closing(Database(database_url)) as database:

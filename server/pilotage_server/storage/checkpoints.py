@@ -22,7 +22,7 @@ class Checkpoints:
         self._engine = engine
         self._due = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="checkpoints")
+        self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
         self._thread.start()
 
     def due(self) -> None:

@@ -37,7 +37,7 @@ def open_engines(url: str) -> tuple[Engine, Engine]:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         # Said, not left to how the database is set up: all that locks and then looks counts on it.
-        engine = create_engine(url, pool_pre_ping=True, pool_size=16, isolation_level="READ COMMITTED")
+        engine = create_engine(url, pool_size=16, isolation_level="READ COMMITTED")
         event.listen(engine, "connect", _set_up_postgresql)
         return engine, engine
     # A writer takes the lock at once: one that reads first could not wait for another writer any more.

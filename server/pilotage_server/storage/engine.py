@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.engine import make_url
@@ -72,8 +73,7 @@ class Database:
 
     def _commit_once(self, operation: Callable[[Unit], Result]) -> tuple[Unit, Result]:
         with _clear_failures(), Session(self.write_engine, expire_on_commit=False, autoflush=False) as session:
-            session.connection()  # begins: a transaction's time is not before that of the one it waited for
-            unit = Unit(session, self._now(session))
+            unit = Unit(session, self._begun(session))
             try:
                 result = operation(unit)
                 session.flush()
@@ -92,12 +92,26 @@ class Database:
     def read(self, operation: Callable[[Unit], Result]) -> Result:
         """Run `operation` on a snapshot that is rolled back afterwards, in this thread."""
         with _clear_failures(), Session(self.engine, autoflush=False) as session:
-            session.connection(execution_options={} if self.is_sqlite else ONE_SNAPSHOT)
-            unit = Unit(session, self._now(session))
+            unit = Unit(session, self._begun(session, {} if self.is_sqlite else ONE_SNAPSHOT))
             try:
                 return operation(unit)
             finally:
                 unit.rolled_back()
+
+    def _begun(self, session: Session, options: Mapping[str, Any] = MappingProxyType({})) -> datetime:
+        """Begin a transaction and return its time, which is not before that of one that it had to wait for.
+
+        A connection that was lost while nobody used it is replaced, for nothing has happened yet.
+        """
+        try:
+            session.connection(execution_options=options)
+            return self._now(session)
+        except OperationalError as error:
+            if not error.connection_invalidated:
+                raise
+        session.rollback()
+        session.connection(execution_options=options)
+        return self._now(session)
 
     def _now(self, session: Session) -> datetime:
         """Return the time of a transaction that begins: leases end on one clock, whichever server looks at it."""

@@ -94,7 +94,9 @@ class Groups:
         self._busy: set[Batch[Any, Any]] = set()
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
-        self._threads = [threading.Thread(target=self._serve, name=f"writer-{number}") for number in range(threads)]
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"writer-{number}", daemon=True) for number in range(threads)
+        ]
         for thread in self._threads:
             thread.start()
 
