@@ -40,7 +40,9 @@ def test_every_event_of_others_is_heard_once_and_none_of_ones_own(
     done: list[tuple[bool, int]], looks: set[int]
 ) -> None:
     others = OthersEvents(0)
-    position, foreign, heard = 0, [], []
+    position = 0
+    foreign: list[int] = []
+    heard: list[int] = []
     for number, (is_own, count) in enumerate(done):
         if is_own:
             others.note_own(position + 1, count)
