@@ -6,9 +6,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, func, insert, or_, select, update
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
@@ -73,11 +74,41 @@ def insert_pilots(session: Session, new: Iterable[NewPilot], now: datetime) -> N
 
 def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecord]:
     """Return the pilots by stamp; those that there are not are left out."""
-    found: dict[str, PilotRecord] = {}
-    for chunk in chunks(sorted(set(stamps))):
-        rows = session.execute(select(PILOTS).where(PILOTS.c.stamp.in_(chunk))).mappings()
-        found |= {row["stamp"]: _record(row) for row in rows}
-    return found
+    return {row[0]: _known_record(tuple(row)) for row in bulk.rows(session, _BY_STAMP, sorted(set(stamps)))}
+
+
+_COLUMNS = (
+    *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node"),
+    *("drain_reason", "drain_evicts", "jobs_ended", "registered", "last_seen", "ends"),
+)
+_BY_STAMP = f"SELECT {', '.join(_COLUMNS)} FROM pilots WHERE stamp = ANY(?)"  # noqa: S608 - a constant
+_REMEMBERED = 20_000
+
+
+def _record(row: tuple[Any, ...]) -> PilotRecord:
+    """Return the pilot of a row of _COLUMNS."""
+    stamp, site, ce, queue, vos, state, reason, glidein_id, node, drain_reason, evicts, ended, *times = row
+    registered, last_seen, ends = (None if time is None else bulk.time_of(time) for time in times)
+    assert registered is not None, "every pilot was registered"
+    return PilotRecord(
+        stamp=stamp,
+        queue=QueueId(site, ce, queue),
+        vos=tuple(json.loads(vos)),
+        state=PilotState(state),
+        reason=reason,
+        glidein_id=glidein_id,
+        node=node,
+        drain_reason=drain_reason,
+        drain_evicts=bool(evicts),
+        jobs_ended=ended,
+        registered=registered,
+        last_seen=last_seen,
+        ends=ends,
+    )
+
+
+_known_record = lru_cache(maxsize=_REMEMBERED)(_record)
+"""The same for those who ask again and again for the same pilots, most of whose rows have not changed."""
 
 
 def list_pilots(
@@ -93,7 +124,7 @@ def list_pilots(
     if not ended:
         query = query.where(IS_PRESENT if lost_since is None else IS_PRESENT | _was_lost(lost_since))
     rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED)).mappings()
-    return tuple(_record(row) for row in rows)
+    return tuple(_record(tuple(row[name] for name in _COLUMNS)) for row in rows)
 
 
 def _was_lost(since: datetime) -> ColumnElement[bool]:
@@ -109,7 +140,7 @@ def load_silent(session: Session, heard_before: datetime, registered_before: dat
     silent = IS_ALIVE & (PILOTS.c.last_seen < heard_before)
     never_came = IS_ARRIVING & (PILOTS.c.registered < registered_before)
     rows = session.execute(select(PILOTS).where(or_(silent, never_came)).order_by(PILOTS.c.stamp)).mappings()
-    return tuple(_record(row) for row in rows)
+    return tuple(_record(tuple(row[name] for name in _COLUMNS)) for row in rows)
 
 
 def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
@@ -174,21 +205,3 @@ def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePil
 def at_queue(queue: QueueId) -> Any:
     """Return the condition that a pilot is of this queue."""
     return (PILOTS.c.site == queue.site) & (PILOTS.c.ce == queue.ce) & (PILOTS.c.queue == queue.queue)
-
-
-def _record(row: RowMapping) -> PilotRecord:
-    return PilotRecord(
-        stamp=row["stamp"],
-        queue=QueueId(row["site"], row["ce"], row["queue"]),
-        vos=tuple(json.loads(row["vos_json"])),
-        state=PilotState(row["state"]),
-        reason=row["reason"],
-        glidein_id=row["glidein_id"],
-        node=row["node"],
-        drain_reason=row["drain_reason"],
-        drain_evicts=row["drain_evicts"],
-        jobs_ended=row["jobs_ended"],
-        registered=row["registered"],
-        last_seen=row["last_seen"],
-        ends=row["ends"],
-    )
