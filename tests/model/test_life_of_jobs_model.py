@@ -22,6 +22,7 @@ from pilotage_server.operations.job_events import get_events
 from pilotage_server.storage import task_queues
 from pilotage_server.storage.attempts import ATTEMPTS
 from pilotage_server.storage.engine import Database, closing
+from pilotage_server.storage.first_waiting import read_heads
 from pilotage_server.storage.tables import metadata
 from support.grid import LONG, Grid, Pilot, a_slot
 from support.submissions import a_user, an_operator
@@ -140,7 +141,7 @@ class LifeOfJobs(RuleBasedStateMachine):
     @invariant()
     def memory_agrees_with_the_database(self) -> None:
         counts = self.grid.read(lambda unit, _: task_queues.count_waiting(unit.session))
-        heads = self.grid.read(lambda unit, _: task_queues.read_heads(unit.session, counts))
+        heads = self.grid.read(lambda unit, _: read_heads(unit.session, counts))
         index = self.grid.world.waiting
         assert {each.task_queue.id: each.count for each in index.waiting()} == counts
         for each in index.waiting():

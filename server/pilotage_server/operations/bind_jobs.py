@@ -30,8 +30,9 @@ from pilotage_server.operations.running_counts import count_matched, limits_at_p
 from pilotage_server.operations.slot_offers import Offers
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import insert_attempts
-from pilotage_server.storage.claims import Binding, Waiting, bind, lock_first, read_first_waiting
+from pilotage_server.storage.claims import Binding, bind
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.first_waiting import Waiting, lock_first, read_first_waiting
 
 
 @dataclass(frozen=True, slots=True)

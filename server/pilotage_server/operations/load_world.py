@@ -23,6 +23,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts, task_queues, usage
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import feed_bounds
+from pilotage_server.storage.first_waiting import read_heads
 from pilotage_server.storage.significant_attributes import load_significant
 from pilotage_server.storage.trees import version_in_force
 
@@ -50,7 +51,7 @@ def load_world(unit: Unit, rules: Rules) -> World:
     take_set_shares(unit, world)
     known = task_queues.load_live_task_queues(unit.session)
     counts = _count_some(unit, world, [task_queue.id for task_queue in known])
-    heads = task_queues.read_heads(unit.session, counts)
+    heads = read_heads(unit.session, counts)
     for task_queue in known:
         world.waiting.take_in(task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
     world.shares.load(_uses(unit, rules).items())
@@ -71,7 +72,7 @@ def refresh_world(unit: Unit, world: World, before: Mapping[int, Told] | None = 
         told = world.waiting.snapshot() if before is None else before
     known = task_queues.load_live_task_queues(unit.session)
     counts = task_queues.count_waiting(unit.session)
-    heads = task_queues.read_heads(unit.session, counts)
+    heads = read_heads(unit.session, counts)
     with world.lock:
         waiting = {each: (count, heads.get(each)) for each, count in counts.items()}
         more = world.waiting.agree(told, known, waiting)
@@ -118,20 +119,29 @@ def _count_some(unit: Unit, world: World, ids: Collection[int]) -> dict[int, int
     return counts | dict.fromkeys(more, UNCOUNTED)
 
 
-def freshen_waiting(unit: Unit, world: World) -> None:
-    """Read what the memory knows that it does not know of the waiting jobs; to be done before anything is written."""
+def learn_task_queues(unit: Unit, world: World) -> None:
+    """Read the task queues that the memory has only heard of; to be done before anything is written."""
     with world.lock:
-        unknown, headless = world.waiting.unknown(), world.waiting.headless()
-    if not unknown and not headless:
+        unknown = world.waiting.unknown()
+    if not unknown:
         return
     found = task_queues.load_task_queues(unit.session, unknown)
     counts = _count_some(unit, world, unknown)
-    heads = task_queues.read_heads(unit.session, unknown | headless)
     with world.lock:
         for task_queue in found:
             world.waiting.take_in(task_queue, counts.get(task_queue.id, 0))
         world.waiting.asked(unknown)
-        for task_queue_id in headless | counts.keys():
+
+
+def learn_heads(unit: Unit, world: World) -> None:
+    """Read who is first in the task queues of which the memory does not know it, for a match that goes job by job."""
+    with world.lock:
+        headless = world.waiting.headless()
+    if not headless:
+        return
+    heads = read_heads(unit.session, headless)
+    with world.lock:
+        for task_queue_id in headless:
             _renew(world, task_queue_id, heads.get(task_queue_id))
 
 

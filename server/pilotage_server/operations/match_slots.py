@@ -30,7 +30,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage import claims
 from pilotage_server.storage.attempts import insert_attempts, load_attempts
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.task_queues import read_heads
+from pilotage_server.storage.first_waiting import read_heads
 
 HEADS_AT_ONCE = 20
 """So many jobs of a task queue are asked by themselves in one round, where that is needed."""

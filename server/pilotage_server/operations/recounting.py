@@ -9,13 +9,14 @@ from pilotage_server.core.waiting import Waiting
 from pilotage_server.operations.world import World
 from pilotage_server.storage import task_queues as stored
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.first_waiting import read_heads
 
 
 def recount(unit: Unit, world: World, task_queue_ids: Iterable[int]) -> None:
     """Let the memory have after the commit what waits in these task queues now."""
     task_queues = stored.load_task_queues(unit.session, task_queue_ids)
     counts = stored.count_waiting(unit.session, {each.id for each in task_queues})
-    heads = stored.read_heads(unit.session, counts)
+    heads = read_heads(unit.session, counts)
     waiting = [Waiting(each, counts.get(each.id, 0), heads.get(each.id)) for each in task_queues]
     unit.after_commit(partial(_count_anew, world, waiting))
 

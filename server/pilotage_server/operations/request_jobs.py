@@ -14,8 +14,9 @@ from pilotage_server.core.node_settings import NodeId, NodeSettings
 from pilotage_server.core.pilots import PilotRecord
 from pilotage_server.core.preemption import Vacate
 from pilotage_server.core.reports import HeldLease
+from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.bind_jobs import Wish, bind_jobs
-from pilotage_server.operations.load_world import freshen_waiting
+from pilotage_server.operations.load_world import learn_heads, learn_task_queues
 from pilotage_server.operations.made_matches import Made, made_matches
 from pilotage_server.operations.match_slots import Asking, Matched, match_slots
 from pilotage_server.operations.pilot_calls import Command, commands_of, credential_of, heard_of, no_work_reason
@@ -54,7 +55,7 @@ def request_many(
     for call in calls:
         call.fault = _fault_of_parts(world, call.request)
     sound = [call for call in calls if call.fault is None]
-    freshen_waiting(unit, world)
+    learn_task_queues(unit, world)
     _record(unit, world, sound)
     _look_at_pilots(unit, world, sound)
     _offer(unit, world, sound)
@@ -132,11 +133,16 @@ def _match(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
     given = bind_jobs(unit, world, [Wish(_asking(call), call.offers) for call in asking])
     for call, (bound, plain) in zip(asking, given, strict=True):
         left = tuple(slot for slot in call.offers.slots if slot.occupied is not None or slot in plain)
-        matched = match_slots(unit, world, _asking(call), replace(call.offers, slots=left)) if left else Matched()
+        matched = _matched_plainly(unit, world, call, left) if left else Matched()
         made.append(Made((*bound, *matched.claimed), call.offers.slots))
         call.vacates = matched.vacates
     for call, matches in zip(asking, made_matches(unit, world, made), strict=True):
         call.matches = matches
+
+
+def _matched_plainly(unit: Unit, world: World, call: _Call, slots: tuple[SlotOffer, ...]) -> Matched:
+    learn_heads(unit, world)
+    return match_slots(unit, world, _asking(call), replace(call.offers, slots=slots))
 
 
 def _asking(call: _Call) -> Asking:

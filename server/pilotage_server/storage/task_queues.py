@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, RowMapping, ScalarSelect, bindparam, delete, exists, func, select, text, update
+from sqlalchemy import RowMapping, bindparam, delete, exists, func, select, text, update
 from sqlmodel import Session
 
 from pilotage_server.core.job_record import JobRecord
@@ -131,23 +131,6 @@ _COUNT_SOME = text(f"""
         ) AS counted
     ) FROM task_queues WHERE id IN :ids
 """).bindparams(bindparam("ids", expanding=True))  # noqa: S608 - of our own texts only
-
-
-def read_heads(session: Session, ids: Iterable[int]) -> dict[int, Head]:
-    """Return the first waiting job of each of the task queues in which any waits."""
-    heads: dict[int, Head] = {}
-    first = [_of_first_waiting(JOBS.c[name]) for name in ("priority", "id")]
-    for chunk in chunks(sorted(set(ids))):
-        for row in session.execute(select(TASK_QUEUES.c.id, *first).where(TASK_QUEUES.c.id.in_(chunk))):
-            if row[2] is not None:
-                heads[row[0]] = Head(row[1], row[2])
-    return heads
-
-
-def _of_first_waiting(column: ColumnElement[int]) -> ScalarSelect[int]:
-    """Return a column of the job of a task queue that goes first."""
-    waits = select(column).where(JOBS.c.task_queue_id == TASK_QUEUES.c.id, IS_WAITING).correlate(TASK_QUEUES)
-    return waits.order_by(JOBS.c.priority.desc(), JOBS.c.id).limit(1).scalar_subquery()
 
 
 def load_first_waiting(session: Session, task_queue_id: int, limit: int) -> list[JobRecord]:
