@@ -17,8 +17,7 @@ from pilotage_pilot.core.jobs import NOTHING_USED, AttemptKey, GrantedJob, Outco
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.slot_facts import NodeSample
 
-BACKOFF_FIRST_S = 0.1
-BACKOFF_LONGEST_S = 30.0
+BACKOFF_FIRST_S, BACKOFF_LONGEST_S = 0.1, 30.0
 
 
 class FailureKind(StrEnum):
@@ -36,10 +35,7 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call failed; `jitter` (0 to 1) is the shell's dice for the next try.
-
-    `least_s` = so long, in seconds, an overloaded server wants to be left alone.
-    """
+    """Why a call failed; `jitter` (0 to 1) is the shell's dice, `least_s` = so long the server is to be left alone."""
 
     kind: FailureKind
     why: str

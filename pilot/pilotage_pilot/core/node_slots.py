@@ -155,8 +155,7 @@ class NodeSlots:
 
     def files_are_safe(self, key: AttemptKey) -> None:
         """Take back the disk that an attempt was left."""
-        slot = self.book.end_loan(key)
-        if slot is not None:
+        if (slot := self.book.end_loan(key)) is not None:
             self._resized(slot)
 
     # Orders from outside ----------------------------------------------------------------------------------------
