@@ -15,6 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from sqlalchemy import URL
+
 from harness.end_to_end import workshop
 from harness.figures import Figure, at_least, told
 from harness.grid import REQUEST_JOBS, BenchGrid, LoadPilot, fresh, matches_in, next_offer
@@ -31,6 +33,7 @@ HYPERQUEUE = Peer("hyperqueue")
 
 NOOP_JOBS = 20_000
 TRUE_JOBS = 5_000
+WARM_UP = 50
 WORKERS = 30
 """Pilots of ours that ask for one job after the other: as many as procrastinate takes jobs at a time."""
 
@@ -45,9 +48,7 @@ def _claim_and_finish(jobs: int) -> Iterator[Figure]:
     parsl_per_s = jobs / PARSL.seconds("noop", jobs)
     yield told("peers: no-op jobs, Parsl", parsl_per_s, "jobs/s", version=PARSL.version())
     with durable_postgresql() as postgresql:
-        url = postgresql.new_database()
-        conninfo = f"host={url.query['host']} user={url.username} dbname={url.database}"
-        procrastinate_per_s = jobs / PROCRASTINATE.seconds("noop", jobs, conninfo)
+        procrastinate_per_s = jobs / PROCRASTINATE.seconds("noop", jobs, _conninfo(postgresql.new_database()))
         yield told("peers: no-op jobs, procrastinate", procrastinate_per_s, "jobs/s", version=PROCRASTINATE.version())
         for slots in (1, 50):
             database = postgresql.new_database().render_as_string()
@@ -55,6 +56,11 @@ def _claim_and_finish(jobs: int) -> Iterator[Figure]:
             yield told(f"peers: no-op jobs, ours, {slots} a call", per_s, "jobs/s")
             yield at_least(f"peers: ours to procrastinate, {slots} a call", per_s / procrastinate_per_s, "ratio", 1.0)
             yield at_least(f"peers: ours to Parsl, {slots} a call", per_s / parsl_per_s, "ratio", 1.0)
+
+
+def _conninfo(url: URL) -> str:
+    """Return where a database is in libpq's words."""
+    return f"host={url.query['host']} user={url.username} dbname={url.database}"
 
 
 def _ours_per_s(database: str, jobs: int, slots: int) -> float:
@@ -85,15 +91,13 @@ def _work(grid: BenchGrid, pilots: list[LoadPilot], slots: int) -> Run:
 
 def _end_to_end(jobs: int) -> Iterator[Figure]:
     with durable_postgresql() as postgresql:
-        url = postgresql.new_database()
-        conninfo = f"host={url.query['host']} user={url.username} dbname={url.database}"
         peers = {
-            "procrastinate": jobs / PROCRASTINATE.seconds("true", jobs, conninfo),
+            "procrastinate": jobs / PROCRASTINATE.seconds("true", jobs, _conninfo(postgresql.new_database())),
             "Parsl": jobs / PARSL.seconds("true", jobs),
             "HyperQueue": jobs / HYPERQUEUE.seconds("true", jobs),
         }
     with scratch() as folder, workshop(folder) as work:
-        work.run(50)
+        work.run(WARM_UP)
         ours_per_s = jobs / work.run(jobs)
     yield told("peers: /bin/true, ours", ours_per_s, "jobs/s")
     for name, per_s in peers.items():
