@@ -20,7 +20,7 @@ from pilotage_server.operations.pools import load_mappings
 from pilotage_server.operations.shares import refresh_pie, take_set_shares
 from pilotage_server.operations.tree_loading import load_tree_in_force
 from pilotage_server.operations.world import World
-from pilotage_server.storage import attempts, task_queues, usage
+from pilotage_server.storage import attempts, bulk, task_queues, usage
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.first_waiting import read_heads
@@ -106,7 +106,7 @@ def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> Non
 
 
 def _others(unit: Unit) -> OthersEvents | None:
-    is_shared = unit.session.get_bind().dialect.name != "sqlite"
+    is_shared = not bulk.is_sqlite(unit.session)
     return OthersEvents(feed_bounds(unit.session)[1]) if is_shared else None
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from sqlalchemy import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
@@ -26,19 +27,25 @@ Values = tuple[Any, ...]
 _LOCKS = re.compile(r"\s+FOR (NO KEY )?UPDATE( OF \w+)?( SKIP LOCKED| NOWAIT)?\b")
 
 
+def dialect_name(session: Session) -> str:
+    """Return what the session's database speaks: "sqlite" or "postgresql"."""
+    return _driver(session).dialect.name
+
+
+def is_sqlite(session: Session) -> bool:
+    """Whether the session's database is SQLite."""
+    return dialect_name(session) == "sqlite"
+
+
 def rows(session: Session, statement: str, *values: Any) -> Sequence[tuple[Any, ...]]:
     """Run a statement once and return the rows it gives."""
-    with _cursor(session) as (cursor, dialect):
-        cursor.execute(_translated(statement, dialect), _given(values, dialect))
-        found: Sequence[tuple[Any, ...]] = cursor.fetchall()
+    found: Sequence[tuple[Any, ...]] = _run(session, statement, values, lambda cursor: cursor.fetchall())
     return found
 
 
 def once(session: Session, statement: str, *values: Any) -> int:
     """Run a statement once and return how many rows it has touched."""
-    with _cursor(session) as (cursor, dialect):
-        cursor.execute(_translated(statement, dialect), _given(values, dialect))
-        touched: int = cursor.rowcount
+    touched: int = _run(session, statement, values, _touched)
     return touched
 
 
@@ -46,24 +53,64 @@ def many(session: Session, statement: str, values: Sequence[Values]) -> int:
     """Run a statement for each of `values` and return how many rows they have touched; for none, do nothing."""
     if not values:
         return 0
-    with _cursor(session) as (cursor, dialect):
-        cursor.executemany(_translated(statement, dialect), values)
-        touched: int = cursor.rowcount
+    driver = _driver(session)
+    with driver.cursor() as cursor:
+        cursor.executemany(_translated(statement, driver.dialect.name), values)
+        return _touched(cursor)
+
+
+def _touched(cursor: Any) -> int:
+    touched: int = cursor.rowcount
     return touched
 
 
-@contextmanager
-def _cursor(session: Session) -> Iterator[tuple[Any, str]]:
-    """Give a cursor of the driver's own, and the name of its dialect; what SQLAlchemy adds costs more than a row."""
+def _run(session: Session, statement: str, values: Values, take: Callable[[Any], Any]) -> Any:
+    driver = _driver(session)
+    name = driver.dialect.name
+    with driver.cursor() as cursor:
+        cursor.execute(_translated(statement, name), _given(values, name))
+        return take(cursor)
+
+
+class _Driver(NamedTuple):
+    """The driver's own connection in a transaction; what SQLAlchemy adds to a statement costs more than many rows."""
+
+    transaction: Any
+    connection: Any
+    dialect: Dialect
+
+    @property
+    def fault(self) -> type[Exception]:
+        """The root of the driver's errors."""
+        fault: type[Exception] = self.dialect.loaded_dbapi.Error
+        return fault
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        """Give a cursor for one statement; its errors become SQLAlchemy's."""
+        cursor = self.connection.cursor()
+        try:
+            yield cursor
+        except self.dialect.loaded_dbapi.Error as error:
+            raise DBAPIError.instance(
+                None, None, error, self.dialect.loaded_dbapi.Error, dialect=self.dialect
+            ) from error
+        finally:
+            cursor.close()
+
+
+_KNOWN = "the driver of this transaction"
+
+
+def _driver(session: Session) -> _Driver:
+    """Return the connection that the session's transaction is on, found once for each of these."""
+    known: _Driver | None = session.info.get(_KNOWN)
+    if known is not None and known.transaction is session.get_transaction():
+        return known
     connection = session.connection()
-    dialect = connection.dialect
-    cursor = connection.connection.cursor()
-    try:
-        yield cursor, dialect.name
-    except dialect.loaded_dbapi.Error as error:
-        raise DBAPIError.instance(None, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
-    finally:
-        cursor.close()
+    known = _Driver(session.get_transaction(), connection.connection, connection.dialect)
+    session.info[_KNOWN] = known
+    return known
 
 
 def _given(values: Values, dialect: str) -> Values:
@@ -73,8 +120,11 @@ def _given(values: Values, dialect: str) -> Values:
 
 def moment(session: Session, time: datetime) -> datetime | str:
     """Return an aware time as columns of times keep it: SQLite has them as text in UTC."""
-    if session.get_bind().dialect.name != "sqlite":
-        return time
+    return _as_text(time) if is_sqlite(session) else time
+
+
+@lru_cache(maxsize=1024)
+def _as_text(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 

@@ -77,7 +77,7 @@ def lock_jobs(session: Session, ids: Iterable[int]) -> None:
     All who move several jobs of others' making take their rows in the order of the ids, so that two of them never
     wait for each other in a circle. SQLite has one writer at a time, and nothing to lock.
     """
-    if session.get_bind().dialect.name == "postgresql":
+    if not bulk.is_sqlite(session):
         bulk.once(session, "SELECT id FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE", sorted(set(ids)))
 
 

@@ -12,7 +12,7 @@ from sqlmodel import Session
 
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import JobCause, JobState
-from pilotage_server.storage import many_rows
+from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.jobs import JOBS
 from pilotage_server.storage.tables import metadata
 
@@ -37,7 +37,7 @@ def lock_feed(session: Session) -> None:
     see position 8 and resume after it before 7 appears. SQLite has one writer at a time anyway. The lock is the
     last one that a transaction takes, so waiting for it never closes a circle.
     """
-    if session.get_bind().dialect.name == "postgresql":
+    if not bulk.is_sqlite(session):
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": FEED_LOCK})
 
 

@@ -80,7 +80,7 @@ def read_heads(session: Session, ids: Iterable[int]) -> dict[int, Head]:
 
 
 def _found(session: Session, first: str, wanted: Mapping[int, int]) -> dict[int, list[tuple[Any, ...]]]:
-    if session.get_bind().dialect.name == "sqlite":
+    if bulk.is_sqlite(session):
         return {each: list(bulk.rows(session, first, each, most)) for each, most in wanted.items()}
     rows: dict[int, list[tuple[Any, ...]]] = {}
     for task_queue_id, *row in bulk.rows(session, _AT_ONCE[first], list(wanted), list(wanted.values())):

@@ -11,6 +11,7 @@ from sqlmodel import Session
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.tree_changes import Holding
+from pilotage_server.storage import bulk
 from pilotage_server.storage.jobs import JOBS, chunks, load_jobs
 from pilotage_server.storage.tables.conditions import LIVE_JOB
 from pilotage_server.storage.task_queues import TASK_QUEUES
@@ -58,7 +59,7 @@ def pools_now(session: Session, job_ids: Collection[int]) -> dict[int, str]:
 
     In SQLite, which has one writer at a time, they are where they were: nothing is returned.
     """
-    if session.get_bind().dialect.name != "postgresql":
+    if bulk.is_sqlite(session):
         return {}
     found: dict[int, str] = {}
     for chunk in chunks(sorted(job_ids)):

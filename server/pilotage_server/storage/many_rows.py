@@ -32,7 +32,7 @@ def add(session: Session, table: Table, columns: Columns) -> None:
     """Insert rows."""
     if not _count(columns):
         return
-    dialect = session.get_bind().dialect.name
+    dialect = bulk.dialect_name(session)
     kept = _kept(session, table, columns)
     if dialect == "sqlite" and not _has_exact_json(table, kept):
         bulk.many(session, _insertion(table, tuple(kept)), list(zip(*kept.values(), strict=True)))
@@ -45,7 +45,7 @@ def add_numbered(session: Session, table: Table, columns: Columns) -> Sequence[i
     count = _count(columns)
     if not count:
         return ()
-    if not _is_sqlite(session):
+    if not bulk.is_sqlite(session):
         statement, *values = _insertion_at_once("postgresql", table, columns)
         return [row[0] for row in bulk.rows(session, f"{statement} RETURNING id", *values)]
     add(session, table, columns)
@@ -58,7 +58,7 @@ def change(session: Session, table: Table, where: Columns, to: Columns) -> None:
     """Give rows, each found by its own values of the columns in `where`, their values of those in `to`."""
     if not _count(where):
         return
-    if _is_sqlite(session):
+    if bulk.is_sqlite(session):
         kept = *_kept(session, table, to).values(), *_kept(session, table, where).values()
         bulk.many(session, _update(table, tuple(where), tuple(to)), list(zip(*kept, strict=True)))
     else:
@@ -72,7 +72,7 @@ def change_if(session: Session, table: Table, where: Columns, to: Columns) -> se
     """
     if not _count(where):
         return set()
-    if not _is_sqlite(session):
+    if not bulk.is_sqlite(session):
         statement, *values = _update_at_once(table, where, to)
         return {row[0] for row in bulk.rows(session, f"{statement} RETURNING {table.name}.id", *values)}
     # SQLite has one writer: what is compared stays as it is until it is changed.
@@ -92,13 +92,9 @@ def _count(columns: Columns) -> int:
     return len(next(iter(columns.values())))
 
 
-def _is_sqlite(session: Session) -> bool:
-    return session.get_bind().dialect.name == "sqlite"
-
-
 def _kept(session: Session, table: Table, columns: Columns) -> Columns:
     """Return the columns as the database keeps them."""
-    if not _is_sqlite(session):
+    if not bulk.is_sqlite(session):
         return columns
     times = {name for name in columns if isinstance(table.c[name].type, UtcDateTime)}
     return {name: _moments(session, values) if name in times else values for name, values in columns.items()}

@@ -41,7 +41,7 @@ class NewJobs:
 
 def take_ids(session: Session, count: int) -> Sequence[int]:
     """Return ids for so many new jobs, rising, which nobody else gets."""
-    if session.get_bind().dialect.name == "sqlite":
+    if bulk.is_sqlite(session):
         last = bulk.rows(session, "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'")
         first = last[0][0] + 1 if last else 1
         return range(first, first + count)
@@ -59,7 +59,7 @@ def insert_jobs(session: Session, account: Account, new: Sequence[NewJobs], now:
     for each in new:
         for ids in each.ids:
             if len(ids) > 1:
-                bulk.once(session, _REST[session.get_bind().dialect.name], list(ids[1:]), ids[0])
+                bulk.once(session, _REST[bulk.dialect_name(session)], list(ids[1:]), ids[0])
 
 
 def _columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Sequence[Any]]:

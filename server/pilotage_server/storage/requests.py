@@ -36,7 +36,7 @@ class AnsweredRequest:
 
 def lock_request(session: Session, key: RequestKey) -> None:
     """Let nobody else answer the same request until this transaction has ended (SQLite has one writer)."""
-    if session.get_bind().dialect.name == "postgresql":
+    if not bulk.is_sqlite(session):
         digest = hashlib.sha256(f"{len(key.caller)}:{key.caller}{key.request_id}".encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
         session.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
@@ -77,7 +77,7 @@ _KEEP = "INSERT INTO requests (caller, request_id, method, digest, response, ans
 
 def find_answers(session: Session, keys: Sequence[RequestKey]) -> dict[RequestKey, AnsweredRequest]:
     """Return what was answered to these requests, as far as they have been answered."""
-    if session.get_bind().dialect.name == "sqlite":
+    if bulk.is_sqlite(session):
         rows = bulk.rows(session, _FIND_IN_JSON, json.dumps([(key.caller, key.request_id) for key in keys]))
     else:
         rows = bulk.rows(session, _FIND_IN_ARRAYS, [key.caller for key in keys], [key.request_id for key in keys])

@@ -10,6 +10,7 @@ from alembic.util import CommandError
 from sqlalchemy import text
 
 from pilotage.errors import WorldError
+from pilotage_server.storage import bulk
 from pilotage_server.storage.engine import Database, Unit
 
 _SCHEMA_LOCK = 0x70696C73
@@ -28,7 +29,7 @@ def upgrade(database: Database) -> None:
 
 
 def _upgrade(unit: Unit) -> None:
-    if unit.session.get_bind().dialect.name == "postgresql":
+    if not bulk.is_sqlite(unit.session):
         unit.session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
     config = Config()
     config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))

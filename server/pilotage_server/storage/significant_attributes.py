@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import func, insert, select
 from sqlmodel import Session
 
+from pilotage_server.storage import bulk
 from pilotage_server.storage.tables import metadata
 
 _ATTRIBUTES = metadata.tables["significant_attributes"]
@@ -39,7 +40,7 @@ def insert_significant(session: Session, names: Iterable[str], now: datetime) ->
 
 
 def _locked(session: Session, *, shared: bool) -> frozenset[str]:
-    if session.get_bind().dialect.name == "postgresql":
+    if not bulk.is_sqlite(session):
         lock = func.pg_advisory_xact_lock_shared if shared else func.pg_advisory_xact_lock
         session.execute(select(lock(_LOCK)))
     # A statement of its own: what the lock waited for is visible only to the next one.

@@ -8,6 +8,7 @@ from datetime import datetime
 from sqlalchemy import delete, func, insert, select
 from sqlmodel import Session
 
+from pilotage_server.storage import bulk
 from pilotage_server.storage.tables import metadata
 
 _TREES = metadata.tables["trees"]
@@ -40,7 +41,7 @@ def lock_tree(session: Session) -> int:
 
 
 def _locked_version(session: Session, *, shared: bool) -> int:
-    if session.get_bind().dialect.name == "postgresql":
+    if not bulk.is_sqlite(session):
         lock = func.pg_advisory_xact_lock_shared if shared else func.pg_advisory_xact_lock
         session.execute(select(lock(_TREE_LOCK)))
     # A statement of its own: what the lock waited for is visible only to the next one.
