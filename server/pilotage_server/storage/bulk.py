@@ -24,6 +24,7 @@ from sqlmodel import Session
 
 Values = tuple[Any, ...]
 
+_UTC = "+00:00"
 _LOCKS = re.compile(r"\s+FOR (NO KEY )?UPDATE( OF \w+)?( SKIP LOCKED| NOWAIT)?\b")
 
 
@@ -131,7 +132,7 @@ def _as_text(time: datetime) -> str:
 def time_of(value: datetime | str) -> datetime:
     """Return the aware time in UTC of what a column of times gives."""
     if isinstance(value, str):
-        return datetime.fromisoformat(value + "+00:00")
+        return datetime.fromisoformat(value if value.endswith(_UTC) else value + _UTC)
     return value.astimezone(UTC)
 
 
