@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 from typing import TypeVar
 
+import pytest
 from sqlalchemy import text
 
 from pilotage.job_description import JobDescription
@@ -17,7 +18,10 @@ from pilotage_server.core.reports import Outcome
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.edit_job import edit_job
-from pilotage_server.operations.load_world import refresh_world
+from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
+from pilotage_server.operations.request_jobs import request_jobs
+from pilotage_server.operations.work import WorkRequest
+from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.task_queues import load_task_queues
 from support.grid import LONG, Grid, Pilot, a_slot
@@ -139,3 +143,28 @@ def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_descriptio
 
 def _somebody_waits(unit: Unit) -> bool:
     return bool(unit.session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+def test_jobs_that_another_server_could_not_keep_are_found_again(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    here = Grid(postgresql_database, clock)
+    ids = here.submit(count=2)
+    there = here.restarted()
+    mine, others = here.start_pilot(), there.start_pilot()
+    told: list[int] = []
+    here.world.on_enqueued.append(lambda task_queue, count: told.append(count))
+
+    def match_and_fail(unit: Unit, world: World) -> None:
+        request_jobs(unit, world, others.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+        assert mine.claim() == []
+        raise LookupError("before the commit")
+
+    with pytest.raises(LookupError):
+        there.write(match_and_fail)
+    assert mine.claim() == []
+    doubt_empty(here.world)
+    before = here.world.waiting.snapshot()
+    here.read(lambda unit, world: count_uncounted(unit, world, before))
+    assert told == [2]
+    assert mine.claim(a_slot("a"), a_slot("b")) == ids

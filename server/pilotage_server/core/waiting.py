@@ -51,6 +51,8 @@ class WaitingIndex(KnownTaskQueues):
         super().__init__()
         self.woken: set[Account] = set()
         """The accounts for which something has begun to wait; who keeps an order of accounts empties it."""
+        self.emptied: set[int] = set()
+        """The task queues in which, by what was told, nothing waits any more; who doubts that empties it."""
 
         self._headless: set[int] = set()
         self._unknown: set[int] = set()
@@ -251,6 +253,8 @@ class WaitingIndex(KnownTaskQueues):
             line.turn = after
             if not line.order:
                 self.woken.add(line.account)
+            if after is None:
+                self.emptied.add(line.task_queue.id)
             line.order.change(before, after)
         if line.is_headless:
             self._headless.add(line.task_queue.id)

@@ -88,10 +88,23 @@ def refresh_uses(unit: Unit, world: World) -> None:
         world.shares.load(uses.items())
 
 
-def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> None:
-    """Count the jobs of the task queues of which only some were counted, as far as these have just been quiet.
+def doubt_empty(world: World) -> None:
+    """Let those task queues be counted in which nothing seems to wait any more, where others serve them too.
 
-    `before` is what was told of the task queues before this transaction began.
+    Too few may be known: another server's match that was in the way may have failed, and what it has told may have been
+    seen in the database before. Were nothing known to wait while something does, nobody would look.
+    """
+    with world.lock:
+        emptied, world.waiting.emptied = world.waiting.emptied, set()
+        if world.others is not None:
+            world.uncounted |= emptied
+
+
+def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> None:
+    """Count the jobs of the task queues of which it is not known how many wait, as far as these have just been quiet.
+
+    `before` is what was told of the task queues before this transaction began. Where more wait than were known, those
+    who wait for jobs are told.
     """
     version_in_force(unit.session)  # from here on the snapshot is fixed, in SQLite too
     follow(unit, world)
@@ -103,6 +116,10 @@ def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> Non
         world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})
         world.uncounted -= quiet
         world.uncounted &= world.waiting.ids()
+    for task_queue_id, count in counts.items():
+        more = count - max(0, now[task_queue_id].waiting)
+        if more > 0:
+            world.tell_enqueued(task_queue_id, more)
 
 
 def _others(unit: Unit) -> OthersEvents | None:
