@@ -24,6 +24,9 @@ _WRITER_CACHE_KIB = 64 * 1024
 _READER_CACHE_KIB = 8 * 1024
 _LOG_PAGES = 16_000
 """A commit copies SQLite's log into the database only when it is as long as this: see `checkpoints`."""
+_PLANS_OF_SMALL_THINGS = ("enable_hashjoin", "enable_mergejoin", "jit")
+"""What PostgreSQL is kept from: a few rows are looked up in large tables, of which it may have no statistics yet."""
+
 _STATEMENTS_KEPT = 512
 """Prepared statements that a connection to SQLite keeps: more than the server has different ones."""
 
@@ -53,6 +56,9 @@ def _set_up_postgresql(connection: Any, _record: Any) -> None:
 
     # As text, each item of a list would be escaped by itself: 40 µs for a job's description, in binary 0.7 µs.
     connection.adapters.register_dumper(list, ListBinaryDumper)
+    for setting in _PLANS_OF_SMALL_THINGS:
+        connection.execute(f"SET {setting} = off")
+    connection.commit()
 
 
 def _sqlite_engine(url: str, *, begin: str, cache_kib: int) -> Engine:

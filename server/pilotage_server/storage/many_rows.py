@@ -149,13 +149,18 @@ def _insertion_at_once(dialect: str, table: Table, columns: Columns) -> tuple[An
 def _update_at_once(table: Table, where: Columns, to: Columns) -> tuple[Any, ...]:
     """Return PostgreSQL's statement that changes all rows, followed by its values."""
     given = (*where.values(), *to.values())
-    varies = _varies(given)
+    # What is compared stays an array: a state that is named would let the planner read all jobs that have it.
+    varies = (*(True for _ in where), *_differ(tuple(to.values())))
     return _update_by_arrays(table, tuple(where), tuple(to), varies), *_arrays_first(given, varies)
 
 
 def _varies(columns: Sequence[Sequence[Any]]) -> tuple[bool, ...]:
     """Return which columns have more than one value; the first one counts as such, so that there is one."""
-    return True, *(values.count(values[0]) < len(values) for values in columns[1:])
+    return True, *_differ(columns[1:])
+
+
+def _differ(columns: Sequence[Sequence[Any]]) -> tuple[bool, ...]:
+    return tuple(values.count(values[0]) < len(values) for values in columns)
 
 
 def _arrays_first(columns: Sequence[Sequence[Any]], varies: Sequence[bool]) -> list[Any]:
