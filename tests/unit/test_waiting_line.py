@@ -67,7 +67,10 @@ def test_whom_the_database_passed_over_was_not_there_any_more() -> None:
     line = a_line(1, 2, 3, 4, 5)
     taken = line.take()
     line.bound_to([taken], [4])
-    assert (line.count, ids(line), line.under_way) == (1, [5], set())
+    assert (ids(line), line.under_way) == ([5], set())
+    for job_id in (1, 2, 3):
+        line.go(job_id)
+    assert (line.count, ids(line)) == (1, [5])
 
 
 def test_matches_under_way_may_get_one_another_s_jobs() -> None:
@@ -136,6 +139,20 @@ class OneServer(RuleBasedStateMachine):
     def bind(self, count: int) -> None:
         mine, self.taken = self.taken[:count], self.taken[count:]
         self.line.bound_to(mine, [head.job_id for head in mine])
+
+    @precondition(lambda self: len(self.taken) == 1 and self.waiting)
+    @rule(place=st.integers(0, 9), is_told_first=st.booleans())
+    def bind_to_another(self, place: int, is_told_first: bool) -> None:
+        """Let the one that was taken go, and some that follow, so that the database gives the next."""
+        place %= len(self.waiting)
+        gone, given = [self.taken.pop(), *self.waiting[:place]], self.waiting[place]
+        self.waiting = self.waiting[place + 1 :]
+        if not is_told_first:
+            self.line.bound_to(gone[:1], [given.job_id])
+        for head in gone:
+            self.line.go(head.job_id)
+        if is_told_first:
+            self.line.bound_to(gone[:1], [given.job_id])
 
     @precondition(lambda self: self.taken)
     @rule(count=st.integers(1, 3))

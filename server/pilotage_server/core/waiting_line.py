@@ -177,12 +177,14 @@ class Line:
         del self.heads[place + 1 if is_last else MOST_OF_A_LINE :]
 
     def _pass_over(self, job_id: int) -> None:
-        """Drop a job that was given out of turn, and those before it: they were not there any more."""
+        """Drop a job that was given out of turn, and those before it: they were not there any more.
+
+        It is counted already, as the one that was taken in its place; that those have gone is told by themselves.
+        """
         place = next((place for place, head in enumerate(self.heads) if head.job_id == job_id), None)
         if place is None:
             self._forget_heads()
         else:
-            self.count -= place + 1
             self.bound = self.heads[place]
             del self.heads[: place + 1]
 

@@ -1,9 +1,10 @@
-"""Jobs that come to wait and leave: told when that is on disk, once a task queue, however many jobs come at once."""
+"""Jobs that come to wait, told when that is on disk and once a task queue, and jobs that wait no more."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.waiting import Head
@@ -27,11 +28,17 @@ def arrive(unit: Unit, world: World, comers: Iterable[tuple[int, Head]]) -> None
 
 
 def depart(unit: Unit, world: World, jobs: Sequence[JobRecord]) -> None:
-    """Tell after the commit that jobs, as they were, wait no more."""
+    """Let jobs, as they were, wait no more: at once, and again if it does not come to the commit.
 
-    def tell() -> None:
+    What the rest of the transaction finds in the database agrees so with the memory: a job that it finds gone is not
+    counted as gone a second time when the commit is told.
+    """
+    if jobs:
         for job in jobs:
             world.dequeued(job.task_queue_id, job.id)
+        unit.on_rollback(partial(_come_back, world, jobs))
 
-    if jobs:
-        unit.after_commit(tell)
+
+def _come_back(world: World, jobs: Sequence[JobRecord]) -> None:
+    for job in jobs:
+        world.requeued(job.task_queue_id, job.id, job.priority)

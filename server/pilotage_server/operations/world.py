@@ -1,7 +1,8 @@
 """What one server process holds in memory beside the database, and who hears when it changes.
 
 All of it can be rebuilt from the database (`load_world`); nothing here is the truth about a job. It is changed
-after commits only, under `lock`, by whichever writer thread has committed.
+under `lock`, after commits only, by whichever writer thread has committed; but jobs that are chosen or wait no more for
+another reason leave what waits at once, and come back when their transaction fails.
 """
 
 from __future__ import annotations
@@ -117,6 +118,12 @@ class World:
         """Take note that a job waits no more."""
         with self.lock:
             self.waiting.dequeued(task_queue_id, job_id)
+
+    def requeued(self, task_queue_id: int, job_id: int, priority: int) -> None:
+        """Take note that a job waits all the same: the transaction failed in which it should not."""
+        with self.lock:
+            self.waiting.put_back(task_queue_id, [Head(priority, job_id)])
+        self.tell_enqueued(task_queue_id, 1)
 
     def renew_head(self, task_queue_id: int, head: Head | None) -> None:
         """Take note of the first job of a task queue, as the database says."""
