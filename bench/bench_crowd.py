@@ -100,7 +100,7 @@ def _start_ms(grid: BenchGrid, heard: queue.SimpleQueue[Answer]) -> float:
     _taken(grid, SUBMIT, request)
     answer = heard.get(timeout=30)
     (match,) = matches_in(answer)
-    report = _taken(grid, REPORT_STATE, Request(fresh(start(match)), answer.request.metadata))
+    report = _taken(grid, REPORT_STATE, Request(fresh(start([match])), answer.request.metadata))
     took_ms = 1000 * (time.perf_counter() - began_s)
     assert all(result.accepted for result in results_in(report)), "the start was refused"
     return took_ms

@@ -32,6 +32,7 @@ from harness.grid import (
     matches_in,
     must_match,
     results_in,
+    start,
     submission,
     submission_of_many,
 )
@@ -144,7 +145,11 @@ class Rates:
         yield self._reports(run.answers)
 
     def _reports(self, taken: Sequence[Answer]) -> Figure:
-        ends = [Request(fresh(completion(matches_in(answer))), answer.request.metadata) for answer in taken]
+        starts, ends = (
+            [Request(fresh(report(matches_in(answer))), answer.request.metadata) for answer in taken]
+            for report in (start, completion)
+        )
+        self._grid.run(REPORT_STATE, starts, FEW_OUTSTANDING)
         run = self._grid.run(REPORT_STATE, ends, FEW_OUTSTANDING)
         results = [result for answer in run.answers for result in results_in(answer)]
         assert all(result.accepted for result in results), "a report was refused"

@@ -178,11 +178,15 @@ def results_in(answer: Answer) -> Sequence[matcher_service_pb2.ReportResult]:
     return matcher_service_pb2.ReportStateResponse.FromString(answer.body).results
 
 
-def start(match: matcher_service_pb2.Match) -> bytes:
-    """Return a heartbeat, without its id, that tells that a job runs."""
-    report = jobs_pb2.JobReport(job_id=match.job_id, attempt=match.attempt, state=jobs_pb2.JOB_STATE_RUNNING)
-    report.started.GetCurrentTime()
-    return matcher_service_pb2.ReportStateRequest(reports=[report]).SerializeToString()
+def start(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
+    """Return a heartbeat, without its id, that tells that jobs run."""
+    now = Timestamp()
+    now.GetCurrentTime()
+    reports = [
+        jobs_pb2.JobReport(job_id=match.job_id, attempt=match.attempt, state=jobs_pb2.JOB_STATE_RUNNING, started=now)
+        for match in matches
+    ]
+    return matcher_service_pb2.ReportStateRequest(reports=reports).SerializeToString()
 
 
 def completion(matches: Iterable[matcher_service_pb2.Match]) -> bytes:
