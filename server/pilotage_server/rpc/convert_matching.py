@@ -237,7 +237,7 @@ def _ad(text: str) -> str:
 def work_answer_to_wire(answer: WorkAnswer) -> matcher_service_pb2.RequestJobsResponse:
     """Return the answer to a request for work."""
     return matcher_service_pb2.RequestJobsResponse(
-        matches=[_match(match) for match in answer.matches],
+        matches=[match_to_wire(match) for match in answer.matches],
         results=[_result(result) for result in answer.results],
         pools_changed=answer.pools_changed,
         commands=[_command(command) for command in answer.commands],
@@ -252,7 +252,8 @@ def results_to_wire(results: Iterable[ReportResult]) -> matcher_service_pb2.Requ
     return matcher_service_pb2.RequestJobsResponse(results=[_result(result) for result in results])
 
 
-def _match(match: Match) -> matcher_service_pb2.Match:
+def match_to_wire(match: Match) -> matcher_service_pb2.Match:
+    """Return a match with the description of its one job."""
     return matcher_service_pb2.Match(
         slot=match.slot,
         job_id=match.job_id,

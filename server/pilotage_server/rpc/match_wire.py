@@ -2,16 +2,15 @@
 
 Rules
 -----
-What comes out means what the protocol's own messages would say, which is the measure of it in the tests. A description
-is encoded once for all jobs of its template; what each job adds, its numbers in the environment, is appended, for in
-the wire format a message may come in pieces that are merged (Protocol Buffers, "Encoding"). Only a description with
-macros is rendered for every job.
+What comes out means what the protocol's own messages would say, which is the measure of it in the tests. What the
+matches of one kind have in common is encoded once, their description with it; what each job adds, such as its numbers
+in the environment, is appended, for in the wire format a message may come in pieces that are merged (Protocol Buffers,
+"Encoding"). Only where a description has macros, or a pilot has waited, each match is made from messages.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,21 +18,27 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from pilotage.description_wire import description_to_wire
-from pilotage.job_description import JobDescription
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
 from pilotage_server.core.macros import NUMBERS, belongings, numbers
 from pilotage_server.operations.work import Match, WorkAnswer
-from pilotage_server.rpc.convert_matching import work_answer_to_wire
+from pilotage_server.rpc.convert_matching import match_to_wire, work_answer_to_wire
 from pilotage_server.rpc.convert_values import amounts_to_wire
 
 _MOST_REMEMBERED = 20_000
 _MACRO = b"$("
 _MORE = 0x80
-_LENGTH_DELIMITED = 2
+_NUMBER, _LENGTH_DELIMITED = 0, 2
+_LONGEST_NUMBER = 20
+"""Digits of a number of 64 bits."""
+
+
+_SMALL = tuple(bytes((number,)) for number in range(_MORE))
 
 
 def varint(number: int) -> bytes:
     """Return a number from 0 as the wire format writes it, seven bits a byte (Protocol Buffers, "Encoding")."""
+    if number < _MORE:
+        return _SMALL[number]
     found = bytearray()
     while number >= _MORE:
         found.append(number & (_MORE - 1) | _MORE)
@@ -42,46 +47,42 @@ def varint(number: int) -> bytes:
     return bytes(found)
 
 
-def _tag(message: Any, field: str) -> bytes:
-    """Return the key of a field that holds a message or a text."""
+def _tag(message: Any, field: str, kind: int = _LENGTH_DELIMITED) -> bytes:
+    """Return the key of a field, which holds a message or a text unless another kind is named."""
     descriptor: FieldDescriptor = message.DESCRIPTOR.fields_by_name[field]
-    return varint(descriptor.number << 3 | _LENGTH_DELIMITED)
+    return varint(descriptor.number << 3 | kind)
 
 
 _MATCHES = _tag(matcher_service_pb2.RequestJobsResponse, "matches")
-_DESCRIPTION = _tag(matcher_service_pb2.Match, "description")
+_SLOT, _DESCRIPTION, _JOB_AD = (_tag(matcher_service_pb2.Match, name) for name in ("slot", "description", "job_ad"))
+_JOB_ID, _ATTEMPT, _CLUSTER, _PROCESS = (
+    _tag(matcher_service_pb2.Match, name, _NUMBER) for name in ("job_id", "attempt", "cluster", "process")
+)
 _ENVIRONMENT = _tag(jobs_pb2.JobDescription, "environment")
 _KEY, _VALUE = b"\x0a", b"\x12"
 """The keys of what a map is made of, which are the same for every map."""
 
-_SMALL = tuple(map(varint, range(_MORE)))
-
 
 def _framed(tag: bytes, content: bytes) -> bytes:
-    size = len(content)
-    return tag + (_SMALL[size] if size < _MORE else varint(size)) + content
+    return tag + varint(len(content)) + content
 
 
-def _entry(name: str) -> bytes:
-    """Return what stands before the value in the environment's entry of that name."""
-    return _framed(_KEY, name.encode()) + _VALUE
+def _prefixes(name: str) -> tuple[bytes, ...]:
+    """Return what stands before a value in the environment's entry of that name, by the length of the value."""
+    head = _framed(_KEY, name.encode()) + _VALUE
+    sizes = range(_LONGEST_NUMBER + 1)
+    return tuple(_ENVIRONMENT + varint(len(head) + 1 + size) + head + varint(size) for size in sizes)
 
 
-def _environment(values: Iterable[tuple[bytes, str]]) -> bytes:
-    """Return entries as more of a description's environment; who reads it takes the last one of a name."""
-    return b"".join([_framed(_ENVIRONMENT, _framed(entry, value.encode())) for entry, value in values])
-
-
-_NUMBERS = tuple(map(_entry, NUMBERS))
+_NUMBERS = tuple(map(_prefixes, NUMBERS))
 
 
 class MatchWriter:
-    """Writes matches, and remembers the descriptions of templates that were matched lately."""
+    """Writes matches, and remembers what those of one kind have in common."""
 
     def __init__(self, most: int = _MOST_REMEMBERED) -> None:
         self._most = most
-        self._descriptions: OrderedDict[int, bytes] = OrderedDict()
-        self._owners: dict[tuple[str, str, str], bytes] = {}
+        self._common: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 
     def answer(self, answer: WorkAnswer, waited: timedelta = timedelta(0)) -> bytes:
         """Return the response to a request that was made so long ago: leases count from the sending of the request."""
@@ -92,47 +93,51 @@ class MatchWriter:
         return b"".join((*matches, rest.SerializeToString()))
 
     def _match(self, match: Match, waited: timedelta) -> bytes:
-        message = matcher_service_pb2.Match(
-            slot=match.slot,
-            job_id=match.id,
-            attempt=match.attempt,
-            lease_s=(match.lease + waited).total_seconds(),
-            amounts=amounts_to_wire(match.amounts),
-            task_queue=match.task_queue_id,
-            owner=match.owner,
-            vo=match.vo,
-            group=match.group,
-            cluster=match.cluster,
-            process=match.process,
-            job_ad=match.job_ad,
-        )
-        return message.SerializeToString() + _framed(_DESCRIPTION, self._description(match))
+        if waited:
+            return match_to_wire(replace(match, lease=match.lease + waited)).SerializeToString()
+        common = self._in_common(match)
+        return common + _own(match) if common else match_to_wire(match).SerializeToString()
 
-    def _description(self, match: Match) -> bytes:
-        common = self._common(match.template_id, match.description)
-        if _MACRO in common:
-            return description_to_wire(match.rendered()).SerializeToString()
-        own = zip(_NUMBERS, numbers(match), strict=True)
-        return b"".join((common, _environment(own), self._belongings(match)))
-
-    def _common(self, template_id: int, description: JobDescription) -> bytes:
-        """Return what the jobs of a template have in common."""
-        found = self._descriptions.get(template_id)
-        if found is not None:
-            self._descriptions.move_to_end(template_id)
-            return found
-        found = description_to_wire(replace(description, count=None)).SerializeToString()
-        self._descriptions[template_id] = found
-        if len(self._descriptions) > self._most:
-            self._descriptions.popitem(last=False)
-        return found
-
-    def _belongings(self, match: Match) -> bytes:
-        whose = match.owner, match.vo, match.group
-        found = self._owners.get(whose)
+    def _in_common(self, match: Match) -> bytes:
+        """Return what a match has in common with others of its kind; nothing where macros make each job another."""
+        kind = (match.template_id, match.task_queue_id, match.lease, match.amounts, match.owner, match.vo, match.group)
+        found = self._common.get(kind)
         if found is None:
-            if len(self._owners) >= self._most:
-                self._owners.clear()
-            values = belongings(match).items()
-            found = self._owners[whose] = _environment((_entry(name), value) for name, value in values)
+            found = self._common[kind] = _made_common(match)
+            if len(self._common) > self._most:
+                self._common.popitem(last=False)
         return found
+
+
+def _made_common(match: Match) -> bytes:
+    description = description_to_wire(replace(match.description, count=None))
+    if _MACRO in description.SerializeToString():
+        return b""
+    description.environment.update(belongings(match))
+    message = matcher_service_pb2.Match(
+        lease_s=match.lease.total_seconds(),
+        description=description,
+        amounts=amounts_to_wire(match.amounts),
+        task_queue=match.task_queue_id,
+        owner=match.owner,
+        vo=match.vo,
+        group=match.group,
+    )
+    return message.SerializeToString()
+
+
+def _own(match: Match) -> bytes:
+    """Return what a match says of its own: the slot, the job, and the job's numbers in the environment."""
+    values = [value.encode() for value in numbers(match)]
+    entries = [prefixes[len(value)] + value for prefixes, value in zip(_NUMBERS, values, strict=True)]
+    return b"".join(
+        (
+            _framed(_SLOT, match.slot.encode()),
+            _JOB_ID + varint(match.job_id),
+            _ATTEMPT + varint(match.attempt),
+            _CLUSTER + varint(match.cluster),
+            _PROCESS + varint(match.process),
+            _framed(_DESCRIPTION, b"".join(entries)),
+            _framed(_JOB_AD, match.job_ad.encode()) if match.job_ad else b"",
+        )
+    )
