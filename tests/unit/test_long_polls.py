@@ -337,6 +337,14 @@ async def test_closing_wakes_all_and_says_so(waiting: Waiting) -> None:
     assert not waiting.polls.is_open
 
 
+async def test_a_call_that_looked_while_the_polls_were_closed_does_not_begin_to_wait(waiting: Waiting) -> None:
+    waiting.polls.close()
+    late = waiting.enter("late")
+
+    async with asyncio.timeout(10):
+        assert not await waiting.polls.woken(late, 3600.0)
+
+
 async def test_jobs_that_come_one_by_one_wake_as_many_as_a_batch(waiting: Waiting) -> None:
     calls = [waiting.enter(f"p{number}") for number in range(3)]
 

@@ -26,6 +26,7 @@ from pilotage.wire import (
     value_from_wire,
     value_to_wire,
 )
+from pilotage_server.rpc.convert_jobs import submission_from_wire
 
 texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20)
 names = texts.filter(lambda text: bool(text.strip()))
@@ -218,3 +219,19 @@ def test_a_state_comes_back_by_its_short_name(name: str) -> None:
 def test_a_state_of_another_release_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="4711"):
         enum_from_wire(jobs_pb2.JobState, 4711)
+
+
+def test_faults_of_alike_descriptions_are_told_with_their_fields_and_all_of_each() -> None:
+    fine = jobs_pb2.JobDescription(executable="x")
+    faulty = jobs_pb2.JobDescription(executable="x", arguments="\0", name="\0")
+    worse = jobs_pb2.JobDescription(executable="x", arguments="\0", cpu_time_s=-1.0)
+
+    with pytest.raises(InvalidJobError) as refused:
+        submission_from_wire([fine, faulty, worse])
+
+    assert {violation.where for violation in refused.value.violations} == {
+        "descriptions[1].arguments",
+        "descriptions[1].name",
+        "descriptions[2].arguments",
+        "descriptions[2].cpu_time_s",
+    }

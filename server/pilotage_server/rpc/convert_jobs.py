@@ -38,11 +38,10 @@ def submission_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[A
     alike: dict[bytes, tuple[JobDescription, list[Own]]] = {}
     for place, message in enumerate(messages):
         with faults.within(f"descriptions[{place}]"):
-            own = Own(place, text_from_wire(message.arguments), text_from_wire(message.name))
             kind = _kind(message)
             if kind not in alike:
                 alike[kind] = (description_from_wire(message), [])
-            alike[kind][1].append(own)
+            alike[kind][1].append(_own(place, message))
     faults.raise_any(InvalidJobError)
     return tuple(Alike(model, own) for model, own in alike.values())
 
@@ -54,6 +53,13 @@ def _kind(message: jobs_pb2.JobDescription) -> bytes:
     kind.ClearField("arguments")
     kind.ClearField("name")
     return kind.SerializeToString(deterministic=True)
+
+
+def _own(place: int, message: jobs_pb2.JobDescription) -> Own:
+    fields = Fields(message)
+    own = Own(place, fields.text("arguments"), fields.text("name"))
+    fields.done()
+    return own
 
 
 def checksums_from_wire(checksums: Sequence[str]) -> tuple[str, ...]:

@@ -53,6 +53,10 @@ class LongPolls:
             self._remove(waiter)
             waiter.leave()
 
+    async def woken(self, waiter: Waiter, timeout_s: float) -> bool:
+        """Wait until a waiter has a reason to look again; False = there was none in time, or no call waits any more."""
+        return self.is_open and await waiter.woken(timeout_s) and self.is_open
+
     def _remove(self, waiter: Waiter) -> None:
         self._waiters.remove(waiter)
         of_pilot = self._by_stamp[waiter.credential.stamp]

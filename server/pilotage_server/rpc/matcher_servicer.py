@@ -165,7 +165,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
                 if done.answer is None or _ends_the_wait(done.answer, mine.work.slots):
                     return done
                 left_s = until_s - self._boot_clock()
-                if left_s <= 0 or not await waiter.woken(left_s) or not self._polls.is_open:
+                if left_s <= 0 or not await self._polls.woken(waiter, left_s):
                     return done
 
     def _since(self, mine: _Request) -> timedelta:
