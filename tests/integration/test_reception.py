@@ -208,6 +208,20 @@ async def test_what_waits_for_a_caller_that_goes_is_cancelled(method: str) -> No
             await is_cancelled.wait()
 
 
+async def test_what_fails_when_it_is_called_back_leaves_all_other_calls_to_be_served() -> None:
+    def serve(request: bytes, call: Call[bytes]) -> None:
+        if request == b"fails":
+            call.send(b"", failing)
+        else:
+            call.answer(b"served")
+
+    async with doorway(**hot_method(serve)) as channel:
+        fails = channel.unary_stream(HOT)(b"fails")
+        assert await anext(aiter(fails)) == b""
+        assert await channel.unary_unary(HOT)(b"", timeout=10) == b"served"
+        fails.cancel()
+
+
 async def test_who_reads_a_stream_slowly_holds_it_back() -> None:
     sent: list[int] = []
     many, size = 1000, 1 << 20

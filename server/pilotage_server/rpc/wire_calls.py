@@ -7,13 +7,14 @@ both cost more than all else on the wire (docs/decisions/0009). What it does not
 Rules
 -----
 What is handed in to be called back is called in the serving thread, the one that serves every call: it must return
-at once and must not raise.
+at once. What it raises is logged by grpcio and goes no further: the thread has all other calls to serve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import grpc
@@ -50,9 +51,8 @@ class WireCall:
         def received(event: Any) -> Any:
             content = _server._serialized_request(event)
             with state.condition:
-                ended = _server._possibly_finish_call(state, _RECEIVING)
-            hear(content)
-            return ended
+                ended, callbacks = _server._possibly_finish_call(state, _RECEIVING)
+            return ended, (partial(hear, content), *callbacks)
 
         if not self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), _RECEIVING, received):
             hear(None)
@@ -63,9 +63,8 @@ class WireCall:
 
         def sent(_event: Any) -> Any:
             with state.condition:
-                ended = _server._possibly_finish_call(state, _SENDING)
-            hear()
-            return ended
+                ended, callbacks = _server._possibly_finish_call(state, _SENDING)
+            return ended, (hear, *callbacks)
 
         operations = [cygrpc.SendMessageOperation(content, _NO_FLAGS)]
         if state.initial_metadata_allowed:
