@@ -18,6 +18,7 @@ from pilotage_server.core.reports import Outcome
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.edit_job import edit_job
+from pilotage_server.operations.following import follow
 from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
 from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.work import WorkRequest
@@ -143,6 +144,19 @@ def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_descriptio
 
 def _somebody_waits(unit: Unit) -> bool:
     return bool(unit.session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+def test_who_follows_another_server_in_many_threads_at_once_counts_its_jobs_once(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    there = Grid(postgresql_database, clock)
+    there.submit()
+    here = there.restarted()
+    (task_queue_id,) = here.world.waiting.ids()
+    for round_ in range(1, 6):
+        there.submit(count=3)
+        assert sum(at_once(lambda _: here.read(follow))) == 3
+        assert here.world.waiting.count(task_queue_id) == 1 + 3 * round_
 
 
 def test_jobs_that_another_server_could_not_keep_are_found_again(

@@ -28,6 +28,13 @@ def test_own_events_that_cannot_be_seen_yet_are_kept_for_later() -> None:
     assert others.unheard(7) == [(7, 7)]
 
 
+def test_events_of_a_transaction_that_seemed_to_fail_are_heard_of_if_they_are_there_after_all() -> None:
+    others = OthersEvents(0)
+    others.note_own(1, 3)
+    others.disown(1)
+    assert others.unheard(3) == [(1, 3)]
+
+
 def test_what_was_heard_is_not_heard_again() -> None:
     others = OthersEvents(0)
     others.heard(9)

@@ -20,6 +20,10 @@ class OthersEvents:
         """Note the positions of a transaction of this server, which may still fail."""
         self._own[first] = first + count - 1
 
+    def disown(self, first: int) -> None:
+        """Take back what was noted of a transaction that has failed, as far as this server can tell."""
+        self._own.pop(first, None)
+
     def unheard(self, newest: int) -> list[tuple[int, int]]:
         """Return the ranges of positions up to `newest` that are not this server's own, both ends included."""
         ranges: list[tuple[int, int]] = []

@@ -39,6 +39,8 @@ class _Outbox:
         positions = [*stored.append_alike(unit.session, self.alike), *stored.append_events(unit.session, self.events)]
         if self.world.others is not None and positions:
             self.world.others.note_own(positions[0], sum(len(ids) for ids, _ in self.alike) + len(self.events))
+            # Should the commit be made all the same, only its answer be lost, its events are heard of as others' are.
+            unit.on_rollback(partial(self.world.others.disown, positions[0]))
         events = [*(first for _, first in self.alike), *self.events]
         sent = [JobEvent(at, *event[1:]) for event, at in zip(events, positions, strict=True)]
         unit.after_commit(partial(self.world.tell_events, tuple(sent)))

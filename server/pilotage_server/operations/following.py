@@ -21,12 +21,13 @@ def follow(unit: Unit, world: World) -> int:
     """Take in what others have done since the last time; return how many events that were, of whatever kind."""
     if world.others is None:
         return 0
-    _, newest = feed_bounds(unit.session)
-    ranges = world.others.unheard(newest)
-    turnover = turnover_in(unit.session, ranges) if ranges else []
-    _take_in(world, turnover)
-    hear_of_counts(unit, world)
-    world.others.heard(newest)
+    with world.following:  # several duties follow: what two of them found at once would count twice
+        _, newest = feed_bounds(unit.session)
+        ranges = world.others.unheard(newest)
+        turnover = turnover_in(unit.session, ranges) if ranges else []
+        _take_in(world, turnover)
+        hear_of_counts(unit, world)
+        world.others.heard(newest)
     return sum(last - first + 1 for first, last in ranges)
 
 

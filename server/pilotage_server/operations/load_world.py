@@ -110,7 +110,7 @@ def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> Non
     follow(unit, world)
     with world.lock:
         now = world.waiting.snapshot()
-    quiet = {each for each in world.uncounted if each in now and before.get(each) == now[each]}
+        quiet = {each for each in world.uncounted if each in now and before.get(each) == now[each]}
     counts = task_queues.count_waiting(unit.session, quiet)
     with world.lock:
         world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})

@@ -45,7 +45,8 @@ class World:
     Folded names: `significant` of the attributes of jobs that policies of slots refer to, `published` of those that
     the ads of slots have. `is_offered` tells whether pilots with free slots, other than the one with this stamp, are
     about to look for jobs of a task queue. `uncounted` are task queues of which it is not known how many jobs wait.
-    `others` is what is not known yet of other servers' doings, None = no other server can be there. `pools_stamp` is
+    `others` is what is not known yet of other servers' doings, None = no other server can be there; who takes it in
+    holds `following`. `pools_stamp` is
     that of the pools in the database when they were last read. `limits_seen` is what the limits counted when it was
     last looked what other servers have made of them.
     """
@@ -61,6 +62,7 @@ class World:
     significant: frozenset[str] = frozenset()
     published: frozenset[str] = frozenset()
     lock: threading.RLock = field(default_factory=threading.RLock)
+    following: threading.Lock = field(default_factory=threading.Lock)
     on_enqueued: list[Callable[[TaskQueue, int], None]] = field(default_factory=list)
     on_commands: list[Callable[[str], None]] = field(default_factory=list)
     on_reach_changed: list[Callable[[], None]] = field(default_factory=list)
