@@ -120,7 +120,7 @@ def slots(draw: st.DrawFn, name: str) -> SlotOffer:
         ),
         partitionable=partitionable,
         time_left=draw(st.sampled_from([None, None, timedelta(minutes=10), timedelta(seconds=640), timedelta(days=1)])),
-        cpu_power=draw(st.sampled_from([0.0, 1.0, 3.3])),
+        cpu_power=draw(st.sampled_from([0.0, 1.0, 3.3, 1e308])),
         max_jobs=draw(st.sampled_from([0, 0, 1, 2])),
         declined_task_queues=frozenset(draw(st.sets(st.integers(1, 4), max_size=1))),
         ad_changes=draw(ads),

@@ -21,6 +21,8 @@ from pilotage_server.core.task_queues import TaskQueue
 
 _NO_TIME = -(10**6)
 _LESS_THAN_ANY = -(10**9)
+_LONGEST_S = 1e300
+"""Times are no longer than this: what a slot can do in its time may be more than a float holds."""
 
 
 class SizeClass(NamedTuple):
@@ -147,4 +149,4 @@ def _asked(task_queue: TaskQueue) -> tuple[int, int, int, int, int, int]:
 
 def _octave(seconds: float) -> int:
     """Return the quarter of an octave that a time ends in; the longer never has the smaller."""
-    return _NO_TIME if seconds <= 0 else math.ceil(4 * math.log2(seconds))
+    return _NO_TIME if seconds <= 0 else math.ceil(4 * math.log2(min(seconds, _LONGEST_S)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, assert_never
@@ -63,9 +64,9 @@ def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> W
 
 def _differently_named(slots: Any) -> None:
     names = [slot.name for slot in slots]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise InvalidInputError(Violation("", f"two slots have the name {twice[0]}"))
+    if len(set(names)) < len(names):
+        twice = min(name for name, times in Counter(names).items() if times > 1)
+        raise InvalidInputError(Violation("", f"two slots have the name {twice}"))
 
 
 def _pool_id(text: str) -> str:
