@@ -98,10 +98,15 @@ class MatchBoard:
     def choose(self, ask: Ask, reach: Reach) -> Chosen:
         """Choose jobs for the slots and take them; bans apart, which who asks has looked at."""
         self._turns.agree(self._shares.standings(ask.now))
-        chosen = self._choose(ask, reach)
-        for account, cores, runs in _charges(chosen.choices):
-            self._shares.charge(account, cores, runs, ask.now)
-        return chosen
+        given: list[Choice] = []
+        try:
+            rest = self._choose(ask, reach, given)
+        except BaseException:
+            self._charge(given, ask.now)
+            self.put_back(given, ask.now)
+            raise
+        self._charge(given, ask.now)
+        return Chosen(tuple(given), rest)
 
     def heads(self, task_queue_id: int, heads: Sequence[Head], asked: int) -> None:
         """Take in the first waiting jobs of a task queue, in order, as the database has them.
@@ -137,8 +142,8 @@ class MatchBoard:
         self._waiting.check()
         self._turns.check()
 
-    def _choose(self, ask: Ask, reach: Reach) -> Chosen:
-        given: list[Choice] = []
+    def _choose(self, ask: Ask, reach: Reach, given: list[Choice]) -> HeadsUnknown | Declined | None:
+        """Choose for one slot after the other, and return what is left; `given` gets what was taken."""
         left = deque(ask.slots)
         scene = self._scene(ask)
         seeker: Seeker | None = None
@@ -150,10 +155,10 @@ class MatchBoard:
             if found is None:
                 left.popleft()
             elif not isinstance(found, Seat):
-                return Chosen(tuple(given), _rest(found, _left_of(ask, left)))
+                return _rest(found, _left_of(ask, left))
             elif found.line.task_queue.traits.rank and len(left) > 1:
                 reason = f"jobs of task queue {found.line.task_queue.id} rank slots"
-                return Chosen(tuple(given), Declined(reason, _left_of(ask, left)))
+                return Declined(reason, _left_of(ask, left))
             else:
                 part = seeker.gives(found.line)
                 self._take(ask, slot, found, part, given)
@@ -161,7 +166,7 @@ class MatchBoard:
                 remainder = slot.without(part.amounts) if slot.partitionable else None
                 if remainder is not None:
                     left.appendleft(remainder)
-        return Chosen(tuple(given))
+        return None
 
     def _scene(self, ask: Ask) -> Scene:
         return Scene(
@@ -197,6 +202,10 @@ class MatchBoard:
             if not ahead or not line.heads or (ask.limits and ask.limits.reached(task_queue.traits) is not None):
                 return
             ahead -= 1
+
+    def _charge(self, choices: Iterable[Choice], now: datetime) -> None:
+        for account, cores, runs in _charges(choices):
+            self._shares.charge(account, cores, runs, now)
 
     def _relieve(self, choices: Iterable[Choice], now: datetime) -> None:
         for choice in choices:
