@@ -11,7 +11,7 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_limits import Retention
-from pilotage_server.operations.idempotency import answered, keep_answer, once
+from pilotage_server.operations.idempotency import Asked, answered, once
 from pilotage_server.operations.retention import remove_old_requests
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
@@ -35,7 +35,7 @@ class Counter:
 def ask(
     database: Database, counter: Counter, request_id: str = "r1", digest: str = "d", identity: Identity = ALICE
 ) -> bytes:
-    return database.write(lambda unit: once(unit, identity, "Submit", request_id, digest, counter.run))
+    return database.write(lambda unit: once(unit, Asked.of(identity, "Submit", request_id, digest), counter.run))
 
 
 def test_the_second_time_the_first_answer_comes_back(database: Database) -> None:
@@ -58,7 +58,7 @@ def test_the_same_id_for_another_request_is_refused(database: Database) -> None:
         ask(database, counter, digest="other")
     assert refused.value.violations[0].where == "request_id"
     with pytest.raises(InvalidInputError):
-        database.write(lambda unit: once(unit, ALICE, "Change", "r1", "d", counter.run))
+        database.write(lambda unit: once(unit, Asked.of(ALICE, "Change", "r1", "d"), counter.run))
     assert counter.runs == 1
 
 
@@ -68,24 +68,22 @@ def test_a_request_needs_an_id(database: Database, request_id: str) -> None:
         ask(database, Counter(), request_id)
 
 
+def test_an_id_that_no_request_may_have_is_the_fault_of_that_request_alone(database: Database) -> None:
+    ask(database, Counter())
+    together = [Asked.of(ALICE, "Submit", request_id, "d") for request_id in ("a\0b", "r1", "new")]
+    faulty, known, new = database.write(lambda unit: answered(unit, together))
+    assert isinstance(faulty, InvalidInputError)
+    assert (known, new) == (b"answer 1", None)
+
+
 def test_an_effect_that_failed_may_be_tried_again(database: Database) -> None:
     def fail(unit: Unit) -> bytes:
-        once(unit, ALICE, "Submit", "r1", "d", lambda: b"lost")
+        once(unit, Asked.of(ALICE, "Submit", "r1", "d"), lambda: b"lost")
         raise LookupError
 
     with pytest.raises(LookupError):
         database.write(fail)
     assert ask(database, Counter()) == b"answer 1"
-
-
-def test_an_answer_may_be_kept_later_than_it_was_looked_for(database: Database) -> None:
-    def answer(unit: Unit) -> bytes | None:
-        known = answered(unit, ALICE, "Request", "r1", "d")
-        if known is None:
-            keep_answer(unit, ALICE, "Request", "r1", "d", b"later")
-        return known
-
-    assert [database.write(answer), database.write(answer)] == [None, b"later"]
 
 
 def test_a_request_that_comes_twice_at_once_has_one_effect(database: Database) -> None:

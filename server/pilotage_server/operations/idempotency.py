@@ -11,9 +11,7 @@ from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.requests import (
     AnsweredRequest,
     RequestKey,
-    find_answer,
     find_answers,
-    insert_answer,
     insert_answers,
     lock_request,
 )
@@ -37,44 +35,34 @@ class Asked(NamedTuple):
         return cls(identity, method, RequestKey(caller_of(identity), request_id), digest)
 
 
-def once(unit: Unit, identity: Identity, method: str, request_id: str, digest: str, run: Callable[[], bytes]) -> bytes:
+def once(unit: Unit, asked: Asked, run: Callable[[], bytes]) -> bytes:
     """Return the answer of `run`, or the one that this request got before; effects and answer are stored together.
 
     Raises
     ------
     InvalidInputError
-        The request id is empty or too long, or the caller used it for another request (`digest`).
+        The request id is empty or too long, or the caller used it for another request.
     """
-    known = answered(unit, identity, method, request_id, digest)
+    lock_request(unit.session, asked.key)
+    (known,) = answered(unit, [asked])
+    if isinstance(known, InvalidInputError):
+        raise known
     if known is not None:
         return known
     response = run()
-    keep_answer(unit, identity, method, request_id, digest, response)
+    keep_answers(unit, [(asked, response)])
     return response
 
 
-def answered(unit: Unit, identity: Identity, method: str, request_id: str, digest: str) -> bytes | None:
-    """Return what this request was answered before; None = it was not. Raises as `once`."""
-    asked = Asked.of(identity, method, request_id, digest)
-    _check_id(asked)
-    lock_request(unit.session, asked.key)
-    return _checked(asked, find_answer(unit.session, asked.key))
-
-
-def answered_of(unit: Unit, asked: Sequence[Asked]) -> list[bytes | InvalidInputError | None]:
-    """Return what these requests were answered before; as `answered`, for many, with errors in their places.
+def answered(unit: Unit, asked: Sequence[Asked]) -> list[bytes | InvalidInputError | None]:
+    """Return what these requests were answered before (None = nothing), with errors in their places.
 
     It locks nothing: of two who answer the same request at once one fails when he keeps the answer (`keep_answers`).
     """
-    known = find_answers(unit.session, [each.key for each in asked])
-    found: list[bytes | InvalidInputError | None] = []
-    for each in asked:
-        try:
-            _check_id(each)
-            found.append(_checked(each, known.get(each.key)))
-        except InvalidInputError as error:
-            found.append(error)
-    return found
+    faults = [_fault_of_id(each) for each in asked]
+    # What is wrong with an id may be what no database takes.
+    known = find_answers(unit.session, [each.key for each, fault in zip(asked, faults, strict=True) if fault is None])
+    return [fault or _checked(each, known.get(each.key)) for each, fault in zip(asked, faults, strict=True)]
 
 
 def each_once(
@@ -92,7 +80,7 @@ def each_once(
     say_again
         Returns what comes of a repetition, by its place and what was kept.
     """
-    known = answered_of(unit, asked)
+    known = answered(unit, asked)
     first: dict[RequestKey, int] = {}
     for place, each in enumerate(asked):
         if known[place] is None:
@@ -110,35 +98,29 @@ def each_once(
 
 
 def keep_answers(unit: Unit, responses: Iterable[tuple[Asked, bytes]]) -> None:
-    """Keep answers for repetitions of the requests; `answered_of` comes first, in the same transaction."""
+    """Keep answers for repetitions of the requests; `answered` comes first, in the same transaction."""
     answers = {asked.key: AnsweredRequest(asked.method, asked.digest, answer) for asked, answer in responses}
     insert_answers(unit.session, answers, unit.now)
 
 
-def _check_id(asked: Asked) -> None:
-    if not 1 <= len(asked.key.request_id) <= _LONGEST_ID or not asked.key.request_id.isprintable():
-        why = f"a request needs an id of 1 to {_LONGEST_ID} printable characters"
-        raise InvalidInputError(Violation("request_id", why))
+def _fault_of_id(asked: Asked) -> InvalidInputError | None:
+    if 1 <= len(asked.key.request_id) <= _LONGEST_ID and asked.key.request_id.isprintable():
+        return None
+    why = f"a request needs an id of 1 to {_LONGEST_ID} printable characters"
+    return InvalidInputError(Violation("request_id", why))
 
 
-def _checked(asked: Asked, known: AnsweredRequest | None) -> bytes | None:
+def _checked(asked: Asked, known: AnsweredRequest | None) -> bytes | InvalidInputError | None:
     if known is None:
         return None
-    if (known.method, known.digest) != (asked.method, asked.digest):
-        raise used_before(asked)
-    return known.response
+    is_same = (known.method, known.digest) == (asked.method, asked.digest)
+    return known.response if is_same else used_before(asked)
 
 
 def used_before(asked: Asked) -> InvalidInputError:
     """Return the error that the id of a request was used for another one."""
     why = f"{asked.key.request_id!r} was used for another request; every request needs its own id"
     return InvalidInputError(Violation("request_id", why))
-
-
-def keep_answer(unit: Unit, identity: Identity, method: str, request_id: str, digest: str, response: bytes) -> None:
-    """Keep the answer for a repetition of the request; `answered` comes first, in the same transaction."""
-    answer = AnsweredRequest(method, digest, response)
-    insert_answer(unit.session, RequestKey(caller_of(identity), request_id), answer, unit.now)
 
 
 def caller_of(identity: Identity) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from pilotage.classad_evaluation import bounded
 from pilotage.classads import InvalidClassAdError
 from pilotage.errors import InvalidInputError, NotFoundError, StateConflictError, Violation
-from pilotage_server.core.identity import Identity, PilotCredential
+from pilotage_server.core.identity import Identity
 from pilotage_server.core.node_json import settable_attributes
 from pilotage_server.core.node_settings import NodeId, NodeSettings, not_settable
 from pilotage_server.operations.world import World
@@ -53,13 +53,6 @@ def list_node_attributes(unit: Unit, nodes: Sequence[NodeId] = ()) -> tuple[Node
     """Return what is set on these nodes (none = on all that have something set), by site and name."""
     found = stored.load_node_settings(unit.session, nodes or None)
     return tuple(settings for settings in found.values() if settings.settings)
-
-
-def news_of_node(unit: Unit, credential: PilotCredential, node: str, version: int) -> NodeSettings | None:
-    """Return what is set on a pilot's node, None where that is the version that the pilot has."""
-    if not node:
-        return None
-    return stored.newer_node_settings(unit.session, NodeId(credential.queue.site, node), version)
 
 
 def _check(nodes: Sequence[NodeId], new: Mapping[str, str], unset: Sequence[str]) -> None:

@@ -50,16 +50,11 @@ def credential_of(identity: Identity) -> PilotCredential:
     return identity.pilot
 
 
-def heard(unit: Unit, credential: PilotCredential, *, draining: bool | None = None) -> PilotRecord | None:
-    """Take note that a pilot lives, and return it as it was before; None = nobody has registered it.
-
-    `draining` = whether it says that it takes no new jobs; None = it says nothing of that.
-    """
-    return heard_of(unit, {credential.stamp: draining}).get(credential.stamp)
-
-
 def heard_of(unit: Unit, pilots: Mapping[str, bool | None]) -> dict[str, PilotRecord]:
-    """Take note that pilots live, and return them as they were before, by stamp; as `heard`, for many."""
+    """Take note that pilots live, and return them as they were before, by stamp, without those that nobody registered.
+
+    Beside a stamp stands whether the pilot says that it takes no new jobs; None = it says nothing of that.
+    """
     found = load_pilots(unit.session, pilots)
     silent: list[str] = []
     for stamp, pilot in found.items():
@@ -85,18 +80,10 @@ def _may_be_known(unit: Unit, world: World, queue: QueueId) -> bool:
     return tree.knows(queue) or version_in_force(unit.session) != tree.version
 
 
-def commands_for(
-    unit: Unit, world: World, credential: PilotCredential, pilot: PilotRecord | None, held: frozenset[HeldLease]
-) -> tuple[Command, ...]:
-    """Return what the pilot is to do; of the attempts in `held` it hears otherwise."""
-    (commands,) = commands_of(unit, world, [(credential, pilot, held)])
-    return commands
-
-
 def commands_of(
     unit: Unit, world: World, callers: Sequence[tuple[PilotCredential, PilotRecord | None, frozenset[HeldLease]]]
 ) -> list[tuple[Command, ...]]:
-    """Return what each pilot is to do; as `commands_for`, for many."""
+    """Return what each pilot is to do; of the attempts in its set it hears otherwise."""
     taken = taken_away(unit, world, {credential.stamp for credential, _, _ in callers})
     found: list[tuple[Command, ...]] = []
     for credential, pilot, held in callers:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import Message
 
 from pilotage_server.core.identity import Identity
-from pilotage_server.operations.idempotency import answered, keep_answer, once
+from pilotage_server.operations.idempotency import Asked, once
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 
@@ -50,40 +50,10 @@ class Transactions:
         """Return the response of `operation`, or the one that the same request had before."""
 
         def run(unit: Unit, world: World) -> bytes:
-            return once(
-                unit,
-                caller,
-                method,
-                request.request_id,
-                digest(request),
-                lambda: operation(unit, world).SerializeToString(),
-            )
+            asked = Asked.of(caller, method, request.request_id, digest(request))
+            return once(unit, asked, lambda: operation(unit, world).SerializeToString())
 
         return kind.FromString(await self.write(run))
-
-    async def once_it_counts(
-        self,
-        caller: Identity,
-        method: str,
-        request: Request,
-        kind: type[Response],
-        operation: Callable[[Unit, World, Response | None], tuple[Response, bool]],
-    ) -> Response:
-        """As `once`, but keep only a response that counts: `operation` returns it with whether it does.
-
-        It is also given what the same request had before (None = nothing was kept), to bring that up to date.
-        """
-
-        def run(unit: Unit, world: World) -> Response:
-            fingerprint = digest(request)
-            kept = answered(unit, caller, method, request.request_id, fingerprint)
-            response, counts = operation(unit, world, None if kept is None else kind.FromString(kept))
-            if counts and kept is None:
-                content = response.SerializeToString()
-                keep_answer(unit, caller, method, request.request_id, fingerprint, content)
-            return response
-
-        return await self.write(run)
 
 
 def digest(request: Request) -> str:

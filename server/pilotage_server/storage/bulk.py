@@ -92,10 +92,8 @@ class _Driver(NamedTuple):
         cursor = self.connection.cursor()
         try:
             yield cursor
-        except self.dialect.loaded_dbapi.Error as error:
-            raise DBAPIError.instance(
-                None, None, error, self.dialect.loaded_dbapi.Error, dialect=self.dialect
-            ) from error
+        except self.fault as error:
+            raise DBAPIError.instance(None, None, error, self.fault, dialect=self.dialect) from error
         finally:
             cursor.close()
 

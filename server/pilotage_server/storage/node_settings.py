@@ -26,12 +26,6 @@ def load_node_settings(session: Session, nodes: Iterable[NodeId] | None = None) 
     return {settings.node: settings for settings in found}
 
 
-def newer_node_settings(session: Session, node: NodeId, than: int) -> NodeSettings | None:
-    """Return what is set on a node, None where that is version `than`."""
-    row = session.execute(select(_NODES).where(_is(node), _NODES.c.version != than)).one_or_none()
-    return None if row is None else NodeSettings(node, row.version, _settings(row.settings_json))
-
-
 def store_node_settings(session: Session, settings: NodeSettings) -> bool:
     """Store the next version of a node's settings; False = somebody else has changed them since they were loaded."""
     values = {"version": settings.version, "settings_json": _json(settings.settings)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import insert, select, text
+from sqlalchemy import text
 from sqlmodel import Session
 
 from pilotage_server.storage import bulk
@@ -40,27 +40,6 @@ def lock_request(session: Session, key: RequestKey) -> None:
         digest = hashlib.sha256(f"{len(key.caller)}:{key.caller}{key.request_id}".encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
         session.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
-
-
-def find_answer(session: Session, key: RequestKey) -> AnsweredRequest | None:
-    """Return what was answered to this request; None = it has not been answered."""
-    columns = REQUESTS.c.method, REQUESTS.c.digest, REQUESTS.c.response
-    query = select(*columns).where(REQUESTS.c.caller == key.caller, REQUESTS.c.request_id == key.request_id)
-    row = session.execute(query).first()
-    return AnsweredRequest(row.method, row.digest, row.response) if row else None
-
-
-def insert_answer(session: Session, key: RequestKey, answer: AnsweredRequest, now: datetime) -> None:
-    """Keep the answer beside the effects of the request."""
-    row = {
-        "caller": key.caller,
-        "request_id": key.request_id,
-        "method": answer.method,
-        "digest": answer.digest,
-        "response": answer.response,
-        "answered": now,
-    }
-    session.connection().execute(insert(REQUESTS), [row])
 
 
 _ANSWERS = "SELECT caller, request_id, method, digest, response FROM requests"
