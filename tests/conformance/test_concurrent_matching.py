@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from threading import Barrier, Event
 from typing import TypeVar
+from unittest.mock import ANY
 
 import pytest
 from sqlalchemy import text
 
+from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
@@ -19,9 +22,11 @@ from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.following import follow
+from pilotage_server.operations.idempotency import Asked
 from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
 from pilotage_server.operations.request_jobs import request_jobs
-from pilotage_server.operations.work import WorkRequest
+from pilotage_server.operations.work import WorkAnswer, WorkRequest
+from pilotage_server.operations.work_batch import WorkBatch, WorkCall, WorkDone
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.task_queues import load_task_queues
@@ -144,6 +149,34 @@ def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_descriptio
 
 def _somebody_waits(unit: Unit) -> bool:
     return bool(unit.session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+def test_a_request_that_two_servers_serve_at_once_gets_one_answer(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    database = postgresql_database
+    here = Grid(database, clock)
+    ids = here.submit(count=2)
+    pilot = here.start_pilot()
+    one, other = (WorkBatch(grid.world, _jobs_of) for grid in (here, here.restarted()))
+    call = WorkCall(Asked.of(pilot.identity, "RequestJobs", "r1", "digest"), WorkRequest((a_slot(),)))
+    again: list[Future[WorkDone]] = []
+
+    def serve_both(unit: Unit) -> list[WorkDone | PilotageError]:
+        done = one.run(unit, [call])
+        again.append(database.submit_batch(other, call))
+        while not database.read(_somebody_waits):
+            assert not again[0].done()
+        return done
+
+    assert database.write(serve_both) == [WorkDone(b"1", ANY)]
+    assert again[0].result(timeout=30) == WorkDone(b"1", None)
+    states = [here.job(job_id).state for job_id in ids]
+    assert states == [JobState.MATCHED, JobState.WAITING]
+
+
+def _jobs_of(answer: WorkAnswer, _waited: timedelta) -> bytes:
+    return b",".join(b"%d" % match.job_id for match in answer.matches)
 
 
 def test_who_follows_another_server_in_many_threads_at_once_counts_its_jobs_once(

@@ -57,7 +57,8 @@ def once(unit: Unit, asked: Asked, run: Callable[[], bytes]) -> bytes:
 def answered(unit: Unit, asked: Sequence[Asked]) -> list[bytes | InvalidInputError | None]:
     """Return what these requests were answered before (None = nothing), with errors in their places.
 
-    It locks nothing: of two who answer the same request at once one fails when he keeps the answer (`keep_answers`).
+    It locks nothing: of two who answer the same request at once one is overtaken when he keeps the answer
+    (`keep_answers`), and finds that of the other when he runs again.
     """
     faults = [_fault_of_id(each) for each in asked]
     # What is wrong with an id may be what no database takes.

@@ -14,6 +14,7 @@ from sqlmodel import Session
 
 from pilotage_server.storage import bulk
 from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.unit import OvertakenError
 
 REQUESTS = metadata.tables["requests"]
 
@@ -51,7 +52,10 @@ _FIND_IN_ARRAYS = f"""
     {_ANSWERS} JOIN unnest(?::text[], ?::text[]) AS wanted (the_caller, the_id)
     ON caller = the_caller AND request_id = the_id
 """
-_KEEP = "INSERT INTO requests (caller, request_id, method, digest, response, answered) VALUES (?, ?, ?, ?, ?, ?)"
+_KEEP = """
+    INSERT INTO requests (caller, request_id, method, digest, response, answered) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO NOTHING
+"""
 
 
 def find_answers(session: Session, keys: Sequence[RequestKey]) -> dict[RequestKey, AnsweredRequest]:
@@ -67,13 +71,20 @@ def find_answers(session: Session, keys: Sequence[RequestKey]) -> dict[RequestKe
 
 
 def insert_answers(session: Session, answers: Mapping[RequestKey, AnsweredRequest], now: datetime) -> None:
-    """Keep answers beside the effects of their requests; fails where somebody else has just answered one of them."""
+    """Keep answers beside the effects of their requests.
+
+    Raises
+    ------
+    OvertakenError
+        Somebody else has just answered one of them; nothing of its repetition is to happen.
+    """
     time = bulk.moment(session, now)
     rows = [
         (key.caller, key.request_id, answer.method, answer.digest, answer.response, time)
         for key, answer in answers.items()
     ]
-    bulk.many(session, _KEEP, rows)
+    if bulk.many(session, _KEEP, rows) < len(rows):
+        raise OvertakenError("a request has been answered there")
 
 
 _DELETE = """
