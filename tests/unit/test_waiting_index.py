@@ -50,3 +50,17 @@ def test_an_unknown_task_queue_that_the_database_does_not_have_is_asked_for_once
     assert index.unknown() == {7}
     index.asked([7])
     assert index.unknown() == frozenset()
+
+
+def test_a_task_queue_is_doubted_that_seems_empty_while_its_first_jobs_are_known() -> None:
+    index = an_index(0)
+    index.enqueued(1, Head(0, 1))
+    index.learn_heads(1, [Head(0, number) for number in (1, 2, 3)], is_all=True)
+    index.dequeued(1, 9)  # told late: the database had left it out already
+    line = index.line(1)
+    assert line is not None
+    for _ in range(2):
+        assert not index.emptied
+        index.take(line)
+    assert index.emptied == {1}
+    index.check()

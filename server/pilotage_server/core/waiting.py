@@ -126,7 +126,7 @@ class WaitingIndex(KnownTaskQueues):
     def take(self, line: Line) -> Head:
         """Take the first job of a line, whose head must be known, for a match that is not committed yet."""
         head = line.take()
-        if not line.heads:
+        if not line.heads or line.count <= 0:
             self._changed(line)
             return head
         line.counted -= 1
