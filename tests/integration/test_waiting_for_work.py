@@ -144,6 +144,24 @@ async def test_waiting_for_jobs_ends_with_the_last_of_them(grid: WireGrid) -> No
     assert [job.state for job in answer.jobs] == [jobs_pb2.JOB_STATE_DONE] * 2
 
 
+async def test_waiting_for_jobs_of_which_one_has_ended_before_ends_with_the_others(grid: WireGrid) -> None:
+    pilot = grid.start_pilot()
+    job_ids = grid.submit(a_job(), a_job())
+    pilot.finish(pilot.ask().matches[0].job_id)
+    (last,) = pilot.ask().matches
+    request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=3600)
+    wait = asyncio.create_task(asyncio.to_thread(grid.jobs.WaitForJobs, request, timeout=SOON_S))
+    # Nothing says when the call has begun to wait; while pilots ask and are answered it does.
+    for _ in range(20):
+        await asyncio.to_thread(pilot.ask, cpus=100)
+
+    began_s = boot_time_s()
+    await asyncio.to_thread(pilot.finish, last.job_id)
+
+    assert (await wait).all_final
+    assert boot_time_s() - began_s < SOON_S / 2
+
+
 def test_waiting_for_jobs_ends_at_its_time_with_those_that_are_not_final(grid: WireGrid) -> None:
     job_ids = grid.submit(a_job())
 

@@ -43,13 +43,22 @@ class Follower:
 class EndFollower(Follower):
     """A call that waits for the end of jobs: it is woken when the last of them has reached a final state."""
 
-    def __init__(self, job_ids: Iterable[int]) -> None:
+    def __init__(self, job_ids: Collection[int]) -> None:
         super().__init__()
+        self._job_ids = job_ids
         self._open = set(job_ids)
+
+    def begin(self) -> None:
+        """Wait for all of them, before it is read which have ended: one may have been brought back to life."""
+        self._open = set(self._job_ids)
 
     def tell(self, events: Collection[JobEvent]) -> None:
         """Take note of the jobs that have ended."""
-        self._open -= {event.job_id for event in events if event.to_state in FINAL}
+        self.have_ended(event.job_id for event in events if event.to_state in FINAL)
+
+    def have_ended(self, job_ids: Iterable[int]) -> None:
+        """Take note that these jobs have ended, some perhaps before anybody told of it."""
+        self._open.difference_update(job_ids)
         if not self._open:
             self.wake()
 

@@ -115,10 +115,12 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity, follower = caller(), EndFollower(job_ids)
         with self._feed.followed_by(follower):
             while True:
+                follower.begin()
                 jobs = await self._transactions.read(lambda unit, _: get_jobs(unit, identity, job_ids))
                 all_final, left_s = _all_final(jobs), until_s - self._boot_clock()
                 if all_final or left_s <= 0 or not self._feed.is_open:
                     break
+                follower.have_ended(job.id for job in jobs if job.state in FINAL)
                 await follower.woken(left_s)
         messages = await asyncio.to_thread(lambda: [job_to_wire(job) for job in jobs])
         return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=all_final)
