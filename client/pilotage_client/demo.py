@@ -137,7 +137,7 @@ def _submit(client: Client, examples: Path, say: Say, patiently: Patience) -> di
 
 def _watch(client: Client, labels: Mapping[int, str], say: Say, patiently: Patience) -> list[JobStatus]:
     """Show the events of jobs as they happen, until all have ended or too much time has passed."""
-    position, give_up_s = 0, boot_time_s() + _JOBS_WITHIN_S
+    position, give_up_s, is_over = 0, boot_time_s() + _JOBS_WITHIN_S, False
     while True:
         events = patiently(partial(_events_after, client, labels, position))
         jobs = patiently(partial(client.wait, list(labels), _LOOK_EVERY_S))
@@ -147,8 +147,9 @@ def _watch(client: Client, labels: Mapping[int, str], say: Say, patiently: Patie
             moment = f"{event.time:%H:%M:%S.%f}"[:-3] if event.time else ""
             remark = places[event.job_id] if event.after == "MATCHED" else event.reason
             say(f"{moment}  {event.job_id:>3} {labels[event.job_id]:<8} {event.after:<10} {remark}".rstrip())
-        if not events and (all(job.is_final for job in jobs) or boot_time_s() > give_up_s):
+        if is_over:  # before these events were read, so that they were the last ones
             return jobs
+        is_over = all(job.is_final for job in jobs) or boot_time_s() > give_up_s
 
 
 def _events_after(client: Client, job_ids: Iterable[int], position: int) -> list[JobEvent]:
