@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
@@ -21,6 +21,7 @@ from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.operations.reports import ReportResult, record_reports
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.usage import load_uses
 from support.grid import LONG, Grid, Pilot
 from support.submissions import a_pilot_identity
 from support.virtual_clock import VirtualClock
@@ -35,7 +36,7 @@ Record = Callable[[Grid, Sequence[Pilot], Sequence[Told]], list[ReportResult]]
 
 
 class Left(NamedTuple):
-    """What reports have left: answers, rows, events by job, use by account, and what waits in memory."""
+    """What reports have left: answers, rows, events by job, use by account in memory and on disk, and what waits."""
 
     results: list[ReportResult]
     jobs: list[Any]
@@ -44,6 +45,7 @@ class Left(NamedTuple):
     ended_jobs: list[Any]
     events: list[Any]
     used: dict[Any, float]
+    charged: dict[Any, float]
     waiting: dict[int, int]
 
 
@@ -133,14 +135,21 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
             rows("SELECT stamp, jobs_ended FROM pilots ORDER BY stamp"),
             rows(f"SELECT {EVENT} FROM job_events ORDER BY job_id, id"),
             {account: grid.world.shares.use(account, time).core_s for account in grid.world.shares.accounts()},
+            {account: use.core_s for account, use in grid.read(lambda unit, _: load_uses(unit.session)).items()},
             {each.task_queue.id: each.count for each in grid.world.waiting.waiting()},
         )
 
 
+PAUSES = JobReport(6, 1, state=JobState.SUSPENDED)
+ENDS = JobReport(5, 1, state=JobState.DONE, outcome=Outcome.EXITED, exit_code=0)
+
+
 @given(told=told)
+@example(told=[(0, PAUSES), (0, ENDS)])  # each is charged to the same account, for another reason
 def test_reports_recorded_together_leave_what_they_leave_one_by_one(
     busy: tuple[Path, datetime], told: Sequence[Told]
 ) -> None:
     expected, found = left_by(one_by_one, busy, told), left_by(together, busy, told)
-    assert found._replace(used={}) == expected._replace(used={})
+    assert found._replace(used={}, charged={}) == expected._replace(used={}, charged={})
     assert found.used == pytest.approx(expected.used)
+    assert found.charged == pytest.approx(expected.charged)

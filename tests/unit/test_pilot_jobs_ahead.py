@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.broker_events import AskWanted
 from pilotage_pilot.core.instructions import KillPayload, PrepareJob, RequestJobs, SendHeartbeat
 from pilotage_pilot.core.jobs import GrantedJob, Outcome
@@ -132,6 +133,36 @@ def test_who_waits_behind_a_job_that_takes_long_goes_back_and_the_slot_may_have_
     bench.feed(ev.OutputStored(LINE[0].key))
     (offer,) = bench.one(RequestJobs).slots
     assert (offer.declined_task_queues, offer.ahead) == ((), 0)
+
+
+def test_the_pilot_wakes_by_itself_to_give_back_who_waits_too_long(bench: PilotBench) -> None:
+    since = bench.boot_s
+    bench.feed(ev.JobPrepared(LINE[0].key))
+    bench.feed(ev.PayloadStarted(LINE[0].key))
+    bench.pass_time(1.9)
+    assert bench.machine.alarm_boot_s(bench.now) == pytest.approx(since + 2.0)
+
+
+def test_many_short_jobs_in_a_row_are_no_long_wait(bench: PilotBench) -> None:
+    for job in LINE:
+        run_through(bench, job, seconds=0.9)
+    assert begun(bench) == [1, 2, 3, 4, 5]
+
+
+def test_who_needs_the_disk_that_holds_the_files_of_the_last_job_waits_until_they_are_safe() -> None:
+    first, *rest = (replace(job, amounts=Amounts(1, 0, 10_000)) for job in (a_job(1), *LINE[:2]))
+    bench = PilotBench(cpus=1)
+    for granted in ((first,), rest):
+        bench.grant(*granted)
+        bench.feed(ev.JobPrepared(granted[0].key))
+        bench.feed(ev.PayloadStarted(granted[0].key))
+        bench.pass_time(TURN_S)
+        bench.exit(granted[0])
+        if granted[0] is first:
+            bench.feed(ev.OutputStored(first.key))
+    assert begun(bench) == [1, 2]
+    bench.feed(ev.OutputStored(rest[0].key))
+    assert begun(bench) == [3]
 
 
 @pytest.mark.parametrize(
