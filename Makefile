@@ -53,5 +53,5 @@ bench-%: $(VENV)/.stubs ## run one of them, bench/bench_%.py: bench-rates, bench
 
 clean: ## remove what the targets above have made
 	rm -rf $(VENV) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
-	find $(PACKAGES) -name '__pycache__' -type d -prune -exec rm -rf {} +
+	find $(PACKAGES) bench -name '__pycache__' -type d -prune -exec rm -rf {} +
 	find proto -name '*_pb2*.py*' -delete

@@ -67,7 +67,10 @@ def shared_data() -> Path:
     """Return the folder of the real input; ends the process where there is none."""
     folder = shared_data_dir()
     if folder is None:
-        sys.exit(f"there is no real input: set {ENVIRONMENT}, or put it beside the checkout")
+        bench_name = Path(sys.argv[0]).stem
+        sys.exit(
+            f"{bench_name}: there is no real input: set {ENVIRONMENT} to its folder, or put it beside the checkout"
+        )
     return folder
 
 
