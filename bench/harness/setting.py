@@ -68,9 +68,7 @@ def shared_data() -> Path:
     folder = shared_data_dir()
     if folder is None:
         bench_name = Path(sys.argv[0]).stem
-        sys.exit(
-            f"{bench_name}: there is no real input: set {ENVIRONMENT} to its folder, or put it beside the checkout"
-        )
+        sys.exit(f"{bench_name}: there is no real input: set {ENVIRONMENT}, or put it beside the checkout")
     return folder
 
 

@@ -1,8 +1,7 @@
-"""Wire ↔ domain for MatcherService: offers, reports and node state in; matches, leases and commands out."""
+"""Wire ↔ domain for MatcherService: requests and node state in; matches, leases and commands out."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -12,17 +11,16 @@ from typing import Any, assert_never
 from pilotage.classad_evaluation import Ad
 from pilotage.description_wire import description_to_wire
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage.wire import enum_from_wire, length_from_wire, section_from_wire, time_from_wire, time_to_wire
-from pilotage_server.core.job_files import ReportedOutput, fault_of_name, is_checksum
-from pilotage_server.core.jobs import JobState
+from pilotage.v1 import matcher_service_pb2
+from pilotage.wire import length_from_wire, section_from_wire, time_to_wire
 from pilotage_server.core.node_settings import NodeSettings
-from pilotage_server.core.reports import HeldLease, HoldWish, JobReport, NodeState, Outcome, SlotState
+from pilotage_server.core.reports import HeldLease, NodeState, SlotState
 from pilotage_server.operations.pilot_calls import Command, DrainPilot, Kill
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer
 from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.rpc.convert_offers import ad_part_from_wire, slot_offer_from_wire, vacate_to_wire
+from pilotage_server.rpc.convert_reports import job_report_from_wire
 from pilotage_server.rpc.convert_values import (
     Fields,
     amounts_from_wire,
@@ -35,15 +33,6 @@ from pilotage_server.rpc.convert_values import (
 )
 
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
-_LATEST_S = 253_402_300_799
-"""The last second of the year 9999; what lies after it is no time."""
-
-_NANOS_IN_S = 1_000_000_000
-_OUTCOMES: dict[int, Outcome] = {jobs_pb2.Outcome.Value(f"OUTCOME_{each.name}"): each for each in Outcome}
-_STATES: dict[int, JobState] = {
-    jobs_pb2.JobState.Value(f"JOB_STATE_{each.name}"): each
-    for each in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
-}
 
 
 def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> WorkRequest:
@@ -51,7 +40,7 @@ def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> W
     fields = Fields(message)
     request = WorkRequest(
         slots=fields("slots", lambda slots: each(slots, slot_offer_from_wire)),
-        reports=fields("reports", lambda reports: each(reports, _job_report)),
+        reports=fields("reports", lambda reports: each(reports, job_report_from_wire)),
         pool_ids=fields("pool_ids", lambda ids: each(ids, _pool_id)),
         ad_parts=fields("ad_parts", lambda parts: each(parts, ad_part_from_wire)),
         node_settings_version=fields.count("node_attributes_version"),
@@ -75,105 +64,13 @@ def _pool_id(text: str) -> str:
     return text
 
 
-def _job_report(message: jobs_pb2.JobReport) -> JobReport:
-    if not _is_sound(message):
-        _check_report(message)
-    outcome = message.outcome
-    return JobReport(
-        job_id=message.job_id,
-        attempt=message.attempt,
-        state=JobState.DONE if outcome else _STATES[message.state],
-        outcome=_OUTCOMES[outcome] if outcome else None,
-        exit_code=message.exit_code if message.HasField("exit_code") else None,
-        signal=message.signal if message.HasField("signal") else None,
-        reason=reason_from_wire(message.reason) if message.reason else "",
-        started=_time(message, "started"),
-        ended=_time(message, "ended"),
-        cpu_s=message.cpu_s,
-        wall_s=message.wall_s,
-        suspended_s=message.suspended_s,
-        peak_memory_mib=message.peak_memory_mib,
-        output_files=each(message.output_files, _output_file) if message.output_files else (),
-        hold=_hold_wish(message.hold) if message.HasField("hold") else None,
-    )
-
-
-def _is_sound(message: jobs_pb2.JobReport) -> bool:
-    """Whether a look is enough to see that a report has no fault; `_check_report` tells for sure."""
-    seconds = message.started.seconds, message.ended.seconds
-    nanos = message.started.nanos, message.ended.nanos
-    return (
-        message.job_id > 0
-        and message.attempt >= 0
-        and (message.outcome in _OUTCOMES if message.outcome else message.state in _STATES)
-        and 0 <= min(seconds) <= max(seconds) <= _LATEST_S
-        and 0 <= min(nanos) <= max(nanos) < _NANOS_IN_S
-        and 0.0 <= message.cpu_s < math.inf
-        and 0.0 <= message.wall_s < math.inf
-        and 0.0 <= message.suspended_s < math.inf
-        and message.peak_memory_mib >= 0
-        and not (message.reason or message.output_files or message.HasField("hold"))
-    )
-
-
-def _time(message: jobs_pb2.JobReport, field: str) -> datetime | None:
-    if not message.HasField(field):  # type: ignore[arg-type]
-        return None
-    return time_from_wire(getattr(message, field))
-
-
-def _check_report(message: jobs_pb2.JobReport) -> None:
-    """Raise InvalidInputError with every fault of a report."""
-    fields = Fields(message)
-    outcome = fields("outcome", lambda number: enum_from_wire(jobs_pb2.Outcome, number))
-    if not outcome:
-        fields("state", _reported_state)
-    fields("job_id", job_id_from_wire)
-    fields("reason", reason_from_wire)
-    for name in ("attempt", "peak_memory_mib"):
-        fields.count(name)
-    for name in ("started", "ended"):
-        fields.time(name)
-    for name in ("cpu_s", "wall_s", "suspended_s"):
-        fields.amount(name)
-    fields("output_files", lambda files: each(files, _output_file))
-    fields.if_set("hold", _hold_wish)
-    fields.done()
-
-
-def _hold_wish(message: jobs_pb2.HoldWish) -> HoldWish:
-    fields = Fields(message)
-    wish = HoldWish(fields("reason", reason_from_wire), message.subcode)
-    fields.done()
-    return wish
-
-
-def _reported_state(number: int) -> None:
-    name = enum_from_wire(jobs_pb2.JobState, number)
-    if number not in _STATES:
-        why = f"{name or 'nothing'} is not a state that a pilot has an attempt in, and no outcome is told"
-        raise InvalidInputError(Violation("", why))
-
-
-def _output_file(message: jobs_pb2.OutputFile) -> ReportedOutput:
-    fields = Fields(message)
-    fault = fault_of_name(message.name)
-    fields.faults.unless(not fault, "name", fault)
-    fields.faults.unless(is_checksum(message.checksum), "checksum", "is not 64 hex digits")
-    content = fields.if_set("content", bytes)
-    size = fields.count("size")
-    fields.faults.unless(content is None or len(content) == size, "content", f"has not {size} bytes")
-    fields.done()
-    return ReportedOutput(message.name, message.checksum, size, content, message.truncated)
-
-
 def heartbeat_from_wire(message: matcher_service_pb2.ReportStateRequest) -> Heartbeat:
     """Return what a pilot says of itself."""
     fields = Fields(message)
     fields("leases", not_too_many)
     heartbeat = Heartbeat(
         leases=fields("leases", lambda leases: each(leases, _held_lease)),
-        reports=fields("reports", lambda reports: each(reports, _job_report)),
+        reports=fields("reports", lambda reports: each(reports, job_report_from_wire)),
         node=fields.if_set("node", _node_state),
         ending=message.ending,
         ending_reason=fields("ending_reason", reason_from_wire),
