@@ -98,6 +98,27 @@ async def test_calls_that_merely_wait_do_not_count() -> None:
         assert await busy == b"busy"
 
 
+async def test_who_is_slow_to_send_his_request_takes_no_room() -> None:
+    is_there, never = asyncio.Event(), asyncio.Event()
+
+    async def hesitant() -> AsyncIterator[bytes]:
+        is_there.set()
+        await never.wait()
+        yield b""
+
+    held = Held()
+    async with doorway(most=1, **hot_method(held.submit)) as channel:
+        hesitants = [asyncio.ensure_future(_awaited(channel.stream_unary(HOT)(hesitant()))) for _ in range(20)]
+        await is_there.wait()
+        for _ in range(3):
+            prompt, its_end = await beginning(channel, held)
+            its_end.answer(b"served")
+            assert await prompt == b"served"
+        for call in hesitants:
+            call.cancel()
+        await asyncio.gather(*hesitants, return_exceptions=True)
+
+
 async def test_a_caller_that_goes_makes_room() -> None:
     held = Held()
     async with doorway(most=1, **hot_method(held.submit)) as channel:

@@ -100,9 +100,10 @@ class Reception:
 
 
 def _with_request(parse: Callable[[bytes], Any], serve: Callable[[Any, Call[Any]], None], call: Call[Any]) -> None:
-    """Serve the call as soon as its one request is there."""
+    """Serve the call as soon as its one request is there; until then it only waits."""
 
     def received(content: bytes | None) -> None:
+        call.in_flight.add(call)
         try:
             if content is None:
                 raise InvalidInputError(Violation("", "the call brings no request"))
@@ -110,6 +111,7 @@ def _with_request(parse: Callable[[bytes], Any], serve: Callable[[Any, Call[Any]
         except Exception as error:  # the outermost round of a call: nothing unexpected leaves as it is
             call.fail(error)
 
+    call.in_flight.discard(call)
     call.wire.receive(received)
 
 
