@@ -11,7 +11,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.job_changes import JobChange
-from pilotage_server.core.jobs import JobState
+from pilotage_server.core.jobs import JobCause, JobState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.chances import Chance, chance
@@ -20,6 +20,7 @@ from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree
+from support.job_records import stepped
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
@@ -38,6 +39,24 @@ def test_a_waiting_job_goes_to_the_pilot_that_asks(grid: Grid) -> None:
     assert match.rendered().environment["PILOTAGE_JOB_ID"] == str(job_id)
     assert (job.state, job.attempt, job.queue) == (JobState.MATCHED, 1, QueueId.parse(LONG))
     assert job.lease_until == grid.clock() + timedelta(minutes=20)
+
+
+def test_a_match_changes_of_a_job_what_the_step_changes(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    first = grid.start_pilot()
+    match = first.take()
+    first.start(match)
+    first.report(match, Outcome.EVICTED, exit_code=3, reason="the node is needed")
+    before = grid.job(job_id)
+    grid.clock.advance(timedelta(minutes=5))
+    second = grid.start_pilot()
+    second.take()
+    after = grid.job(job_id)
+
+    assert before.started is not None
+    place = {name: getattr(after, name) for name in ("lease_until", "queue", "node", "slot")}
+    decided = {"attempt": 2, "pilot_stamp": second.stamp, **place}
+    assert after == stepped(before, JobCause.MATCHED, reason="", now=grid.clock(), **decided)
 
 
 def test_no_job_is_an_empty_answer(grid: Grid) -> None:

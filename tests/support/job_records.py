@@ -1,11 +1,13 @@
-"""Builder for records of jobs, for tests of pure decisions."""
+"""Records of jobs for tests of pure decisions: as they are, and after a step."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobState
+from pilotage_server.core.job_steps import changes_of_step
+from pilotage_server.core.jobs import JobCause, JobState
 from support.virtual_clock import START
 
 
@@ -40,3 +42,8 @@ def a_job(**fields: Any) -> JobRecord:
         "ended": None,
     }
     return JobRecord(**(given | fields))
+
+
+def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **decided: Any) -> JobRecord:
+    """Return the record after a step; raises IllegalTransitionError where its state has no such step."""
+    return job.changed(changes_of_step(job, cause, reason, now, decided))

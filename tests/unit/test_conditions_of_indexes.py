@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage_server.core.job_steps import stepped
 from pilotage_server.core.jobs import FINAL, LEASED, TRANSITIONS, JobCause, JobState
 from pilotage_server.storage.tables.conditions import LEASED_JOB, LINGERING_JOB
-from support.job_records import a_job
+from support.job_records import a_job, stepped
 from support.virtual_clock import START
 
 STEPS = [(state, cause) for state, cause in TRANSITIONS if state is not JobState.RECEIVED]

@@ -22,10 +22,9 @@ from pilotage_server.core.holds import (
 )
 from pilotage_server.core.job_policies import UNDER_POLICY, PolicyJudge, Verdict
 from pilotage_server.core.job_record import PolicyWatch
-from pilotage_server.core.job_steps import stepped
 from pilotage_server.core.jobs import TRANSITIONS, JobCause, JobState
 from pilotage_server.core.policy_looks import PolicyLooks, pause_s
-from support.job_records import a_job
+from support.job_records import a_job, stepped
 from support.virtual_clock import START
 
 HELD = a_job(state=JobState.HELD, hold_code=int(HoldCode.JOB_POLICY), hold_subcode=0)

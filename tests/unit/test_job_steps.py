@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pilotage.errors import InvalidInputError
 from pilotage_server.core.holds import HoldHistory
 from pilotage_server.core.job_changes import CAUSES, JobChange, may_see, refusal_of
-from pilotage_server.core.job_steps import stepped, waits
+from pilotage_server.core.job_steps import waits
 from pilotage_server.core.jobs import BY_WISH, FINAL, LEASED, TRANSITIONS, IllegalTransitionError, JobCause, JobState
 from pilotage_server.core.page_tokens import position_of, token_of
-from support.job_records import a_job
+from support.job_records import a_job, stepped
 from support.submissions import a_user, an_operator
 from support.virtual_clock import START
 

@@ -22,23 +22,17 @@ from pilotage_server.core.jobs import BY_WISH, FINAL, LEASED, JobCause, JobState
 _NO_TIME = timedelta(0)
 
 
-def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **changes: Any) -> JobRecord:
-    """Return the record after the step; `changes` are fields that the caller decides.
+def changes_of_step(
+    job: JobRecord, cause: JobCause, reason: str, now: datetime, decided: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields that the step gives a value, and these values.
+
+    `decided` are fields that the caller decides. A value may be the one that the field has.
 
     Raises
     ------
     IllegalTransitionError
         The job's state has no such step.
-    """
-    return job.changed(changes_of_step(job, cause, reason, now, changes))
-
-
-def changes_of_step(
-    job: JobRecord, cause: JobCause, reason: str, now: datetime, decided: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the fields that the step gives a value, and these values; raises as `stepped`.
-
-    `decided` are fields that the caller decides. A value may be the one that the field has.
     """
     state = next_state(job.state, cause)
     changes: dict[str, Any] = {"state": state, "reason": reason}

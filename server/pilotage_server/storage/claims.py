@@ -39,7 +39,7 @@ _BIND = """
 
 
 def bind(session: Session, bindings: Sequence[Binding]) -> None:
-    """Bind locked jobs to slots: what `stepped` makes of a job that is matched."""
+    """Bind locked jobs to slots: what `changes_of_step` gives a job that is matched."""
     times: dict[datetime, Any] = {}
     rows: list[bulk.Values] = []
     for job, until, stamp, queue, node, slot in bindings:
