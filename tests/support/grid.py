@@ -27,7 +27,7 @@ from pilotage_server.operations.explain import Explanation, explain_job
 from pilotage_server.operations.load_world import load_world
 from pilotage_server.operations.pilots import NewPilots, drain_pilots, register_pilots, report_glideins
 from pilotage_server.operations.references import refer_to
-from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_state
+from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_states
 from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.submit import submit_jobs
@@ -102,10 +102,14 @@ class Pilot:
 
     def beat(self, *reports: JobReport, **fields: Any) -> HeartbeatAnswer:
         """Send a heartbeat with the leases held, and forget those that are lost."""
-        heartbeat = Heartbeat(leases=tuple(self.held), reports=reports, **fields)
-        answer = self.grid.write(lambda unit, world: report_state(unit, world, self.identity, heartbeat))
+        answer = self.send(Heartbeat(leases=tuple(self.held), reports=reports, **fields))
         lost = {HeldLease(lease.job_id, lease.attempt) for lease in answer.lost}
         self.held = [lease for lease in self.held if lease not in lost]
+        return answer
+
+    def send(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        """Send a heartbeat as it is."""
+        (answer,) = self.grid.write(lambda unit, world: report_states(unit, world, [(self.identity, heartbeat)]))
         return answer
 
     def report(self, match: Match | HeldLease, outcome: Outcome | None = None, **fields: Any) -> ReportResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,6 @@ from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
-from pilotage_server.operations.references import refer_to
-from pilotage_server.operations.report_state import report_state
-from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.rpc import convert_matching as server_wire
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid, Pilot
@@ -65,19 +62,13 @@ class ServerAtHand:
     def request_jobs(self, call: ins.RequestJobs) -> ev.JobsGranted:
         """Answer a request for jobs as it stands now, without waiting."""
         work = server_wire.work_request_from_wire(pilot_wire.request_to_wire(call))
-        answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, work))
-        if answer.unreferred:
-            self.grid.write(lambda unit, world: refer_to(unit, world, answer.unreferred))
-            again = work.after(timedelta(0))
-            results = answer.results
-            answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, again))
-            answer = replace(answer, results=results)
+        answer = self.pilot.request(work)
         return pilot_wire.granted_from_wire(call.request_id, server_wire.work_answer_to_wire(answer))
 
     def beat(self, call: ins.SendHeartbeat) -> ev.HeartbeatAnswered:
         """Answer a heartbeat."""
         heartbeat = server_wire.heartbeat_from_wire(pilot_wire.heartbeat_to_wire(call, self.facts))
-        answer = self.grid.write(lambda unit, world: report_state(unit, world, self.identity, heartbeat))
+        answer = self.pilot.send(heartbeat)
         message = server_wire.heartbeat_answer_to_wire(answer, self.grid.clock())
         return pilot_wire.answered_from_wire(call.request_id, message)
 

@@ -101,14 +101,11 @@ class _Beat:
         return NodeId(self.credential.queue.site, name) if name else None
 
 
-def report_state(unit: Unit, world: World, identity: Identity, heartbeat: Heartbeat) -> HeartbeatAnswer:
-    """Record a heartbeat; an attempt that was given up for silence and is still held is adopted again."""
-    (answer,) = report_states(unit, world, [(identity, heartbeat)])
-    return answer
-
-
 def report_states(unit: Unit, world: World, calls: Sequence[tuple[Identity, Heartbeat]]) -> list[HeartbeatAnswer]:
-    """Do the same for many; of one pilot each heartbeat comes after the one before."""
+    """Record heartbeats; an attempt that was given up for silence and is still held is adopted again.
+
+    Of one pilot each heartbeat comes after the one before.
+    """
     beats = [_Beat(identity, credential_of(identity), heartbeat) for identity, heartbeat in calls]
     lock_jobs(unit.session, _named_jobs([heartbeat for _, heartbeat in calls]))
     answers: dict[int, HeartbeatAnswer] = {}
