@@ -43,12 +43,12 @@ def test_jobs_that_were_removed_just_before_are_not_counted_twice(
     assert given + [job_id for _ in range(count) for job_id in pilot.claim()] == others
 
 
-def test_a_better_job_that_came_just_before_goes_first_and_the_other_still_waits(
+def test_a_better_job_that_came_just_before_goes_first_and_the_others_still_wait(
     database: Database, clock: VirtualClock
 ) -> None:
     grid = Grid(database, clock)
     pilot = grid.start_pilot()
-    (job_id,) = grid.submit()
+    ids = grid.submit() + grid.submit()
 
     def submit_and_match(unit: Unit, world: World) -> tuple[list[int], list[int]]:
         better = submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true", priority=5)]))
@@ -56,7 +56,7 @@ def test_a_better_job_that_came_just_before_goes_first_and_the_other_still_waits
 
     better, given = grid.write(submit_and_match)
     assert given == better
-    assert pilot.claim() == [job_id]
+    assert pilot.claim(a_slot("a"), a_slot("b"), a_slot("c")) == ids
 
 
 def test_jobs_whose_removal_fails_wait_again_and_who_waits_for_jobs_hears_of_them(

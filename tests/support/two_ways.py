@@ -161,7 +161,8 @@ class World:
             del heads[: len(mine)]
             for (place, choice), job_id in zip(mine, given, strict=True):
                 served[place] = _served(choice, job_id)
-            self.board.bound([choice for _, choice in mine], given)
+            self.board.claimed([choice for _, choice in mine], given)
+            self.board.bound(task_queue_id, given)
         self.board.check()
         return [served[place] for place in sorted(served)]
 

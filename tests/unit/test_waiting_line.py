@@ -66,18 +66,30 @@ def test_what_is_put_back_waits_again_and_who_is_first_has_to_be_asked() -> None
 def test_whom_the_database_passed_over_was_not_there_any_more() -> None:
     line = a_line(1, 2, 3, 4, 5)
     taken = line.take()
-    line.bound_to([taken], [4])
-    assert (ids(line), line.under_way) == ([5], set())
+    line.claimed([taken], [4])
+    assert (ids(line), line.under_way) == ([5], {4})
+    line.settled([4])
     for job_id in (1, 2, 3):
         line.go(job_id)
-    assert (line.count, ids(line)) == (1, [5])
+    assert (line.count, ids(line), line.under_way) == (1, [5], set())
+
+
+def test_who_was_taken_and_not_claimed_waits_on() -> None:
+    line = a_line(2, 3)
+    taken = line.take()
+    line.claimed([taken], [1])
+    line.learn([Head(0, 2), Head(0, 3)], is_all=True)
+    assert (line.count, ids(line)) == (2, [2, 3])
 
 
 def test_matches_under_way_may_get_one_another_s_jobs() -> None:
     line = a_line(1, 2, 3)
     one, other = line.take(), line.take()
-    line.bound_to([other], [1])
-    line.bound_to([one], [2])
+    line.claimed([other], [1])
+    line.claimed([one], [2])
+    assert line.under_way == {1, 2}
+    line.settled([1])
+    line.settled([2])
     assert (line.count, ids(line), line.under_way) == (1, [3], set())
 
 
@@ -138,7 +150,8 @@ class OneServer(RuleBasedStateMachine):
     @rule(count=st.integers(1, 3))
     def bind(self, count: int) -> None:
         mine, self.taken = self.taken[:count], self.taken[count:]
-        self.line.bound_to(mine, [head.job_id for head in mine])
+        self.line.claimed(mine, [head.job_id for head in mine])
+        self.line.settled([head.job_id for head in mine])
 
     @precondition(lambda self: len(self.taken) == 1 and self.waiting)
     @rule(place=st.integers(0, 9), is_told_first=st.booleans())
@@ -148,11 +161,12 @@ class OneServer(RuleBasedStateMachine):
         gone, given = [self.taken.pop(), *self.waiting[:place]], self.waiting[place]
         self.waiting = self.waiting[place + 1 :]
         if not is_told_first:
-            self.line.bound_to(gone[:1], [given.job_id])
+            self.line.claimed(gone[:1], [given.job_id])
         for head in gone:
             self.line.go(head.job_id)
         if is_told_first:
-            self.line.bound_to(gone[:1], [given.job_id])
+            self.line.claimed(gone[:1], [given.job_id])
+        self.line.settled([given.job_id])
 
     @precondition(lambda self: self.taken)
     @rule(count=st.integers(1, 3))

@@ -115,14 +115,23 @@ class MatchBoard:
         """
         self._waiting.learn_heads(task_queue_id, heads, is_all=len(heads) < asked)
 
-    def bound(self, choices: Sequence[Choice], job_ids: Sequence[int]) -> None:
-        """Take note of which jobs choices of one task queue have become; to be told after the commit.
+    def claimed(self, choices: Sequence[Choice], job_ids: Sequence[int]) -> None:
+        """Take note of the jobs that the database has given for choices of one task queue.
 
-        The database may have given other jobs than the heads that were chosen: others were quicker.
+        They may be others than the heads that were chosen: somebody was quicker. Should the transaction fail, they are
+        `released` before the choices are put back.
         """
-        self.bound_in_all += len(choices)
         for task_queue_id, heads in _by_task_queue(choices).items():
-            self._waiting.bound(task_queue_id, heads, job_ids)
+            self._waiting.claimed(task_queue_id, heads, job_ids)
+
+    def bound(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
+        """Take note that these jobs of a task queue have been bound; to be told after the commit."""
+        self.bound_in_all += len(job_ids)
+        self._waiting.settled(task_queue_id, job_ids)
+
+    def released(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
+        """Take note that these jobs of a task queue have been claimed in vain: the transaction failed."""
+        self._waiting.settled(task_queue_id, job_ids)
 
     def missed(self, choices: Sequence[Choice], now: datetime) -> None:
         """Take note that nothing waits any more in the task queues of these choices, and relieve their accounts."""

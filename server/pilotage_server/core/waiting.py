@@ -143,11 +143,18 @@ class WaitingIndex(KnownTaskQueues):
             line.put_back(heads)
             self._changed(line)
 
-    def bound(self, task_queue_id: int, taken: Sequence[Head], job_ids: Sequence[int]) -> None:
-        """Take note that what was taken of a task queue has been committed as these jobs."""
+    def claimed(self, task_queue_id: int, taken: Sequence[Head], job_ids: Sequence[int]) -> None:
+        """Take note of the jobs that the database gave for what was taken of a task queue."""
         line = self._lines.get(task_queue_id)
         if line is not None:
-            line.bound_to(taken, job_ids)
+            line.claimed(taken, job_ids)
+            self._changed(line)
+
+    def settled(self, task_queue_id: int, job_ids: Sequence[int]) -> None:
+        """Take note that the transaction that has claimed these jobs is at its end."""
+        line = self._lines.get(task_queue_id)
+        if line is not None:
+            line.settled(job_ids)
             self._changed(line)
 
     def ended(self, task_queue_id: int, taken: Iterable[Head]) -> None:

@@ -126,11 +126,13 @@ class Line:
             self.bound = min(self.bound, self.heads[0], key=_order)
         self.heads = []
 
-    def bound_to(self, taken: Iterable[Head], job_ids: Sequence[int]) -> None:
-        """Take note that what was taken has been committed as these jobs, which may be others of the line."""
+    def claimed(self, taken: Iterable[Head], job_ids: Sequence[int]) -> None:
+        """Take note of the jobs that the database gave for what was taken, which may be others of the line.
+
+        They are under way in its stead: it may wait on.
+        """
         own = [head.job_id for head in taken]
         if own == job_ids:
-            self.under_way.difference_update(own)
             return
         others = [job_id for job_id in job_ids if job_id not in self.under_way]
         self.under_way.difference_update(job_ids)
@@ -138,6 +140,11 @@ class Line:
         self.under_way.difference_update([job_id for job_id in own if job_id in self.under_way][: len(others)])
         for job_id in others:
             self._pass_over(job_id)
+        self.under_way.update(job_ids)
+
+    def settled(self, job_ids: Iterable[int]) -> None:
+        """Take note that these jobs are under way no more: the transaction that has claimed them is at its end."""
+        self.under_way.difference_update(job_ids)
 
     def end(self, taken: Iterable[Head]) -> None:
         """Take note that the database had nothing for these: nobody waits any more."""

@@ -10,7 +10,7 @@ What the board declines is left for the plain way (`match_slots`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -174,7 +174,7 @@ def _claim(unit: Unit, world: World, made: Sequence[tuple[_Case, Choice]]) -> No
         bound += ((case, Bound(choice, job)) for (case, choice), job in zip(pairs, jobs, strict=False))
         for case, choice in pairs[len(jobs) :]:
             case.missed(choice)
-        _note_claims(unit, world, [choice for _, choice in pairs], [job.id for job in jobs])
+        _note_claims(unit, world, task_queue_id, [choice for _, choice in pairs], [job.id for job in jobs])
     for case, each in bound:
         case.bound.append(each)
     for case in {id(case): case for case, _ in made}.values():
@@ -182,16 +182,21 @@ def _claim(unit: Unit, world: World, made: Sequence[tuple[_Case, Choice]]) -> No
     _store(unit, world, bound)
 
 
-def _note_claims(unit: Unit, world: World, choices: Sequence[Choice], job_ids: Sequence[int]) -> None:
+def _note_claims(
+    unit: Unit, world: World, task_queue_id: int, choices: Sequence[Choice], job_ids: Sequence[int]
+) -> None:
     """Tell the board what the choices of one task queue have become."""
     made, missed = choices[: len(job_ids)], choices[len(job_ids) :]
 
-    def tell_bound() -> None:
+    def note(what: Callable[[int, Sequence[int]], None]) -> None:
         with world.lock:
-            world.board.bound(made, job_ids)
+            what(task_queue_id, job_ids)
 
     if made:
-        unit.after_commit(tell_bound)
+        with world.lock:
+            world.board.claimed(made, job_ids)
+        unit.after_commit(partial(note, world.board.bound))
+        unit.on_rollback(partial(note, world.board.released))
     if missed:
         with world.lock:
             world.board.missed(missed, unit.now)
