@@ -137,7 +137,7 @@ class CountingDuty:
         if not world.uncounted:
             return
         with world.lock:
-            before = world.waiting.snapshot()
+            before = world.waiting.snapshot(world.uncounted)
         await self._transactions.read(lambda unit, world: count_uncounted(unit, world, before))
 
 

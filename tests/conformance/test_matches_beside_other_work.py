@@ -9,6 +9,7 @@ from pilotage_server.core.alike import alone
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.operations.change_jobs import change_jobs
+from pilotage_server.operations.load_world import count_uncounted, doubt_empty
 from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.work import WorkRequest
@@ -57,6 +58,18 @@ def test_a_better_job_that_came_just_before_goes_first_and_the_others_still_wait
     better, given = grid.write(submit_and_match)
     assert given == better
     assert pilot.claim(a_slot("a"), a_slot("b"), a_slot("c")) == ids
+
+
+def test_a_job_that_waits_where_none_seems_to_wait_is_found(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    pilot = grid.start_pilot()
+    (job_id,) = grid.submit()
+    grid.world.dequeued(grid.job(job_id).task_queue_id, job_id)
+    assert pilot.claim() == []
+    doubt_empty(grid.world)
+    before = grid.world.waiting.snapshot()
+    grid.read(lambda unit, world: count_uncounted(unit, world, before))
+    assert pilot.claim() == [job_id]
 
 
 def test_jobs_whose_removal_fails_wait_again_and_who_waits_for_jobs_hears_of_them(

@@ -164,9 +164,10 @@ class WaitingIndex(KnownTaskQueues):
             line.end(taken)
             self._changed(line)
 
-    def snapshot(self) -> Mapping[int, Told]:
-        """Return the state of everything by task queue, to be handed back when the database has been asked."""
-        return {task_queue_id: Told(line.version, line.count) for task_queue_id, line in self._lines.items()}
+    def snapshot(self, ids: Iterable[int] | None = None) -> Mapping[int, Told]:
+        """Return the state of task queues (None = of all), to be handed back when the database has been asked."""
+        lines = self._lines.values() if ids is None else map(self._lines.get, ids)
+        return {line.task_queue.id: Told(line.version, line.count) for line in lines if line is not None}
 
     def recount(self, before: Mapping[int, Told], counts: Mapping[int, int]) -> None:
         """Take in what the database counted when all that was told here was `before`; what came since then stays.

@@ -89,28 +89,28 @@ def refresh_uses(unit: Unit, world: World) -> None:
 
 
 def doubt_empty(world: World) -> None:
-    """Let those task queues be counted in which nothing seems to wait any more, where others serve them too.
+    """Let those task queues be counted in which nothing seems to wait any more.
 
     Too few may be known: another server's match that was in the way may have failed, and what it has told may have been
-    seen in the database before. Were nothing known to wait while something does, nobody would look.
+    seen in the database before. Were nothing known to wait while something does, nobody would look; a server that is
+    alone should know better, but has nobody else who would.
     """
     with world.lock:
         emptied, world.waiting.emptied = world.waiting.emptied, set()
-        if world.others is not None:
-            world.uncounted |= emptied
+        world.uncounted |= emptied
 
 
 def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> None:
     """Count the jobs of the task queues of which it is not known how many wait, as far as these have just been quiet.
 
-    `before` is what was told of the task queues before this transaction began. Where more wait than were known, those
-    who wait for jobs are told.
+    `before` is what was told of them before this transaction began. Where more wait than were known, those who wait
+    for jobs are told.
     """
     version_in_force(unit.session)  # from here on the snapshot is fixed, in SQLite too
     follow(unit, world)
     with world.lock:
-        now = world.waiting.snapshot()
-        quiet = {each for each in world.uncounted if each in now and before.get(each) == now[each]}
+        now = world.waiting.snapshot(world.uncounted)
+        quiet = {each for each, told in now.items() if before.get(each) == told}
     counts = task_queues.count_waiting(unit.session, quiet)
     with world.lock:
         world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})
