@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import psycopg
 
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.unit import Unit
-
-Asked = list[tuple[Any, Any]]
-"""Statements and their values."""
+from support.statements import listen
 
 
 def plan_of(database: Database, ask: Callable[[Unit], object]) -> str:
@@ -23,31 +18,13 @@ def plan_of(database: Database, ask: Callable[[Unit], object]) -> str:
         connection = unit.session.connection()
         if not database.is_sqlite:
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # tables in tests are too small for an index
-        with _heard(connection.connection.dbapi_connection) as asked:
-            ask(unit)
+        asked: list[tuple[Any, Any]] = []
+        stop = listen(connection.connection.dbapi_connection, lambda *statement: asked.append(statement))
+        ask(unit)
+        stop()
         statement, values = asked[0]
         explain = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
         plans.append(" ".join(str(row) for row in connection.exec_driver_sql(f"{explain} {statement}", values)))
 
     database.write(question)
     return plans[0]
-
-
-@contextmanager
-def _heard(driver: Any) -> Iterator[Asked]:
-    """Collect what the driver's connection is asked in the block, by whomever."""
-    asked: Asked = []
-    if not isinstance(driver, psycopg.Connection):
-        driver.set_trace_callback(lambda statement: asked.append((statement, ())))
-        yield asked
-        driver.set_trace_callback(None)
-        return
-
-    class Listening(psycopg.Cursor[Any]):
-        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-            asked.append((query, params))
-            return super().execute(query, params, **options)
-
-    before, driver.cursor_factory = driver.cursor_factory, Listening
-    yield asked
-    driver.cursor_factory = before

@@ -1,26 +1,65 @@
-"""What a database is told: the statements of a block."""
+"""What a database is told: the statements of a block, whoever gives them to the driver."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import event
+import psycopg
+from sqlalchemy import Connection, event
 
 from pilotage_server.storage.engine import Database
+
+Hear = Callable[[Any, Any], None]
+"""Takes a statement and its values."""
+
+_OF_TRANSACTIONS = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE")
 
 
 @contextmanager
 def statements(database: Database) -> Iterator[list[str]]:
-    """Collect the statements that are executed in the block."""
+    """Collect the statements of the transactions that begin in the block."""
     seen: list[str] = []
+    heard: dict[int, Callable[[], None]] = {}
 
-    def note(*arguments: object) -> None:
-        seen.append(str(arguments[2]))
+    def note(statement: Any, _values: Any) -> None:
+        if not str(statement).startswith(_OF_TRANSACTIONS):
+            seen.append(str(statement).strip())
+
+    def begins(connection: Connection) -> None:
+        driver = connection.connection.dbapi_connection
+        if id(driver) not in heard:
+            heard[id(driver)] = listen(driver, note)
 
     engines = {database.engine, database.write_engine}
     for engine in engines:
-        event.listen(engine, "before_cursor_execute", note)
+        event.listen(engine, "begin", begins)
     yield seen
     for engine in engines:
-        event.remove(engine, "before_cursor_execute", note)
+        event.remove(engine, "begin", begins)
+    for stop in heard.values():
+        stop()
+
+
+def listen(driver: Any, hear: Hear) -> Callable[[], None]:
+    """Hear what the driver's connection is asked from now on, by whomever; returns what ends that."""
+    if not isinstance(driver, psycopg.Connection):
+        driver.set_trace_callback(lambda statement: hear(statement, ()))
+        return lambda: driver.set_trace_callback(None)
+
+    class Listening(psycopg.Cursor[Any]):
+        def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+            hear(query, params)
+            return super().execute(query, params, **options)
+
+        def executemany(self, query: Any, params_seq: Any, **options: Any) -> Any:
+            hear(query, ())
+            return super().executemany(query, params_seq, **options)
+
+    before, driver.cursor_factory = driver.cursor_factory, Listening
+
+    def stop() -> None:
+        driver.cursor_factory = before
+
+    return stop
