@@ -9,11 +9,10 @@ what all levels say, the outermost first. The access list is the nearest that is
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from pilotage.comparisons import as_text, elements_of
-from pilotage.errors import NotFoundError
 from pilotage.folding import fold, folded_set
 from pilotage.job_description import Scalar, Value
 from pilotage.resource_tree import (
@@ -120,17 +119,6 @@ def effective_ces(tree: ResourceTree, vo: str | None) -> Iterator[EffectiveCE]:
 def effective_queues(tree: ResourceTree, vo: str | None) -> tuple[EffectiveQueue, ...]:
     """Return all queues in the order of the tree, also those that are disabled or do not admit `vo`."""
     return tuple(queue for ce in effective_ces(tree, vo) for queue in ce.queues)
-
-
-def effective_queue(tree: ResourceTree, queue: QueueId, vo: str | None) -> EffectiveQueue:
-    """Return one queue as `vo` sees it; raises NotFoundError when the tree does not have it."""
-    for site in tree.sites:
-        if site.name == queue.site:
-            ces = tuple(ce for ce in site.ces if ce.name == queue.ce)
-            for found in effective_queues(replace(tree, sites=(replace(site, ces=ces),)), vo):
-                if found.id == queue:
-                    return found
-    raise NotFoundError("queue", str(queue))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from pilotage.effective import EffectiveQueue, effective_queue
+from pilotage.effective import EffectiveQueue
 from pilotage.eligibility import Eligible, eligibility
 from pilotage.job_description import JobDescription
 from pilotage.job_fit import job_fit
@@ -16,7 +16,7 @@ from pilotage.resource_tree import QueueId
 from pilotage.tree_formats import read_tree_text
 from pilotage.tree_reading import tree_from_mapping
 from support.dirac_judgements import Outcome
-from support.trees import THE_QUEUE, a_tree_of_one_queue
+from support.trees import THE_QUEUE, a_tree_of_one_queue, effective_queue
 
 Case = Mapping[str, Any]
 ANY_PLACE = "Elsewhere"

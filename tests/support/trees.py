@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pilotage.effective import EffectiveQueue, effective_queue
+from pilotage.effective import EffectiveQueue, effective_queues
 from pilotage.requirements import Requirements, read_requirements
 from pilotage.resource_tree import QueueId, ResourceTree
 from pilotage.tree_reading import tree_from_mapping
@@ -28,6 +28,12 @@ def a_tree_of_one_queue(
     queues = {THE_QUEUE.queue: dict(queue)}
     ces = {THE_QUEUE.ce: {**ce, "queues": queues}}
     return a_tree(**{"sites": {THE_QUEUE.site: {**site, "ces": ces}}, **top_level})
+
+
+def effective_queue(tree: ResourceTree, queue: QueueId, vo: str | None) -> EffectiveQueue:
+    """Return one queue as `vo` sees it."""
+    (found,) = (each for each in effective_queues(tree, vo) if each.id == queue)
+    return found
 
 
 def a_queue(vo: str | None = "cms", **parameters: object) -> EffectiveQueue:

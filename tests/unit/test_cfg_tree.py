@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.effective import EffectiveQueue, effective_queue
+from pilotage.effective import EffectiveQueue
 from pilotage.errors import InvalidTreeError
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId, ResourceTree
 from pilotage.tree_formats import read_tree_text
 from pilotage.tree_reading import tree_from_mapping
+from support.trees import effective_queue
 
 CFG = """
 # A grid in DIRAC's own words

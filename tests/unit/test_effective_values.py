@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.effective import effective_queue, effective_queues
-from pilotage.errors import NotFoundError
-from pilotage.resource_tree import Level, Origin, QueueId
-from support.trees import NOTHING, THE_QUEUE, Section, a_queue, a_tree, a_tree_of_one_queue
+from pilotage.effective import effective_queues
+from pilotage.resource_tree import Level, Origin
+from support.trees import THE_QUEUE, Section, a_queue, a_tree, a_tree_of_one_queue, effective_queue
 
 UNITE_TAGS = {"Tags": {"type": "tags", "inherit": "unite"}}
 
@@ -102,11 +101,6 @@ def test_a_ce_host_that_two_sites_share_is_two_computing_elements() -> None:
         }
     )
     assert [queue.values["a"].value for queue in effective_queues(tree, None)] == [1, 2]
-
-
-def test_a_queue_that_is_not_in_the_tree_is_not_found() -> None:
-    with pytest.raises(NotFoundError, match="no queue CERN/ce01/short"):
-        effective_queue(a_tree_of_one_queue(NOTHING), QueueId("CERN", "ce01", "short"), None)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.effective import effective_queue
 from pilotage.eligibility import Eligible, NoAccess, Refusal, Refused, eligibility
 from pilotage.requirements import read_requirements
 from pilotage.resource_tree import Level, Origin
-from support.trees import THE_QUEUE, a_queue, a_tree_of_one_queue, asking
+from support.trees import THE_QUEUE, a_queue, a_tree_of_one_queue, asking, effective_queue
 
 VERSION = {"OSVersion": {"type": "version"}}
 

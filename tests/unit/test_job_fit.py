@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pilotage.bans import Ban, active_bans
-from pilotage.effective import effective_queue
 from pilotage.eligibility import Eligible, NoAccess, Refused
 from pilotage.job_description import JobDescription
 from pilotage.job_fit import full_verdict, job_fit
 from pilotage.job_needs import JobNeeds, job_needs
 from pilotage.resource_tree import QueueId
-from support.trees import THE_QUEUE, a_queue, a_tree_of_one_queue, asking
+from support.trees import THE_QUEUE, a_queue, a_tree_of_one_queue, asking, effective_queue
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FREE = JobNeeds()
