@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import shutil
 import sqlite3
 import threading
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import event, insert, select, text
 
 from pilotage import clock as machine
-from pilotage_server.storage.checkpoints import copy_log
+from pilotage_server.storage.checkpoints import Checkpoints, copy_log
 from pilotage_server.storage.connections import open_engines
 from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
@@ -146,6 +147,21 @@ def test_a_read_sees_one_snapshot(database: Database) -> None:
 
     assert database.read(look_twice) == (0, 0)
     assert database.read(bans) == 1
+
+
+def test_the_log_is_copied_later_where_that_has_failed(tmp_path: Path) -> None:
+    file = tmp_path / "pilotage.db"
+    file.write_bytes(b"no database " * 1000)
+    reading, writing = open_engines(f"sqlite:///{file}")
+    looks: queue.Queue[bool] = queue.Queue()
+    event.listen(reading, "do_connect", lambda *_: looks.put(True))
+    checkpoints = Checkpoints(reading)
+    for _ in range(2):
+        checkpoints.due()
+        assert looks.get(timeout=30)
+    checkpoints.close()
+    reading.dispose()
+    writing.dispose()
 
 
 def test_the_log_can_be_copied_into_the_database_while_others_have_it_open(tmp_path: Path) -> None:

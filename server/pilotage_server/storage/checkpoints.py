@@ -5,9 +5,14 @@ SQLite itself lets a commit do it that finds the log long: the calls in it would
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 
+import structlog
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+log = structlog.get_logger()
 
 _PAUSE_S = 1.0
 """What changes again within it is copied once."""
@@ -38,7 +43,10 @@ class Checkpoints:
     def _serve(self) -> None:
         while self._due.wait() and not self._closing.is_set():
             self._due.clear()
-            copy_log(self._engine)
+            try:
+                copy_log(self._engine)
+            except (sqlite3.Error, SQLAlchemyError) as error:  # a full disk: commits are refused, and then go on
+                log.warning("log not copied into the database", why=str(error))
             self._closing.wait(_PAUSE_S)
 
 
