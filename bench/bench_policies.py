@@ -21,12 +21,11 @@ from harness.lhcb import DaysTaskQueue
 from harness.nodes import BOLOGNA
 from harness.setting import Setting, bench, scratch, the_day
 from pilotage_pilot.core.amounts import Amounts as NodeAmounts
-from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.slot_offers import AdPartText
 from pilotage_server.operations.work import WorkRequest
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.schema import upgrade
-from support.grid import Grid, a_slot
+from support.grid import Grid, a_slot, request_jobs
 from support.live_slots import LiveSlots
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock

@@ -24,13 +24,12 @@ from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.following import follow
 from pilotage_server.operations.idempotency import Asked
 from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
-from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.work_batch import WorkBatch, WorkCall, WorkDone
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.task_queues import load_task_queues
-from support.grid import LONG, Grid, Pilot, a_slot
+from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 

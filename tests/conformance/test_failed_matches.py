@@ -8,12 +8,11 @@ from sqlalchemy import text
 from pilotage.errors import WorldError
 from pilotage_server.operations.bind_jobs import Wish, bind_jobs
 from pilotage_server.operations.match_slots import Asking
-from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.slot_offers import read_offers
 from pilotage_server.operations.work import WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
-from support.grid import Grid, Pilot, a_slot
+from support.grid import Grid, Pilot, a_slot, request_jobs
 from support.virtual_clock import VirtualClock
 
 

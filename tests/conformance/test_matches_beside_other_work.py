@@ -10,12 +10,11 @@ from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.load_world import count_uncounted, doubt_empty
-from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.work import WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
-from support.grid import Grid, Pilot, a_slot
+from support.grid import Grid, Pilot, a_slot, request_jobs
 from support.submissions import a_user, an_operator
 from support.virtual_clock import VirtualClock
 

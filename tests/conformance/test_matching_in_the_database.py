@@ -16,10 +16,9 @@ from pilotage_server.core.reports import Outcome
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.chances import Chance, chance
 from pilotage_server.operations.pilot_calls import DrainPilot
-from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.storage.engine import Database
-from support.grid import LONG, Grid, Pilot, a_slot, a_tree
+from support.grid import LONG, Grid, Pilot, a_slot, a_tree, request_jobs
 from support.job_records import stepped
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock

@@ -17,12 +17,11 @@ from pilotage_server.core.slots import Occupied, SlotOffer
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.chances import Chance, chance
 from pilotage_server.operations.references import MOST_REFERENCES
-from pilotage_server.operations.request_jobs import request_jobs
 from pilotage_server.operations.slot_offers import AdPartText
 from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.engine import Database
-from support.grid import LONG, Grid, Pilot, a_slot
+from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.match_board import a_slot_with
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock

@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
 
+from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.alike import alone
@@ -29,7 +30,7 @@ from pilotage_server.operations.pilots import NewPilots, drain_pilots, register_
 from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_states
 from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.request_jobs import request_jobs
+from pilotage_server.operations.request_jobs import request_many
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.tree_loading import parse_tree
 from pilotage_server.operations.trees import put_tree, try_tree
@@ -59,6 +60,14 @@ def a_tree(*queues: str, **parameters: Any) -> dict[str, Any]:
 def a_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0, **fields: Any) -> SlotOffer:
     """Return a slot that asks for work; say only what matters."""
     return SlotOffer(name, Amounts(cpus, memory_mib, fields.pop("disk_mib", 0), fields.pop("gpus", 0)), **fields)
+
+
+def request_jobs(unit: Unit, world: World, identity: Identity, request: WorkRequest) -> WorkAnswer:
+    """Serve one pilot's request; raises the error that it may have for an answer."""
+    (answer,) = request_many(unit, world, [(identity, request)])
+    if isinstance(answer, PilotageError):
+        raise answer
+    return answer
 
 
 @dataclass

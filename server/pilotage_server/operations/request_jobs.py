@@ -30,14 +30,6 @@ from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.node_settings import load_node_settings
 
 
-def request_jobs(unit: Unit, world: World, identity: Identity, request: WorkRequest) -> WorkAnswer:
-    """Record the reports, then bind waiting jobs to the slots: `request_many` for one pilot; raises what it returns."""
-    (answer,) = request_many(unit, world, [(identity, request)])
-    if isinstance(answer, PilotageError):
-        raise answer
-    return answer
-
-
 def request_many(
     unit: Unit, world: World, requests: Sequence[tuple[Identity, WorkRequest]]
 ) -> list[WorkAnswer | PilotageError]:
