@@ -13,10 +13,7 @@ from sqlalchemy import text
 from sqlmodel import Session
 
 from pilotage_server.storage import bulk
-from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.unit import OvertakenError
-
-REQUESTS = metadata.tables["requests"]
 
 
 class RequestKey(NamedTuple):
