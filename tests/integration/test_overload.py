@@ -17,7 +17,7 @@ from pilotage.errors import OverloadedError
 from pilotage.status import error_of
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage_server.rpc.calls import Call, idle
-from support.doorway import CODERS, COROUTINE, HOT, STREAM, doorway, hot_method
+from support.doorway import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, a_job, submission
 
@@ -96,6 +96,58 @@ async def test_calls_that_merely_wait_do_not_count() -> None:
         news.set()
         assert {await call for call in (*waiting, stream)} == {b"news"}
         assert await busy == b"busy"
+
+
+async def test_who_reads_or_brings_a_stream_slowly_takes_no_room() -> None:
+    is_coming, never = asyncio.Event(), asyncio.Event()
+
+    async def many(*_: Any) -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(1 << 20)
+
+    async def take(pieces: AsyncIterator[bytes], _call: Any) -> bytes:
+        async for _ in pieces:
+            is_coming.set()
+        return b"taken"
+
+    async def hesitant() -> AsyncIterator[bytes]:
+        yield b"first"
+        await never.wait()
+
+    methods: dict[str, Any] = {
+        "WatchEvents": grpc.unary_stream_rpc_method_handler(many, *CODERS),
+        "UploadFile": grpc.stream_unary_rpc_method_handler(take, *CODERS),
+    }
+    held = Held()
+    async with doorway(most=1, **methods, **hot_method(held.submit)) as channel:
+        upload = asyncio.ensure_future(_awaited(channel.stream_unary(UPLOAD)(hesitant())))
+        await is_coming.wait()
+        messages = aiter(channel.unary_stream(STREAM)(b""))
+        await anext(messages)
+        busy, its_end = await beginning(channel, held)
+        its_end.answer(b"busy")
+        assert await busy == b"busy"
+        upload.cancel()
+
+
+async def test_a_call_that_has_waited_counts_again() -> None:
+    goes_on, is_done = asyncio.Event(), asyncio.Event()
+
+    async def wait(*_: Any) -> bytes:
+        with idle():
+            pass
+        goes_on.set()
+        await is_done.wait()
+        return b"done"
+
+    methods: dict[str, Any] = {"GetJobs": grpc.unary_unary_rpc_method_handler(wait, *CODERS)}
+    async with doorway(most=1, **methods, **hot_method(Held().submit)) as channel:
+        busy = asyncio.ensure_future(_awaited(channel.unary_unary(COROUTINE)(b"")))
+        await goes_on.wait()
+        with pytest.raises(OverloadedError):
+            await channel.unary_unary(HOT)(b"", timeout=0.05)
+        is_done.set()
+        assert await busy == b"done"
 
 
 async def test_who_is_slow_to_send_his_request_takes_no_room() -> None:
