@@ -70,6 +70,19 @@ def test_a_failed_transaction_leaves_nothing_and_forgets_what_waited_for_its_com
     assert told == []
 
 
+def test_what_cannot_be_undone_keeps_nothing_else_from_it(database: Database) -> None:
+    undone: list[str] = []
+
+    def fail(unit: Unit) -> None:
+        unit.on_rollback(lambda: undone.append("first"))
+        unit.on_rollback(lambda: undone.remove("never done"))
+        raise LookupError
+
+    with pytest.raises(ValueError, match="not in list"):
+        database.write(fail)
+    assert undone == ["first"]
+
+
 def test_what_waits_for_the_end_runs_inside_the_transaction_and_what_waits_for_the_commit_after_it(
     database: Database,
 ) -> None:

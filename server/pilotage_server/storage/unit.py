@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, Self, TypeVar
@@ -104,6 +104,7 @@ class Unit:
             act()
 
     def rolled_back(self) -> None:
-        """Undo what was changed in memory, the last change first."""
-        for act in reversed(self._on_rollback):
-            act()
+        """Undo what was changed in memory, the last change first; one that fails keeps no other from it."""
+        with ExitStack() as undoing:
+            for act in self._on_rollback:
+                undoing.callback(act)
