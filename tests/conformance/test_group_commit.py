@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from pilotage.errors import NotFoundError, PilotageError, WorldError
 from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.unit import OvertakenError
 
 BANS: Table = metadata.tables["bans"]
 WAIT_S = 30
@@ -53,6 +54,8 @@ class Bans:
                 raise LookupError(site)
             case "null":
                 return ban(unit, None)  # type: ignore[arg-type]
+            case "overtaken":
+                raise OvertakenError(site)
             case _:
                 return ban(unit, site)
 
@@ -149,6 +152,14 @@ def test_a_row_that_the_database_refuses_fails_its_own_item_only(database: Datab
     with held(database):
         futures = [database.submit_batch(batch, site) for site in ("A", "null", "B")]
     assert outcomes(futures) == ["A", IntegrityError.__name__, "B"]
+    assert database.read(banned) == ["A", "B"]
+
+
+def test_an_item_that_others_are_always_quicker_than_fails_by_itself(database: Database) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in ("A", "overtaken", "B")]
+    assert outcomes(futures) == ["A", "OvertakenError", "B"]
     assert database.read(banned) == ["A", "B"]
 
 

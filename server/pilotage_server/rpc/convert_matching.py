@@ -34,9 +34,14 @@ from pilotage_server.rpc.convert_values import (
 
 _POOL_ID = re.compile(r"[0-9a-f]{64}")
 
+MOST_SLOTS = 5000
+"""No call offers more slots than this."""
+
 
 def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> WorkRequest:
     """Return what a pilot asks."""
+    if len(message.slots) > MOST_SLOTS:  # before they are looked at one by one
+        raise InvalidInputError(Violation("slots", f"offers {len(message.slots)}, and one call may offer {MOST_SLOTS}"))
     fields = Fields(message)
     request = WorkRequest(
         slots=fields("slots", lambda slots: each(slots, slot_offer_from_wire)),

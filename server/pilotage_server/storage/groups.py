@@ -30,7 +30,7 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from pilotage.errors import PilotageError, WorldError
-from pilotage_server.storage.unit import Unit
+from pilotage_server.storage.unit import OvertakenError, Unit
 
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
@@ -173,7 +173,7 @@ class Groups:
         """Run each in a transaction of its own, until the database does not serve: then the others are told so."""
         failure: BaseException | None = None
         for member in group:
-            if isinstance(failure, WorldError):
+            if isinstance(failure, WorldError) and not isinstance(failure, OvertakenError):
                 member.future.set_exception(failure)
             else:
                 self._run([member])
