@@ -31,14 +31,26 @@ def depart(unit: Unit, world: World, jobs: Sequence[JobRecord]) -> None:
     """Let jobs, as they were, wait no more: at once, and again if it does not come to the commit.
 
     What the rest of the transaction finds in the database agrees so with the memory: a job that it finds gone is not
-    counted as gone a second time when the commit is told.
+    counted as gone a second time when the commit is told. Those of a task queue that is not known yet, which came in
+    this transaction, go when they have been counted.
     """
-    if jobs:
+    known: list[JobRecord] = []
+    new: list[JobRecord] = []
+    with world.lock:
         for job in jobs:
-            world.dequeued(job.task_queue_id, job.id)
-        unit.on_rollback(partial(_come_back, world, jobs))
+            (new if world.waiting.task_queue(job.task_queue_id) is None else known).append(job)
+    if known:
+        _go(world, known)
+        unit.on_rollback(partial(_come_back, world, known))
+    if new:
+        unit.after_commit(partial(_go, world, new))
 
 
-def _come_back(world: World, jobs: Sequence[JobRecord]) -> None:
+def _go(world: World, jobs: Iterable[JobRecord]) -> None:
+    for job in jobs:
+        world.dequeued(job.task_queue_id, job.id)
+
+
+def _come_back(world: World, jobs: Iterable[JobRecord]) -> None:
     for job in jobs:
         world.requeued(job.task_queue_id, job.id, job.priority)
