@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import grpc
+import pytest
+import structlog
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from structlog.testing import capture_logs
 
+from pilotage_server.rpc import in_flight as in_flight_module
 from pilotage_server.rpc.calls import Call
 from pilotage_server.rpc.in_flight import LONGEST_DELAY_S, SHORTEST_DELAY_S, TOLD_EVERY_S, CallsInFlight
 
@@ -66,7 +69,8 @@ def test_after_a_quiet_time_they_are_asked_to_come_again_soon() -> None:
     assert delay_s(in_flight.refusal()) < 2 * SHORTEST_DELAY_S
 
 
-def test_the_log_tells_of_refusals_every_now_and_then_not_of_each() -> None:
+def test_the_log_tells_of_refusals_every_now_and_then_not_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight_module, "log", structlog.get_logger())  # one that has not chosen its processors yet
     time = Time()
     in_flight = a_full_house(time)
 
