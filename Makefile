@@ -42,7 +42,7 @@ format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write proto
 
-bench: $(VENV)/.stubs ## measure all that is claimed about speed: JSON lines, then a table; takes an hour
+bench: $(VENV)/.stubs ## measure all that is claimed about speed: JSON lines, then a table; takes long
 	@$(BIN)/python bench/bench_all.py
 
 bench-smoke: $(VENV)/.stubs ## run all benches at a hundredth of their size, to see that they work
