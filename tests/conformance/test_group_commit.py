@@ -12,6 +12,7 @@ from typing import ClassVar, Self
 import pytest
 from sqlalchemy import Table, insert, select
 from sqlalchemy.exc import IntegrityError
+from structlog.testing import capture_logs
 
 from pilotage.errors import NotFoundError, PilotageError, WorldError
 from pilotage_server.storage.engine import Database, Unit, closing
@@ -235,12 +236,20 @@ def test_an_answer_is_given_when_it_can_be_read_by_others(database: Database) ->
     assert seen == [2, 2]
 
 
-def test_a_hook_that_fails_after_the_commit_is_told_and_repeats_nothing(database: Database) -> None:
+def test_a_hook_that_fails_after_the_commit_keeps_neither_the_other_hooks_nor_the_answers_back(
+    database: Database,
+) -> None:
+    told: list[str] = []
+
     def operation(unit: Unit) -> str:
         unit.after_commit(lambda: [].pop())
+        unit.after_commit(lambda: told.append("A"))
         return ban(unit, "A")
 
-    assert isinstance(database.submit_write(operation).exception(WAIT_S), IndexError)
+    with capture_logs() as logged:
+        assert outcomes([database.submit_write(operation)]) == ["A"]
+    assert told == ["A"]
+    assert [(line["event"], line["log_level"]) for line in logged] == [("memory does not follow a commit", "error")]
     assert database.read(banned) == ["A"]
 
 

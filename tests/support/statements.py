@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, event
+from sqlalchemy import Engine, event
 
 from pilotage_server.storage.engine import Database
 
@@ -27,19 +27,25 @@ def statements(database: Database) -> Iterator[list[str]]:
         if not str(statement).startswith(_OF_TRANSACTIONS):
             seen.append(str(statement).strip())
 
-    def begins(connection: Connection) -> None:
-        driver = connection.connection.dbapi_connection
+    def opens(driver: Any, *_: object) -> None:
         if id(driver) not in heard:
             heard[id(driver)] = listen(driver, note)
 
-    engines = {database.engine, database.write_engine}
+    engines = _without_lines(database)
     for engine in engines:
-        event.listen(engine, "begin", begins)
+        event.listen(engine, "checkout", opens)
     yield seen
     for engine in engines:
-        event.remove(engine, "begin", begins)
+        event.remove(engine, "checkout", opens)
     for stop in heard.values():
         stop()
+
+
+def _without_lines(database: Database) -> set[Engine]:
+    """Return the engines of the database, over which new lines must be opened now."""
+    for lines in (database.reading, database.writing):
+        lines.close_idle()
+    return {database.engine, database.write_engine}
 
 
 def listen(driver: Any, hear: Hear) -> Callable[[], None]:

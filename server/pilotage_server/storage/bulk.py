@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Self
 
-from sqlalchemy import Dialect
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
@@ -28,93 +27,100 @@ _UTC = "+00:00"
 _LOCKS = re.compile(r"\s+FOR (NO KEY )?UPDATE( OF \w+)?( SKIP LOCKED| NOWAIT)?\b")
 
 
+class Driver:
+    """The driver's own connection in a transaction; what SQLAlchemy adds to a statement costs more than many rows.
+
+    In a block `with driver` the driver's errors become SQLAlchemy's.
+    """
+
+    __slots__ = ("_connection", "_dialect", "_fault", "is_sqlite", "name")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Any = connection.connection.driver_connection
+        self._dialect = connection.dialect
+        self._fault = connection.dialect.loaded_dbapi.Error
+        self.name = connection.dialect.name
+        self.is_sqlite = self.name == "sqlite"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, self._fault):
+            is_lost = self._dialect.is_disconnect(error, self._connection, None)
+            raise DBAPIError.instance(
+                None, None, error, self._fault, connection_invalidated=is_lost, dialect=self._dialect
+            ) from error
+
+    def execute(self, statement: str, values: Values = ()) -> Any:
+        """Run a statement once and return the cursor that has what it gives."""
+        cursor = self._connection.cursor()
+        if self.is_sqlite:
+            cursor.execute(_in_sqlite(statement), tuple(map(_list_as_json, values)))
+        else:
+            cursor.execute(_in_postgresql(statement), values)
+        return cursor
+
+    def execute_many(self, statement: str, values: Sequence[Values]) -> Any:
+        """Run a statement for each of `values` and return the cursor."""
+        cursor = self._connection.cursor()
+        cursor.executemany(_in_sqlite(statement) if self.is_sqlite else _in_postgresql(statement), values)
+        return cursor
+
+    def commit(self) -> None:
+        """Put the transaction on disk."""
+        self._connection.commit()
+
+    def roll_back(self) -> None:
+        """Undo the transaction."""
+        self._connection.rollback()
+
+
+_DRIVER = "the driver of this transaction"
+
+
+def give_driver(session: Session, driver: Driver) -> None:
+    """Let the statements of the session that are given here go to this driver."""
+    session.info[_DRIVER] = driver
+
+
+def driver(session: Session) -> Driver:
+    """Return the driver of the session's transaction."""
+    found: Driver = session.info[_DRIVER]
+    return found
+
+
 def dialect_name(session: Session) -> str:
     """Return what the session's database speaks: "sqlite" or "postgresql"."""
-    return _driver(session).dialect.name
+    return driver(session).name
 
 
 def is_sqlite(session: Session) -> bool:
     """Whether the session's database is SQLite."""
-    return dialect_name(session) == "sqlite"
+    return driver(session).is_sqlite
 
 
 def rows(session: Session, statement: str, *values: Any) -> Sequence[tuple[Any, ...]]:
     """Run a statement once and return the rows it gives."""
-    found: Sequence[tuple[Any, ...]] = _run(session, statement, values, lambda cursor: cursor.fetchall())
-    return found
+    with driver(session) as mine:
+        found: Sequence[tuple[Any, ...]] = mine.execute(statement, values).fetchall()
+        return found
 
 
 def once(session: Session, statement: str, *values: Any) -> int:
     """Run a statement once and return how many rows it has touched."""
-    touched: int = _run(session, statement, values, _touched)
-    return touched
+    with driver(session) as mine:
+        touched: int = mine.execute(statement, values).rowcount
+        return touched
 
 
 def many(session: Session, statement: str, values: Sequence[Values]) -> int:
     """Run a statement for each of `values` and return how many rows they have touched; for none, do nothing."""
     if not values:
         return 0
-    driver = _driver(session)
-    with driver.cursor() as cursor:
-        cursor.executemany(_translated(statement, driver.dialect.name), values)
-        return _touched(cursor)
-
-
-def _touched(cursor: Any) -> int:
-    touched: int = cursor.rowcount
-    return touched
-
-
-def _run(session: Session, statement: str, values: Values, take: Callable[[Any], Any]) -> Any:
-    driver = _driver(session)
-    name = driver.dialect.name
-    with driver.cursor() as cursor:
-        cursor.execute(_translated(statement, name), _given(values, name))
-        return take(cursor)
-
-
-class _Driver(NamedTuple):
-    """The driver's own connection in a transaction; what SQLAlchemy adds to a statement costs more than many rows."""
-
-    transaction: Any
-    connection: Any
-    dialect: Dialect
-
-    @property
-    def fault(self) -> type[Exception]:
-        """The root of the driver's errors."""
-        fault: type[Exception] = self.dialect.loaded_dbapi.Error
-        return fault
-
-    @contextmanager
-    def cursor(self) -> Iterator[Any]:
-        """Give a cursor for one statement; its errors become SQLAlchemy's."""
-        cursor = self.connection.cursor()
-        try:
-            yield cursor
-        except self.fault as error:
-            raise DBAPIError.instance(None, None, error, self.fault, dialect=self.dialect) from error
-        finally:
-            cursor.close()
-
-
-_KNOWN = "the driver of this transaction"
-
-
-def _driver(session: Session) -> _Driver:
-    """Return the connection that the session's transaction is on, found once for each of these."""
-    known: _Driver | None = session.info.get(_KNOWN)
-    if known is not None and known.transaction is session.get_transaction():
-        return known
-    connection = session.connection()
-    known = _Driver(session.get_transaction(), connection.connection, connection.dialect)
-    session.info[_KNOWN] = known
-    return known
-
-
-def _given(values: Values, dialect: str) -> Values:
-    """Return values as the driver takes them: SQLite has no lists."""
-    return values if dialect != "sqlite" else tuple(map(_list_as_json, values))
+    with driver(session) as mine:
+        touched: int = mine.execute_many(statement, values).rowcount
+        return touched
 
 
 def moment(session: Session, time: datetime) -> datetime | str:
@@ -139,7 +145,10 @@ def _list_as_json(value: Any) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _translated(statement: str, dialect: str) -> str:
-    if dialect != "sqlite":
-        return statement.replace("?", "%s")
+def _in_sqlite(statement: str) -> str:
     return _LOCKS.sub("", statement).replace("= ANY(?)", "IN (SELECT value FROM json_each(?))")
+
+
+@lru_cache(maxsize=1024)
+def _in_postgresql(statement: str) -> str:
+    return statement.replace("?", "%s")

@@ -27,6 +27,8 @@ _LOG_PAGES = 16_000
 _PLANS_OF_SMALL_THINGS = ("enable_hashjoin", "enable_mergejoin", "jit")
 """What PostgreSQL is kept from: a few rows are looked up in large tables, of which it may have no statistics yet."""
 
+_BEGIN = "begin"
+"""Execution option of SQLite's engines: the statement that begins a transaction."""
 _STATEMENTS_KEPT = 512
 """Prepared statements that a connection to SQLite keeps: more than the server has different ones."""
 
@@ -44,11 +46,11 @@ def open_engines(url: str) -> tuple[Engine, Engine]:
         event.listen(engine, "connect", _set_up_postgresql)
         return engine, engine
     # A writer takes the lock at once: one that reads first could not wait for another writer any more.
-    writing = _sqlite_engine(url, begin="BEGIN IMMEDIATE", cache_kib=_WRITER_CACHE_KIB)
+    writing = _sqlite_engine(url, beginning="BEGIN IMMEDIATE", cache_kib=_WRITER_CACHE_KIB)
     if parsed.database in (None, "", ":memory:"):
         return writing, writing
     refuse_network_file_system(parsed.database)
-    return _sqlite_engine(url, begin="BEGIN", cache_kib=_READER_CACHE_KIB), writing
+    return _sqlite_engine(url, beginning="BEGIN", cache_kib=_READER_CACHE_KIB), writing
 
 
 def _set_up_postgresql(connection: Any, _record: Any) -> None:
@@ -61,12 +63,20 @@ def _set_up_postgresql(connection: Any, _record: Any) -> None:
     connection.commit()
 
 
-def _sqlite_engine(url: str, *, begin: str, cache_kib: int) -> Engine:
+def _sqlite_engine(url: str, *, beginning: str, cache_kib: int) -> Engine:
     options = {"check_same_thread": False, "timeout": 30.0, "cached_statements": _STATEMENTS_KEPT}
-    engine = create_engine(url, connect_args=options)
+    engine = create_engine(url, connect_args=options, execution_options={_BEGIN: beginning})
     event.listen(engine, "connect", partial(_set_up_sqlite, cache_kib=cache_kib))
-    event.listen(engine, "begin", partial(Connection.exec_driver_sql, statement=begin))
+    event.listen(engine, "begin", begin)
     return engine
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction of the driver's, unless one is under way; PostgreSQL's begins with its first statement."""
+    driver: Any = connection.connection.driver_connection
+    statement = connection.get_execution_options().get(_BEGIN)
+    if statement is not None and not driver.in_transaction:
+        driver.execute(statement)
 
 
 def _set_up_sqlite(connection: Any, _record: Any, *, cache_kib: int) -> None:

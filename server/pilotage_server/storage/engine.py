@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from types import MappingProxyType
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import TypeVar
 
-from sqlalchemy import func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session
@@ -17,9 +15,11 @@ from sqlmodel import Session
 from pilotage import clock as machine
 from pilotage.clock import Clock
 from pilotage.errors import WorldError
+from pilotage_server.storage import bulk
 from pilotage_server.storage.checkpoints import Checkpoints
 from pilotage_server.storage.connections import ONE_SNAPSHOT, open_engines
 from pilotage_server.storage.groups import Batch, Groups, OneByOne
+from pilotage_server.storage.lines import Line, Lines
 from pilotage_server.storage.unit import OvertakenError, Unit
 
 __all__ = ["Batch", "Database", "OvertakenError", "Unit", "closing"]
@@ -30,6 +30,8 @@ Result = TypeVar("Result")
 _RUN_AGAIN = frozenset({"40001", "40P01"})
 """PostgreSQL gave the transaction up for the sake of another: serialization failures and deadlocks."""
 _TRIES = 5
+_MOST_CONNECTIONS = 32
+"""More than a server has open: when so many of them were lost one after the other, the database does not serve."""
 _OPERATIONS_AT_ONCE = 64
 
 
@@ -44,6 +46,8 @@ class Database:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine, self.write_engine = open_engines(url)
+        self.reading = Lines(self.engine, {} if self.is_sqlite else ONE_SNAPSHOT)
+        self.writing = Lines(self.write_engine)
         self._clock = clock
         self._operations = OneByOne(_OPERATIONS_AT_ONCE if self.is_sqlite else 1)
         self.writers = 1 if self.is_sqlite else writers
@@ -72,46 +76,56 @@ class Database:
         return self._commit_once(operation)
 
     def _commit_once(self, operation: Callable[[Unit], Result]) -> tuple[Unit, Result]:
-        with _clear_failures(), Session(self.write_engine, expire_on_commit=False, autoflush=False) as session:
-            unit = Unit(session, self._begun(session))
+        with _clear_failures():
+            line, unit = self._begun(self.writing)
             try:
                 result = operation(unit)
-                session.flush()
                 unit.committing()
-                session.commit()
+                line.commit()
             except BaseException:
-                try:
-                    session.rollback()
-                finally:  # a connection that is lost cannot even be rolled back
-                    unit.rolled_back()
+                line.close()
+                unit.rolled_back()
                 raise
+        self.writing.give_back(line)
         if self._checkpoints is not None:
             self._checkpoints.due()
         return unit, result
 
     def read(self, operation: Callable[[Unit], Result]) -> Result:
         """Run `operation` on a snapshot that is rolled back afterwards, in this thread."""
-        with _clear_failures(), Session(self.engine, autoflush=False) as session:
-            unit = Unit(session, self._begun(session, {} if self.is_sqlite else ONE_SNAPSHOT))
+        with _clear_failures():
+            line, unit = self._begun(self.reading)
             try:
-                return operation(unit)
+                result = operation(unit)
+                line.roll_back()
+            except BaseException:
+                line.close()
+                raise
             finally:
                 unit.rolled_back()
+        self.reading.give_back(line)
+        return result
 
-    def _begun(self, session: Session, options: Mapping[str, Any] = MappingProxyType({})) -> datetime:
-        """Begin a transaction and return its time, which is not before that of one that it had to wait for.
+    def _begun(self, lines: Lines) -> tuple[Line, Unit]:
+        """Begin a transaction; its time is not before that of one that it had to wait for.
 
-        A connection that was lost while nobody used it is replaced, for nothing has happened yet.
+        Connections that were lost while nobody used them are replaced, for nothing has happened yet.
         """
+        for _ in range(_MOST_CONNECTIONS):
+            try:
+                return self._begun_on(lines.take())
+            except OperationalError as error:
+                if not error.connection_invalidated:
+                    raise
+        return self._begun_on(lines.take())
+
+    def _begun_on(self, line: Line) -> tuple[Line, Unit]:
         try:
-            session.connection(execution_options=options)
-            return self._now(session)
-        except OperationalError as error:
-            if not error.connection_invalidated:
-                raise
-        session.rollback()
-        session.connection(execution_options=options)
-        return self._now(session)
+            line.begin()
+            return line, Unit(line.session, self._now(line.session))
+        except BaseException:
+            line.close()
+            raise
 
     def _now(self, session: Session) -> datetime:
         """Return the time of a transaction that begins: leases end on one clock, whichever server looks at it."""
@@ -119,8 +133,8 @@ class Database:
             return self._clock()
         if self.is_sqlite:
             return machine.now()
-        time: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-        return time.astimezone(UTC)
+        ((time,),) = bulk.rows(session, "SELECT clock_timestamp()")
+        return bulk.time_of(time)
 
     def submit_write(self, operation: Callable[[Unit], Result]) -> Future[Result]:
         """Have a writer thread run `operation` and give its result once it is on disk; others share its commit."""
@@ -140,6 +154,8 @@ class Database:
         self._readers.shutdown(wait=True)
         if self._checkpoints is not None:
             self._checkpoints.close()
+        self.reading.close_idle()
+        self.writing.close_idle()
         self.engine.dispose()
         self.write_engine.dispose()
 

@@ -8,8 +8,8 @@ only.
 
 Alone: a member that fails with a PilotageError fails alone, and nothing of it has happened. When the group fails in
 any other way (a deadlock, an unexpected error, the commit itself), nothing of it has happened, and every member runs
-again in a transaction of its own, as long as the database serves. What fails after the commit, in a hook, is told to
-all members and runs no more.
+again in a transaction of its own, as long as the database serves. What fails after the commit, in a hook, is logged:
+the members are answered all the same, for what they asked for is on disk.
 
 Locks: SQLite has one writer, which takes all that waits. In PostgreSQL several transactions lock rows at once, and
 two of them must not wait for each other in a circle. There a group is of one batch, which takes its locks in one
@@ -29,8 +29,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
+import structlog
+
 from pilotage.errors import PilotageError, WorldError
 from pilotage_server.storage.unit import OvertakenError, Unit
+
+log = structlog.get_logger()
 
 Item = TypeVar("Item")
 Item_contra = TypeVar("Item_contra", contravariant=True)
@@ -165,7 +169,7 @@ class Groups:
         try:
             unit.committed()
         except Exception as error:
-            results = [error] * len(group)
+            log.error("memory does not follow a commit", why=str(error), exc_info=error)
         for member, result in zip(group, results, strict=True):
             _answer(member, result)
 

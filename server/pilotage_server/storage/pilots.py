@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, func, insert, or_, select
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
@@ -159,8 +159,13 @@ def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
 
 def change_pilots(session: Session, stamps: Iterable[str], values: Mapping[str, Any]) -> None:
     """Give pilots these columns."""
-    for chunk in chunks(stamps):
-        session.connection().execute(update(PILOTS).where(PILOTS.c.stamp.in_(chunk)).values(dict(values)))
+    kept = [bulk.moment(session, value) if isinstance(value, datetime) else value for value in values.values()]
+    bulk.once(session, _change(tuple(values)), *kept, sorted(stamps))
+
+
+@lru_cache(maxsize=64)
+def _change(names: tuple[str, ...]) -> str:
+    return f"UPDATE pilots SET {', '.join(f'{name} = ?' for name in names)} WHERE stamp = ANY(?)"  # noqa: S608 - names of ours
 
 
 def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:

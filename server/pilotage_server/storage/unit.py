@@ -99,9 +99,21 @@ class Unit:
             tab.write(self)
 
     def committed(self) -> None:
-        """Run what waited for the commit, in the order in which it was asked for."""
+        """Run what waited for the commit, in the order asked for; one that fails keeps no other from it.
+
+        Raises
+        ------
+        ExceptionGroup
+            Of those that failed.
+        """
+        failures: list[Exception] = []
         for act in self._after_commit:
-            act()
+            try:
+                act()
+            except Exception as error:  # whatever it is: the others must hear of what is on disk
+                failures.append(error)
+        if failures:
+            raise ExceptionGroup("what followed a commit failed", failures)
 
     def rolled_back(self) -> None:
         """Undo what was changed in memory, the last change first; one that fails keeps no other from it."""
