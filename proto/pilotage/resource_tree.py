@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.folding import fold
@@ -36,8 +36,7 @@ FOR_VO = "ForVO"
 """The section that overlays a level's values for single VOs."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class QueueId:
+class QueueId(NamedTuple):
     """Where a queue is: its site, its computing element there, and its name in that one's batch system."""
 
     site: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable
-from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 
@@ -51,7 +50,7 @@ def all_sorts_of_slots() -> list[SlotOffer]:
         for number, (cpus, memory, left, power) in enumerate(product((1, 2), (2900, 3100), (900, 1000), (4.5, 5.5)))
     ]
     free = [a_slot_with(f"{multi}{start}", Start=start, Multi=multi) for start, multi in product(STARTS, (True, False))]
-    return [*plain, *free, *(replace(slot, occupied=Occupied(1, 1)) for slot in free)]
+    return [*plain, *free, *(slot._replace(occupied=Occupied(1, 1)) for slot in free)]
 
 
 def test_nobody_has_a_chance_that_his_like_have_not_at_best(grid: Grid) -> None:
@@ -82,5 +81,5 @@ def test_slots_that_start_makes_no_difference_of_are_alike_whatever_else_they_sa
 def test_free_and_occupied_slots_are_not_alike(grid: Grid) -> None:
     chances, credential, slot = Chances(grid.world, grid.clock), credential_of(grid), a_slot()
 
-    assert chances.alike(credential, [slot]) != chances.alike(credential, [replace(slot, occupied=Occupied(1, 1))])
+    assert chances.alike(credential, [slot]) != chances.alike(credential, [slot._replace(occupied=Occupied(1, 1))])
     assert chances.of(all_sorts_of_jobs(grid)[3], credential, [slot]) is Chance.FREE_SLOT

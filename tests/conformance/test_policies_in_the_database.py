@@ -36,7 +36,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 def occupied_by(match: Match, *, ordered: bool = False, rank: float = 0.0, **ad: Any) -> SlotOffer:
     """Return a slot that is offered while it works on a match."""
-    return replace(a_slot_with(match.slot, **ad), occupied=Occupied(match.job_id, match.attempt, rank, ordered))
+    return a_slot_with(match.slot, **ad)._replace(occupied=Occupied(match.job_id, match.attempt, rank, ordered))
 
 
 def a_part(text: str) -> AdPartText:
@@ -178,7 +178,7 @@ def test_another_user_drives_a_job_out_by_priority_only_where_slot_and_server_ag
 
 def test_who_waits_is_told_of_a_job_by_what_its_policy_says_of_it(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    slots = [a_slot_with("free", Start=BATCH), replace(a_slot_with("busy", Rank=BATCH), occupied=Occupied(1, 1))]
+    slots = [a_slot_with("free", Start=BATCH), a_slot_with("busy", Rank=BATCH)._replace(occupied=Occupied(1, 1))]
     pilot.ask(*slots)
     told: list[TaskQueue] = []
     grid.world.on_enqueued.append(lambda queue, _: told.append(queue))

@@ -160,4 +160,4 @@ def an_occupied_slot(
     name: str = "slot1", job_id: int = 1000, rank: float = 0.0, *, ordered: bool = False, **ad: Any
 ) -> SlotOffer:
     """Return a slot that a job is in, with an ad of these expressions."""
-    return replace(a_slot_with(name, **ad), occupied=Occupied(job_id, 1, rank, ordered))
+    return a_slot_with(name, **ad)._replace(occupied=Occupied(job_id, 1, rank, ordered))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -46,7 +45,7 @@ class ByCores:
         return found
 
     def at_best(self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
-        return self.of(task_queue, credential, [replace(slot, free=Amounts(cpus=1000)) for slot in slots])
+        return self.of(task_queue, credential, [slot._replace(free=Amounts(cpus=1000)) for slot in slots])
 
     def alike(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         return tuple(slot.occupied is None for slot in slots)

@@ -48,7 +48,7 @@ class Server:
     def occupied(self, slot: int, kind: Mapping[str, Any], rank: float) -> SlotOffer:
         """Return the offer of a slot that a job of some kind is in."""
         self.node.start(slot, job_ad(**kind))
-        return replace(self._offer(slot), occupied=Occupied(1000 + slot, 1, rank))
+        return self._offer(slot)._replace(occupied=Occupied(1000 + slot, 1, rank))
 
     def started(self, *slots: int) -> dict[int, str]:
         """Match these slots and return where each job goes."""

@@ -8,7 +8,6 @@ stand in for the owner's own account. The VO of a job is always the one that pay
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from pilotage.account_names import split_account, split_group
@@ -34,8 +33,7 @@ class GroupId(NamedTuple):
         return cls(*split_group(text))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Account:
+class Account(NamedTuple):
     """Whom a use is charged to: one owner in one group of a VO."""
 
     vo: str

@@ -24,7 +24,7 @@ from pilotage_server.core.place_sets import EVERYWHERE, set_of
 from pilotage_server.core.share_settings import ShareSettings
 from pilotage_server.core.slot_classes import SlotClass
 from pilotage_server.core.slot_policies import SlotJudge, SlotPolicy
-from pilotage_server.core.slots import SlotOffer, fits, is_alike
+from pilotage_server.core.slots import SlotOffer, fits
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting_line import MOST_OF_A_LINE, Line
 
@@ -79,6 +79,7 @@ class Seeker:
         "_ask",
         "_class",
         "_judge",
+        "_kind",
         "_limits",
         "_needed",
         "_policy",
@@ -100,6 +101,7 @@ class Seeker:
     ) -> None:
         self._scene = scene
         self._slot = slot
+        self._kind = slot.kind
         self._class = slot_class
         self._policy = policy
         self._ask = ask
@@ -115,7 +117,7 @@ class Seeker:
 
     def serves(self, slot: SlotOffer) -> bool:
         """Whether another slot finds the same: no ad of either is looked at, and it is alike."""
-        return self._judge is None and self._policy is None and is_alike(slot, self._slot)
+        return self._judge is None and self._policy is None and slot.kind == self._kind
 
     def gives(self, line: Line) -> Part:
         """Return what a job of the task queue gets of the slot."""

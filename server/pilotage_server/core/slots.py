@@ -12,8 +12,9 @@ the node's power per core (DESIGN §7; DIRAC's CPUTime). How many cores a job as
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.amounts import Amounts
@@ -33,8 +34,7 @@ class Occupied:
     ordered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SlotOffer:
+class SlotOffer(NamedTuple):
     """A slot that asks for work.
 
     `time_left` = how long a job may still run there, None = no end known. `cpu_power` = normalised CPU seconds
@@ -56,9 +56,14 @@ class SlotOffer:
     ad_parts: tuple[str, ...] = ()
     ad_changes: str = ""
     claim: Account | None = None
+    ahead: int = 0
     occupied: Occupied | None = None
     job_ad_wanted: bool = False
-    ahead: int = 0
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What is equal for free slots that differ in nothing but their names, as far as matching looks."""
+        return self[1:-2]
 
     @property
     def has_ad(self) -> bool:
@@ -73,11 +78,11 @@ class SlotOffer:
         """Return what is left to offer when a job has been given so much; None = nothing."""
         if not self.partitionable or self.max_jobs == 1:
             return None
-        return replace(self, free=self.free - given, max_jobs=max(0, self.max_jobs - 1))
+        return self._replace(free=self.free - given, max_jobs=max(0, self.max_jobs - 1))
 
     def after(self, waited: timedelta) -> SlotOffer:
         """Return what the slot offers when it has waited for a job."""
-        return self if self.time_left is None else replace(self, time_left=self.time_left - waited)
+        return self if self.time_left is None else self._replace(time_left=self.time_left - waited)
 
 
 def obstacles(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> Iterator[str]:
@@ -110,22 +115,6 @@ def fits(task_queue: TaskQueue, slot: SlotOffer, end_margin: timedelta) -> bool:
     if not task_queue.traits.amounts.fits_in(slot.free):  # told apart first, for it is the most common and cheap
         return False
     return next(obstacles(task_queue, slot, end_margin), None) is None
-
-
-def is_alike(one: SlotOffer, other: SlotOffer) -> bool:
-    """Whether slots differ in nothing but their names, as far as matching looks."""
-    return (
-        one.free == other.free
-        and one.time_left == other.time_left
-        and one.ad_changes == other.ad_changes
-        and one.ad_parts == other.ad_parts
-        and one.partitionable == other.partitionable
-        and one.max_jobs == other.max_jobs
-        and one.ahead == other.ahead
-        and one.claim == other.claim
-        and one.cpu_power == other.cpu_power
-        and one.declined_task_queues == other.declined_task_queues
-    )
 
 
 def size_of(slot: SlotOffer) -> tuple[object, ...]:

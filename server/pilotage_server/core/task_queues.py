@@ -176,7 +176,7 @@ def task_queue_key(traits: Traits) -> str:
 
 def traits_to_json(traits: Traits) -> str:
     """Return the canonical text of the traits: sorted keys, no spaces."""
-    return _canonical({"form": FORM, **asdict(traits)})
+    return _canonical({"form": FORM, **asdict(traits), "account": traits.account._asdict()})
 
 
 def traits_from_json(text: str) -> Traits:

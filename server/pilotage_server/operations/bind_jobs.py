@@ -110,7 +110,7 @@ def _left(slot: SlotOffer, taken: Sequence[Bound]) -> SlotOffer | None:
     if not slot.partitionable or slot.max_jobs == len(taken):
         return None
     free = reduce(sub, (each.choice.amounts for each in taken), slot.free)
-    return replace(slot, free=free, max_jobs=max(0, slot.max_jobs - len(taken)))
+    return slot._replace(free=free, max_jobs=max(0, slot.max_jobs - len(taken)))
 
 
 def bind_jobs(unit: Unit, world: World, wishes: Sequence[Wish]) -> list[Given]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntFlag
 from functools import partial
@@ -144,7 +144,7 @@ def roomy(slot: SlotOffer) -> SlotOffer:
     room = Amounts(free.cpus, _next_power(free.memory_mib), _next_power(free.disk_mib), free.gpus)
     left = slot.time_left
     time_left = None if left is None else timedelta(seconds=_next_power(math.ceil(left.total_seconds())))
-    return replace(slot, free=room, time_left=time_left, cpu_power=float(_next_power(math.ceil(slot.cpu_power))))
+    return slot._replace(free=room, time_left=time_left, cpu_power=float(_next_power(math.ceil(slot.cpu_power))))
 
 
 def _next_power(number: int) -> int:
