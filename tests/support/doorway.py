@@ -45,7 +45,7 @@ async def doorway(
         in_flight = CallsInFlight(most, clock.boot_time_s)
         reception = Reception(server, door, LoopCalls(tasks), in_flight, clock.boot_time_s)
         reception.add_registered_method_handlers(SERVICE, methods)
-        server.start()
+        reception.open()
         channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))
         try:
             yield channel

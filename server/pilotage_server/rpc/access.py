@@ -89,7 +89,7 @@ def is_open(method: str) -> bool:
 def check_access(method: str, identity: Identity) -> None:
     """Raise PermissionDeniedError unless the identity has a role that `method` requires."""
     required = REQUIRED_ROLES.get(method, frozenset())
-    if not required & identity.roles:
+    if required.isdisjoint(identity.roles):
         wanted = " or ".join(sorted(required)) or "one that nobody has"
         has = ", ".join(sorted(identity.roles)) or "none"
         name = method.rpartition("/")[2]

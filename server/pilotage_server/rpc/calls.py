@@ -94,11 +94,12 @@ class InFlight(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """What all calls have in common."""
+    """What all calls have in common; `tells_ends` = the log tells of the end of each."""
 
     loop: EventLoop
     in_flight: InFlight
     clock: BootClock
+    tells_ends: bool
 
 
 class Visit(NamedTuple):
@@ -196,8 +197,9 @@ class Call(Generic[Response]):
         self._around.in_flight.discard(self)
         if self._on_end is not None and not self._is_answered:
             self._on_end()
-        took_ms = round(1000 * (self._around.clock() - self.visit.since_s), 3)
-        log.debug("call ended", method=self.visit.method, cause=self.visit.cause, took_ms=took_ms)
+        if self._around.tells_ends:
+            took_ms = round(1000 * (self._around.clock() - self.visit.since_s), 3)
+            log.debug("call ended", method=self.visit.method, cause=self.visit.cause, took_ms=took_ms)
 
     def enter_context(self) -> None:
         """Make this the call that the running coroutine serves."""

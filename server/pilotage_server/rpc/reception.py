@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import grpc
+import structlog
 from google.protobuf.message import DecodeError
 
 from pilotage.clock import BootClock
@@ -18,11 +20,11 @@ from pilotage_server.rpc.door import Door
 from pilotage_server.rpc.in_flight import CallsInFlight
 from pilotage_server.rpc.loop_calls import LoopCalls
 from pilotage_server.rpc.refusals import refusal
-from pilotage_server.rpc.wire_calls import ServingThread, WireCall
+from pilotage_server.rpc.wire_calls import Intake, WireCall
+
+log = structlog.get_logger()
 
 Serve = Callable[[Call[Any]], None]
-
-_SERVING_THREAD = ServingThread()
 
 
 class Reception:
@@ -31,11 +33,12 @@ class Reception:
     def __init__(
         self, server: grpc.Server, door: Door, loop_calls: LoopCalls, in_flight: CallsInFlight, clock: BootClock
     ) -> None:
-        self._server: Any = server
+        self._intake = Intake(server)
         self._door = door
         self._loop_calls = loop_calls
         self._in_flight = in_flight
-        self._around = Surroundings(loop_calls, in_flight, clock)
+        tells_ends = log.is_enabled_for(logging.DEBUG)  # asked once: even a line that is not written costs its part
+        self._around = Surroundings(loop_calls, in_flight, clock, tells_ends)
 
     def add_generic_rpc_handlers(self, _handlers: Any) -> None:
         """Do nothing: the same methods are registered by name too, which is quicker."""
@@ -43,15 +46,19 @@ class Reception:
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
-        """Serve these methods of a service."""
-        entrances = {name: self._entrance(f"/{service}/{name}", handler) for name, handler in handlers.items()}
-        self._server.add_registered_method_handlers(service, entrances)
+        """Serve these methods of a service once all is open."""
+        for name, handler in handlers.items():
+            method = f"/{service}/{name}"
+            self._intake.add(method, self._entrance(method, handler))
 
-    def _entrance(self, method: str, handler: Any) -> grpc.RpcMethodHandler[Any, Any]:
+    def open(self) -> None:
+        """Start the server and take calls from now on."""
+        self._intake.start()
+
+    def _entrance(self, method: str, handler: Any) -> Callable[[WireCall], None]:
         serve = self._way(handler)
 
-        def enter(_requests: Any, context: Any, _send: Any) -> None:
-            wire = WireCall(context)
+        def enter(wire: WireCall) -> None:
             refused = self._in_flight.refusal()
             if refused is not None:
                 wire.refuse(refused)
@@ -62,10 +69,7 @@ class Reception:
                 wire.on_end(call.ended)
                 serve(call)
 
-        enter.experimental_non_blocking = True  # type: ignore[attr-defined]
-        enter.experimental_thread_pool = _SERVING_THREAD  # type: ignore[attr-defined]
-        # On the wire a stream of one message is what a single message is, so one kind of handler serves all.
-        return grpc.stream_stream_rpc_method_handler(enter)
+        return enter
 
     def _visit(self, method: str, wire: WireCall) -> Visit | None:
         """Return what the door says of a call; None = it was refused there."""

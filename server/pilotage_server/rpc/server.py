@@ -128,9 +128,10 @@ class RpcServer:
         ground = self._ground
         door = Door(ground.verifier, ground.clock)
         in_flight = CallsInFlight(self._limits.calls_in_flight, ground.boot_clock)
-        self._add_services(Reception(self._server, door, LoopCalls(tasks), in_flight, ground.boot_clock))
+        reception = Reception(self._server, door, LoopCalls(tasks), in_flight, ground.boot_clock)
+        self._add_services(reception)
         self._health.serves(SERVICES)
-        self._server.start()
+        reception.open()
 
     def _add_services(self, server: Any) -> None:
         ground, limits = self._ground, self._limits
