@@ -67,7 +67,7 @@ def test_a_core_is_charged_with_the_weight_of_its_slot_from_the_match_on(
     match = grid.start_pilot().take(a_slot(cpus=8, partitionable=True, ad_changes=ad))
     assert use_of(grid).cores == 3
     (attempt,) = grid.read(lambda unit, _: load_history(unit.session, job_id))
-    assert (attempt.cpus, attempt.weight, match.amounts.cpus) == (2, 3.0, 2)
+    assert (attempt.cpus, attempt.weight, match.kind.amounts.cpus) == (2, 3.0, 2)
     grid.pass_time(hours=1)
     assert use_of(grid).core_s == pytest.approx(accrued(3, 3600, HALF_LIFE))
     assert_a_restart_changes_nothing(grid)

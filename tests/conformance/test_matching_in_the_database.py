@@ -74,7 +74,11 @@ def test_one_call_fills_many_slots_and_what_is_partitionable(grid: Grid) -> None
     answer = grid.start_pilot().ask(
         a_slot("static", cpus=4), a_slot("big", cpus=5, partitionable=True), a_slot("small", cpus=1)
     )
-    assert [(match.slot, match.amounts.cpus) for match in answer.matches] == [("static", 4), ("big", 2), ("big", 2)]
+    assert [(match.slot, match.kind.amounts.cpus) for match in answer.matches] == [
+        ("static", 4),
+        ("big", 2),
+        ("big", 2),
+    ]
     assert [match.job_id for match in answer.matches] == ids[:3]
 
 

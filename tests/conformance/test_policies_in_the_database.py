@@ -154,7 +154,7 @@ def test_of_what_is_in_a_slot_only_what_the_pilot_holds_is_believed(grid: Grid) 
     grid.submit(attributes={"Batch": True})
     stranger = grid.start_pilot()
     assert stranger.ask(occupied_by(match, Rank=BATCH)).vacates == ()
-    assert stranger.ask(occupied_by(replace(match, attempt=9), Rank=BATCH)).vacates == ()
+    assert stranger.ask(occupied_by(match._replace(attempt=9), Rank=BATCH)).vacates == ()
 
 
 def test_another_user_drives_a_job_out_by_priority_only_where_slot_and_server_agree(

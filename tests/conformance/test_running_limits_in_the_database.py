@@ -191,7 +191,7 @@ def test_who_is_overtaken_at_a_limit_that_seemed_far_matches_again(
     rounds: list[RunningLimit | None] = []
 
     def match_one(unit: Unit) -> None:
-        count_matched(unit, grid.world, [(queue, task_queue)])
+        count_matched(unit, grid.world, queue, [task_queue])
 
     def match_slowly(unit: Unit) -> None:
         reached = limits_at_present(unit, grid.world, [queue], 1).reached(task_queue.traits)

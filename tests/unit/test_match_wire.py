@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.v1 import matcher_service_pb2
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.work import Match, WorkAnswer
+from pilotage_server.operations.work import Match, MatchKind, WorkAnswer
 from pilotage_server.rpc.convert_matching import work_answer_to_wire
 from pilotage_server.rpc.match_wire import MatchWriter, varint
 
@@ -31,33 +32,28 @@ DESCRIPTIONS = st.builds(
 )
 
 
-def matches(template_id: int, description: JobDescription) -> st.SearchStrategy[Match]:
-    """Return matches of one template's jobs."""
-    return st.builds(
-        Match,
-        slot=TEXTS,
-        job_id=st.integers(1, 2**62),
-        attempt=st.integers(1, 2**31 - 1),
-        lease=st.floats(0, 1e6).map(lambda seconds: timedelta(seconds=seconds)),
-        template_id=st.just(template_id),
-        description=st.just(description),
-        amounts=st.builds(Amounts, *(st.integers(0, 2**31 - 1) for _ in range(4))),
-        task_queue_id=st.integers(0, 2**40),
-        owner=TEXTS,
-        vo=TEXTS,
-        group=TEXTS,
-        cluster=st.integers(0, 2**40),
-        process=st.integers(0, 2**31 - 1),
-        job_ad=TEXTS,
-    )
+AMOUNTS = st.builds(Amounts, *(st.integers(0, 2**31 - 1) for _ in range(4)))
+LEASES = st.floats(0, 1e6).map(lambda seconds: timedelta(seconds=seconds))
+NUMBERS = st.integers(0, 2**31 - 1)
+
+
+def kinds(number: int) -> st.SearchStrategy[MatchKind]:
+    """Return kinds of matches, each of a template and a task queue of its own."""
+    account = st.builds(Account, TEXTS, TEXTS, TEXTS)
+    return st.builds(MatchKind, LEASES, st.just(number), DESCRIPTIONS, AMOUNTS, st.just(number), account)
+
+
+def matches(kind: MatchKind) -> st.SearchStrategy[Match]:
+    """Return matches of one kind."""
+    ids, attempts, clusters = st.integers(1, 2**62), st.integers(1, 2**31 - 1), st.integers(0, 2**40)
+    return st.builds(Match, TEXTS, ids, attempts, clusters, NUMBERS, st.just(kind), TEXTS)
 
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[Match, ...]:
-    """Draw matches of a few templates, several of each."""
-    templates = draw(st.lists(DESCRIPTIONS, min_size=1, max_size=3))
-    drawn = [draw(st.lists(matches(number, each), max_size=3)) for number, each in enumerate(templates)]
-    return tuple(match for some in drawn for match in some)
+    """Draw matches of a few kinds, several of each."""
+    drawn = [draw(kinds(number)) for number in range(draw(st.integers(1, 3)))]
+    return tuple(match for kind in drawn for match in draw(st.lists(matches(kind), max_size=3)))
 
 
 RESULTS = st.lists(st.builds(ReportResult, st.integers(1, 9), st.integers(1, 9), TEXTS), max_size=2).map(tuple)

@@ -28,6 +28,10 @@ class JobEvent(NamedTuple):
     attempt: int
     actor: str
 
+    def at(self, position: int) -> JobEvent:
+        """Return the event as it stands at a position of the feed."""
+        return JobEvent(position, *self[1:])
+
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:

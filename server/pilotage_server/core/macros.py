@@ -15,7 +15,23 @@ from pilotage.job_description import JobDescription, Value
 from pilotage.job_macros import render_text
 
 
-class Numbered(Protocol):
+class Owned(Protocol):
+    """Who owns something."""
+
+    @property
+    def owner(self) -> str:
+        """The owner."""
+
+    @property
+    def vo(self) -> str:
+        """The owner's VO."""
+
+    @property
+    def group(self) -> str:
+        """The owner's group."""
+
+
+class Numbered(Owned, Protocol):
     """What a job's texts are filled in with: whose it is, its id, its place in its array, its attempt."""
 
     @property
@@ -33,18 +49,6 @@ class Numbered(Protocol):
     @property
     def attempt(self) -> int:
         """The attempt."""
-
-    @property
-    def owner(self) -> str:
-        """The owner."""
-
-    @property
-    def vo(self) -> str:
-        """The owner's VO."""
-
-    @property
-    def group(self) -> str:
-        """The owner's group."""
 
 
 def render(description: JobDescription, job: Numbered) -> JobDescription:
@@ -83,9 +87,9 @@ def numbers(job: Numbered) -> tuple[str, str, str, str]:
     return str(job.id), str(job.cluster), str(job.process), str(job.attempt)
 
 
-def belongings(job: Numbered) -> dict[str, str]:
-    """Return what the environment says of whose job it is."""
-    return {"PILOTAGE_OWNER": job.owner, "PILOTAGE_VO": job.vo, "PILOTAGE_GROUP": job.group}
+def belongings(of: Owned) -> dict[str, str]:
+    """Return what the environment says of whose a job is."""
+    return {"PILOTAGE_OWNER": of.owner, "PILOTAGE_VO": of.vo, "PILOTAGE_GROUP": of.group}
 
 
 def _attributes(attributes: Mapping[str, Value], job: Numbered) -> dict[str, Value]:

@@ -10,7 +10,7 @@ What the board declines is left for the plain way (`match_slots`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -19,18 +19,17 @@ from typing import NamedTuple
 
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import JobCause, JobState
-from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.match_board import Ask, Declined, HeadsUnknown
 from pilotage_server.core.matching import Choice
 from pilotage_server.core.slots import SlotOffer
-from pilotage_server.operations.event_outbox import tell
+from pilotage_server.operations.event_outbox import tell_of_matches
 from pilotage_server.operations.match_slots import Asking
 from pilotage_server.operations.running_counts import count_matched, limits_at_present
 from pilotage_server.operations.slot_offers import Offers
 from pilotage_server.operations.world import World
-from pilotage_server.storage.attempts import insert_attempts
-from pilotage_server.storage.claims import Binding, bind
+from pilotage_server.storage.attempts import Charge, begin_attempts
+from pilotage_server.storage.claims import Binding, Place, bind
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.first_waiting import Waiting, lock_first, read_first_waiting
 
@@ -43,8 +42,7 @@ class Wish:
     offers: Offers
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """A job that was bound: what was chosen, and the job as it was when it waited."""
 
     choice: Choice
@@ -72,6 +70,7 @@ class _Case:
     """
 
     wish: Wish
+    place: Place
     first: Ask | None
     ask: Ask | None
     chosen: int = 0
@@ -123,17 +122,21 @@ def bind_jobs(unit: Unit, world: World, wishes: Sequence[Wish]) -> list[Given]:
         made = [(case, choice) for case in asking for choice in _choose(world, case, wanted)]
         _claim(unit, world, made)
         _bring_heads(unit, world, wanted)
+    _begin_attempts(unit, [each for case in cases for each in case.bound])
+    for case in cases:
+        if case.bound:
+            _tell(unit, world, case)
     return [case.given for case in cases]
 
 
 def _case(unit: Unit, world: World, wish: Wish, limits: LimitRound) -> _Case:
-    credential = wish.pilot.credential
+    credential, queue = wish.pilot.credential, wish.pilot.credential.queue
+    place = Place(credential.stamp, queue.site, queue.ce, queue.queue, wish.pilot.node)
     free = tuple(slot for slot in wish.offers.slots if slot.occupied is None)
     if not free:
-        return _Case(wish, None, None)
-    limits_here = limits.at(world.limits.at(credential.queue))
-    ask = Ask(credential.queue, credential.vos, free, limits_here, unit.now, wish.offers.policies)
-    case = _Case(wish, ask, ask)
+        return _Case(wish, place, None, None)
+    ask = Ask(queue, credential.vos, free, limits.at(world.limits.at(queue)), unit.now, wish.offers.policies)
+    case = _Case(wish, place, ask, ask)
     unit.on_rollback(partial(_put_back, world, case, unit.now))
     return case
 
@@ -168,18 +171,20 @@ def _claim(unit: Unit, world: World, made: Sequence[tuple[_Case, Choice]]) -> No
     for pair in made:
         by_queue[pair[1].task_queue.id].append(pair)
     found = lock_first(unit.session, {task_queue_id: len(pairs) for task_queue_id, pairs in by_queue.items()})
-    bound: list[tuple[_Case, Bound]] = []
+    bindings: list[Binding] = []
+    until = unit.now + world.rules.lease
     for task_queue_id, pairs in by_queue.items():
         jobs = found.get(task_queue_id, ())
-        bound += ((case, Bound(choice, job)) for (case, choice), job in zip(pairs, jobs, strict=False))
+        for (case, choice), job in zip(pairs, jobs, strict=False):
+            case.bound.append(Bound(choice, job))
+            ends = unit.now + job.lease if job.lease else until
+            bindings.append(Binding(job.id, ends, case.place, choice.slot))
         for case, choice in pairs[len(jobs) :]:
             case.missed(choice)
         _note_claims(unit, world, task_queue_id, [choice for _, choice in pairs], [job.id for job in jobs])
-    for case, each in bound:
-        case.bound.append(each)
+    bind(unit.session, bindings)
     for case in {id(case): case for case, _ in made}.values():
         case.ask = case.ask if len(case.bound) == case.chosen else case.anew()
-    _store(unit, world, bound)
 
 
 def _note_claims(
@@ -202,55 +207,41 @@ def _note_claims(
             world.board.missed(missed, unit.now)
 
 
-def _store(unit: Unit, world: World, bound: Sequence[tuple[_Case, Bound]]) -> None:
-    """Write down that jobs are bound, and tell it."""
-    if not bound:
-        return
-    bind(unit.session, [_binding(unit, world, case, each) for case, each in bound])
-    insert_attempts(unit.session, [_attempt(unit, case, each) for case, each in bound])
-    count_matched(unit, world, [(case.wish.pilot.credential.queue, each.choice.task_queue) for case, each in bound])
-    for case, each in bound:
-        tell(unit, world, _event(unit, case, each))
-    watched = [each.job.id for _, each in bound if each.job.watch]
+def _begin_attempts(unit: Unit, bound: Iterable[Bound]) -> None:
+    """Store the attempts that the jobs have begun."""
+    alike: dict[tuple[int, int, float], list[Bound]] = defaultdict(list)
+    for each in bound:
+        alike[each.choice.task_queue.id, each.choice.amounts.cpus, each.choice.weight].append(each)
+    charged: dict[Charge, list[int]] = defaultdict(list)
+    for (_, cpus, weight), same in alike.items():
+        charged[Charge(cpus, weight, same[0].choice.task_queue.account)] += [each.job.id for each in same]
+    begin_attempts(unit.session, charged, unit.now)
+
+
+def _tell(unit: Unit, world: World, case: _Case) -> None:
+    """Count what a pilot has got, and let it be told."""
+    count_matched(unit, world, case.wish.pilot.credential.queue, [each.choice.task_queue for each in case.bound])
+    by_attempt: dict[int, list[int]] = defaultdict(list)
+    for each in case.bound:
+        by_attempt[each.attempt].append(each.job.id)
+    for attempt, job_ids in by_attempt.items():
+        tell_of_matches(unit, world, _event(unit, case, job_ids[0], attempt), job_ids)
+    watched = [each.job.id for each in case.bound if each.job.watch]
     if watched:
         unit.after_commit(partial(world.look_at, watched))
 
 
-def _binding(unit: Unit, world: World, case: _Case, each: Bound) -> Binding:
-    pilot = case.wish.pilot
-    lease = each.job.lease or world.rules.lease
-    place = pilot.credential.queue
-    return Binding(each.job, unit.now + lease, pilot.credential.stamp, place, pilot.node, each.choice.slot)
-
-
-def _attempt(unit: Unit, case: _Case, each: Bound) -> AttemptRecord:
-    pilot = case.wish.pilot
-    return AttemptRecord(
-        job_id=each.job.id,
-        attempt=each.attempt,
-        pilot_stamp=pilot.credential.stamp,
-        queue=pilot.credential.queue,
-        node=pilot.node,
-        slot=each.choice.slot,
-        cpus=each.choice.amounts.cpus,
-        weight=each.choice.weight,
-        account=each.choice.task_queue.account,
-        matched=unit.now,
-        metered=unit.now,
-    )
-
-
-def _event(unit: Unit, case: _Case, each: Bound) -> JobEvent:
+def _event(unit: Unit, case: _Case, job_id: int, attempt: int) -> JobEvent:
     return JobEvent(
         position=0,
-        job_id=each.job.id,
+        job_id=job_id,
         time=unit.now,
         from_state=JobState.WAITING,
         to_state=JobState.MATCHED,
         cause=JobCause.MATCHED,
         reason="",
-        attempt=each.attempt,
-        actor=f"pilot:{case.wish.pilot.credential.stamp}",
+        attempt=attempt,
+        actor=f"pilot:{case.place.pilot_stamp}",
     )
 
 

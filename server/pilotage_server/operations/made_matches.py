@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from pilotage.ad_text import ad_text
@@ -12,7 +13,7 @@ from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.bind_jobs import Bound
 from pilotage_server.operations.match_slots import Claimed
-from pilotage_server.operations.work import Match
+from pilotage_server.operations.work import Match, MatchKind
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
@@ -29,8 +30,9 @@ def made_matches(unit: Unit, world: World, made: Sequence[Made]) -> list[tuple[M
     """Return the matches of each request, in the order in which they were bound."""
     templates = {each.job.template_id for one in made for each in one.bound}
     descriptions = world.descriptions.of(unit, templates) if templates else {}
+    kinds = _Kinds(world.rules.lease, descriptions)
     ads = _ads(unit, made, descriptions)
-    return [tuple(_match(world, each, descriptions, ads) for each in one.bound) for one in made]
+    return [tuple([_match(each, kinds, ads) for each in one.bound]) for one in made]
 
 
 def _ads(unit: Unit, made: Iterable[Made], descriptions: Mapping[int, JobDescription]) -> dict[int, str]:
@@ -38,28 +40,39 @@ def _ads(unit: Unit, made: Iterable[Made], descriptions: Mapping[int, JobDescrip
     wanted: dict[int, int] = {}
     for one in made:
         names = {slot.name for slot in one.slots if slot.job_ad_wanted}
-        wanted |= {each.job.id: each.job.template_id for each in one.bound if each.choice.slot in names}
+        if names:
+            wanted |= {each.job.id: each.job.template_id for each in one.bound if each.choice.slot in names}
     jobs: Mapping[int, JobRecord] = load_jobs(unit.session, wanted) if wanted else {}
     return {id_: ad_text(full_job_ad(jobs[id_], descriptions[wanted[id_]], unit.now)) for id_ in wanted}
 
 
-def _match(
-    world: World, made: Bound | Claimed, descriptions: Mapping[int, JobDescription], ads: Mapping[int, str]
-) -> Match:
-    choice, job = made.choice, made.job
-    return Match(
-        slot=choice.slot,
-        job_id=job.id,
-        attempt=made.attempt,
-        lease=job.lease or world.rules.lease,
-        template_id=job.template_id,
-        description=descriptions[job.template_id],
-        amounts=choice.amounts,
-        task_queue_id=choice.task_queue.id,
-        owner=job.owner,
-        vo=job.vo,
-        group=job.group,
-        cluster=job.cluster,
-        process=job.process,
-        job_ad=ads.get(job.id, ""),
-    )
+class _Kinds:
+    """The kinds of matches that were made, each once."""
+
+    def __init__(self, lease: timedelta, descriptions: Mapping[int, JobDescription]) -> None:
+        self._lease = lease
+        self._descriptions = descriptions
+        self._known: dict[tuple[object, ...], MatchKind] = {}
+
+    def of(self, made: Bound | Claimed) -> MatchKind:
+        """Return the kind of a match."""
+        choice, job = made.choice, made.job
+        key = (job.template_id, job.lease, choice.task_queue.id, choice.amounts)
+        kind = self._known.get(key)
+        if kind is None:
+            task_queue = choice.task_queue
+            kind = self._known[key] = MatchKind(
+                job.lease or self._lease,
+                job.template_id,
+                self._descriptions[job.template_id],
+                choice.amounts,
+                task_queue.id,
+                task_queue.traits.account,
+            )
+        return kind
+
+
+def _match(made: Bound | Claimed, kinds: _Kinds, ads: Mapping[int, str]) -> Match:
+    job = made.job
+    kind, ad = kinds.of(made), ads.get(job.id, "")
+    return Match(made.choice.slot, job.id, made.attempt, job.cluster, job.process, kind, ad)

@@ -8,7 +8,7 @@ after all, because another was quicker, the transaction runs again. Near to what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
@@ -111,16 +111,12 @@ def _counts(unit: Unit, limits: Iterable[RunningLimit]) -> dict[RunningLimit, in
     return {limit: running.get(key, 0) + sum(tab.by[key] for tab in gathered) for limit, key in keys.items()}
 
 
-def count_matched(unit: Unit, world: World, matched: Iterable[tuple[QueueId, TaskQueue]]) -> None:
-    """Count jobs that were matched, each by the queue where it is to run and the task queue where it waited."""
-    if not world.limits.limits:
-        return
-    jobs: Counter[tuple[QueueId, int]] = Counter()
-    traits: dict[int, Traits] = {}
-    for queue, task_queue in matched:
-        jobs[queue, task_queue.id] += 1
-        traits[task_queue.id] = task_queue.traits
-    _count(unit, world, jobs, traits, matched=True)
+def count_matched(unit: Unit, world: World, queue: QueueId, matched: Sequence[TaskQueue]) -> None:
+    """Count jobs that were matched to run at this queue, each by the task queue where it waited."""
+    if world.limits.at(queue):
+        jobs = Counter([task_queue.id for task_queue in matched])
+        traits = {task_queue.id: task_queue.traits for task_queue in matched}
+        _count(unit, world, {(queue, id_): count for id_, count in jobs.items()}, traits, matched=True)
 
 
 def count_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRecord]]) -> None:

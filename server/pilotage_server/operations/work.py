@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import NamedTuple
 
 from pilotage.job_description import JobDescription
+from pilotage_server.core.accounting import Account
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.macros import render
 from pilotage_server.core.node_settings import NodeSettings
@@ -42,26 +44,30 @@ class WorkRequest:
         return replace(self, slots=tuple(slot.after(waited) for slot in self.slots), reports=())
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A job with a lease for a slot; `description` is what to run, macros not filled in, `amounts` what it may use.
+@dataclass(frozen=True, slots=True, eq=False)
+class MatchKind:
+    """What many matches have in common: `description` is what to run, macros not filled in, `amounts` what it may use.
 
-    `job_ad` is the job's ad as text; "" = the slot did not want it.
+    `account` is that of the jobs' owner.
     """
 
-    slot: str
-    job_id: int
-    attempt: int
     lease: timedelta
     template_id: int
     description: JobDescription
     amounts: Amounts
     task_queue_id: int
-    owner: str
-    vo: str
-    group: str
+    account: Account
+
+
+class Match(NamedTuple):
+    """A job with a lease for a slot; `job_ad` is the job's ad as text, "" = the slot did not want it."""
+
+    slot: str
+    job_id: int
+    attempt: int
     cluster: int
     process: int
+    kind: MatchKind
     job_ad: str = ""
 
     @property
@@ -69,9 +75,34 @@ class Match:
         """The job's id."""
         return self.job_id
 
+    @property
+    def lease(self) -> timedelta:
+        """How long the pilot may have the job, from the match on."""
+        return self.kind.lease
+
+    @property
+    def task_queue_id(self) -> int:
+        """The task queue where the job waited."""
+        return self.kind.task_queue_id
+
+    @property
+    def owner(self) -> str:
+        """The job's owner."""
+        return self.kind.account.owner
+
+    @property
+    def vo(self) -> str:
+        """The owner's VO."""
+        return self.kind.account.vo
+
+    @property
+    def group(self) -> str:
+        """The owner's group."""
+        return self.kind.account.group
+
     def rendered(self) -> JobDescription:
         """Return the description of this one job: macros filled in, its numbers in the environment."""
-        return render(self.description, self)
+        return render(self.kind.description, self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def match_to_wire(match: Match) -> matcher_service_pb2.Match:
         attempt=match.attempt,
         lease_s=match.lease.total_seconds(),
         description=description_to_wire(match.rendered()),
-        amounts=amounts_to_wire(match.amounts),
+        amounts=amounts_to_wire(match.kind.amounts),
         task_queue=match.task_queue_id,
         owner=match.owner,
         vo=match.vo,

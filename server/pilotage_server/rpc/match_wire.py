@@ -5,7 +5,7 @@ Rules
 What comes out means what the protocol's own messages would say, which is the measure of it in the tests. What the
 matches of one kind have in common is encoded once, their description with it; what each job adds, such as its numbers
 in the environment, is appended, for in the wire format a message may come in pieces that are merged (Protocol Buffers,
-"Encoding"). Only where a description has macros, or a pilot has waited, each match is made from messages.
+"Encoding"). Only where a description has macros each match is made from messages.
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from functools import lru_cache
+from struct import pack
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from pilotage.description_wire import description_to_wire
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
-from pilotage_server.core.macros import NUMBERS, belongings, numbers
-from pilotage_server.operations.work import Match, WorkAnswer
+from pilotage_server.core.macros import NUMBERS, belongings
+from pilotage_server.operations.work import Match, MatchKind, WorkAnswer
 from pilotage_server.rpc.convert_matching import match_to_wire, work_answer_to_wire
 from pilotage_server.rpc.convert_values import amounts_to_wire
 
 _MOST_REMEMBERED = 20_000
 _MACRO = b"$("
 _MORE = 0x80
-_NUMBER, _LENGTH_DELIMITED = 0, 2
+_LOW = _MORE - 1
+_NUMBER, _EIGHT_BYTES, _LENGTH_DELIMITED = 0, 1, 2
 _LONGEST_NUMBER = 20
 """Digits of a number of 64 bits."""
 
@@ -39,12 +42,11 @@ def varint(number: int) -> bytes:
     """Return a number from 0 as the wire format writes it, seven bits a byte (Protocol Buffers, "Encoding")."""
     if number < _MORE:
         return _SMALL[number]
-    found = bytearray()
-    while number >= _MORE:
-        found.append(number & (_MORE - 1) | _MORE)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
+    if number < _MORE << 7:
+        return bytes((number & _LOW | _MORE, number >> 7))
+    if number < _MORE << 14:
+        return bytes((number & _LOW | _MORE, number >> 7 & _LOW | _MORE, number >> 14))
+    return bytes((number & _LOW | _MORE,)) + varint(number >> 7)
 
 
 def _tag(message: Any, field: str, kind: int = _LENGTH_DELIMITED) -> bytes:
@@ -55,9 +57,7 @@ def _tag(message: Any, field: str, kind: int = _LENGTH_DELIMITED) -> bytes:
 
 _MATCHES = _tag(matcher_service_pb2.RequestJobsResponse, "matches")
 _SLOT, _DESCRIPTION, _JOB_AD = (_tag(matcher_service_pb2.Match, name) for name in ("slot", "description", "job_ad"))
-_JOB_ID, _ATTEMPT, _CLUSTER, _PROCESS = (
-    _tag(matcher_service_pb2.Match, name, _NUMBER) for name in ("job_id", "attempt", "cluster", "process")
-)
+_LEASE = _tag(matcher_service_pb2.Match, "lease_s", _EIGHT_BYTES)
 _ENVIRONMENT = _tag(jobs_pb2.JobDescription, "environment")
 _KEY, _VALUE = b"\x0a", b"\x12"
 """The keys of what a map is made of, which are the same for every map."""
@@ -74,7 +74,31 @@ def _prefixes(name: str) -> tuple[bytes, ...]:
     return tuple(_ENVIRONMENT + varint(len(head) + 1 + size) + head + varint(size) for size in sizes)
 
 
-_NUMBERS = tuple(map(_prefixes, NUMBERS))
+class _Number(NamedTuple):
+    """A number of a job: `tag` is the key of its field, `prefixes` stand before it in the environment."""
+
+    tag: bytes
+    prefixes: tuple[bytes, ...]
+
+    def written(self, number: int) -> tuple[bytes, bytes]:
+        """Return the number as the field has it, and as the environment has it."""
+        digits = b"%d" % number
+        return self.tag + varint(number), self.prefixes[len(digits)] + digits
+
+
+_JOB_ID, _CLUSTER, _PROCESS, _ATTEMPT = (
+    _Number(_tag(matcher_service_pb2.Match, field, _NUMBER), _prefixes(name))
+    for field, name in zip(("job_id", "cluster", "process", "attempt"), NUMBERS, strict=True)
+)
+
+# What jobs of one array, and what pilots of one kind have in common.
+_cluster = lru_cache(_MOST_REMEMBERED)(_CLUSTER.written)
+_attempt = lru_cache(_MOST_REMEMBERED)(_ATTEMPT.written)
+
+
+@lru_cache(_MOST_REMEMBERED)
+def _slot(name: str) -> bytes:
+    return _framed(_SLOT, name.encode())
 
 
 class MatchWriter:
@@ -86,58 +110,50 @@ class MatchWriter:
 
     def answer(self, answer: WorkAnswer, waited: timedelta = timedelta(0)) -> bytes:
         """Return the response to a request that was made so long ago: leases count from the sending of the request."""
-        matches = [_framed(_MATCHES, self._match(match, waited)) for match in answer.matches]
-        if answer.is_all_matches:
-            return b"".join(matches)
-        rest = work_answer_to_wire(replace(answer, matches=()))
-        return b"".join((*matches, rest.SerializeToString()))
+        alike = {kind: self._in_common(kind) for kind in {match.kind for match in answer.matches}}
+        leases = {kind: _LEASE + pack("<d", (kind.lease + waited).total_seconds()) for kind in alike}
+        parts: list[bytes] = []
+        for match in answer.matches:
+            common = alike[match.kind]
+            content = common + _own(match) if common else match_to_wire(match).SerializeToString()
+            parts.append(_framed(_MATCHES, content + leases[match.kind]))
+        if not answer.is_all_matches:
+            parts.append(work_answer_to_wire(replace(answer, matches=())).SerializeToString())
+        return b"".join(parts)
 
-    def _match(self, match: Match, waited: timedelta) -> bytes:
-        if waited:
-            return match_to_wire(replace(match, lease=match.lease + waited)).SerializeToString()
-        common = self._in_common(match)
-        return common + _own(match) if common else match_to_wire(match).SerializeToString()
-
-    def _in_common(self, match: Match) -> bytes:
-        """Return what a match has in common with others of its kind; nothing where macros make each job another."""
-        kind = (match.template_id, match.task_queue_id, match.lease, match.amounts, match.owner, match.vo, match.group)
-        found = self._common.get(kind)
+    def _in_common(self, kind: MatchKind) -> bytes:
+        """Return what matches of a kind have in common; nothing where macros make each job another."""
+        key = (kind.template_id, kind.task_queue_id, kind.amounts)
+        found = self._common.get(key)
         if found is None:
-            found = self._common[kind] = _made_common(match)
+            found = self._common[key] = _made_common(kind)
             if len(self._common) > self._most:
                 self._common.popitem(last=False)
         return found
 
 
-def _made_common(match: Match) -> bytes:
-    description = description_to_wire(replace(match.description, count=None))
+def _made_common(kind: MatchKind) -> bytes:
+    description = description_to_wire(replace(kind.description, count=None))
     if _MACRO in description.SerializeToString():
         return b""
-    description.environment.update(belongings(match))
+    description.environment.update(belongings(kind.account))
     message = matcher_service_pb2.Match(
-        lease_s=match.lease.total_seconds(),
         description=description,
-        amounts=amounts_to_wire(match.amounts),
-        task_queue=match.task_queue_id,
-        owner=match.owner,
-        vo=match.vo,
-        group=match.group,
+        amounts=amounts_to_wire(kind.amounts),
+        task_queue=kind.task_queue_id,
+        owner=kind.account.owner,
+        vo=kind.account.vo,
+        group=kind.account.group,
     )
     return message.SerializeToString()
 
 
 def _own(match: Match) -> bytes:
     """Return what a match says of its own: the slot, the job, and the job's numbers in the environment."""
-    values = [value.encode() for value in numbers(match)]
-    entries = [prefixes[len(value)] + value for prefixes, value in zip(_NUMBERS, values, strict=True)]
-    return b"".join(
-        (
-            _framed(_SLOT, match.slot.encode()),
-            _JOB_ID + varint(match.job_id),
-            _ATTEMPT + varint(match.attempt),
-            _CLUSTER + varint(match.cluster),
-            _PROCESS + varint(match.process),
-            _framed(_DESCRIPTION, b"".join(entries)),
-            _framed(_JOB_AD, match.job_ad.encode()) if match.job_ad else b"",
-        )
-    )
+    job_id, its_id = _JOB_ID.written(match.job_id)
+    cluster, its_cluster = _cluster(match.cluster)
+    process, its_process = _PROCESS.written(match.process)
+    attempt, its_attempt = _attempt(match.attempt)
+    environment = its_id + its_cluster + its_process + its_attempt
+    own = _slot(match.slot) + job_id + attempt + cluster + process + _framed(_DESCRIPTION, environment)
+    return own + _framed(_JOB_AD, match.job_ad.encode()) if match.job_ad else own

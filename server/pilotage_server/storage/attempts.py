@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlmodel import Session
 
@@ -68,6 +68,30 @@ _UNSET: dict[str, Any] = {
     "peak_memory_mib": 0,
     "reported": False,
 }
+
+
+class Charge(NamedTuple):
+    """What an attempt uses, and who is charged for it: so many cores, for `weight` a second."""
+
+    cpus: int
+    weight: float
+    account: Account
+
+
+_PLACE = "attempt, pilot_stamp, site, ce, queue, node, slot"
+_BEGIN = f"""
+    INSERT INTO attempts (job_id, {_PLACE}, cpus, weight, charged_vo, charged_group, charged_owner, matched, metered,
+        {", ".join(_UNSET)})
+    SELECT id, {_PLACE}, ?, ?, ?, ?, ?, ?, ?, {", ".join("?" for _ in _UNSET)} FROM jobs WHERE id = ANY(?)
+"""  # noqa: S608 - names of columns
+
+
+def begin_attempts(session: Session, charged: Mapping[Charge, Sequence[int]], now: datetime) -> None:
+    """Store the attempts of jobs that have just been bound, which are given by what they are charged for."""
+    time = bulk.moment(session, now)
+    for (cpus, weight, account), job_ids in charged.items():
+        payer = account.vo, account.group, account.owner
+        bulk.once(session, _BEGIN, cpus, weight, *payer, time, time, *_UNSET.values(), list(job_ids))
 
 
 def load_attempts(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, AttemptRecord]:

@@ -12,7 +12,6 @@ from sqlmodel import Session
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.storage import bulk
-from pilotage_server.storage.first_waiting import Waiting
 from pilotage_server.storage.jobs import job_record
 from pilotage_server.storage.tables.conditions import LEASED_JOB
 from pilotage_server.storage.task_queues import IS_WAITING, JOBS
@@ -20,32 +19,44 @@ from pilotage_server.storage.task_queues import IS_WAITING, JOBS
 IS_LEASED = text(LEASED_JOB)
 
 
+class Place(NamedTuple):
+    """Where jobs run: at which pilot, in which queue, on which node."""
+
+    pilot_stamp: str
+    site: str
+    ce: str
+    queue: str
+    node: str
+
+
 class Binding(NamedTuple):
     """A waiting job that is bound to a slot: until when, and where."""
 
-    job: Waiting
+    job_id: int
     lease_until: datetime
-    pilot_stamp: str
-    queue: QueueId
-    node: str
+    place: Place
     slot: str
 
 
-_BIND = """
-    UPDATE jobs SET state = 'MATCHED', reason = '', attempt = attempt + 1, lease_until = ?, pilot_stamp = ?,
-        site = ?, ce = ?, queue = ?, node = ?, slot = ?, started = NULL, exit_code = NULL, signal = NULL
-    WHERE id = ?
-"""
+_BOUND = "state = 'MATCHED', reason = '', attempt = attempt + 1, started = NULL, exit_code = NULL, signal = NULL"
+_WHERE_TO = ("lease_until", *Place._fields, "slot")
+_BIND_EACH = f"UPDATE jobs SET {_BOUND}, {', '.join(f'{name} = ?' for name in _WHERE_TO)} WHERE id = ?"  # noqa: S608 - names of ours
+_BIND_ALL = f"""
+    UPDATE jobs SET {_BOUND}, {", ".join(f"{name} = bound.{name}" for name in _WHERE_TO)}
+    FROM unnest(?::timestamptz[], {", ".join("?::text[]" for _ in _WHERE_TO[1:])}, ?::bigint[])
+        AS bound ({", ".join(_WHERE_TO)}, id)
+    WHERE jobs.id = bound.id
+"""  # noqa: S608 - names of ours
 
 
 def bind(session: Session, bindings: Sequence[Binding]) -> None:
     """Bind locked jobs to slots: what `changes_of_step` gives a job that is matched."""
-    times: dict[datetime, Any] = {}
-    rows: list[bulk.Values] = []
-    for job, until, stamp, queue, node, slot in bindings:
-        time = times.get(until) or times.setdefault(until, bulk.moment(session, until))
-        rows.append((time, stamp, queue.site, queue.ce, queue.queue, node, slot, job.id))
-    bulk.many(session, _BIND, rows)
+    times = {until: bulk.moment(session, until) for until in {binding.lease_until for binding in bindings}}
+    rows = [(times[until], *place, slot, job_id) for job_id, until, place, slot in bindings]
+    if bulk.is_sqlite(session):
+        bulk.many(session, _BIND_EACH, rows)
+    elif rows:
+        bulk.once(session, _BIND_ALL, *map(list, zip(*rows, strict=True)))
 
 
 def lock_first_waiting(session: Session, task_queue_id: int) -> JobRecord | None:

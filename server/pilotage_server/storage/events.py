@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain, groupby
 from typing import Any
 
 from sqlalchemy import RowMapping, func, select, text
@@ -41,8 +41,8 @@ def lock_feed(session: Session) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": FEED_LOCK})
 
 
-def append_events(session: Session, events: Sequence[JobEvent]) -> Sequence[int]:
-    """Store the events in their order and return their positions; `lock_feed` comes first."""
+def append_events(session: Session, events: Sequence[JobEvent]) -> list[JobEvent]:
+    """Store the events in their order and return them with their positions; `lock_feed` comes first."""
     # `_value_`, for many: `value` of an enum is a property, and takes ten times as long
     columns: many_rows.Columns = {
         "job_id": [event.job_id for event in events],
@@ -54,16 +54,21 @@ def append_events(session: Session, events: Sequence[JobEvent]) -> Sequence[int]
         "attempt": [event.attempt for event in events],
         "actor": [event.actor for event in events],
     }
-    return many_rows.add_numbered(session, EVENTS, columns)
+    positions = many_rows.add_numbered(session, EVENTS, columns)
+    return [event.at(position) for event, position in zip(events, positions, strict=True)]
 
 
-def append_alike(session: Session, alike: Sequence[tuple[Sequence[int], JobEvent]]) -> list[int]:
+Alike = tuple[Sequence[int], JobEvent]
+"""Jobs that have made a step alike, and the event of the first of them."""
+
+
+def append_alike(session: Session, alike: Sequence[Alike]) -> list[JobEvent]:
     """Store for each of these jobs an event such as stands beside them, in order.
 
     Returns
     -------
-    list[int]
-        For each of `alike` the position of its first job's event.
+    list[JobEvent]
+        The events that stand there, with their positions.
     """
     columns: dict[str, list[Any]] = {"job_id": [job_id for ids, _ in alike for job_id in ids]}
     for ids, event in alike:
@@ -71,10 +76,42 @@ def append_alike(session: Session, alike: Sequence[tuple[Sequence[int], JobEvent
             columns.setdefault(name, []).extend([getattr(event, name)] * len(ids))
     positions = many_rows.add_numbered(session, EVENTS, columns)
     begins = accumulate((len(ids) for ids, _ in alike), initial=0)
-    return [positions[begin] for begin, _ in zip(begins, alike, strict=False)]
+    return [event.at(positions[begin]) for begin, (_, event) in zip(begins, alike, strict=False)]
 
 
 _KEPT = ("time", "from_state", "to_state", "cause", "reason", "attempt", "actor")
+
+
+def append_matches(session: Session, matched: Sequence[Alike]) -> list[JobEvent]:
+    """Do so for jobs that were matched: who has done it is told by their attempts, which are stored already."""
+    told: list[JobEvent] = []
+    for attempt, alike in groupby(sorted(matched, key=_attempt), key=_attempt):
+        ids, events = zip(*alike, strict=True)
+        begins = accumulate(map(len, ids), initial=_append_matches(session, attempt, list(chain.from_iterable(ids))))
+        told += (event.at(begin) for begin, event in zip(begins, events, strict=False))
+    return told
+
+
+def _attempt(alike: Alike) -> int:
+    return alike[1].attempt
+
+
+_MATCHES = """
+    INSERT INTO job_events (job_id, time, from_state, to_state, cause, reason, attempt, actor)
+    SELECT job_id, matched, 'WAITING', 'MATCHED', 'matched', '', attempt, 'pilot:' || pilot_stamp
+    FROM {wanted} CROSS JOIN attempts WHERE job_id = wanted.id AND attempt = ? ORDER BY wanted.nth
+"""
+_MATCHES_OF_JSON = _MATCHES.format(wanted="(SELECT key AS nth, value AS id FROM json_each(?)) AS wanted")
+_MATCHES_OF_ARRAY = _MATCHES.format(wanted="unnest(?::bigint[]) WITH ORDINALITY AS wanted (id, nth)") + "RETURNING id"
+
+
+def _append_matches(session: Session, attempt: int, job_ids: list[int]) -> int:
+    """Store the events of matches, each the attempt of that number, and return the first one's position."""
+    if not bulk.is_sqlite(session):
+        return min(int(row[0]) for row in bulk.rows(session, _MATCHES_OF_ARRAY, job_ids, attempt))
+    bulk.once(session, _MATCHES_OF_JSON, job_ids, attempt)
+    ((last,),) = bulk.rows(session, "SELECT last_insert_rowid()")
+    return int(last) - len(job_ids) + 1
 
 
 def job_event(row: RowMapping) -> JobEvent:

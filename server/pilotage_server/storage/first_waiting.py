@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from sqlmodel import Session
@@ -27,9 +28,6 @@ class Waiting(NamedTuple):
     template_id: int
     cluster: int
     process: int
-    owner: str
-    vo: str
-    group: str
     attempt: int
     lease_s: float
     watch: int
@@ -40,7 +38,7 @@ class Waiting(NamedTuple):
         return timedelta(seconds=self.lease_s) if self.lease_s else None
 
 
-_COLUMNS = 'id, template_id, cluster, process, owner, vo, "group", attempt, lease_s, watch'
+_COLUMNS = ", ".join(Waiting._fields)
 
 
 def _first(columns: str, lock: str = "") -> str:
@@ -64,13 +62,13 @@ _AT_ONCE = {first: _of_many(first) for first in (_TO_CLAIM, _HEADS)}
 def read_first_waiting(session: Session, wanted: Mapping[int, int]) -> dict[int, list[Head]]:
     """Return the first waiting jobs of task queues, of each as many as are wanted or as there are; none is locked."""
     found = _found(session, _HEADS, wanted)
-    return {task_queue_id: [Head(*row) for row in rows] for task_queue_id, rows in found.items()}
+    return {task_queue_id: list(starmap(Head, rows)) for task_queue_id, rows in found.items()}
 
 
 def lock_first(session: Session, wanted: Mapping[int, int]) -> dict[int, list[Waiting]]:
     """Return the same with what a match needs to know of the jobs, and keep others off them."""
     found = _found(session, _TO_CLAIM, wanted)
-    return {task_queue_id: [Waiting(*row) for row in rows] for task_queue_id, rows in found.items()}
+    return {task_queue_id: list(starmap(Waiting, rows)) for task_queue_id, rows in found.items()}
 
 
 def read_heads(session: Session, ids: Iterable[int]) -> dict[int, Head]:
