@@ -16,6 +16,7 @@ from pilotage.eligibility import asked_tags
 from pilotage.folding import fold
 from pilotage.job_description import Value
 from pilotage.offer_index import Group, OfferIndex, offer_index
+from pilotage.pacing import Pace, at_once
 from pilotage.parameters import ParameterType
 from pilotage.queue_sets import Bits, QueueOrder, QueueSet
 from pilotage.requirements import PoolId, Requirement, Requirements
@@ -23,22 +24,30 @@ from pilotage.resource_tree import REQUIRED_TAGS, TAGS, VOS, ResourceTree
 
 _FOLDED_TAGS = fold(TAGS)
 
+_MOST_REMEMBERED = 20_000
+"""Of so many requirements it is remembered which queues satisfy them."""
+
 
 class PoolMapper:
     """Finds the queues of pools in one version of the tree; kept as long as that version is in force.
 
     `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them. `seen` are the
-    queues as operators see them, where they are known already.
+    queues as operators see them, where they are known already; what they offer is looked through at the `pace` given.
     """
 
     def __init__(
-        self, tree: ResourceTree, order: QueueOrder | None = None, seen: Iterable[EffectiveQueue] | None = None
+        self,
+        tree: ResourceTree,
+        order: QueueOrder | None = None,
+        seen: Iterable[EffectiveQueue] | None = None,
+        pace: Pace = at_once,
     ) -> None:
         self.order = order or QueueOrder(tree.queue_ids())
         self._tree = tree
-        self._seen = seen
         self._own_views = tree.vos_with_overlays()
         self._views: dict[str | None, _View] = {}
+        if seen is not None:
+            self._views[None] = _View(seen, self.order, pace)
 
     def queues_of(self, requirements: Requirements) -> QueueSet:
         """Return the queues that are eligible for a pool."""
@@ -53,9 +62,7 @@ class PoolMapper:
         # A VO that no overlay names sees what everyone sees.
         key = fold(vo) if fold(vo) in self._own_views else None
         if key not in self._views:
-            shared = self._seen if key is None else None
-            queues = effective_queues(self._tree, vo if key else None) if shared is None else shared
-            self._views[key] = _View(queues, self.order)
+            self._views[key] = _View(effective_queues(self._tree, vo if key else None), self.order)
         return self._views[key]
 
 
@@ -68,15 +75,16 @@ def map_pools(pools: Mapping[PoolId, Requirements], tree: ResourceTree) -> dict[
 class _View:
     """What the VOs that see the same values are offered, with the queues grouped by what they offer."""
 
-    def __init__(self, queues: Iterable[EffectiveQueue], order: QueueOrder) -> None:
-        self._groups = _grouped(queues, order)
+    def __init__(self, queues: Iterable[EffectiveQueue], order: QueueOrder, pace: Pace = at_once) -> None:
+        self._groups = _grouped(pace(queues), order)
         self._indexes: dict[tuple[str, ParameterType, str | None], OfferIndex] = {}
         self._admitting: dict[str, Bits] = {}
         required = (elements_of(group.value) for group in self._groups.get(fold(REQUIRED_TAGS), ()))
         self._required = frozenset(as_text(tag) for tags in required for tag in tags)
+        self._satisfying: dict[object, Bits] = {}
         self._taking: dict[frozenset[str], Bits] = {}
-        self._all = _where(queues, order, lambda _queue: True)
-        self._enabled = _where(queues, order, EffectiveQueue.is_enabled)
+        self._all = order.of(queue.id for queue in pace(queues)).bits
+        self._enabled = order.of(queue.id for queue in pace(queues) if queue.is_enabled()).bits
 
     def eligible(self, vo: str, asked: tuple[Requirement, ...]) -> Bits:
         """Return the queues that admit `vo` and satisfy all that is asked."""
@@ -84,8 +92,19 @@ class _View:
         for requirement in asked:
             if not queues:
                 break
-            queues &= self._index(requirement).satisfying(requirement.normal)
+            queues &= self._satisfy(requirement)
         return queues
+
+    def _satisfy(self, requirement: Requirement) -> Bits:
+        """Return the queues that satisfy one requirement; many pools share it."""
+        declaration = requirement.declaration
+        key = (requirement.name, declaration.type, declaration.unit, requirement.normal)
+        found = self._satisfying.get(key)
+        if found is None:
+            if len(self._satisfying) >= _MOST_REMEMBERED:
+                self._satisfying.clear()
+            found = self._satisfying[key] = self._index(requirement).satisfying(requirement.normal)
+        return found
 
     def _index(self, requirement: Requirement) -> OfferIndex:
         declaration = requirement.declaration
@@ -103,6 +122,8 @@ class _View:
         return self._admitting[vo]
 
     def _take_tags(self, asked: tuple[Requirement, ...]) -> Bits:
+        if not self._required:
+            return self._all
         # Only tags that some queue requires tell the answers apart, so that few are remembered.
         tags = next((item for item in asked if fold(item.name) == _FOLDED_TAGS), None)
         present = asked_tags(tags) & self._required
@@ -137,10 +158,6 @@ def _grouped(queues: Iterable[EffectiveQueue], order: QueueOrder) -> dict[str, t
 def _kind(value: Value) -> object:
     # True == 1 == 1.0 in Python, but not to a flag and a capacity: the types belong to the key.
     return (value, *map(type, value)) if isinstance(value, tuple) else (type(value), value)
-
-
-def _where(queues: Iterable[EffectiveQueue], order: QueueOrder, holds: Callable[[EffectiveQueue], bool]) -> Bits:
-    return order.of(queue.id for queue in queues if holds(queue)).bits
 
 
 def _bits(numbers: Iterable[int]) -> Bits:

@@ -76,6 +76,10 @@ class QueueSet(Set[QueueId]):
         """Return whether both are of one order and equal; told at once, where `==` may have to list them."""
         return self.order is other.order and self.bits == other.bits
 
+    def on(self, order: QueueOrder) -> QueueSet:
+        """Return the same queues as a set on `order`, which begins with this one's."""
+        return self if self.order is order else QueueSet(order, self.bits)
+
     def octets(self) -> bytes:
         """Return the bits in octets, the lowest first, as many as the order needs."""
         return self.bits.to_bytes((len(self.order.queues) + 7) // 8, "little")

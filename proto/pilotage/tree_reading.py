@@ -16,6 +16,7 @@ from typing import TypeVar
 from pilotage.errors import InvalidTreeError, Violation
 from pilotage.folding import fold, folded_set
 from pilotage.job_description import Scalar, Value
+from pilotage.pacing import Pace, at_once
 from pilotage.parameters import SHIPPED, Inherit, ParameterDeclaration, ParameterType
 from pilotage.resource_tree import (
     ENABLED,
@@ -40,7 +41,7 @@ _UNITABLE = frozenset({ParameterType.TAGS, ParameterType.VALUE})
 _NEAREST_ALWAYS = folded_set((ENABLED, VOS))
 
 
-def tree_from_mapping(data: object) -> tuple[ResourceTree, tuple[Violation, ...]]:
+def tree_from_mapping(data: object, pace: Pace = at_once) -> tuple[ResourceTree, tuple[Violation, ...]]:
     """Return the tree that `data` describes, and warnings about what is in it but has no meaning.
 
     Raises
@@ -48,7 +49,7 @@ def tree_from_mapping(data: object) -> tuple[ResourceTree, tuple[Violation, ...]
     InvalidTreeError
         With every fault found; the tree is then not taken at all.
     """
-    reader = _Reader()
+    reader = _Reader(pace)
     tree = reader.read_tree(data)
     if reader.violations:
         raise InvalidTreeError(*reader.violations)
@@ -59,6 +60,7 @@ def tree_from_mapping(data: object) -> tuple[ResourceTree, tuple[Violation, ...]
 class _Reader:
     """Reads on after a fault, so that all faults are told at once; what it returns then is not used."""
 
+    pace: Pace
     violations: list[Violation] = field(default_factory=list)
     warnings: list[Violation] = field(default_factory=list)
 
@@ -100,7 +102,7 @@ class _Reader:
 
     def _nodes(self, path: str, content: object, read: Callable[[str, str, object], Node]) -> tuple[Node, ...]:
         nodes: list[Node] = []
-        for name, inner in self._section(path, content, names_fold=False).items():
+        for name, inner in self.pace(self._section(path, content, names_fold=False).items()):
             if "/" in name and not path.endswith(".queues"):
                 self._fault(f"{path}.{name}", 'the name of a site or computing element has no "/"')
             nodes.append(read(f"{path}.{name}", name, inner))
@@ -132,6 +134,8 @@ class _Reader:
         if fold(name) == fold(VOS) and not all(isinstance(vo, str) and vo.strip() for vo in _listed(value)):
             self._fault(path, f"{value!r} is not the name of a VO, nor a list of names")
         if isinstance(value, list | tuple):
+            if all(isinstance(element, str) and not text_fault(element) for element in value):
+                return tuple(value)  # as nearly all lists are
             return tuple(self._scalar(f"{path}[{index}]", element) for index, element in enumerate(value))
         return self._scalar(path, value)
 

@@ -70,7 +70,7 @@ def test_a_pool_that_asks_for_nothing_redeclared_keeps_its_id_and_is_mapped_anew
     pool = a_pool(before, Memory=2000)
     plan = planned(before, after, [pool], [])
     assert (plan.kept, plan.gone, plan.new, plan.moves) == ((pool,), (), (), ())
-    (mapping,) = plan.mappings
+    (mapping,) = plan.mappings.all()
     assert (set(mapping.queues), mapping.stamp) == ({THE_QUEUE}, (2, LATER))
     assert plan.effect.changes == (PoolChange(pool.id, {THE_QUEUE}, NOTHING),)
 
@@ -103,5 +103,5 @@ def test_jobs_without_a_meaning_leave_their_pool_without_a_mapping() -> None:
     plan = planned(before, after, [pool], [a_holding(pool, Scratch=20)])
     assert [stranded.holding.template_id for stranded in plan.stranded] == [1]
     assert plan.kept == (pool,)
-    assert plan.mappings[0].mapped is None
+    assert plan.mappings.all()[0].mapped is None
     assert plan.effect.changes == (PoolChange(pool.id, NOTHING, {THE_QUEUE}),)

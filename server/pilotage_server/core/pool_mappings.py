@@ -40,7 +40,12 @@ class PoolMapping:
     @property
     def stamp(self) -> tuple[int, datetime]:
         """What orders the mappings of one pool: the later replaces the earlier."""
-        return self.tree_version, self.mapped or _NEVER
+        return stamp_of(self.tree_version, self.mapped)
+
+
+def stamp_of(tree_version: int, mapped: datetime | None) -> tuple[int, datetime]:
+    """Return the stamp of a mapping that was made by this tree then; None = never."""
+    return tree_version, mapped or _NEVER
 
 
 class PoolMappings:
@@ -67,6 +72,10 @@ class PoolMappings:
     def get(self, pool_id: str) -> PoolMapping | None:
         """Return the mapping of a pool; None = there is no such pool."""
         return self._by_pool.get(pool_id)
+
+    def unmapped(self) -> list[str]:
+        """Return the ids of the pools that have no mapping."""
+        return [mapping.pool_id for mapping in self._by_pool.values() if mapping.mapped is None]
 
     def queues(self, pool_id: str) -> QueueSet:
         """Return the queues that a pool may run on; empty for a pool that is unknown or has no mapping."""

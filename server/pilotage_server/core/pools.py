@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pilotage.errors import InvalidRequirementsError, StateConflictError
 from pilotage.job_description import Value
 from pilotage.requirements import Requirements, pool_id, short_pool_id
-from pilotage_server.core.pool_mappings import PoolMapping
+from pilotage_server.core.pool_mappings import PoolMapping, stamp_of
 from pilotage_server.core.tree_in_force import TreeInForce
 
 
@@ -37,6 +37,11 @@ class Pool:
     mapped: datetime | None = None
     tree_version: int = 0
     idle_since: datetime | None = None
+
+    @property
+    def stamp(self) -> tuple[int, datetime]:
+        """The stamp of its mapping, see there."""
+        return stamp_of(self.tree_version, self.mapped)
 
 
 class PoolIdClashError(StateConflictError):

@@ -30,7 +30,8 @@ class Reach:
     def __init__(self, tree: TreeInForce, mappings: PoolMappings) -> None:
         self.mappings = mappings
         self._tree = tree
-        self._fits: dict[tuple[str, JobNeeds, QueueId], bool] = {}
+        self._fits: dict[tuple[str, JobNeeds], dict[QueueId, bool]] = {}
+        self._remembered = 0
         self._open: dict[tuple[str, QueueId], bool] = {}
 
     def is_over(self, tree: TreeInForce, mappings: PoolMappings) -> bool:
@@ -44,7 +45,13 @@ class Reach:
                 return False
         elif not self._is_open(task_queue.account.vo, queue):
             return False
-        return self._fit(task_queue.account.vo, task_queue.needs, queue)
+        return self._fit(task_queue, queue)
+
+    def can_go_somewhere(self, task_queue: TaskQueue) -> bool:
+        """Whether some batch queue can take the jobs of the task queue, bans apart."""
+        if not task_queue.pool_id:
+            return any(self.can_go(task_queue, queue) for queue in self._tree.queues)
+        return any(self._fit(task_queue, queue) for queue in self.mappings.queues(task_queue.pool_id))
 
     def _is_open(self, vo: str, queue: QueueId) -> bool:
         key = (vo, queue)
@@ -53,15 +60,21 @@ class Reach:
             self._open[key] = effective is not None and isinstance(eligibility(None, effective), Eligible)
         return self._open[key]
 
-    def _fit(self, vo: str, needs: JobNeeds, queue: QueueId) -> bool:
-        key = (vo, needs, queue)
-        remembered = self._fits.get(key)
+    def _fit(self, task_queue: TaskQueue, queue: QueueId) -> bool:
+        key = (task_queue.account.vo, task_queue.needs)
+        fits = self._fits.get(key)
+        if fits is None:
+            fits = self._fits[key] = {}
+        remembered = fits.get(queue)
         if remembered is None:
-            if len(self._fits) >= _MOST_REMEMBERED:
-                self._fits.clear()
+            if self._remembered >= _MOST_REMEMBERED:
+                self._fits = {key: fits}
+                fits.clear()
+                self._remembered = 0
+            vo, needs = key
             effective = self._tree.effective(queue, vo)
-            remembered = effective is not None and isinstance(job_fit(needs, effective), Eligible)
-            self._fits[key] = remembered
+            remembered = fits[queue] = effective is not None and isinstance(job_fit(needs, effective), Eligible)
+            self._remembered += 1
         return remembered
 
 

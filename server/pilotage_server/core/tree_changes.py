@@ -18,10 +18,8 @@ from pilotage.job_description import Value
 from pilotage.parameters import ParameterDeclaration, ParameterDeclarations
 from pilotage.requirements import Requirements, pool_id, read_requirements
 from pilotage.resource_tree import QueueId
-from pilotage_server.core.pool_mappings import PoolMappings
 from pilotage_server.core.reach import Reach
 from pilotage_server.core.task_queues import TaskQueue
-from pilotage_server.core.tree_in_force import TreeInForce
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +112,6 @@ def read_again(holding: Holding, declarations: ParameterDeclarations) -> Reread 
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One side of the change, before it or after it: a tree, and the mappings made with it."""
-
-    tree: TreeInForce
-    mappings: PoolMappings
-    reach: Reach
-
-    def takes(self, task_queue: TaskQueue) -> bool:
-        """Return whether some queue can take the jobs of `task_queue`."""
-        pool = task_queue.pool_id
-        queues: Collection[QueueId] = self.mappings.queues(pool) if pool else self.tree.queues
-        return any(self.reach.can_go(task_queue, queue) for queue in queues)
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """Jobs that wait, and their task queue before and after the change (None = they do not wait after it)."""
 
@@ -137,12 +120,12 @@ class Wait:
     after: TaskQueue | None
 
 
-def runnable_and_stuck(waits: Iterable[Wait], before: Side, after: Side) -> tuple[int, int]:
+def runnable_and_stuck(waits: Iterable[Wait], before: Reach, after: Reach) -> tuple[int, int]:
     """Return how many jobs a queue can now take that none could, and how many none can now that one could."""
     runnable = stuck = 0
     for wait in waits:
-        could = before.takes(wait.before)
-        can = wait.after is not None and after.takes(wait.after)
+        could = before.can_go_somewhere(wait.before)
+        can = wait.after is not None and after.can_go_somewhere(wait.after)
         runnable += wait.count if can and not could else 0
         stuck += wait.count if could and not can else 0
     return runnable, stuck

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from pilotage.effective import EffectiveQueue, effective_queues
+from pilotage.effective import EffectiveQueue, effective_ces
 from pilotage.folding import fold
 from pilotage.job_description import Value
+from pilotage.pacing import Pace, at_once
 from pilotage.parameters import ParameterDeclarations
 from pilotage.pool_mapping import PoolMapper
 from pilotage.queue_sets import QueueOrder
@@ -31,26 +32,27 @@ _POOLS_READ = 50_000
 class TreeInForce:
     """A tree version: its queues, as each VO sees them, and the mapper that finds the queues of pools.
 
-    `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them.
+    `order` numbers the queues, and may hold more than those of the tree; None = as the tree has them. It is
+    made at the `pace` given.
     """
 
     __slots__ = ("_own_views", "_read", "_views", "mapper", "queues", "tree", "version")
 
-    def __init__(self, version: int, tree: ResourceTree, order: QueueOrder | None = None) -> None:
+    def __init__(self, version: int, tree: ResourceTree, order: QueueOrder | None = None, pace: Pace = at_once) -> None:
         self.version = version
         self.tree = tree
         self.queues: tuple[QueueId, ...] = tuple(tree.queue_ids())
         self._own_views = tree.vos_with_overlays()
-        self._views: dict[str | None, Mapping[QueueId, EffectiveQueue]] = {None: _view(tree, None)}
+        self._views: dict[str | None, Mapping[QueueId, EffectiveQueue]] = {None: _view(tree, None, pace)}
         self._read: dict[str, Requirements] = {}
-        self.mapper = PoolMapper(tree, order or QueueOrder(self.queues), self._views[None].values())
+        self.mapper = PoolMapper(tree, order or QueueOrder(self.queues), self._views[None].values(), pace)
 
-    def successor(self, tree: ResourceTree) -> TreeInForce:
+    def successor(self, tree: ResourceTree, pace: Pace = at_once) -> TreeInForce:
         """Return the next version, in which queues keep their numbers, unless most of these would be of none."""
         queues = tuple(tree.queue_ids())
         order = self.order.and_also(queues)
         kept = order if len(order.queues) <= 2 * len(queues) else QueueOrder(queues)
-        after = TreeInForce(self.version + 1, tree, kept)
+        after = TreeInForce(self.version + 1, tree, kept, pace)
         if after.declarations == self.declarations:
             after._read = self._read
         return after
@@ -110,8 +112,8 @@ class TreeInForce:
         return MappingProxyType({id_: replace(queue, vo=vo) for id_, queue in self._views[None].items()})
 
 
-def _view(tree: ResourceTree, vo: str | None) -> Mapping[QueueId, EffectiveQueue]:
-    return MappingProxyType({queue.id: queue for queue in effective_queues(tree, vo)})
+def _view(tree: ResourceTree, vo: str | None, pace: Pace = at_once) -> Mapping[QueueId, EffectiveQueue]:
+    return MappingProxyType({queue.id: queue for ce in pace(effective_ces(tree, vo)) for queue in ce.queues})
 
 
 NO_TREE = TreeInForce(0, ResourceTree())

@@ -9,13 +9,14 @@ without a mapping for those that mean nothing any more. One without live jobs go
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pilotage.job_description import Value
+from pilotage.pacing import Pace, at_once
 from pilotage.queue_sets import QueueOrder, QueueSet
-from pilotage_server.core.pool_mappings import PoolMapping, PoolMappings
+from pilotage_server.core.pool_mappings import PoolMappings
 from pilotage_server.core.pools import Pool, mapping_of, new_pool
 from pilotage_server.core.reach import Reach
 from pilotage_server.core.task_queues import TaskQueue, with_pool
@@ -23,7 +24,6 @@ from pilotage_server.core.tree_changes import (
     Holding,
     PoolChange,
     Reread,
-    Side,
     Stranded,
     TreeEffect,
     Wait,
@@ -50,6 +50,7 @@ class Present:
 class TreePlan:
     """What is to be done: pools that stay, go, or are new, the mappings of those there are then, and the jobs.
 
+    The mappings are those that decide from then on, whole; nobody changes them before.
     `reread` are those of `kept` that may be known by another section now. `made` is the time of the new mappings.
     """
 
@@ -59,7 +60,7 @@ class TreePlan:
     reread: tuple[Pool, ...]
     gone: tuple[Pool, ...]
     new: tuple[Pool, ...]
-    mappings: tuple[PoolMapping, ...]
+    mappings: PoolMappings
     moves: tuple[Reread, ...]
     stranded: tuple[Stranded, ...]
     effect: TreeEffect
@@ -77,7 +78,12 @@ def touched_pools(pools: Iterable[Pool], before: TreeInForce, after: TreeInForce
 
 
 def plan_tree(
-    present: Present, holdings: Sequence[Holding], after: TreeInForce, warnings: Sequence[str], now: datetime
+    present: Present,
+    holdings: Sequence[Holding],
+    after: TreeInForce,
+    warnings: Sequence[str],
+    now: datetime,
+    pace: Pace = at_once,
 ) -> TreePlan:
     """Return what the tree `after` changes; `holdings` are the live jobs of the pools that it touches."""
     read = [read_again(holding, after.declarations) for holding in holdings]
@@ -86,7 +92,7 @@ def plan_tree(
     touched = touched_pools(present.pools, present.tree, after)
     kept = _kept(present.pools, touched, (*_as_typed(present.pools, touched, after), *rereads), stranded)
     new = _new(present.pools, rereads, now)
-    mappings = tuple(mapping_of(pool, after, now) for pool in (*kept, *new))
+    mappings = PoolMappings(mapping_of(pool, after, now) for pool in pace((*kept, *new)))
     remaining = {pool.id for pool in kept}
     moves = tuple(reread for reread in rereads if reread.moves)
     return TreePlan(
@@ -99,7 +105,7 @@ def plan_tree(
         mappings=mappings,
         moves=moves,
         stranded=stranded,
-        effect=_effect(present, PoolMappings(mappings), after, (*rereads, *stranded), warnings),
+        effect=_effect(present, mappings, after, (*rereads, *stranded), warnings, pace),
     )
 
 
@@ -138,33 +144,30 @@ def _effect(
     after: TreeInForce,
     outcomes: Sequence[Reread | Stranded],
     warnings: Sequence[str],
+    pace: Pace,
 ) -> TreeEffect:
-    before_side = Side(present.tree, present.mappings, Reach(present.tree, present.mappings))
-    after_side = Side(after, mappings, Reach(after, mappings))
-    waits = _waits(present.waiting, outcomes)
-    runnable, stuck = runnable_and_stuck(waits, before_side, after_side)
+    waits = pace(_waits(present.waiting, outcomes))
+    runnable, stuck = runnable_and_stuck(waits, Reach(present.tree, present.mappings), Reach(after, mappings))
     return TreeEffect(
         version=after.version,
         warnings=(*warnings, *_strandings(outcomes)),
-        changes=_changes(present, mappings, after, outcomes),
+        changes=_changes(present, mappings, after, outcomes, pace),
         jobs_runnable=runnable,
         jobs_stuck=stuck,
         pools_rekeyed=len({each.holding.pool_id for each in outcomes if isinstance(each, Reread) and each.moves}),
     )
 
 
-def _waits(waiting: Iterable[tuple[TaskQueue, int]], outcomes: Iterable[Reread | Stranded]) -> tuple[Wait, ...]:
+def _waits(waiting: Iterable[tuple[TaskQueue, int]], outcomes: Iterable[Reread | Stranded]) -> Iterator[Wait]:
     read: dict[int, list[Reread | Stranded]] = {}
     for outcome in outcomes:
         read.setdefault(outcome.holding.task_queue_id, []).append(outcome)
-    waits: list[Wait] = []
     for queue, count in waiting:
         parts = read.get(queue.id)
         if parts is None:
-            waits.append(Wait(count, queue, queue))
+            yield Wait(count, queue, queue)
         else:
-            waits += (Wait(part.holding.waiting, queue, _moved(queue, part)) for part in parts)
-    return tuple(waits)
+            yield from (Wait(part.holding.waiting, queue, _moved(queue, part)) for part in parts)
 
 
 def _moved(queue: TaskQueue, outcome: Reread | Stranded) -> TaskQueue | None:
@@ -174,7 +177,7 @@ def _moved(queue: TaskQueue, outcome: Reread | Stranded) -> TaskQueue | None:
 
 
 def _changes(
-    present: Present, mappings: PoolMappings, after: TreeInForce, outcomes: Iterable[Reread | Stranded]
+    present: Present, mappings: PoolMappings, after: TreeInForce, outcomes: Iterable[Reread | Stranded], pace: Pace
 ) -> tuple[PoolChange, ...]:
     """Return what the pools gain and lose; one that goes has what the pools of its jobs have."""
     heirs: dict[str, set[str]] = {}
@@ -183,12 +186,13 @@ def _changes(
             heirs.setdefault(outcome.holding.pool_id, set()).add(outcome.pool_id)
     same_numbers = after.order.begins_with(present.tree.order)
     changes: list[PoolChange | None] = []
-    for pool in present.pools:
+    for pool in pace(present.pools):
         before = present.mappings.queues(pool.id)
         if same_numbers and before.order is present.tree.order:
-            before = QueueSet(after.order, before.bits)
-        pools = {pool.id} if mappings.get(pool.id) else heirs.get(pool.id, set())
-        changes.append(pool_change(pool.id, before, _united(after.order, [mappings.queues(each) for each in pools])))
+            before = before.on(after.order)
+        own = mappings.get(pool.id)
+        queues = own.queues if own else _united(after.order, map(mappings.queues, heirs.get(pool.id, ())))
+        changes.append(pool_change(pool.id, before, queues))
     return tuple(change for change in changes if change is not None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from pilotage.pacing import Pace, at_once
 from pilotage.requirements import Requirements, read_requirements
 from pilotage_server.core.pool_mappings import PoolMapping, PoolMappings
 from pilotage_server.core.pools import (
@@ -81,15 +82,17 @@ def load_mappings(unit: Unit, tree: TreeInForce) -> PoolMappings:
     return PoolMappings(mapping_in_force(pool, tree) for pool in stored.load_pools(unit.session))
 
 
-def mappings_in_force(world: World, tree: TreeInForce, pools: Sequence[Pool]) -> list[PoolMapping]:
+def mappings_in_force(
+    world: World, tree: TreeInForce, pools: Sequence[Pool], pace: Pace = at_once
+) -> list[PoolMapping]:
     """Return the mappings of `pools` as their rows say, in their order, by `tree`, which is in force.
 
     Those that this server knows already are not worked out again: the stamp in the pool's row tells.
     """
     known = (world.mappings.get(pool.id) for pool in pools)
     return [
-        mapping if mapping is not None and mapping.stamp == without_queues(pool).stamp else mapping_in_force(pool, tree)
-        for pool, mapping in zip(pools, known, strict=True)
+        mapping if mapping is not None and mapping.stamp == pool.stamp else mapping_in_force(pool, tree)
+        for pool, mapping in pace(zip(pools, known, strict=True))
     ]
 
 

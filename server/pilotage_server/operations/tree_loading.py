@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilotage.pacing import Pace, at_once
 from pilotage.resource_tree import ResourceTree
 from pilotage.tree_formats import read_tree_text
 from pilotage.tree_reading import tree_from_mapping
@@ -23,7 +24,7 @@ class NewTree:
     warnings: tuple[str, ...]
 
 
-def parse_tree(text: str, format_or_filename: str) -> NewTree:
+def parse_tree(text: str, format_or_filename: str, pace: Pace = at_once) -> NewTree:
     """Return the tree that a text describes; it takes seconds for a long text, so no transaction is open here.
 
     Raises
@@ -31,7 +32,7 @@ def parse_tree(text: str, format_or_filename: str) -> NewTree:
     InvalidTreeError
         With every fault and its path, or the line of a syntax error.
     """
-    tree, warnings = tree_from_mapping(read_tree_text(text, format_or_filename))
+    tree, warnings = tree_from_mapping(read_tree_text(text, format_or_filename), pace)
     return NewTree(text, format_or_filename, tree, tuple(str(warning) for warning in warnings))
 
 

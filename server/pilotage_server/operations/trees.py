@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pilotage.pacing import Pace, at_once
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.pool_mappings import PoolMappings
@@ -17,6 +18,7 @@ from pilotage_server.operations.job_steps import Move, steps
 from pilotage_server.operations.pools import mappings_in_force, remove_pools
 from pilotage_server.operations.recounting import recount
 from pilotage_server.operations.tree_loading import NewTree, take_tree, tree_in_force
+from pilotage_server.operations.unhurried import unhurried
 from pilotage_server.operations.world import World
 from pilotage_server.storage import holdings as stored_holdings
 from pilotage_server.storage import pools as stored_pools
@@ -34,7 +36,7 @@ def get_tree(unit: Unit) -> stored.TreeText:
 
 def try_tree(unit: Unit, world: World, new: NewTree) -> TreePlan:
     """Return what the tree would change; nothing changes, and nothing waits for it."""
-    return _plan(unit, world, new, tree_in_force(unit, world))
+    return _plan(unit, world, new, tree_in_force(unit, world), unhurried)
 
 
 def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: TreePlan) -> TreeEffect:
@@ -47,7 +49,7 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: 
     version = stored.lock_tree(unit.session)
     if tried.touches_jobs or tried.tree.version != version + 1:
         hold_significant(unit.session)  # who lets more attributes tell jobs apart moves them too
-        plan = _plan(unit, world, new, tree_in_force(unit, world))
+        plan = _plan(unit, world, new, tree_in_force(unit, world), at_once)
     else:
         plan = _with_newcomers(unit, tried)
     text = stored.TreeText(plan.tree.version, new.text, new.format, unit.now, identity.owner)
@@ -58,28 +60,32 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: 
     return plan.effect
 
 
-def _plan(unit: Unit, world: World, new: NewTree, before: TreeInForce) -> TreePlan:
-    after = before.successor(new.tree)
-    pools = stored_pools.load_pools(unit.session)
-    present = Present(before, pools, PoolMappings(mappings_in_force(world, before, pools)), _waits(world))
+def _plan(unit: Unit, world: World, new: NewTree, before: TreeInForce, pace: Pace) -> TreePlan:
+    after = before.successor(new.tree, pace)
+    pools = stored_pools.load_pools(unit.session, pace)
+    mappings = PoolMappings(mappings_in_force(world, before, pools, pace))
+    present = Present(before, pools, mappings, _waits(world, pace))
     holdings = stored_holdings.load_holdings(unit.session, touched_pools(pools, before, after))
-    return plan_tree(present, holdings, after, new.warnings, unit.now)
+    return plan_tree(present, holdings, after, new.warnings, unit.now, pace)
 
 
-def _waits(world: World) -> tuple[tuple[TaskQueue, int], ...]:
+def _waits(world: World, pace: Pace) -> tuple[tuple[TaskQueue, int], ...]:
     """Return the task queues with how many jobs wait; matches go on meanwhile."""
     with world.lock:
         ids = list(world.waiting.ids())
-    lines = (world.waiting.line(task_queue_id) for task_queue_id in ids)
+    lines = (world.waiting.line(task_queue_id) for task_queue_id in pace(ids))
     return tuple((line.task_queue, line.count) for line in lines if line is not None and line.count > 0)
 
 
 def _with_newcomers(unit: Unit, plan: TreePlan) -> TreePlan:
     """Return the plan for the pools that there are now: some have come or gone since it was made."""
     ids = stored_pools.pool_ids(unit.session)
-    came = stored_pools.find_pools(unit.session, ids - {pool.id for pool in plan.kept})
-    stayed = (mapping for mapping in plan.mappings if mapping.pool_id in ids)
-    mappings = (*stayed, *(mapping_of(pool, plan.tree, plan.made) for pool in came))
+    planned = {pool.id for pool in plan.kept}
+    if ids == planned:
+        return plan
+    came = stored_pools.find_pools(unit.session, ids - planned)
+    stayed = (mapping for mapping in plan.mappings.all() if mapping.pool_id in ids)
+    mappings = PoolMappings((*stayed, *(mapping_of(pool, plan.tree, plan.made) for pool in came)))
     return replace(plan, kept=(*plan.kept, *came), mappings=mappings)
 
 
@@ -97,7 +103,7 @@ def _store_pools(unit: Unit, world: World, plan: TreePlan) -> None:
         stored_pools.insert_pool(unit.session, pool)
     stored_pools.set_sections(unit.session, plan.reread)
     stored_pools.stamp_all(unit.session, plan.made, plan.tree.version)
-    stored_pools.unmap(unit.session, [mapping.pool_id for mapping in plan.mappings if mapping.mapped is None])
+    stored_pools.unmap(unit.session, plan.mappings.unmapped())
     _move_jobs(unit, world, plan.moves)
     remove_pools(unit, world, plan.gone)
 
@@ -118,7 +124,10 @@ def _move_jobs(unit: Unit, world: World, moves: Sequence[Reread]) -> None:
 
 
 def _take(world: World, plan: TreePlan) -> None:
+    mappings = plan.mappings
     with world.lock:
         take_tree(world, plan.tree)
-        world.mappings.put(plan.mappings)
+        # Who was quicker after a commit that came later has told of it already.
+        mappings.put(mapping for mapping in world.mappings.all() if mapping.tree_version >= plan.tree.version)
+        world.mappings = mappings
     world.reach_changed()

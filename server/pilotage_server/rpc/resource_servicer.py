@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from pilotage.v1 import resource_service_pb2, resource_service_pb2_grpc
 from pilotage.wire import section_from_wire
+from pilotage_server.core.tree_plan import TreePlan
 from pilotage_server.operations.bans import ban, list_bans, unban
 from pilotage_server.operations.resources import NodeQuery, get_eligible_nodes, list_queues
-from pilotage_server.operations.tree_loading import parse_tree
+from pilotage_server.operations.tree_loading import NewTree, parse_tree
 from pilotage_server.operations.trees import get_tree, put_tree, try_tree
+from pilotage_server.operations.unhurried import unhurried
+from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_resources import (
     ban_from_wire,
@@ -23,6 +27,7 @@ from pilotage_server.rpc.convert_resources import (
 )
 from pilotage_server.rpc.convert_values import Fields
 from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.storage.engine import Unit
 
 
 class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
@@ -35,17 +40,16 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         self, request: resource_service_pb2.PutTreeRequest, context: Any
     ) -> resource_service_pb2.PutTreeResponse:
         identity = caller()
-        new = await asyncio.to_thread(parse_tree, request.text, request.format)
-        plan = await self._transactions.read(lambda unit, world: try_tree(unit, world, new))
+        new = await asyncio.to_thread(parse_tree, request.text, request.format, unhurried)
+        plan, tried = await self._transactions.read(partial(_tried, new))
         if request.validate_only:
-            return tree_effect_to_wire(plan.effect)
-        return await self._transactions.once(
-            identity,
-            "PutTree",
-            request,
-            resource_service_pb2.PutTreeResponse,
-            lambda unit, world: tree_effect_to_wire(put_tree(unit, world, identity, new, plan)),
-        )
+            return tried
+
+        def put(unit: Unit, world: World) -> resource_service_pb2.PutTreeResponse:
+            effect = put_tree(unit, world, identity, new, plan)
+            return tried if effect is plan.effect else tree_effect_to_wire(effect)
+
+        return await self._transactions.once(identity, "PutTree", request, resource_service_pb2.PutTreeResponse, put)
 
     async def GetTree(
         self, request: resource_service_pb2.GetTreeRequest, context: Any
@@ -104,3 +108,9 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     ) -> resource_service_pb2.ListBansResponse:
         records = await self._transactions.read(lambda unit, _: list_bans(unit))
         return resource_service_pb2.ListBansResponse(bans=[ban_to_wire(record) for record in records])
+
+
+def _tried(new: NewTree, unit: Unit, world: World) -> tuple[TreePlan, resource_service_pb2.PutTreeResponse]:
+    """Return what a tree would change, and the answer that tells it: to name many queues takes long too."""
+    plan = try_tree(unit, world, new)
+    return plan, tree_effect_to_wire(plan.effect)
