@@ -42,7 +42,7 @@ IDLE_PILOTS = 20_000
 LEASES = 50_000
 SLOTS = 50
 SHORT_JOB = JobDescription("/bin/true")
-"""It fits into the last minute of the idle pilots, as none of the day does."""
+"""It fits into the last minutes of the idle pilots, as none of the day does."""
 
 STARTS = 200
 WARM_UP = 5

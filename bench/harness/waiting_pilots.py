@@ -1,4 +1,8 @@
-"""Idle pilots: each waits for a job in a long poll, and asks again when that is over."""
+"""Idle pilots: each waits for a job in a long poll, and asks again when that is over.
+
+The first polls of all are of different lengths, so that the later ones end one after the other, as they do where
+pilots have come over a day.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import grpc
 
 from harness.grid import REQUEST_JOBS, LoadPilot, an_offer, fresh, matches_in
 from harness.load import DEADLINE_S, Answer, Line, Request
-from pilotage_pilot.core.rules import Rules
+from pilotage_pilot.core.rules import PLAIN_WAIT_S
 
 LINES = 8
 """So many connections carry the calls of all of them."""
@@ -22,9 +26,8 @@ LINES = 8
 CALLS_PER_TURN, TURN_S = 20, 0.01
 """So many of them ask in a turn of so many seconds: a crowd that comes at once would be turned away."""
 
-_WAIT_S = Rules().wait_s
-_BODY = an_offer(wait_s=_WAIT_S, time_left_s=60.0)
-"""A slot with a minute left, in which no job of the day fits."""
+_SLOT_LEFT_S = 600.0
+"""The slots have ten minutes left, in which no job of the day fits."""
 
 Hear = Callable[[Answer], None]
 
@@ -46,16 +49,16 @@ class _WaitingPilots:
     def _call(self) -> None:
         number = 0
         while (pilot := self._next.get()) is not None:
-            self._ask(pilot, number % LINES)
+            self._ask(pilot, number % LINES, PLAIN_WAIT_S * min(1.0, (number + 1) / self._pilots))
             number += 1
             if number == self._pilots:
                 self.all_have_asked.set()
             if number % CALLS_PER_TURN == 0:
                 time.sleep(TURN_S)
 
-    def _ask(self, pilot: LoadPilot, line: int) -> None:
-        request = Request(fresh(_BODY), pilot.metadata)
-        call = self._methods[line].future(request.body, timeout=_WAIT_S + DEADLINE_S, metadata=request.metadata)
+    def _ask(self, pilot: LoadPilot, line: int, wait_s: float) -> None:
+        request = Request(fresh(an_offer(wait_s=wait_s, time_left_s=_SLOT_LEFT_S)), pilot.metadata)
+        call = self._methods[line].future(request.body, timeout=PLAIN_WAIT_S + DEADLINE_S, metadata=request.metadata)
         call.add_done_callback(partial(self._answered, pilot, request))
 
     def _answered(self, pilot: LoadPilot, request: Request, call: Any) -> None:

@@ -25,7 +25,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pilotage.broker import parse_broker
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.telemetry import LogLevel
-from pilotage_pilot.core.rules import Lifetime, Rules
+from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, Rules
 from pilotage_pilot.supervise.environment import DEFAULT_PATH
 
 ENVIRONMENT_PREFIX = "PILOTAGE_PILOT_"
@@ -60,7 +60,7 @@ class PilotSettings(BaseSettings):
     `policy`: HTCondor configuration, None = every job may start; `policy_commands`: it may run commands; `sample_s`:
     between two looks at the node's load and keyboard for its sake. `broker`: URL of an MQTT broker, mqtt://HOST:PORT,
     None = requests for jobs wait up to `wait_s` at the server; with one, an idle pilot asks when it is called, and at
-    least every `idle_ask_s`.
+    least every `idle_ask_s`. `wait_s` None = 60 s; 20 s with a policy, to which each request tells how the node is now.
     """
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
@@ -87,7 +87,7 @@ class PilotSettings(BaseSettings):
     least_useful_s: Seconds = 60.0
     grace_s: Seconds = 10.0
     lease_margin_s: Seconds = 10.0
-    wait_s: Seconds = 20.0
+    wait_s: Seconds | None = None
     heartbeat_s: float = Field(default=30.0, gt=0, le=3600)
     unreachable_s: Seconds = 1800.0
     call_timeout_s: float = Field(default=15.0, gt=0, le=600)
@@ -152,7 +152,7 @@ class PilotSettings(BaseSettings):
     def rules(self) -> Rules:
         """Return what the machine goes by."""
         return Rules(
-            wait_s=self.wait_s,
+            wait_s=self._wait_s(),
             heartbeat_s=self.heartbeat_s,
             grace_s=self.grace_s,
             lease_margin_s=self.lease_margin_s,
@@ -163,6 +163,11 @@ class PilotSettings(BaseSettings):
             idle_ask_s=self.idle_ask_s,
             cpu_power=self.cpu_power,
         )
+
+    def _wait_s(self) -> float:
+        if self.wait_s is not None:
+            return self.wait_s
+        return PLAIN_WAIT_S if self.policy is None else Rules().wait_s
 
     def lifetime(self, slot_ends_boot_s: float | None, now: datetime, boot_s: float) -> Lifetime:
         """Return when the pilot ends: the earliest of what the batch slot, the queue and the operator say."""

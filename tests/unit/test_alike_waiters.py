@@ -33,6 +33,9 @@ class ByMemory:
         memory = task_queue.needs.memory_mib or 1
         return FREE if all(slot.free.memory_mib % memory == 0 for slot in slots) else Chance.NONE
 
+    def are_left(self, _task_queue: TaskQueue) -> bool:
+        return True
+
     def alike(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         return tuple(slot.free.memory_mib for slot in slots)
 

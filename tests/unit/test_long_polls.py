@@ -18,7 +18,7 @@ from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.slots import Occupied, SlotOffer
 from pilotage_server.core.task_queues import TaskQueue, Traits
 from pilotage_server.operations.chances import Chance
-from pilotage_server.rpc.long_polls import LOOK_AT_ONCE, LongPolls
+from pilotage_server.rpc.long_polls import LOOK_AT_ONCE, MOST_REMEMBERED, LongPolls
 from pilotage_server.rpc.waiters import Waiter
 
 QUEUE = QueueId("S", "ce", "q")
@@ -31,10 +31,11 @@ def a_task_queue(id_: int = 1, cpus: int = 1) -> TaskQueue:
 
 
 class ByCores:
-    """Chances that hang on the cores alone; `asked` counts how often anybody was asked."""
+    """Chances that hang on the cores alone; `asked` counts how often anybody was asked, `gone` are task queues."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.gone: set[int] = set()
 
     def of(self, task_queue: TaskQueue, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
         self.asked += 1
@@ -46,6 +47,9 @@ class ByCores:
 
     def at_best(self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
         return self.of(task_queue, credential, [slot._replace(free=Amounts(cpus=1000)) for slot in slots])
+
+    def are_left(self, task_queue: TaskQueue) -> bool:
+        return task_queue.id not in self.gone
 
     def alike(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         return tuple(slot.occupied is None for slot in slots)
@@ -66,11 +70,11 @@ class Waiting:
         self._stack.close()
 
     def enter(self, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> Waiter:
+        return self.enter_late(self.polls.moment, stamp, cpus, is_occupied=is_occupied)
+
+    def enter_late(self, since: int, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> Waiter:
         offer = SlotOffer("slot1", Amounts(cpus=cpus), occupied=Occupied(1, 1) if is_occupied else None)
-        waiter = self._stack.enter_context(self.polls.waiting(PilotCredential(stamp, QUEUE), [offer]))
-        waiter.looks()
-        waiter.looked({})
-        return waiter
+        return self._stack.enter_context(self.polls.waiting(PilotCredential(stamp, QUEUE), [offer], since))
 
 
 @pytest.fixture
@@ -108,6 +112,73 @@ async def test_who_took_nothing_hands_the_news_on(waiting: Waiting) -> None:
     first.looked({})
 
     assert await woken(second, third) == [True, False]
+
+
+async def test_news_of_jobs_that_are_gone_is_not_handed_on(waiting: Waiting) -> None:
+    first, second = waiting.enter("a"), waiting.enter("b")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    waiting.chances.gone.add(7)
+
+    first.looks()
+    first.looked({})
+
+    assert await woken(second) == [False]
+
+
+async def test_who_comes_late_is_woken_by_jobs_that_came_after_its_look_and_that_suit_it(
+    waiting: Waiting,
+) -> None:
+    moments = []
+    for cpus in (1, 4):
+        moments.append(waiting.polls.moment)
+        waiting.polls.jobs_arrived(a_task_queue(cpus, cpus=cpus), 1)
+    moments.append(waiting.polls.moment)
+
+    small = [waiting.enter_late(moment, "small", cpus=1) for moment in moments]
+    large = [waiting.enter_late(moment, "large", cpus=4) for moment in moments]
+
+    assert await woken(*small) == [True, False, False]
+    assert await woken(*large) == [True, True, False]
+
+
+async def test_who_comes_late_is_not_woken_by_jobs_that_others_have_taken(waiting: Waiting) -> None:
+    moment = waiting.polls.moment
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    waiting.chances.gone.add(7)
+
+    assert await woken(waiting.enter_late(moment, "late")) == [False]
+
+
+async def test_who_comes_late_is_woken_by_a_command_for_it_that_came_after_its_look(waiting: Waiting) -> None:
+    moment = waiting.polls.moment
+    waiting.polls.pilot_called("one")
+
+    assert await woken(waiting.enter_late(moment, "one"), waiting.enter_late(moment, "other")) == [True, False]
+
+
+async def test_who_comes_late_is_woken_by_a_tree_that_came_after_its_look(waiting: Waiting) -> None:
+    moment = waiting.polls.moment
+    waiting.polls.everything_changed()
+
+    assert await woken(waiting.enter_late(moment, "late")) == [True]
+
+
+async def test_who_comes_so_late_that_it_is_forgotten_what_happened_looks_again(waiting: Waiting) -> None:
+    for _ in range(MOST_REMEMBERED + 1):
+        waiting.polls.pilot_called("other")
+    in_time, late = waiting.enter_late(1, "in time"), waiting.enter_late(0, "late")
+
+    assert await woken(in_time, late) == [False, True]
+
+
+async def test_who_looked_while_free_slots_were_asked_first_and_waits_only_then_looks_again(waiting: Waiting) -> None:
+    free = waiting.enter("free")
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    moment = waiting.polls.moment
+    free.looks()
+    free.looked({})
+
+    assert await woken(waiting.enter_late(moment, "late", is_occupied=True)) == [True]
 
 
 async def test_who_took_the_job_wakes_nobody_else(waiting: Waiting) -> None:
@@ -186,7 +257,7 @@ async def test_jobs_that_only_occupied_slots_look_for_are_not_on_offer(waiting: 
 
 async def test_a_call_that_leaves_offers_nothing_any_more(waiting: Waiting) -> None:
     offer = SlotOffer("s", Amounts(cpus=1))
-    with waiting.polls.waiting(PilotCredential("a", QUEUE), [offer]):
+    with waiting.polls.waiting(PilotCredential("a", QUEUE), [offer], 0):
         waiting.polls.jobs_arrived(a_task_queue(7), 1)
         assert waiting.polls.is_offered(7, "b")
     assert not waiting.polls.is_offered(7, "b")
@@ -202,7 +273,7 @@ async def test_news_that_come_during_a_look_make_the_call_look_again(waiting: Wa
 
 
 async def test_who_leaves_hands_on_what_it_was_told(waiting: Waiting) -> None:
-    with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))]) as leaving:
+    with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as leaving:
         staying = waiting.enter("b")
         waiting.polls.jobs_arrived(a_task_queue(), 1)
         assert await woken(leaving, staying) == [True, False]
@@ -214,9 +285,7 @@ async def test_a_cancelled_call_leaves_no_waiter_and_hands_the_news_on(waiting: 
     entered = asyncio.Event()
 
     async def call() -> None:
-        with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))]) as waiter:
-            waiter.looks()
-            waiter.looked({})
+        with waiting.polls.waiting(PilotCredential("a", QUEUE), [SlotOffer("s", Amounts(cpus=1))], 0) as waiter:
             entered.set()
             await waiter.woken(60)
             waiter.looks()
@@ -321,7 +390,8 @@ async def test_who_would_not_take_jobs_is_asked_again_when_everything_has_change
 
 async def test_the_longest_waiting_is_first_also_among_those_that_differ(waiting: Waiting) -> None:
     free = [waiting.enter("a"), waiting.enter("b")]
-    with waiting.polls.waiting(PilotCredential("c", QUEUE), [SlotOffer(str(n), Amounts(cpus=1)) for n in "12"]) as two:
+    slots = [SlotOffer(name, Amounts(cpus=1)) for name in "12"]
+    with waiting.polls.waiting(PilotCredential("c", QUEUE), slots, 0) as two:
         last = waiting.enter("d")
         waiting.polls.jobs_arrived(a_task_queue(), 3)
         assert await woken(*free, two, last) == [True, True, True, False]

@@ -95,6 +95,12 @@ def test_a_pilot_has_no_policy_and_lets_none_run_commands_unless_it_is_told(tmp_
     assert (told.policy, told.policy_commands, told.rules().sample_s) == (Path("site.conf"), True, 1)
 
 
+def test_requests_wait_longer_where_no_policy_is_to_hear_how_the_node_is(tmp_path: Path) -> None:
+    plain, told = load_settings(a_file(tmp_path), {}), load_settings(a_file(tmp_path, wait_s=5), {})
+    with_policy = load_settings(a_file(tmp_path), {"policy": Path("site.conf")})
+    assert [each.rules().wait_s for each in (plain, with_policy, told)] == [60, 20, 5]
+
+
 def test_pools_are_read_as_a_list_or_as_lines(tmp_path: Path) -> None:
     path = tmp_path / "pools"
     path.write_text('["a", "b"]')

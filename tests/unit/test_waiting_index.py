@@ -52,6 +52,19 @@ def test_an_unknown_task_queue_that_the_database_does_not_have_is_asked_for_once
     assert index.unknown() == frozenset()
 
 
+def test_jobs_are_there_until_the_match_that_has_taken_the_last_of_them_is_at_its_end() -> None:
+    index = an_index(0)
+    assert not index.has_any(1)
+    index.enqueued(1, Head(0, 1))
+    index.learn_heads(1, [Head(0, 1)], is_all=True)
+    line = index.line(1)
+    assert line is not None
+    index.take(line)
+    assert index.has_any(1)
+    index.settled(1, [1])
+    assert not index.has_any(1)
+
+
 def test_a_task_queue_is_doubted_that_seems_empty_while_its_first_jobs_are_known() -> None:
     index = an_index(0)
     index.enqueued(1, Head(0, 1))

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from pilotage_pilot.core.moment import Moment
 
+PLAIN_WAIT_S = 60.0
+"""So long may a request wait for slots that follow no policy: nothing about them is another after a while."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:

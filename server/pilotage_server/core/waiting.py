@@ -215,6 +215,11 @@ class WaitingIndex(KnownTaskQueues):
         line = self._lines.get(task_queue_id)
         return max(0, line.count) if line is not None else 0
 
+    def has_any(self, task_queue_id: int) -> bool:
+        """Whether jobs wait in a task queue, or will again if the matches fail that have taken them."""
+        line = self._lines.get(task_queue_id)
+        return line is not None and (line.count > 0 or bool(line.under_way))
+
     def accounts(self) -> Iterator[Account]:
         """Return the accounts that have waiting jobs."""
         return iter([account for account, order in self.orders.items() if order])

@@ -52,6 +52,11 @@ class Chances:
         might_take = partial(_might_take_at_best, self.world, self.clock(), task_queue, credential.queue)
         return _chance(self.world, task_queue, credential, slots, might_take)
 
+    def are_left(self, task_queue: TaskQueue) -> bool:
+        """Whether any jobs of the task queue are left: waiting, or taken by a match that may fail yet."""
+        with self.world.lock:
+            return self.world.waiting.has_any(task_queue.id)
+
     def alike(self, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         """Return what is equal for pilots that are alike."""
         now = self.clock()

@@ -46,6 +46,9 @@ class Chances(Protocol):
     def at_best(self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
         """Return what it, and all that are alike, have at best."""
 
+    def are_left(self, task_queue: TaskQueue) -> bool:
+        """Whether any jobs of the task queue are left to be had."""
+
     def alike(self, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         """Return what is equal for pilots that are alike."""
 
@@ -184,6 +187,12 @@ class AlikeWaiters:
             return True
         self._kind_of[waiter.number].refuses(waiter.number, task_queue.id, chance)
         return False
+
+    def has_any_chance(self, task_queue: TaskQueue, waiter: Waiter) -> bool:
+        """Whether a waiter has a chance of any kind for jobs that are left."""
+        if not self._chances.are_left(task_queue):
+            return False
+        return self._chances.of(task_queue, waiter.credential, waiter.slots) is not Chance.NONE
 
     def forget_chances(self) -> None:
         """Take note that what may go where has changed."""

@@ -51,13 +51,17 @@ Beat = matcher_service_pb2.ReportStateResponse
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A call for jobs: what it asks, how long it would wait (seconds), and when it came (boot clock)."""
+    """A call for jobs: what it asks, how long it would wait (seconds), and when it came (boot clock).
+
+    `since` is the moment of the long polls before the call looked last.
+    """
 
     call: Call[Response]
     asked: Asked
     work: WorkRequest
     wait_s: float
     arrived_s: float
+    since: int
 
     @property
     def credential(self) -> PilotCredential:
@@ -105,7 +109,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         wait_s = request.wait_s
         request.ClearField("wait_s")  # a pilot that cannot wait any longer repeats its request without
         asked = Asked.of(call.identity, "RequestJobs", request.request_id, digest(request))
-        mine = _Request(call, asked, work, wait_s, self._boot_clock())
+        mine = _Request(call, asked, work, wait_s, self._boot_clock(), self._polls.moment)
         if _has_contents(work.reports):
             call.go_on(partial(self._find_work, mine))
         else:
@@ -147,26 +151,25 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         first, mine = done, replace(mine, work=mine.work.after(timedelta(0)))
         if done.answer.unreferred:
             await self._refer_to(done.answer.unreferred)
+            mine = replace(mine, since=self._polls.moment)
             done = await asyncio.wrap_future(self._look(mine))
         if mine.wait_s and done.answer is not None and not _ends_the_wait(done.answer, mine.work.slots):
-            done = await self._wait(mine)
+            done = await self._wait(mine, done)
         # Two pieces of a message, which its reader merges.
         return done.response if done is first else told + done.response
 
-    async def _wait(self, mine: _Request) -> WorkDone:
-        """Look whenever there is a reason to, until there is news or the time is over; return the last look."""
+    async def _wait(self, mine: _Request, done: WorkDone) -> WorkDone:
+        """Look again whenever there is a reason to, until there is news or the time is over; return the last look."""
         longest_s = longest_wait_s(self._longest_wait_s, mine.work.slots)
         until_s = mine.arrived_s + patience_s(mine.call, mine.wait_s, longest_s)
-        with self._polls.waiting(mine.credential, mine.work.slots) as waiter:
-            while True:
+        with self._polls.waiting(mine.credential, mine.work.slots, mine.since) as waiter:
+            while (left_s := until_s - self._boot_clock()) > 0 and await self._polls.woken(waiter, left_s):
                 waiter.looks()
                 done = await asyncio.wrap_future(self._look(mine, self._since(mine)))
                 waiter.looked(_taken(done.answer))
                 if done.answer is None or _ends_the_wait(done.answer, mine.work.slots):
-                    return done
-                left_s = until_s - self._boot_clock()
-                if left_s <= 0 or not await self._polls.woken(waiter, left_s):
-                    return done
+                    break
+        return done
 
     def _since(self, mine: _Request) -> timedelta:
         return timedelta(seconds=self._boot_clock() - mine.arrived_s)
