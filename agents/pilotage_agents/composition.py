@@ -2,62 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import uuid4
 
 import grpc.aio
 
 from pilotage.channel import Endpoint
-from pilotage.clock import now
+from pilotage.clock import boot_time_s, now
 from pilotage.errors import InvalidInputError, Violation
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.glidein_folders import GlideinFolders
 from pilotage_agents.glidein_watch import GlideinWatch
-from pilotage_agents.loop import Agent
+from pilotage_agents.link import Turn
+from pilotage_agents.loop import Agent, RealPause
 from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.pool_cleanup import PoolCleanup
 from pilotage_agents.server_link import ServerLink
-from pilotage_agents.settings import Settings, SiteDirectorSettings
+from pilotage_agents.settings import PoolCleanupSettings, Settings, SiteDirectorSettings
 from pilotage_agents.site_director import SiteDirector
+from pilotage_agents.turns import Copy, InTurn
 
 SITE_DIRECTOR, POOL_CLEANUP = "site-director", "pool-cleanup"
 
 
 def build_agents(
     settings: Settings, wanted: str | None, endpoint: Endpoint, channel: grpc.aio.Channel
-) -> tuple[Agent, ...]:
+) -> tuple[InTurn, ...]:
     """Return the agent that is `wanted`, or with None every agent that the settings have a section for.
 
     Raises InvalidInputError when there is no section for it, or for none at all.
     """
-    link = ServerLink(channel)
-    agents: dict[str, Agent] = {}
-    if settings.site_director is not None:
-        agents[SITE_DIRECTOR] = _site_director(settings.site_director, _connection(settings, endpoint), link)
-    if settings.pool_cleanup is not None:
-        agents[POOL_CLEANUP] = PoolCleanup(settings.pool_cleanup, link, now)
-    chosen = tuple(agent for name, agent in agents.items() if wanted in (None, name))
+    makers: dict[str, Callable[[], InTurn]] = {}
+    ground = _Ground(settings, endpoint, channel)
+    if (director := settings.site_director) is not None:
+        makers[SITE_DIRECTOR] = lambda: ground.site_director(director)
+    if (cleanup := settings.pool_cleanup) is not None:
+        makers[POOL_CLEANUP] = lambda: ground.pool_cleanup(cleanup)
+    chosen = tuple(make() for name, make in makers.items() if wanted in (None, name))
     if not chosen:
         missing = (wanted or SITE_DIRECTOR).replace("-", "_")
         raise InvalidInputError(Violation(missing, "the configuration has no such section"))
     return chosen
 
 
-def _site_director(settings: SiteDirectorSettings, connection: Mapping[str, object], link: ServerLink) -> SiteDirector:
-    folders = GlideinFolders(settings.folder / "pilots")
-    folders.open()
-    systems: dict[str, BatchSystem] = {
-        name: LocalBatchSystem(folders.root, kill_after_s=each.kill_after_s)
-        for name, each in settings.batch_systems.items()
-    }
-    watch = GlideinWatch(folders, link, systems, now, keep_ended=settings.keep_ended)
-    sender = PilotSender(settings, connection, link, folders, watch)
-    return SiteDirector(settings, link, systems, watch, sender, now)
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What the agents stand on."""
 
+    settings: Settings
+    endpoint: Endpoint
+    channel: grpc.aio.Channel
 
-def _connection(settings: Settings, endpoint: Endpoint) -> dict[str, object]:
-    """Return the pilot's settings that lead it to the server."""
-    connection: dict[str, object] = {"server": list(endpoint.addresses), "tls": endpoint.is_encrypted}
-    if settings.ca_file is not None:
-        connection["ca_file"] = str(settings.ca_file)
-    return connection
+    def pool_cleanup(self, settings: PoolCleanupSettings) -> InTurn:
+        turn = Turn(turn_name(PoolCleanup.name), uuid4().hex)
+        link = ServerLink(self.channel, turn)
+        return self._in_turn(PoolCleanup(settings, link, now), turn, link)
+
+    def site_director(self, settings: SiteDirectorSettings) -> InTurn:
+        folders = GlideinFolders(settings.folder / "pilots")
+        folders.open()
+        ce_types = [each for system in settings.batch_systems.values() for each in system.ce_types]
+        # A director that starts again in its folder is the same copy: it goes on at once.
+        turn = Turn(turn_name(SiteDirector.name, settings.queues, ce_types), folders.copy_id())
+        link = ServerLink(self.channel, turn)
+        systems: dict[str, BatchSystem] = {
+            name: LocalBatchSystem(folders.root, kill_after_s=each.kill_after_s)
+            for name, each in settings.batch_systems.items()
+        }
+        watch = GlideinWatch(folders, link, systems, now, keep_ended=settings.keep_ended)
+        sender = PilotSender(settings, self._connection(), link, folders, watch)
+        return self._in_turn(SiteDirector(settings, link, systems, watch, sender, now), turn, link)
+
+    def _in_turn(self, agent: Agent, turn: Turn, link: ServerLink) -> InTurn:
+        copy = Copy(turn, self.settings.turn_s, f"{socket.gethostname()} (process {os.getpid()})")
+        return InTurn(agent, copy, link, boot_time_s, RealPause())
+
+    def _connection(self) -> Mapping[str, object]:
+        """Return the pilot's settings that lead it to the server."""
+        connection: dict[str, object] = {"server": list(self.endpoint.addresses), "tls": self.endpoint.is_encrypted}
+        if self.settings.ca_file is not None:
+            connection["ca_file"] = str(self.settings.ca_file)
+        return connection

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
@@ -18,6 +19,7 @@ from pilotage.resource_tree import QueueId
 log = structlog.get_logger()
 
 _RECORD, _ENDED = "glidein.json", "ended.json"
+_COPY_ID = "copy-id"
 _CONFIG, _TOKEN, _POOLS = "pilot.json", "token", "pools.json"
 
 
@@ -43,6 +45,20 @@ class GlideinFolders:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise _failed(self.root, error) from error
+
+    def copy_id(self) -> str:
+        """Return what tells the director of this folder apart from all others, made when it is wanted first.
+
+        Raises WorldError when it cannot be kept.
+        """
+        path = self.root / _COPY_ID
+        try:
+            if not path.exists():
+                _write(path.with_suffix(".new"), uuid4().hex)
+                path.with_suffix(".new").replace(path)
+            return path.read_text()
+        except OSError as error:
+            raise _failed(path, error) from error
 
     def path_of(self, stamp: str) -> Path:
         """Return the folder of the pilot `stamp`."""

@@ -73,6 +73,32 @@ class PoolOutline:
     live_jobs: int
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The turn of an agent, and what tells the copy apart from all others that takes it."""
+
+    agent: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAnswer:
+    """Whether the copy that asked has the turn, and where the copy runs that has it."""
+
+    taken: bool
+    place: str
+
+
+class TurnLink(Protocol):
+    """What copies of agents say to the server of their turns; raises a PilotageError when the call fails."""
+
+    async def take_turn(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
+        """Ask for the turn for so long from now, or to keep it; `place` is where the copy runs, for people."""
+
+    async def give_back_turn(self, turn: Turn) -> None:
+        """Let another copy have the turn at once."""
+
+
 class DirectorLink(Protocol):
     """What the site director says to the server; every method raises a PilotageError when its call fails."""
 

@@ -1,4 +1,4 @@
-"""The one loop of all agents: rounds at intervals, errors logged and counted, stopped and woken from outside."""
+"""The one loop of all agents: rounds at intervals, errors logged and counted, stopped from outside."""
 
 from __future__ import annotations
 
@@ -97,10 +97,6 @@ class AgentLoop:
             with cause_bound(new_cause()):
                 length = await self._round()
             await self._pause.wait(length)
-
-    def wake(self) -> None:
-        """Let the next round begin as soon as the present one has ended."""
-        self._pause.cut_short()
 
     def stop(self) -> None:
         """Let `run` return after the present round."""

@@ -18,8 +18,9 @@ from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableE
 from pilotage.folder_lock import sole_owner
 from pilotage.telemetry import set_up_logging
 from pilotage_agents.composition import POOL_CLEANUP, SITE_DIRECTOR, build_agents
-from pilotage_agents.loop import Agent, AgentLoop
+from pilotage_agents.loop import AgentLoop
 from pilotage_agents.settings import Settings, read_settings
+from pilotage_agents.turns import InTurn
 
 log = structlog.get_logger()
 
@@ -87,7 +88,7 @@ async def _run(settings: Settings, options: argparse.Namespace) -> None:
         with _held_folders(settings, wanted):
             if options.once:
                 for agent in agents:
-                    await agent.run_once()
+                    await agent.do_one_round()
             else:
                 await _run_until_told(agents)
 
@@ -106,7 +107,7 @@ def _held_folders(settings: Settings, wanted: str | None) -> AbstractContextMana
     return sole_owner(settings.site_director.folder, "another site director")
 
 
-async def _run_until_told(agents: Sequence[Agent]) -> None:
+async def _run_until_told(agents: Sequence[InTurn]) -> None:
     """Run the agents until SIGTERM or SIGINT; a second signal ends at once."""
     loops = [AgentLoop(agent, first_after=place * _BETWEEN_STARTS) for place, agent in enumerate(agents)]
     async with asyncio.TaskGroup() as group:

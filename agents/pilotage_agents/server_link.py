@@ -9,6 +9,8 @@ import grpc.aio
 
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
     matcher_service_pb2,
     matcher_service_pb2_grpc,
     pilot_service_pb2,
@@ -30,17 +32,34 @@ from pilotage_agents.link import (
     PoolsOfQueues,
     QueueSupply,
     TreeQueue,
+    Turn,
+    TurnAnswer,
 )
 
 
 class ServerLink:
-    """Calls to a server over gRPC; fulfils DirectorLink and CleanupLink."""
+    """Calls to a server over gRPC; fulfils the links of all agents.
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    What only the copy of an agent may change that acts names its `turn`, and is refused out of turn.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, turn: Turn | None = None) -> None:
+        self._turn = None if turn is None else _turn_to_wire(turn)
+        self._agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
         self._pilots = pilot_service_pb2_grpc.PilotServiceStub(channel)
         self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
         self._resources = resource_service_pb2_grpc.ResourceServiceStub(channel)
+
+    async def take_turn(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
+        """Ask for the turn for so long from now, or to keep it; `place` is where the copy runs, for people."""
+        request = agent_service_pb2.TakeTurnRequest(turn=_turn_to_wire(turn), for_s=for_s, place=place)
+        answer = await self._agents.TakeTurn(request)
+        return TurnAnswer(answer.taken, answer.place)
+
+    async def give_back_turn(self, turn: Turn) -> None:
+        """Let another copy have the turn at once."""
+        await self._agents.GiveBackTurn(agent_service_pb2.GiveBackTurnRequest(turn=_turn_to_wire(turn)))
 
     async def queues(self) -> tuple[TreeQueue, ...]:
         """Return all queues of the tree, in its order."""
@@ -75,6 +94,7 @@ class ServerLink:
             count=count,
             vos=vos,
             lifetime_s=lifetime_s,
+            turn=self._turn,
         )
         answer = await self._pilots.RegisterPilots(request)
         return tuple(NewPilot(each.stamp, each.token) for each in answer.pilots)
@@ -108,6 +128,10 @@ class ServerLink:
             )
             for each in answer.pools
         )
+
+
+def _turn_to_wire(turn: Turn) -> values_pb2.Turn:
+    return values_pb2.Turn(agent=turn.agent, holder=turn.holder)
 
 
 def _to_wire(queues: Sequence[QueueId]) -> list[values_pb2.QueueId]:

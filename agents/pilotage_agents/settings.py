@@ -99,12 +99,14 @@ class Settings(_Section):
     """The file: the server, how to be let in, and one section per agent.
 
     `server` is "host:port" or several with commas between. `token_file` holds a token of role agent and is
-    read again for every call. `ca_file` (PEM) None = the system's authorities.
+    read again for every call. `ca_file` (PEM) None = the system's authorities. Of the copies of an agent one acts;
+    one that dies is followed by another after `turn_s`.
     """
 
     server: str
     token_file: Path
     ca_file: Path | None = None
+    turn_s: float = Field(default=30, ge=1, le=3600)
     log_level: LogLevel = LogLevel.INFO
     log_json: bool = True
     site_director: SiteDirectorSettings | None = None

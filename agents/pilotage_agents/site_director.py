@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 
 from pilotage.clock import Clock
-from pilotage.errors import PilotageError
+from pilotage.errors import PilotageError, TurnLostError
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.core.provisioning import Demand, QueuePlan, QueueState, Ramp, plan_pilots
@@ -115,6 +115,8 @@ class SiteDirector:
         batch_system = self._batch_systems[queue.batch_system]
         try:
             sent = await self._sender.send(queue, count, pools, batch_system)
+        except TurnLostError:
+            raise
         except PilotageError as error:
             self._note_failure(queue.id, str(error))
             return

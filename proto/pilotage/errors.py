@@ -73,6 +73,14 @@ class LeaseLostError(StateConflictError):
         self.why = why
 
 
+class TurnLostError(StateConflictError):
+    """A copy of an agent does not have the turn that it acts in: another copy may be acting."""
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"this copy has lost the turn of the {agent}")
+        self.agent = agent
+
+
 class WorldError(PilotageError):
     """Something outside failed: a disk, a network, a batch system; `transient` says that a retry may help."""
 

@@ -32,6 +32,7 @@ from pilotage.errors import (
     PilotageError,
     ServerUnreachableError,
     StateConflictError,
+    TurnLostError,
     UnauthenticatedError,
     Violation,
     WorldError,
@@ -79,6 +80,7 @@ _FORMS: Mapping[type[PilotageError], _Form] = {
         "LEASE_LOST",
         lambda _, told: LeaseLostError(int(told["job_id"]), int(told["attempt"]), told["why"]),
     ),
+    TurnLostError: _Form(grpc.StatusCode.ABORTED, "TURN_LOST", lambda _, told: TurnLostError(told["agent"])),
     StateConflictError: _Form(
         grpc.StatusCode.FAILED_PRECONDITION, "STATE_CONFLICT", lambda text, _: StateConflictError(text)
     ),
@@ -136,6 +138,8 @@ def _fields_of(error: PilotageError) -> dict[str, str]:
             return {"kind": error.kind, "name": error.name}
         case LeaseLostError():
             return {"job_id": str(error.job_id), "attempt": str(error.attempt), "why": error.why}
+        case TurnLostError():
+            return {"agent": error.agent}
         case _:
             return {}
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -76,6 +80,7 @@ def config(server: RunningServer, tmp_path: Path) -> Path:
     path.write_text(f"""
 server = "{server.address}"
 token_file = "agent.token"
+turn_s = 1
 [site_director]
 folder = "director"
 pilot_command = ["sh", "-c", "exec sleep 1000"]
@@ -155,3 +160,47 @@ def test_two_directors_of_one_folder_are_refused(
         assert run(["site-director", "--once", "--config", str(config)]) == 1
     assert "another site director works with" in capsys.readouterr().err
     assert operator.pilots() == []
+
+
+@contextmanager
+def a_copy(config: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a pool cleanup as a process of its own."""
+    program = Path(sys.executable).with_name("pilotage-agents")
+    command = [str(program), "pool-cleanup", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def heard(copy: subprocess.Popen[str], event: str) -> dict[str, object]:
+    """Return the next line of a copy's log that tells of this event."""
+    assert copy.stderr is not None
+    for line in copy.stderr:
+        told: dict[str, object] = json.loads(line)
+        if told["event"] == event:
+            return told
+    pytest.fail(f"it ended before it said {event!r}")
+
+
+def test_of_two_copies_one_acts_until_it_is_killed_and_then_the_other(config: Path, operator: Operator) -> None:
+    with a_copy(config) as first:
+        heard(first, "turn taken")
+        with a_copy(config) as second:
+            assert f"(process {first.pid})" in str(heard(second, "another copy of the agent acts")["at"])
+            first.kill()
+            heard(second, "turn taken")
+
+
+def test_a_copy_that_is_stopped_gives_its_turn_back_and_a_single_round_is_refused_meanwhile(
+    config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with a_copy(config) as first:
+        heard(first, "turn taken")
+        assert run(["pool-cleanup", "--once", "--config", str(config)]) == 1
+        assert f"(process {first.pid})" in capsys.readouterr().err
+        assert run(["pool-cleanup", "--dry-run", "--config", str(config)]) == 0
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(30) == 0
+    assert run(["pool-cleanup", "--once", "--config", str(config)]) == 0

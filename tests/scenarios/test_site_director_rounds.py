@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.errors import ServerUnreachableError
+from pilotage.errors import ServerUnreachableError, TurnLostError
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
@@ -134,6 +134,24 @@ async def test_a_queue_that_refuses_pilots_is_left_alone_for_growing_whiles(grid
         await director.run_once()
         grid.now += timedelta(seconds=1)
     assert grid.link.calls.count("register_pilots") == 5  # at 0, 2, 6, 14 and 30 s
+
+
+async def test_a_director_that_has_lost_its_turn_ends_its_round_and_blames_no_queue(grid: Grid) -> None:
+    grid.link.waiting, grid.link.is_in_turn = 1, False
+    director = grid.director()
+    with pytest.raises(TurnLostError):
+        await director.run_once()
+    grid.link.is_in_turn = True
+    await director.run_once()
+    assert len(grid.submitted) == 1
+
+
+def test_a_director_that_starts_again_in_its_folder_is_the_same_copy(grid: Grid, tmp_path: Path) -> None:
+    grid.director()
+    other = GlideinFolders(tmp_path / "another")
+    other.open()
+    assert grid.folders().copy_id() == grid.folders().copy_id()
+    assert grid.folders().copy_id() != other.copy_id()
 
 
 async def test_a_glidein_that_ended_is_reported_once_and_its_token_removed(grid: Grid) -> None:

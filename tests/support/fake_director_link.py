@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pilotage.errors import NotFoundError, ServerUnreachableError
+from pilotage.errors import NotFoundError, ServerUnreachableError, TurnLostError
 from pilotage.resource_tree import QueueId
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.core.provisioning import Demand, Supply
@@ -31,6 +31,7 @@ class FakeDirectorLink:
     tree_version: int = 1
     pools: tuple[str, ...] = ("pool",)
     is_reachable: bool = True
+    is_in_turn: bool = True
     banned: set[QueueId] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     registered: dict[str, QueueId] = field(default_factory=dict)
@@ -61,6 +62,8 @@ class FakeDirectorLink:
         self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
     ) -> tuple[NewPilot, ...]:
         self._called("register_pilots")
+        if not self.is_in_turn:
+            raise TurnLostError("site director")
         if not self._knows(queue):
             raise NotFoundError("queue", str(queue))
         self.lifetimes_s.append(lifetime_s)

@@ -7,6 +7,7 @@ from google.protobuf.descriptor import FileDescriptor
 
 from pilotage.errors import PermissionDeniedError
 from pilotage.v1 import (
+    agent_service_pb2,
     identity_service_pb2,
     job_service_pb2,
     matcher_service_pb2,
@@ -23,6 +24,7 @@ from pilotage_server.rpc.server import SERVICES
 FILES: list[FileDescriptor] = [
     module.DESCRIPTOR
     for module in (
+        agent_service_pb2,
         identity_service_pb2,
         job_service_pb2,
         matcher_service_pb2,

@@ -63,6 +63,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "SetNodeAttributes": _AGENTS,
         "ListNodeAttributes": _AGENTS,
     },
+    "AgentService": {"TakeTurn": _AGENTS, "GiveBackTurn": _AGENTS},
     "ShareService": {"ListShares": _EVERY_PERSON, "SetShares": _OPERATORS},
     "IdentityService": {"WhoAmI": frozenset(Role), "IssueToken": frozenset({Role.ADMIN})},
 }

@@ -18,21 +18,24 @@ from pilotage.wire import (
 from pilotage_server.core.node_settings import NodeId, NodeSettings
 from pilotage_server.core.pilots import GlideinReport, PilotState, SlotInfo
 from pilotage_server.core.reports import SlotState
+from pilotage_server.core.turns import Turn
 from pilotage_server.operations.pilots import MOST_AT_ONCE, NewPilots, PilotInfo
+from pilotage_server.rpc.convert_turns import turn_from_wire
 from pilotage_server.rpc.convert_values import Fields, amounts_to_wire, each, not_too_many, reason_from_wire
 
 _GLIDEIN_STATES = (PilotState.SUBMITTED, PilotState.RUNNING, PilotState.ENDED)
 
 
-def new_pilots_from_wire(message: pilot_service_pb2.RegisterPilotsRequest) -> NewPilots:
-    """Return which pilots are asked for."""
+def new_pilots_from_wire(message: pilot_service_pb2.RegisterPilotsRequest) -> tuple[NewPilots, Turn | None]:
+    """Return which pilots are asked for, and the turn in which an agent does so."""
     fields = Fields(message)
     queue = fields("queue", queue_from_wire)
     count = fields("count", _pilot_count)
     vos = fields("vos", lambda vos: each(vos, _vo))
     fields.length("lifetime_s")
+    turn = fields.if_set("turn", turn_from_wire)
     fields.done()
-    return NewPilots(queue, count, vos)
+    return NewPilots(queue, count, vos), turn
 
 
 def _pilot_count(number: int) -> int:

@@ -8,9 +8,11 @@ from pilotage.v1 import node_service_pb2, node_service_pb2_grpc
 from pilotage.wire import queue_from_wire, text_from_wire
 from pilotage_server.operations.node_settings import list_node_attributes, set_node_attributes
 from pilotage_server.operations.slots import list_slots
+from pilotage_server.operations.turns import hold_turn
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_pilots import node_ids_from_wire, node_settings_to_wire, slot_info_to_wire
+from pilotage_server.rpc.convert_turns import turn_from_wire
 from pilotage_server.rpc.convert_values import Fields
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Unit
@@ -42,10 +44,12 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         identity = caller()
         fields = Fields(request)
         nodes = fields("nodes", node_ids_from_wire)
+        turn = fields.if_set("turn", turn_from_wire)
         fields.done()
         change = (dict(request.set), tuple(request.unset))
 
         def set_them(unit: Unit, world: World) -> node_service_pb2.SetNodeAttributesResponse:
+            hold_turn(unit, turn)
             changed = set_node_attributes(unit, world, identity, nodes, change)
             return node_service_pb2.SetNodeAttributesResponse(nodes=map(node_settings_to_wire, changed))
 

@@ -13,6 +13,7 @@ from pilotage.v1 import pilot_service_pb2, pilot_service_pb2_grpc
 from pilotage.wire import queue_from_wire, text_from_wire
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.operations.pilots import drain_pilots, list_pilots, register_pilots, report_glideins
+from pilotage_server.operations.turns import hold_turn
 from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_pilots import glidein_reports_from_wire, new_pilots_from_wire, pilot_to_wire
 from pilotage_server.rpc.convert_values import Fields, each, not_too_many, reason_from_wire, some
@@ -54,10 +55,11 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         self, request: pilot_service_pb2.RegisterPilotsRequest, context: Any
     ) -> pilot_service_pb2.RegisterPilotsResponse:
         identity = caller()
-        wanted = new_pilots_from_wire(request)
+        wanted, turn = new_pilots_from_wire(request)
         lifetime = self._tokens.lifetime(request.lifetime_s)
 
         def register(unit: Any, world: Any) -> pilot_service_pb2.RegisterPilotsResponse:
+            hold_turn(unit, turn)
             credentials = register_pilots(unit, world, identity, wanted, _new_stamp)
             stamps = [pilot_service_pb2.PilotCredential(stamp=made.stamp) for made in credentials]
             return pilot_service_pb2.RegisterPilotsResponse(pilots=stamps)

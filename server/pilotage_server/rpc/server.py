@@ -14,6 +14,8 @@ import grpc
 from pilotage.channel import SHARED_OPTIONS
 from pilotage.clock import BootClock, Clock
 from pilotage.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
     identity_service_pb2,
     identity_service_pb2_grpc,
     job_service_pb2,
@@ -34,6 +36,7 @@ from pilotage.v1 import (
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.operations.chances import Chances
 from pilotage_server.operations.world import World
+from pilotage_server.rpc.agent_servicer import AgentServicer
 from pilotage_server.rpc.door import Door
 from pilotage_server.rpc.event_feed import EventFeed
 from pilotage_server.rpc.identity_servicer import IdentityServicer
@@ -66,6 +69,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 SERVICES = tuple(
     module.DESCRIPTOR.services_by_name[name].full_name
     for module, name in (
+        (agent_service_pb2, "AgentService"),
         (identity_service_pb2, "IdentityService"),
         (job_service_pb2, "JobService"),
         (matcher_service_pb2, "MatcherService"),
@@ -146,6 +150,7 @@ class RpcServer:
         resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
         pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(PilotServicer(transactions, tokens), server)
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 

@@ -1,0 +1,130 @@
+"""Agents in turn: any number of copies of one may run, on any hosts, and one of them acts at a time.
+
+The server gives the turn for a while. It is renewed between the rounds and beside them, so a copy that dies is followed
+by another when that while is over, and one that ends gives its turn back. It is counted here from the sending of the
+last request that was granted: this copy ends its round before the server lets another begin one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from pilotage.clock import BootClock
+from pilotage.errors import PilotageError, StateConflictError, TurnLostError
+from pilotage_agents.link import Turn, TurnLink
+from pilotage_agents.loop import Agent, Pause
+
+log = structlog.get_logger()
+
+_ASKED_WITHIN_A_TURN = 3
+"""So often a turn is asked for in the time that it is given for: a lost answer or two lose no turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of an agent: the turn that it takes, for how long at a time, and where it runs, for people."""
+
+    turn: Turn
+    length_s: float
+    place: str
+
+
+class InTurn:
+    """An agent that does its rounds while its copy has the turn, and nothing while another has it."""
+
+    def __init__(self, agent: Agent, copy: Copy, link: TurnLink, clock: BootClock, pause: Pause) -> None:
+        self.name = agent.name
+        self._agent = agent
+        self._copy = copy
+        self._link = link
+        self._clock = clock
+        self._pause = pause
+        self._asks_every_s = copy.length_s / _ASKED_WITHIN_A_TURN
+        self._ends_s = 0.0
+        self._next_round_s = 0.0
+        self._acts_elsewhere = ""
+
+    async def run_once(self) -> timedelta:
+        """Take or renew the turn and do a round in it, when it is time for one; returns when to ask again."""
+        if not await self._take():
+            return timedelta(seconds=self._asks_every_s)
+        if self._clock() >= self._next_round_s:
+            length = await self._act()
+            self._next_round_s = self._clock() + length.total_seconds()
+        return timedelta(seconds=max(0.0, min(self._asks_every_s, self._next_round_s - self._clock())))
+
+    async def do_one_round(self) -> None:
+        """Do a single round in turn, and give the turn back.
+
+        Raises
+        ------
+        StateConflictError
+            Another copy has the turn: nothing has been done.
+        """
+        if not await self._take():
+            raise StateConflictError(f"another copy of the {self.name} is acting, at {self._acts_elsewhere}")
+        try:
+            await self._act()
+        finally:
+            await self._give_back()
+
+    async def dry_run(self) -> tuple[str, ...]:
+        """Return what a round would do and why, one line a deed; that needs no turn."""
+        return await self._agent.dry_run()
+
+    async def stop(self) -> None:
+        """Bring to an end what this copy keeps up, if it is the one that acts, and let another act."""
+        if self._left_s() > 0:
+            await self._agent.stop()
+            await self._give_back()
+
+    async def _take(self) -> bool:
+        """Ask for the turn, also to keep it; returns whether this copy has it."""
+        asked_s = self._clock()
+        answer = await self._link.take_turn(self._copy.turn, self._copy.length_s, self._copy.place)
+        if not answer.taken:
+            self._ends_s = 0.0
+            if answer.place != self._acts_elsewhere:
+                log.info("another copy of the agent acts", agent=self.name, turn=self._copy.turn.agent, at=answer.place)
+            self._acts_elsewhere = answer.place
+            return False
+        if self._left_s() <= 0:
+            log.info("turn taken", agent=self.name, turn=self._copy.turn.agent)
+        self._ends_s = asked_s + self._copy.length_s
+        self._acts_elsewhere = ""
+        return True
+
+    async def _act(self) -> timedelta:
+        """Do a round and renew the turn beside it; raises TurnLostError when it is lost before the round has ended."""
+        try:
+            async with asyncio.timeout(None) as end, asyncio.TaskGroup() as group:
+                keeping = group.create_task(self._keep(end))
+                length = await self._agent.run_once()
+                keeping.cancel()
+        except TimeoutError:
+            raise TurnLostError(self._copy.turn.agent) from None
+        except ExceptionGroup as failed:  # the round's own error: the keeping of the turn raises none
+            raise failed.exceptions[0] from None
+        return length
+
+    async def _keep(self, end: asyncio.Timeout) -> None:
+        """Renew the turn until it is lost; then let the round end at once."""
+        while self._left_s() > 0:
+            await self._pause.wait(timedelta(seconds=min(self._asks_every_s, self._left_s())))
+            try:
+                async with asyncio.timeout(self._left_s()):
+                    await self._take()
+            except (PilotageError, TimeoutError) as error:
+                log.warning("turn not renewed", agent=self.name, reason=str(error), left_s=self._left_s())
+        end.reschedule(asyncio.get_running_loop().time())
+
+    async def _give_back(self) -> None:
+        self._ends_s = 0.0
+        await self._link.give_back_turn(self._copy.turn)
+
+    def _left_s(self) -> float:
+        return max(0.0, self._ends_s - self._clock())

@@ -1,0 +1,109 @@
+"""Copies of an agent that take their turns in a real database, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from pilotage.errors import ServerUnreachableError
+from pilotage_agents.link import Turn, TurnAnswer
+from pilotage_agents.turns import Copy, InTurn
+from pilotage_server.core import turns as server_turns
+from pilotage_server.operations.turns import give_back_turn, take_turn
+from pilotage_server.storage.engine import Database
+from support.virtual_clock import VirtualClock
+
+TURN_S = 30.0
+
+
+@dataclass
+class DatabaseTurns:
+    """The server's part of turns without the wire."""
+
+    database: Database
+    is_reachable: bool = True
+
+    async def take_turn(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
+        self._reach()
+        wanted = server_turns.Turn(turn.agent, turn.holder)
+        answer = self.database.write(lambda unit: take_turn(unit, wanted, timedelta(seconds=for_s), place))
+        return TurnAnswer(answer.taken, answer.place)
+
+    async def give_back_turn(self, turn: Turn) -> None:
+        self._reach()
+        self.database.write(lambda unit: give_back_turn(unit, server_turns.Turn(turn.agent, turn.holder)))
+
+    def _reach(self) -> None:
+        if not self.is_reachable:
+            raise ServerUnreachableError("the server does not answer")
+
+
+class Beats:
+    """A pause that lasts until the test lets it end."""
+
+    def __init__(self) -> None:
+        self._beat = asyncio.Event()
+        self._waits = asyncio.Event()
+
+    async def wait(self, length: timedelta) -> None:
+        self._waits.set()
+        await self._beat.wait()
+        self._beat.clear()
+
+    def cut_short(self) -> None:
+        self._beat.set()
+
+    async def begun(self) -> None:
+        """Return when the first wait has begun."""
+        await self._waits.wait()
+
+    async def beat(self) -> None:
+        """End the present wait, and return when the next has begun."""
+        await self._waits.wait()
+        self._waits.clear()
+        self._beat.set()
+        await self._waits.wait()
+
+    def last_beat(self) -> None:
+        """End the present wait; no other follows."""
+        self._beat.set()
+
+
+async def _at_once() -> None:
+    return
+
+
+@dataclass
+class Worker:
+    """An agent that notes what it does; `work` is what a round does after it was noted."""
+
+    interval: timedelta = timedelta(days=1)
+    work: Callable[[], Awaitable[None]] = _at_once
+    deeds: list[str] = field(default_factory=list)
+    name: str = "worker"
+
+    async def run_once(self) -> timedelta:
+        self.deeds.append("began")
+        try:
+            await self.work()
+        except asyncio.CancelledError:
+            self.deeds.append("cut off")
+            raise
+        self.deeds.append("ended")
+        return self.interval
+
+    async def dry_run(self) -> tuple[str, ...]:
+        return ("would work",)
+
+    async def stop(self) -> None:
+        self.deeds.append("stopped")
+
+
+def a_copy(
+    holder: str, worker: Worker, turns: DatabaseTurns, clock: VirtualClock, beats: Beats | None = None
+) -> InTurn:
+    """Return a copy of the agent."""
+    copy = Copy(Turn("worker", holder), TURN_S, f"host of {holder}")
+    return InTurn(worker, copy, turns, lambda: clock().timestamp(), beats or Beats())
