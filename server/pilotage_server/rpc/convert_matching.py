@@ -19,7 +19,7 @@ from pilotage_server.operations.pilot_calls import Command, DrainPilot, Kill
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer
 from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
-from pilotage_server.rpc.convert_offers import ad_part_from_wire, slot_offer_from_wire, vacate_to_wire
+from pilotage_server.rpc.convert_offers import OfferReader, ad_part_from_wire, vacate_to_wire
 from pilotage_server.rpc.convert_reports import job_report_from_wire
 from pilotage_server.rpc.convert_values import (
     Fields,
@@ -44,14 +44,14 @@ def work_request_from_wire(message: matcher_service_pb2.RequestJobsRequest) -> W
         raise InvalidInputError(Violation("slots", f"offers {len(message.slots)}, and one call may offer {MOST_SLOTS}"))
     fields = Fields(message)
     request = WorkRequest(
-        slots=fields("slots", lambda slots: each(slots, slot_offer_from_wire)),
+        slots=fields("slots", lambda slots: each(slots, OfferReader())),
         reports=fields("reports", lambda reports: each(reports, job_report_from_wire)),
         pool_ids=fields("pool_ids", lambda ids: each(ids, _pool_id)),
         ad_parts=fields("ad_parts", lambda parts: each(parts, ad_part_from_wire)),
         node_settings_version=fields.count("node_attributes_version"),
     )
     fields("wait_s", length_from_wire)
-    fields("slots", _differently_named)
+    fields("slots", lambda slots: _differently_named(request.slots or slots))  # none are read where one has a fault
     fields.done()
     return request
 

@@ -18,22 +18,46 @@ from pilotage_server.operations.slot_offers import AdPartText
 from pilotage_server.rpc.convert_values import Fields, amounts_from_wire, each, job_id_from_wire, name_from_wire
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+_NONE: frozenset[int] = frozenset()
+
+_SHORT = 127
+_SHORT_HEAD = 2
+"""A text of so many bytes has a head of so many: its field's key and its length (Protocol Buffers, "Encoding")."""
+
+
+class OfferReader:
+    """Reads the slots of one call: what many have in common, which is all but their names, is read once."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[bytes, SlotOffer] = {}
+
+    def __call__(self, message: matcher_service_pb2.SlotOffer) -> SlotOffer:
+        """Return a slot that a pilot offers; raises InvalidInputError with every fault of it."""
+        name = message.name
+        if not _is_plain(name):
+            return slot_offer_from_wire(message)
+        kind = message.SerializeToString()[_SHORT_HEAD + len(name) :]  # the first field is the name
+        alike = self._kinds.get(kind)
+        if alike is not None:
+            return SlotOffer(name, *alike[1:])
+        offer = self._kinds[kind] = slot_offer_from_wire(message)
+        return offer
 
 
 def slot_offer_from_wire(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
-    """Return a slot that a pilot offers."""
+    """Return a slot that a pilot offers; raises InvalidInputError with every fault of it."""
     if not _is_sound(message):
         _check(message)
-    free = message.free
+    free, declined, parts = message.free, message.declined_task_queues, message.ad_parts
     return SlotOffer(
-        name=message.name,
-        free=Amounts(free.cpus, free.memory_mib, free.disk_mib, free.gpus),
+        message.name,
+        Amounts(free.cpus, free.memory_mib, free.disk_mib, free.gpus),
         partitionable=message.partitionable,
         time_left=timedelta(seconds=message.time_left_s) if message.HasField("time_left_s") else None,
         cpu_power=message.cpu_power,
         max_jobs=message.max_jobs,
-        declined_task_queues=frozenset(message.declined_task_queues),
-        ad_parts=tuple(message.ad_parts),
+        declined_task_queues=frozenset(declined) if declined else _NONE,
+        ad_parts=tuple(parts) if parts else (),
         ad_changes=message.ad_changes,
         claim=_account(message.claim) if message.HasField("claim") else None,
         occupied=_occupied(message.occupied) if message.HasField("occupied") else None,
@@ -44,17 +68,24 @@ def slot_offer_from_wire(message: matcher_service_pb2.SlotOffer) -> SlotOffer:
 
 def _is_sound(message: matcher_service_pb2.SlotOffer) -> bool:
     """Whether a look is enough to see that a slot has no fault, as with nearly all; `_check` tells for sure."""
-    free, name = message.free, message.name
+    free = message.free
     return (
-        name.isascii()
-        and name.isprintable()
-        and not name.isspace()
-        and min(free.cpus, free.memory_mib, free.disk_mib, free.gpus, message.max_jobs, message.ahead) >= 0
+        _is_plain(message.name)
+        and free.cpus >= 0
+        and free.memory_mib >= 0
+        and free.disk_mib >= 0
+        and free.gpus >= 0
+        and message.max_jobs >= 0
+        and message.ahead >= 0
         and 0.0 <= message.cpu_power < math.inf
         and 0.0 <= message.time_left_s <= LONGEST_S
         and not (message.ad_parts or message.ad_changes or message.HasField("occupied"))
-        and name != ""
     )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name is without fault, and written on the wire in a byte a character after a head of two."""
+    return 0 < len(name) <= _SHORT and name.isascii() and name.isprintable() and not name.isspace()
 
 
 def _check(message: matcher_service_pb2.SlotOffer) -> None:

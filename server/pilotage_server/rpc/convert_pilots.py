@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import matcher_service_pb2, node_service_pb2, pilot_service_pb2
@@ -110,7 +110,7 @@ def slot_info_to_wire(info: SlotInfo, ad: str = "") -> node_service_pb2.SlotInfo
     )
 
 
-def node_ids_from_wire(messages: Iterable[node_service_pb2.NodeId]) -> tuple[NodeId, ...]:
+def node_ids_from_wire(messages: Collection[node_service_pb2.NodeId]) -> tuple[NodeId, ...]:
     """Return the nodes that are named."""
     return each(messages, _node_id)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -42,8 +42,10 @@ def amounts_from_wire(message: values_pb2.Amounts) -> Amounts:
     return Amounts(message.cpus, message.memory_mib, message.disk_mib, message.gpus)
 
 
-def each(messages: Iterable[Any], take: Callable[[Any], Result]) -> tuple[Result, ...]:
+def each(messages: Collection[Any], take: Callable[[Any], Result]) -> tuple[Result, ...]:
     """Return what `take` makes of every message; the faults of all are raised together, placed by number."""
+    if not messages:
+        return ()
     faults, taken = Faults(), []
     for place, message in enumerate(messages):
         try:
