@@ -73,10 +73,6 @@ class PoolMappings:
         """Return the mapping of a pool; None = there is no such pool."""
         return self._by_pool.get(pool_id)
 
-    def unmapped(self) -> list[str]:
-        """Return the ids of the pools that have no mapping."""
-        return [mapping.pool_id for mapping in self._by_pool.values() if mapping.mapped is None]
-
     def queues(self, pool_id: str) -> QueueSet:
         """Return the queues that a pool may run on; empty for a pool that is unknown or has no mapping."""
         mapping = self._by_pool.get(pool_id)

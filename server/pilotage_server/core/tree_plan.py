@@ -66,6 +66,22 @@ class TreePlan:
     effect: TreeEffect
 
     @property
+    def regained(self) -> list[str]:
+        """The ids of the pools that have a mapping and had none."""
+        had_none = (pool.id for pool in (*self.kept, *self.new) if pool.mapped is None)
+        return [pool_id for pool_id in had_none if self._is_mapped(pool_id)]
+
+    @property
+    def lost(self) -> list[str]:
+        """The ids of the pools that had a mapping and have none."""
+        had_one = (pool.id for pool in self.kept if pool.mapped is not None)
+        return [pool_id for pool_id in had_one if not self._is_mapped(pool_id)]
+
+    def _is_mapped(self, pool_id: str) -> bool:
+        mapping = self.mappings.get(pool_id)
+        return mapping is not None and mapping.mapped is not None
+
+    @property
     def touches_jobs(self) -> bool:
         """Whether jobs mean something else under the new tree, so that it depends on what they are just then."""
         return bool(self.reread or self.gone or self.new or self.moves or self.stranded)

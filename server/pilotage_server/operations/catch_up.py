@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pilotage_server.core.pool_mappings import PoolMappings
 from pilotage_server.core.tree_in_force import TreeInForce
 from pilotage_server.operations.bans import load_bans
-from pilotage_server.operations.pools import mappings_in_force
+from pilotage_server.operations.pools import exchange_mappings, mappings_in_force
 from pilotage_server.operations.tree_loading import load_tree_in_force, take_tree
+from pilotage_server.operations.unhurried import unhurried
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.pools import load_pools, pools_stamp
@@ -19,7 +21,7 @@ def catch_up(unit: Unit, world: World) -> None:
     with world.lock:
         tree, bans, is_new = world.tree, world.bans, stamp != world.pools_stamp
     if version_in_force(unit.session) != tree.version:
-        tree = load_tree_in_force(unit)
+        tree = load_tree_in_force(unit, unhurried)
     stored_bans = load_bans(unit)
     significant = load_significant(unit.session)
     with world.lock:
@@ -40,9 +42,11 @@ def _take_pools(unit: Unit, world: World, tree: TreeInForce) -> bool:
     """Take in the mappings by `tree`; return whether all pools may run where they could."""
     with world.lock:
         known = {mapping.pool_id: mapping for mapping in world.mappings.all()}
-    mappings = mappings_in_force(world, tree, load_pools(unit.session))
+    mappings = mappings_in_force(world, tree, load_pools(unit.session, unhurried), unhurried)
     changed = [mapping for mapping in mappings if known.get(mapping.pool_id) is not mapping]
     gone = known.keys() - {mapping.pool_id for mapping in mappings}
+    if tree.version > world.tree.version:
+        exchange_mappings(world, tree, PoolMappings(unhurried(mappings)))
     with world.lock:
         world.mappings.put(changed)
         world.mappings.remove(known[pool_id] for pool_id in gone)

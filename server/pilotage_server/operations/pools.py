@@ -21,7 +21,7 @@ from pilotage_server.core.pools import (
     without_queues,
 )
 from pilotage_server.core.tree_in_force import TreeInForce
-from pilotage_server.operations.tree_loading import hold_tree_in_force, tree_in_force
+from pilotage_server.operations.tree_loading import hold_tree_in_force, take_tree, tree_in_force
 from pilotage_server.operations.world import World
 from pilotage_server.storage import pools as stored
 from pilotage_server.storage.engine import Unit
@@ -157,6 +157,18 @@ def remove_pools(unit: Unit, world: World, pools: Iterable[Pool]) -> None:
     task_queues = stored.delete_task_queues(unit.session, ids)
     stored.delete_pools(unit.session, ids)
     unit.after_commit(lambda: _forget(world, last, task_queues))
+
+
+def exchange_mappings(world: World, tree: TreeInForce, mappings: PoolMappings) -> None:
+    """Let the matcher decide by `tree` and the mappings of all pools by it from now on.
+
+    They come in the place of those there are: at this moment nobody waits for 10,000 to be taken in.
+    """
+    with world.lock:
+        take_tree(world, tree)
+        # Who has committed later may have been quicker to tell of it.
+        mappings.put(mapping for mapping in world.mappings.all() if mapping.tree_version >= tree.version)
+        world.mappings = mappings
 
 
 def _take_mappings(world: World, mappings: Iterable[PoolMapping]) -> None:

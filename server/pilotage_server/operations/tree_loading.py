@@ -36,12 +36,13 @@ def parse_tree(text: str, format_or_filename: str, pace: Pace = at_once) -> NewT
     return NewTree(text, format_or_filename, tree, tuple(str(warning) for warning in warnings))
 
 
-def load_tree_in_force(unit: Unit) -> TreeInForce:
+def load_tree_in_force(unit: Unit, pace: Pace = at_once) -> TreeInForce:
     """Return the tree in force; version 0 and empty when none was brought yet."""
     stored = load_tree_text(unit.session)
     if stored.version == 0:
         return NO_TREE
-    return TreeInForce(stored.version, parse_tree(stored.text, stored.format).tree)
+    tree = parse_tree(stored.text, stored.format, pace).tree
+    return TreeInForce(stored.version, tree, pace=pace)
 
 
 def tree_in_force(unit: Unit, world: World) -> TreeInForce:

@@ -15,9 +15,9 @@ from pilotage_server.core.tree_changes import Reread, TreeEffect
 from pilotage_server.core.tree_in_force import TreeInForce
 from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree, touched_pools
 from pilotage_server.operations.job_steps import Move, steps
-from pilotage_server.operations.pools import mappings_in_force, remove_pools
+from pilotage_server.operations.pools import exchange_mappings, mappings_in_force, remove_pools
 from pilotage_server.operations.recounting import recount
-from pilotage_server.operations.tree_loading import NewTree, take_tree, tree_in_force
+from pilotage_server.operations.tree_loading import NewTree, tree_in_force
 from pilotage_server.operations.unhurried import unhurried
 from pilotage_server.operations.world import World
 from pilotage_server.storage import holdings as stored_holdings
@@ -52,7 +52,7 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: 
         plan = _plan(unit, world, new, tree_in_force(unit, world), at_once)
     else:
         plan = _with_newcomers(unit, tried)
-    text = stored.TreeText(plan.tree.version, new.text, new.format, unit.now, identity.owner)
+    text = stored.TreeText(plan.tree.version, new.text, new.format, plan.made, identity.owner)
     stored.insert_tree(unit.session, text)
     _hold_stranded(unit, world, plan)
     _store_pools(unit, world, plan)
@@ -102,8 +102,9 @@ def _store_pools(unit: Unit, world: World, plan: TreePlan) -> None:
     for pool in plan.new:
         stored_pools.insert_pool(unit.session, pool)
     stored_pools.set_sections(unit.session, plan.reread)
-    stored_pools.stamp_all(unit.session, plan.made, plan.tree.version)
-    stored_pools.unmap(unit.session, plan.mappings.unmapped())
+    # The tree maps all pools but those that have no mapping before it or after it.
+    stored_pools.stamp(unit.session, plan.regained, plan.made, plan.tree.version)
+    stored_pools.unmap(unit.session, plan.lost)
     _move_jobs(unit, world, plan.moves)
     remove_pools(unit, world, plan.gone)
 
@@ -124,10 +125,5 @@ def _move_jobs(unit: Unit, world: World, moves: Sequence[Reread]) -> None:
 
 
 def _take(world: World, plan: TreePlan) -> None:
-    mappings = plan.mappings
-    with world.lock:
-        take_tree(world, plan.tree)
-        # Who was quicker after a commit that came later has told of it already.
-        mappings.put(mapping for mapping in world.mappings.all() if mapping.tree_version >= plan.tree.version)
-        world.mappings = mappings
+    exchange_mappings(world, plan.tree, plan.mappings)
     world.reach_changed()

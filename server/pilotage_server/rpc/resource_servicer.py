@@ -13,7 +13,7 @@ from pilotage_server.operations.bans import ban, list_bans, unban
 from pilotage_server.operations.resources import NodeQuery, get_eligible_nodes, list_queues
 from pilotage_server.operations.tree_loading import NewTree, parse_tree
 from pilotage_server.operations.trees import get_tree, put_tree, try_tree
-from pilotage_server.operations.unhurried import unhurried
+from pilotage_server.operations.unhurried import left_lying, unhurried
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_resources import (
@@ -40,8 +40,9 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         self, request: resource_service_pb2.PutTreeRequest, context: Any
     ) -> resource_service_pb2.PutTreeResponse:
         identity = caller()
-        new = await asyncio.to_thread(parse_tree, request.text, request.format, unhurried)
-        plan, tried = await self._transactions.read(partial(_tried, new))
+        with left_lying():
+            new = await asyncio.to_thread(parse_tree, request.text, request.format, unhurried)
+            plan, tried = await self._transactions.read(partial(_tried, new))
         if request.validate_only:
             return tried
 

@@ -7,11 +7,11 @@ are held. Queries name the states of live jobs with the very text of the index o
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, exists, func, or_, select, text, update
+from sqlalchemy import Select, bindparam, delete, exists, func, or_, select, text, update
 from sqlmodel import Session
 
 from pilotage.job_description import Value
@@ -21,22 +21,35 @@ from pilotage_server.storage.inserting import insert_if_absent
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.tables.conditions import LIVE_JOB
+from pilotage_server.storage.trees import newest_made, version_in_force
 
 _POOLS = metadata.tables["pools"]
 _TASK_QUEUES = metadata.tables["task_queues"]
 _JOBS = metadata.tables["jobs"]
+_COLUMNS = (
+    _POOLS.c.id,
+    _POOLS.c.vo,
+    _POOLS.c.canonical,
+    _POOLS.c.requirements_json,
+    _POOLS.c.created,
+    _POOLS.c.mapped,
+    _POOLS.c.tree_version,
+    _POOLS.c.idle_since,
+)
+"""A pool's columns, in the order of its fields."""
 
 
 def load_pools(session: Session, pace: Pace = at_once) -> tuple[Pool, ...]:
     """Return all pools, by id."""
-    return tuple(_pool(row) for row in pace(session.execute(_ordered())))
+    newest = newest_made(session)
+    return tuple(_pool(row, newest) for row in pace(session.execute(_ordered())))
 
 
 def hold_pool(session: Session, pool_id: str) -> Pool | None:
     """Return a pool and keep it from being removed until the transaction ends; None = there is none."""
-    query = select(_POOLS).where(_POOLS.c.id == pool_id).with_for_update(read=True, key_share=True)
+    query = select(*_COLUMNS).where(_POOLS.c.id == pool_id).with_for_update(read=True, key_share=True)
     row = session.execute(query).one_or_none()
-    return _pool(row) if row is not None else None
+    return _pool(row, newest_made(session)) if row is not None else None
 
 
 def lock_for_removal(session: Session, ids: Collection[str]) -> tuple[Pool, ...]:
@@ -45,13 +58,14 @@ def lock_for_removal(session: Session, ids: Collection[str]) -> tuple[Pool, ...]
 
 
 def _ordered() -> Select[Any]:
-    return select(_POOLS).order_by(_POOLS.c.id)
+    return select(*_COLUMNS).order_by(_POOLS.c.id)
 
 
 def _locked(session: Session, ids: Collection[str], query: Select[Any]) -> tuple[Pool, ...]:
     found: list[Pool] = []
+    newest = newest_made(session)
     for batch in chunks(sorted(ids)):
-        found += (_pool(row) for row in session.execute(query.where(_POOLS.c.id.in_(batch))))
+        found += (_pool(row, newest) for row in session.execute(query.where(_POOLS.c.id.in_(batch))))
     return tuple(found)
 
 
@@ -81,17 +95,12 @@ def pools_stamp(session: Session) -> tuple[object, ...]:
     newest = select(
         func.count(), func.max(_POOLS.c.created), func.max(_POOLS.c.mapped), func.max(_POOLS.c.tree_version)
     )
-    return tuple(session.execute(newest).one())
+    return (*session.execute(newest).one(), version_in_force(session))
 
 
 def find_pools(session: Session, ids: Collection[str]) -> tuple[Pool, ...]:
     """Return those of the pools that there are, by id."""
     return _locked(session, ids, _ordered())
-
-
-def stamp_all(session: Session, mapped: datetime, tree_version: int) -> None:
-    """Note that all pools have been mapped by that tree then."""
-    session.execute(update(_POOLS).values(mapped=mapped, tree_version=tree_version))
 
 
 def stamp(session: Session, ids: Collection[str], mapped: datetime, tree_version: int) -> tuple[str, ...]:
@@ -159,17 +168,12 @@ def pools_with_live_jobs(session: Session, ids: Collection[str]) -> frozenset[st
     return frozenset(found)
 
 
-def _pool(row: Row[Any]) -> Pool:
-    return Pool(
-        id=row.id,
-        vo=row.vo,
-        canonical=row.canonical,
-        section=section_from_json(row.requirements_json),
-        created=row.created,
-        mapped=row.mapped,
-        tree_version=row.tree_version,
-        idle_since=row.idle_since,
-    )
+def _pool(row: Sequence[Any], newest: tuple[int, datetime]) -> Pool:
+    """Return the pool of a row of `_COLUMNS`; the `newest` tree has looked at it, and mapped it if it had a mapping."""
+    pool_id, vo, canonical, section, created, mapped, tree_version, idle_since = row
+    if tree_version < newest[0]:
+        tree_version, mapped = newest[0], mapped and newest[1]
+    return Pool(pool_id, vo, canonical, section_from_json(section), created, mapped, tree_version, idle_since)
 
 
 def section_to_json(section: Mapping[str, Value]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import delete, func, insert, select
 from sqlmodel import Session
@@ -52,6 +52,12 @@ def version_in_force(session: Session) -> int:
     """Return the highest version; 0 = none."""
     version: int | None = session.execute(select(func.max(_TREES.c.version))).scalar_one()
     return version or 0
+
+
+def newest_made(session: Session) -> tuple[int, datetime]:
+    """Return the version in force, and when it was made; 0, and a time before all others, = none."""
+    row = session.execute(select(_TREES.c.version, _TREES.c.created).order_by(_TREES.c.version.desc()).limit(1)).first()
+    return (0, datetime.min.replace(tzinfo=UTC)) if row is None else (row[0], row[1])
 
 
 def load_tree_text(session: Session) -> TreeText:

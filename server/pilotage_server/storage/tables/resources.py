@@ -38,8 +38,10 @@ class BanRow(Base, table=True):
 class PoolRow(Base, table=True):
     """A submit pool: its full canonical text, and when and by which tree it was mapped, from which its queues follow.
 
-    `mapped` None = it has no mapping and is eligible nowhere. `idle_since` is when the cleanup first saw it
-    without a live job; the next job that arrives makes it None again, so no job costs a write here.
+    `mapped` None = it has no mapping and is eligible nowhere. Whatever has one was mapped anew by each tree that came
+    later, when that was made, without a word here: 10,000 rows to write would hold up all else. `idle_since` is when
+    the cleanup first saw it without a live job; the next job that arrives makes it None again, so no job costs a write
+    here.
     """
 
     __tablename__ = "pools"
