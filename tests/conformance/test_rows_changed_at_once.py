@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import select
 
 from pilotage_server.storage import many_rows
@@ -32,6 +33,20 @@ def test_each_row_changes_to_its_own_values(database: Database) -> None:
     query = select(USAGE.c.owner, USAGE.c.core_s, USAGE.c.updated).order_by(USAGE.c.updated)
     found = database.read(lambda unit: [tuple(row) for row in unit.session.execute(query)])
     assert found == [(owner, 5.0, time) for owner, time in zip(OWNERS, later, strict=True)]
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 75, 200])
+def test_rows_in_any_number_change_where_they_have_what_is_told(database: Database, count: int) -> None:
+    texts = {name: ["as it was"] * count for name in ("from_state", "to_state", "cause", "reason", "actor")}
+    job_ids = list(range(count))
+    columns: dict[str, list[Any]] = {**texts, "job_id": job_ids, "time": [START] * count, "attempt": [0] * count}
+    ids = database.write(lambda unit: many_rows.add_numbered(unit.session, EVENTS, columns))
+    # A column may be told as it was and as it is to be: two columns of what goes in.
+    to: many_rows.Columns = {"job_id": [2 * job_id for job_id in job_ids], "attempt": [4] * count}
+    database.write(lambda unit: many_rows.change(unit.session, EVENTS, {"id": ids, "job_id": job_ids}, to))
+    query = select(EVENTS.c.job_id, EVENTS.c.attempt).order_by(EVENTS.c.id)
+    stored = database.read(lambda unit: [tuple(row) for row in unit.session.execute(query)])
+    assert stored == [(2 * job_id, 4) for job_id in job_ids]
 
 
 def test_a_row_that_is_not_as_it_was_seen_stays_as_it_is(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Reports of many pilots recorded together leave what the same reports leave one by one."""
+"""Reports of many pilots recorded together leave what the same reports leave one by one, in the plain way."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_files import ReportedOutput
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import HoldWish, JobReport, Outcome
 from pilotage_server.core.rules import Rules, Sharing
-from pilotage_server.operations.reports import ReportResult, record_reports
+from pilotage_server.operations.common_reports import told_by
+from pilotage_server.operations.reports import ReportResult, record_plainly, record_reports
 from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.usage import load_uses
@@ -28,6 +30,8 @@ from support.virtual_clock import VirtualClock
 
 RULES = Rules(attempt_limit=2, sharing=Sharing(discount_suspended=True))
 
+ALIKE = 9
+"""So many jobs run, and nothing else can be said of them."""
 EVENT = "job_id, time, from_state, to_state, cause, reason, attempt, actor"
 
 Told = tuple[int, JobReport]
@@ -57,10 +61,10 @@ def a_busy_grid(folder: Path) -> tuple[Path, datetime]:
         grid = Grid(database, clock, rules=RULES)
         first, second = grid.start_pilot(), grid.start_pilot()
         grid.submit(count=2, lease=timedelta(minutes=5))
-        grid.submit(count=7)
-        lost, lost_and_matched, _, *others = [first.take() for _ in range(9)]
-        suspended, completing, _, removed, held, done = others
-        for match in (lost, lost_and_matched, *others):
+        grid.submit(count=17)
+        lost, lost_and_matched, _, *others = [first.take() for _ in range(19)]
+        suspended, completing, _, removed, held, done, *rest = others
+        for match in (lost, lost_and_matched, *others[:6], *rest[:ALIKE]):
             first.start(match)
         first.report(suspended, state=JobState.SUSPENDED)
         first.report(completing, state=JobState.COMPLETING)
@@ -85,9 +89,28 @@ files = st.builds(
     truncated=st.booleans(),
     content=st.sampled_from([b"abc", None]),
 )
+
+
+def a_report(fields: dict[str, Any]) -> JobReport:
+    """Return a report that tells these fields, and in which all others are as usual."""
+    return JobReport(**fields)
+
+
+numbers = st.fixed_dictionaries(
+    {
+        "job_id": st.integers(1, 20),
+        "attempt": st.just(1),
+        "state": st.sampled_from([JobState.RUNNING, JobState.COMPLETING]),
+        "outcome": st.sampled_from([None, Outcome.EXITED, Outcome.LIMIT_EXCEEDED]),
+        "exit_code": st.none() | st.integers(0, 1),
+        "started": st.none() | st.just(VirtualClock()() + timedelta(minutes=1)),
+        "wall_s": st.sampled_from([0.0, 60.0, 61.5]),
+        "peak_memory_mib": st.integers(0, 2**40),
+    }
+).map(a_report)
 reports = st.builds(
     JobReport,
-    job_id=st.integers(1, 10),
+    job_id=st.integers(1, 20),
     attempt=st.integers(1, 2),
     state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]),
     outcome=st.none() | st.sampled_from(Outcome),
@@ -103,11 +126,15 @@ reports = st.builds(
     output_files=st.lists(files, max_size=2).map(tuple),
     hold=st.none() | st.builds(HoldWish, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
 )
-told = st.lists(st.tuples(st.integers(0, 1), reports), min_size=1, max_size=14)
+told = st.lists(st.tuples(st.integers(0, 1), numbers | reports), min_size=1, max_size=20)
 
 
 def one_by_one(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
-    return [result for each in told for result in together(grid, pilots, [each])]
+    def record(identity: Identity, report: JobReport) -> ReportResult:
+        (refusal,) = grid.write(lambda unit, world: record_plainly(unit, world, told_by(identity, [report])))
+        return ReportResult(report.job_id, report.attempt, refusal)
+
+    return [record(pilots[number].identity, report) for number, report in told]
 
 
 def together(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
@@ -142,10 +169,12 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
 
 PAUSES = JobReport(6, 1, state=JobState.SUSPENDED)
 ENDS = JobReport(5, 1, state=JobState.DONE, outcome=Outcome.EXITED, exit_code=0)
+MANY_END = [(0, ENDS._replace(job_id=10 + nth, cpu_s=float(nth), wall_s=60.0)) for nth in range(ALIKE)]
 
 
 @given(told=told)
 @example(told=[(0, PAUSES), (0, ENDS)])  # each is charged to the same account, for another reason
+@example(told=MANY_END)
 def test_reports_recorded_together_leave_what_they_leave_one_by_one(
     busy: tuple[Path, datetime], told: Sequence[Told]
 ) -> None:

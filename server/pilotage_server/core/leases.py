@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pilotage.resource_tree import QueueId
@@ -100,7 +100,7 @@ def judge_report(job: JobRecord | None, attempt: AttemptRecord | None, report: J
         # one answer for all three, so that a pilot learns nothing of jobs that were never its own
         return Refuse(f"attempt {report.attempt} of job {report.job_id} is not this pilot's")
     if attempt.ended is None:
-        return _of_live(job, report)
+        return judge_live(job.state, report)
     if attempt.reported:
         return _of_answered(attempt, report)
     return _adopted(report) if is_adoptable(job, attempt) else _of_ended(attempt, report)
@@ -146,13 +146,14 @@ def _adopted(report: JobReport) -> Verdict:
     return Accept((cause,), reason=outcome_reason(report), adopts=True, spends=spends)
 
 
-def _of_live(job: JobRecord, report: JobReport) -> Verdict:
-    assert job.state in LEASED, "an attempt that has not ended holds a lease"
+def judge_live(state: JobState, report: JobReport) -> Accept | Repeat:
+    """Return what the report of the pilot that has the lease means for a job in that state."""
+    assert state in LEASED, "an attempt that has not ended holds a lease"
     if report.outcome is None:
-        causes = _PROGRESS.get((job.state, report.state))
+        causes = _PROGRESS.get((state, report.state))
         return Repeat() if causes is None else Accept(causes, reason=report.reason)
     cause, spends = _end_of(report, report.outcome)
-    ran = job.state is JobState.MATCHED and report.started is not None
+    ran = state is JobState.MATCHED and report.started is not None
     causes = (JobCause.STARTED, cause) if ran else (cause,)
     return Accept(causes, reason=outcome_reason(report), spends=spends)
 
@@ -190,6 +191,19 @@ def _end_of(report: JobReport, outcome: Outcome) -> tuple[JobCause, bool]:
 
 def _exit_cause(report: JobReport) -> JobCause:
     return JobCause.DONE if report.exit_code == 0 and not report.signal else JobCause.FAILED
+
+
+def time_ran(report: JobReport, started: datetime | None, matched: datetime, now: datetime) -> timedelta:
+    """Return how long the attempt ran that the report ends, and that has told its start; none ran longer than it could.
+
+    By its pilot's clock; where that has not told, by ours.
+    """
+    if started is None:
+        return timedelta(0)
+    ran_s = report.wall_s + report.suspended_s
+    if ran_s:
+        return timedelta(seconds=min(ran_s, (now - matched).total_seconds()))
+    return max(timedelta(0), now - started)
 
 
 def outcome_reason(report: JobReport) -> str:

@@ -63,6 +63,10 @@ class JobReport(NamedTuple):
     hold: HoldWish | None = None
 
 
+FACTS = ("exit_code", "signal", "cpu_s", "wall_s", "suspended_s", "peak_memory_mib")
+"""Fields of a report that are kept with its attempt as they were told."""
+
+
 class HeldLease(NamedTuple):
     """An attempt that a pilot works on."""
 

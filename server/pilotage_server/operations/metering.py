@@ -7,10 +7,11 @@ is suspended. What it has used is charged in one piece each time the meter stops
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from pilotage_server.core.accounting import Account
+from pilotage_server.core.common_reports import HeldJob
 from pilotage_server.core.fair_share import accrued
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
@@ -37,23 +38,17 @@ def meter_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRe
         go_on(unit, world, book, [each.key for each in _there(book, going) if each.metered is None], unit.now)
 
 
-def settle(unit: Unit, world: World, attempts: Iterable[AttemptRecord]) -> None:
+def settle(unit: Unit, world: World, attempts: Iterable[AttemptRecord | HeldJob]) -> None:
     """Charge for what the attempts have used; their meters stop, which the caller writes down."""
     half_life = world.rules.sharing.half_life
-    stopped: dict[Account, list[AttemptRecord]] = {}
+    stopped: dict[tuple[Account, datetime], list[float]] = {}
     for attempt in attempts:
         if attempt.metered is not None:
-            stopped.setdefault(attempt.account, []).append(attempt)
-    for account, of_account in stopped.items():
-        charge(unit, world, account, sum(_used(each, unit.now, half_life) for each in of_account))
-        weight = sum(each.weight for each in of_account)
-        unit.after_commit(partial(world.run_ended, account, weight, unit.now, len(of_account)))
-
-
-def _used(attempt: AttemptRecord, now: datetime, half_life: timedelta) -> float:
-    """Return the core seconds, decayed, that an attempt has used since its meter was started."""
-    assert attempt.metered is not None, "its meter runs"
-    return accrued(attempt.weight, max(0.0, (now - attempt.metered).total_seconds()), half_life)
+            stopped.setdefault((attempt.account, attempt.metered), []).append(attempt.weight)
+    for (account, since), weights in stopped.items():
+        weight = sum(weights)
+        charge(unit, world, account, accrued(weight, max(0.0, (unit.now - since).total_seconds()), half_life))
+        unit.after_commit(partial(world.run_ended, account, weight, unit.now, len(weights)))
 
 
 def go_on(unit: Unit, world: World, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime) -> None:

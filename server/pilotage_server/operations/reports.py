@@ -1,4 +1,8 @@
-"""Pilots' reports of attempts: those of many pilots are judged, each in its turn, and recorded together."""
+"""Pilots' reports of attempts: those of many pilots are judged, each in its turn, and recorded together.
+
+Most are of the common kind, and are recorded in the quick way (`common_reports`). The plain way here is for all others,
+and would leave the same of those.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,27 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, NamedTuple, assert_never
 
 from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import LEASED, JobCause, next_state
-from pilotage_server.core.leases import Accept, AttemptRecord, Refuse, Repeat, judge_report
+from pilotage_server.core.leases import Accept, AttemptRecord, Refuse, Repeat, judge_report, time_ran
 from pilotage_server.core.reports import JobReport
 from pilotage_server.core.rounds import rounds
 from pilotage_server.operations.attempt_book import AttemptBook
+from pilotage_server.operations.common_reports import Told, record_common, told_by
 from pilotage_server.operations.job_steps import Courses, Move
 from pilotage_server.operations.lingering import attempts_over
 from pilotage_server.operations.lost_attempts import Loss, move_of_loss
 from pilotage_server.operations.metering import go_on
 from pilotage_server.operations.output_book import OutputBook
-from pilotage_server.operations.pilot_calls import credential_of
 from pilotage_server.operations.world import World
-from pilotage_server.storage.attempts import AttemptKey, facts
+from pilotage_server.storage.attempts import facts
 from pilotage_server.storage.engine import Unit
-from pilotage_server.storage.job_rows import load_locked
+from pilotage_server.storage.job_rows import load_jobs
 from pilotage_server.storage.pilots import count_ended_jobs
 
 
@@ -40,16 +45,6 @@ class ReportResult(NamedTuple):
     def accepted(self) -> bool:
         """Whether it was recorded."""
         return not self.refusal
-
-
-class _Told(NamedTuple):
-    """A report, the pilot that it is from, and the attempt that it tells of."""
-
-    identity: Identity
-    stamp: str
-    actor: str
-    report: JobReport
-    key: AttemptKey
 
 
 @dataclass(slots=True)
@@ -68,55 +63,56 @@ class _Desk:
 def record_reports(
     unit: Unit, world: World, calls: Sequence[tuple[Identity, Sequence[JobReport]]]
 ) -> list[tuple[ReportResult, ...]]:
-    """Record what pilots say of attempts, and return for each call what became of its reports, in order."""
-    told = [each for identity, reports in calls for each in _told(identity, reports)]
-    if told:
-        results = iter(_record_all(unit, world, told))
-        return [tuple(next(results) for _ in reports) for _, reports in calls]
-    return [() for _ in calls]
+    """Record what pilots say of attempts, and return for each call what became of its reports, in order.
+
+    Nobody else may move the jobs meanwhile: `claims.lock_jobs` comes first.
+    """
+    told = [each for identity, reports in calls for each in told_by(identity, reports)]
+    common = record_common(unit, world, told)
+    rest = [place for place in range(len(told)) if place not in common]
+    refusals = dict(zip(rest, record_plainly(unit, world, [told[place] for place in rest]), strict=True))
+    results = (ReportResult(*each.key, refusals.get(place, "")) for place, each in enumerate(told))
+    return [tuple(islice(results, len(reports))) for _, reports in calls]
 
 
-def _told(identity: Identity, reports: Sequence[JobReport]) -> list[_Told]:
-    stamp = credential_of(identity).stamp
-    actor = f"pilot:{stamp}"
-    return [_Told(identity, stamp, actor, report, (report.job_id, report.attempt)) for report in reports]
-
-
-def _record_all(unit: Unit, world: World, told: Sequence[_Told]) -> list[ReportResult]:
+def record_plainly(unit: Unit, world: World, told: Sequence[Told]) -> list[str]:
+    """Record reports of every kind, each for itself, and return why they are refused; "" = it was recorded."""
+    if not told:
+        return []
     book = AttemptBook(unit.session)
-    jobs = load_locked(unit.session, [each.report.job_id for each in told])
+    jobs = load_jobs(unit.session, [each.report.job_id for each in told])
     book.read(each.key for each in told)
     outputs = OutputBook(unit, world.rules.jobs)
     outputs.read((each.identity, each.key, each.report.output_files) for each in told if each.report.output_files)
     desk = _Desk(unit, world, jobs, book, Courses(unit, world, book), outputs)
-    results: dict[int, ReportResult] = {}
+    refusals: dict[int, str] = {}
     for round_ in rounds(each.report.job_id for each in told):
         for place in round_:
-            results[place] = _record(desk, told[place])
+            refusals[place] = _record(desk, told[place])
         desk.jobs.update(desk.courses.store())
     outputs.write()
     count_ended_jobs(unit.session, desk.ended)
-    return [results[place] for place in range(len(told))]
+    return [refusals[place] for place in range(len(told))]
 
 
-def _record(desk: _Desk, told: _Told) -> ReportResult:
+def _record(desk: _Desk, told: Told) -> str:
     attempt = desk.book.get(told.key)
     verdict = judge_report(desk.jobs.get(told.report.job_id), attempt, told.report, told.stamp)
     match verdict:
         case Accept():
             assert attempt is not None, "only what is there is accepted"
             _accept(desk, told, verdict, attempt)
-            return ReportResult(*told.key)
+            return ""
         case Repeat():
-            return ReportResult(*told.key)
+            return ""
         case Refuse(refusal):
             _note_answered(desk, told, attempt)
-            return ReportResult(*told.key, refusal)
+            return refusal
         case _:
             assert_never(verdict)
 
 
-def _accept(desk: _Desk, told: _Told, verdict: Accept, attempt: AttemptRecord) -> None:
+def _accept(desk: _Desk, told: Told, verdict: Accept, attempt: AttemptRecord) -> None:
     """Let the report count."""
     job = desk.jobs[told.report.job_id]
     if verdict.adopts:
@@ -143,13 +139,13 @@ def _with_notes(reason: str, notes: Sequence[str]) -> str:
     return "; ".join((*((reason,) if reason else ()), *notes))
 
 
-def _lose(desk: _Desk, told: _Told, loss: Loss) -> JobRecord:
+def _lose(desk: _Desk, told: Told, loss: Loss) -> JobRecord:
     desk.book.write()  # the story of a job that has failed tells what was said of its last attempt
     return desk.courses.take(move_of_loss(desk.unit, desk.world, loss, told.actor))
 
 
 def _learnt(report: JobReport, job: JobRecord, cause: JobCause, matched: datetime, now: datetime) -> dict[str, Any]:
-    """Return what the job's record takes from the report of a start or an end; no attempt ran longer than it could."""
+    """Return what the job's record takes from the report of a start or an end."""
     if cause is JobCause.STARTED:
         return {"started": report.started or now}
     if next_state(job.state, cause) in LEASED:
@@ -159,14 +155,11 @@ def _learnt(report: JobReport, job: JobRecord, cause: JobCause, matched: datetim
         learnt = {"exit_code": report.exit_code, "signal": report.signal}
     elif cause is JobCause.HELD and report.hold is not None:  # the attempt is over: nothing of it lingers
         learnt = {"hold_code": int(HoldCode.STARTD_HELD_JOB), "hold_subcode": report.hold.subcode, "lease_until": None}
-    ran_s = report.wall_s + report.suspended_s
-    if ran_s and job.started is not None:
-        longest_s = (now - matched).total_seconds()
-        learnt["wall_clock"] = job.wall_clock + timedelta(seconds=min(ran_s, longest_s))
+    learnt["wall_clock"] = job.wall_clock + time_ran(report, job.started, matched, now)
     return learnt
 
 
-def _note_facts(desk: _Desk, told: _Told, verdict: Accept) -> None:
+def _note_facts(desk: _Desk, told: Told, verdict: Accept) -> None:
     """Keep the report's numbers, and when it tells an end, that end; the lease itself ends with the job's step."""
     report = told.report
     values = facts(report)
@@ -178,7 +171,7 @@ def _note_facts(desk: _Desk, told: _Told, verdict: Accept) -> None:
     desk.book.change(told.key, values)
 
 
-def _note_answered(desk: _Desk, told: _Told, attempt: AttemptRecord | None) -> None:
+def _note_answered(desk: _Desk, told: Told, attempt: AttemptRecord | None) -> None:
     """Ask no more for the killing of an attempt whose end its pilot tells, late as that comes."""
     if attempt is not None and attempt.pilot_stamp == told.stamp and told.report.outcome is not None:
         desk.book.change(told.key, {"reported": True})
@@ -191,7 +184,7 @@ def _over(desk: _Desk, report: JobReport, job: JobRecord) -> None:
         desk.jobs[job.id] = job._replace(lease_until=None)
 
 
-def _adopt(desk: _Desk, told: _Told, job: JobRecord, attempt: AttemptRecord) -> JobRecord:
+def _adopt(desk: _Desk, told: Told, job: JobRecord, attempt: AttemptRecord) -> JobRecord:
     """Take an attempt back that was given up because nothing was heard of it; it is not spent then."""
     now = desk.unit.now
     given_up = attempt.ended or now

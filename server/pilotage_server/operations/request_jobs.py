@@ -25,6 +25,7 @@ from pilotage_server.operations.reports import ReportResult, record_reports
 from pilotage_server.operations.slot_offers import NO_OFFERS, Offers, read_offers, take_in_parts
 from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
+from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.node_settings import load_node_settings
@@ -89,6 +90,7 @@ def _fault_of_parts(world: World, request: WorkRequest) -> PilotageError | None:
 
 
 def _record(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
+    lock_jobs(unit.session, [report.job_id for call in calls for report in call.request.reports])
     results = record_reports(unit, world, [(call.identity, call.request.reports) for call in calls])
     for call, told in zip(calls, results, strict=True):
         call.results = told

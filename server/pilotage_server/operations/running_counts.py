@@ -136,6 +136,14 @@ def count_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRe
         _count(unit, world, jobs, traits, matched=matched)
 
 
+def count_ended(unit: Unit, world: World, ended: Iterable[tuple[QueueId, int]]) -> None:
+    """Count jobs no more that have lost their leases, each given by the queue where it ran and its task queue."""
+    jobs = Counter(pair for pair in ended if world.limits.at(pair[0])) if world.limits.limits else None
+    if jobs:
+        traits = _traits(unit, world, {task_queue_id for _, task_queue_id in jobs})
+        _count(unit, world, {pair: -count for pair, count in jobs.items()}, traits, matched=False)
+
+
 def _place(before: JobRecord, after: JobRecord) -> QueueId:
     """Return where the lease is that has begun or ended."""
     queue = after.queue if after.is_leased else before.queue

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.leases import LOST_BY_SILENCE, AttemptRecord
-from pilotage_server.core.reports import JobReport
+from pilotage_server.core.reports import FACTS, JobReport
 from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.tables.conditions import TAKEN, UNREPORTED
@@ -130,17 +130,8 @@ def load_metered(session: Session) -> tuple[AttemptRecord, ...]:
 
 def facts(report: JobReport) -> dict[str, Any]:
     """Return the columns that keep what a pilot says of an attempt: numbers and times."""
-    told: dict[str, Any] = {
-        "exit_code": report.exit_code,
-        "signal": report.signal,
-        "cpu_s": report.cpu_s,
-        "wall_s": report.wall_s,
-        "suspended_s": report.suspended_s,
-        "peak_memory_mib": report.peak_memory_mib,
-    }
-    if report.started is not None:
-        told["started"] = report.started
-    return told
+    told = {name: getattr(report, name) for name in FACTS}
+    return told if report.started is None else told | {"started": report.started}
 
 
 def change_attempts(session: Session, changes: Mapping[AttemptKey, Mapping[str, Any]]) -> None:
@@ -149,9 +140,14 @@ def change_attempts(session: Session, changes: Mapping[AttemptKey, Mapping[str, 
     for key, values in changes.items():
         alike.setdefault(tuple(values), []).append(key)
     for names, keys in alike.items():
-        where = {"job_id": [job_id for job_id, _ in keys], "attempt": [attempt for _, attempt in keys]}
         rows = [changes[key] for key in keys]
-        many_rows.change(session, ATTEMPTS, where, {name: [row[name] for row in rows] for name in names})
+        change_columns(session, keys, {name: [row[name] for row in rows] for name in names})
+
+
+def change_columns(session: Session, keys: Sequence[AttemptKey], columns: many_rows.Columns) -> None:
+    """Give attempts the values of these columns, one each."""
+    where = {"job_id": [job_id for job_id, _ in keys], "attempt": [attempt for _, attempt in keys]}
+    many_rows.change(session, ATTEMPTS, where, columns)
 
 
 def close(session: Session, key: AttemptKey) -> None:

@@ -135,9 +135,12 @@ def _as_text(time: datetime) -> str:
 
 def time_of(value: datetime | str) -> datetime:
     """Return the aware time in UTC of what a column of times gives."""
-    if isinstance(value, str):
-        return datetime.fromisoformat(value if value.endswith(_UTC) else value + _UTC)
-    return value.astimezone(UTC)
+    return _of_text(value) if isinstance(value, str) else value.astimezone(UTC)
+
+
+@lru_cache(maxsize=4096)
+def _of_text(value: str) -> datetime:
+    return datetime.fromisoformat(value if value.endswith(_UTC) else value + _UTC)
 
 
 def _list_as_json(value: Any) -> Any:

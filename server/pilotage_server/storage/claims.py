@@ -88,8 +88,9 @@ def lock_jobs(session: Session, ids: Iterable[int]) -> None:
     All who move several jobs of others' making take their rows in the order of the ids, so that two of them never
     wait for each other in a circle. SQLite has one writer at a time, and nothing to lock.
     """
-    if not bulk.is_sqlite(session):
-        bulk.once(session, "SELECT id FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE", sorted(set(ids)))
+    wanted = sorted(set(ids))
+    if wanted and not bulk.is_sqlite(session):
+        bulk.once(session, "SELECT id FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE", wanted)
 
 
 def count_leased(session: Session) -> dict[tuple[QueueId, int], int]:

@@ -28,7 +28,6 @@ _COLUMNS = """
 """
 _NAMES = tuple(name.strip(' "\n') for name in _COLUMNS.split(","))
 _SELECT = f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY(?) ORDER BY id"  # noqa: S608 - names of ours
-_SELECT_LOCKED = f"{_SELECT} FOR UPDATE"
 
 _STATES = {state.value: state for state in JobState}
 _WATCHES = {watch.value: watch for watch in PolicyWatch}
@@ -37,17 +36,8 @@ _queue = lru_cache(maxsize=4096)(QueueId)
 
 def load_jobs(session: Session, ids: Iterable[int]) -> dict[int, JobRecord]:
     """Return the jobs by id; ids that there are not are left out."""
-    return _load(session, _SELECT, ids)
-
-
-def load_locked(session: Session, ids: Iterable[int]) -> dict[int, JobRecord]:
-    """Do the same, and let nobody else move these jobs until the transaction ends, as `claims.lock_jobs` does."""
-    return _load(session, _SELECT_LOCKED, ids)
-
-
-def _load(session: Session, statement: str, ids: Iterable[int]) -> dict[int, JobRecord]:
     wanted = sorted(set(ids))
-    return {row[0]: _record(row) for row in bulk.rows(session, statement, wanted)} if wanted else {}
+    return {row[0]: _record(row) for row in bulk.rows(session, _SELECT, wanted)} if wanted else {}
 
 
 def job_record(row: RowMapping) -> JobRecord:
@@ -116,11 +106,21 @@ def compare_and_set(session: Session, before: Sequence[JobRecord], changes: Sequ
             "state": [job.state._value_ for job in jobs],
             "attempt": [job.attempt for job in jobs],
         }
-        to: dict[str, Sequence[Any]] = {}
-        for name in names:
-            to |= _columns(name, [row[name] for row in rows])
+        to = _all_columns({name: [row[name] for row in rows] for name in names})
         moved |= many_rows.change_if(session, JOBS, where, to)
     return moved
+
+
+def change_locked(session: Session, ids: Sequence[int], fields: Mapping[str, Sequence[Any]]) -> None:
+    """Give jobs that are locked the values of these fields, one each."""
+    many_rows.change(session, JOBS, {"id": ids}, _all_columns(fields))
+
+
+def _all_columns(fields: Mapping[str, Sequence[Any]]) -> many_rows.Columns:
+    columns: dict[str, Sequence[Any]] = {}
+    for name, values in fields.items():
+        columns |= _columns(name, values)
+    return columns
 
 
 def _columns(field: str, values: Sequence[Any]) -> many_rows.Columns:

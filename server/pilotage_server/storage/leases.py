@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, select, update
 from sqlmodel import Session
 
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.common_reports import HeldJob
 from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobState
 from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.claims import IS_LEASED
 from pilotage_server.storage.inserting import insert_if_absent
@@ -41,6 +46,43 @@ def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
         job_id: LiveLease(job_id, attempt, stamp, timedelta(seconds=lease_s) if lease_s else None)
         for job_id, attempt, stamp, lease_s in rows
     }
+
+
+_HELD = """
+    SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, task_queue_id, watch, attempts.pilot_stamp,
+        attempts.site, attempts.ce, attempts.queue, weight, charged_vo, charged_group, charged_owner, matched, metered
+    FROM jobs JOIN attempts ON attempts.job_id = jobs.id AND attempts.attempt = jobs.attempt
+    WHERE jobs.id = ANY(?) AND attempts.ended IS NULL
+"""
+_STATES = {state.value: state for state in JobState}
+_queue = lru_cache(maxsize=4096)(QueueId)
+_account = lru_cache(maxsize=4096)(Account)
+
+
+def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, HeldJob]:
+    """Return those of the jobs that hold a lease, by id."""
+    return {row[0]: _held(row) for row in bulk.rows(session, _HELD, sorted(job_ids))}
+
+
+def _held(row: Sequence[Any]) -> HeldJob:
+    id_, attempt, state, started, starts, wall_clock_s, task_queue_id, watch, stamp = row[:9]
+    site, ce, queue, weight, vo, group, owner, matched, metered = row[9:]
+    return HeldJob(
+        id_,
+        attempt,
+        _STATES[state],
+        started and bulk.time_of(started),
+        starts,
+        timedelta(seconds=wall_clock_s),
+        task_queue_id,
+        watch > 0,
+        stamp,
+        _queue(site, ce, queue),
+        weight,
+        _account(vo, group, owner),
+        bulk.time_of(matched),
+        metered and bulk.time_of(metered),
+    )
 
 
 def renew(session: Session, leases: Sequence[LiveLease], now: datetime, usual: timedelta) -> None:

@@ -3,16 +3,16 @@
 Rules
 -----
 New rows go in by one statement: what varies goes in as arrays (for SQLite as JSON, where that is exact), what all
-rows share as single values, which costs half of row after row. Changes of rows go so to PostgreSQL alone; SQLite runs
-one prepared statement for each. Values are those that the columns have in Python; times are aware, and are turned here
-into what the database keeps.
+rows share as single values, which costs half of row after row. Changes of rows go so to PostgreSQL; SQLite has them
+in blocks, one prepared statement for each block, as a statement for each row costs it twice as much. Values are those
+that the columns have in Python; times are aware, and are turned here into what the database keeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 from sqlalchemy import Float, LargeBinary, Table
@@ -26,6 +26,8 @@ Columns = Mapping[str, Sequence[Any]]
 """By the names of columns, their values, one for each row."""
 
 _POSTGRESQL = make_url("postgresql+psycopg://").get_dialect()()
+_BLOCKS = (64, 8)
+"""Rows that SQLite changes by one statement, as long as there are so many; what is left goes row by row."""
 
 
 def add(session: Session, table: Table, columns: Columns) -> None:
@@ -59,8 +61,7 @@ def change(session: Session, table: Table, where: Columns, to: Columns) -> None:
     if not _count(where):
         return
     if bulk.is_sqlite(session):
-        kept = *_kept(session, table, to).values(), *_kept(session, table, where).values()
-        bulk.many(session, _update(table, tuple(where), tuple(to)), list(zip(*kept, strict=True)))
+        _change_in_blocks(session, table, where, to)
     else:
         bulk.once(session, *_update_at_once(table, where, to))
 
@@ -82,6 +83,21 @@ def change_if(session: Session, table: Table, where: Columns, to: Columns) -> se
         where, to = (_only(columns, are_there) for columns in (where, to))
     change(session, table, where, to)
     return set(where["id"])
+
+
+def _change_in_blocks(session: Session, table: Table, where: Columns, to: Columns) -> None:
+    """Change rows in SQLite: `where` and what varies goes in row by row, what all rows share once for each block."""
+    common = {name: values[:1] for name, values in to.items() if values.count(values[0]) == len(values)}
+    shared = tuple(values[0] for values in _kept(session, table, common).values())
+    own = {name: values for name, values in to.items() if name not in common}
+    kept = *_kept(session, table, where).values(), *_kept(session, table, own).values()
+    rows = list(zip(*kept, strict=True))
+    done = 0
+    for size in (*_BLOCKS, 1):
+        begins = range(done, len(rows) - size + 1, size)
+        blocks = [(*shared, *chain.from_iterable(rows[begin : begin + size])) for begin in begins]
+        bulk.many(session, _update(table, tuple(common), tuple(where), tuple(own), size), blocks)
+        done += len(begins) * size
 
 
 def _only(columns: Columns, wanted: Sequence[bool]) -> Columns:
@@ -119,11 +135,16 @@ def _insertion(table: Table, names: tuple[str, ...]) -> str:
     return f"INSERT INTO {table.name} ({_list(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - names of ours
 
 
-@lru_cache(maxsize=256)
-def _update(table: Table, where: tuple[str, ...], to: tuple[str, ...]) -> str:
-    values = ", ".join(f'"{name}" = ?' for name in to)
-    found = " AND ".join(f'"{name}" = ?' for name in where)
-    return f"UPDATE {table.name} SET {values} WHERE {found}"  # noqa: S608 - names of ours
+@lru_cache(maxsize=512)
+def _update(table: Table, shared: tuple[str, ...], where: tuple[str, ...], own: tuple[str, ...], size: int) -> str:
+    """Return SQLite's statement that changes a block of rows: the shared values come first, then row after row."""
+    given = [f"each.column{place}" for place, _ in enumerate(where + own, 1)]
+    changed = [f'"{name}" = {value}' for name, value in zip(own, given[len(where) :], strict=True)]
+    values = ", ".join([*(f'"{name}" = ?' for name in shared), *changed])
+    found = " AND ".join(f'{table.name}."{name}" = {value}' for name, value in zip(where, given, strict=False))
+    row = f"({', '.join('?' * len(given))})"
+    source = f"(VALUES {', '.join([row] * size)}) AS each"
+    return f"UPDATE {table.name} SET {values} FROM {source} WHERE {found}"  # noqa: S608 - names of ours
 
 
 @lru_cache(maxsize=256)

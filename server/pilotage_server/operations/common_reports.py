@@ -1,0 +1,106 @@
+"""Reports of the common kind, recorded together: what many of them say alike is judged once and changes all their jobs.
+
+They leave what the plain way (`reports`) would leave of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from pilotage_server.core.common_reports import (
+    Alike,
+    HeldJob,
+    Step,
+    Word,
+    attempt_changes,
+    common_steps,
+    job_changes,
+    tells_numbers_only,
+    word_of,
+)
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.job_policies import UNDER_POLICY
+from pilotage_server.core.jobs import FINAL
+from pilotage_server.core.reports import JobReport
+from pilotage_server.operations.event_outbox import tell
+from pilotage_server.operations.metering import settle
+from pilotage_server.operations.pilot_calls import credential_of
+from pilotage_server.operations.running_counts import count_ended
+from pilotage_server.operations.world import World
+from pilotage_server.storage.attempts import AttemptKey, change_columns
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.job_rows import change_locked
+from pilotage_server.storage.leases import load_held
+from pilotage_server.storage.pilots import count_ended_jobs
+
+
+class Told(NamedTuple):
+    """A report, the pilot that it is from, and the attempt that it tells of."""
+
+    identity: Identity
+    stamp: str
+    actor: str
+    report: JobReport
+    key: AttemptKey
+
+
+def told_by(identity: Identity, reports: Sequence[JobReport]) -> list[Told]:
+    """Return the reports with the pilot that they are from; raises PermissionDeniedError where it is none."""
+    stamp = credential_of(identity).stamp
+    actor = f"pilot:{stamp}"
+    return [Told(identity, stamp, actor, report, (report.job_id, report.attempt)) for report in reports]
+
+
+def record_common(unit: Unit, world: World, told: Sequence[Told]) -> set[int]:
+    """Record those of the reports that are of the common kind, and return their places; their jobs are locked."""
+    candidates = _candidates(told)
+    held = load_held(unit.session, [each.report.job_id for _, each in candidates]) if candidates else {}
+    alike: dict[Word, list[tuple[int, HeldJob]]] = {}
+    for place, each in candidates:
+        job = held.get(each.report.job_id)
+        if job is not None and (job.job_id, job.attempt) == each.key and job.pilot_stamp == each.stamp:
+            alike.setdefault(word_of(job, each.report), []).append((place, job))
+    recorded: set[int] = set()
+    for word, found in alike.items():
+        mine = [told[place] for place, _ in found]
+        steps = common_steps(word, mine[0].report)
+        if steps is not None:
+            recorded.update(place for place, _ in found)
+            _take(unit, world, steps, [job for _, job in found], mine)
+    return recorded
+
+
+def _candidates(told: Sequence[Told]) -> list[tuple[int, Told]]:
+    """Return the reports that may be of the common kind, with their places.
+
+    Of a job that is reported twice the second report means something only when the first has been recorded.
+    """
+    times = Counter(each.report.job_id for each in told)
+    numbers = [(place, each) for place, each in enumerate(told) if tells_numbers_only(each.report)]
+    return [(place, each) for place, each in numbers if times[each.report.job_id] == 1]
+
+
+def _take(unit: Unit, world: World, steps: Sequence[Step], jobs: list[HeldJob], told: Sequence[Told]) -> None:
+    """Let the jobs take the steps that pilots have told of them alike."""
+    if not steps:
+        return
+    alike = Alike(jobs, [each.report for each in told])
+    change_locked(unit.session, [job.job_id for job in jobs], job_changes(steps, alike, unit.now))
+    change_columns(unit.session, [each.key for each in told], attempt_changes(steps, alike, unit.now))
+    if steps[-1].after in FINAL:
+        settle(unit, world, jobs)
+        count_ended(unit, world, [(job.queue, job.task_queue_id) for job in jobs])
+        count_ended_jobs(unit.session, Counter(each.stamp for each in told))
+    watched = [job.job_id for job in jobs if job.is_watched]
+    if watched and steps[-1].after in UNDER_POLICY:
+        unit.after_commit(partial(world.look_at, watched))
+    for before, cause, after, why in steps:
+        pairs = zip(jobs, told, strict=True)
+        events = [
+            JobEvent(0, job.job_id, unit.now, before, after, cause, why, job.attempt, each.actor) for job, each in pairs
+        ]
+        tell(unit, world, *events)
