@@ -2,26 +2,32 @@
 
 Rules
 -----
-The order is that of the standings of a tick; it is made anew for another tick, and moved meanwhile by what is given.
-Only accounts for which something waits are in it; whose last job has gone leaves with the tick. Accounts with equal
-shares go by who came first (DESIGN §7).
+The order is that of the standings of a tick; it is made anew for another tick, and moved meanwhile by what is given,
+once for all that a request is given. Only accounts for which something waits are in it; whose last job has gone leaves
+with the tick. Accounts with equal shares go by who came first (DESIGN §7).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from pilotage_server.core.account_order import AccountOrder, Turn
+from pilotage_server.core.account_order import AccountOrder
 from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.standings import OwnerStanding, Standings
+from pilotage_server.core.standings import OwnerStanding, Standing, Standings
 from pilotage_server.core.waiting import WaitingIndex
 
 
 class Candidate:
-    """An account for which something waits: its order, and where it stands."""
+    """An account for which something waits: its order, and where it stands.
 
-    __slots__ = ("account", "group", "order", "rank", "standing")
+    `cores` and `runs` count what it was given since it was put in its place.
+    """
+
+    __slots__ = ("account", "cores", "group", "order", "rank", "runs", "standing")
 
     def __init__(self, account: Account, order: AccountOrder, standing: OwnerStanding, group: _Group) -> None:
         self.account = account
@@ -29,6 +35,8 @@ class Candidate:
         self.standing = standing
         self.group = group
         self.rank: _OwnerRank
+        self.cores = 0.0
+        self.runs = 0
 
 
 class _Group:
@@ -40,6 +48,9 @@ class _Group:
         self.rank: _GroupRank
 
 
+PlainShare: TypeAlias = tuple[Standing, float, float, float]
+"""A share, made without its names."""
+
 _GroupRank: TypeAlias = tuple[int, float, int, _Group]
 """Sorts groups: standing and use, then a number, so that no group is compared."""
 
@@ -49,8 +60,18 @@ _OwnerRank: TypeAlias = tuple[float, float, int, Candidate]
 _Rank = TypeVar("_Rank", _GroupRank, _OwnerRank)
 
 
-Found: TypeAlias = tuple[Candidate, Turn]
-"""The account and its task queue whose turn it is."""
+Stood: TypeAlias = tuple[PlainShare, Candidate]
+"""An account, and its share when it was put in its place."""
+
+_stands = itemgetter(0, 1)
+
+
+class Given(NamedTuple):
+    """What an account was given: weighted cores for so many runs."""
+
+    account: Account
+    cores: float
+    runs: int
 
 
 class AccountTurns:
@@ -62,6 +83,7 @@ class AccountTurns:
         self._group_of: dict[GroupId, _Group] = {}
         self._candidates: dict[Account, Candidate] = {}
         self._order: list[_GroupRank] = []
+        self._given: list[Candidate] = []
 
     def agree(self, standings: Standings) -> None:
         """Take in how accounts stand now, and for which of them something has begun to wait."""
@@ -76,31 +98,33 @@ class AccountTurns:
         standings.moved.clear()
         woken.clear()
 
-    def first_among(self, places: int, barren: set[object]) -> Found | None:
-        """Return the task queue among these whose turn it is; None = nothing waits in any of them.
-
-        Accounts and groups that have none of them are added to `barren`; who is there already is not asked again.
-        """
-        tied: list[_GroupRank] = []
-        for rank in self._order:
-            if rank[3] in barren:
-                continue
-            if tied and (rank[1] != tied[0][1] or rank[0] != tied[0][0]):
-                found = _first_of(tied, places, barren)
-                if found is not None:
-                    return found
-                tied = []
-            tied.append(rank)
-        return _first_of(tied, places, barren)
+    def in_order(self) -> Iterator[Stood]:
+        """Yield the accounts in their order, as they were put in it; they are not to be put elsewhere meanwhile."""
+        for (standing, group_use), equal in groupby(self._order, _stands):
+            for use, factor, _, candidate in _owners(list(equal)):
+                yield (standing, group_use, use, factor), candidate
 
     def give(self, candidate: Candidate, cores: float) -> None:
-        """Count weighted cores that the account is given."""
+        """Count weighted cores that the account is given for a run; it keeps its place until all is settled."""
         assert self._standings is not None, "who gives has agreed"
         candidate.standing.give(cores, self._standings.foresight_s)
-        self._place(candidate)
+        if not candidate.runs:
+            self._given.append(candidate)
+        candidate.cores += cores
+        candidate.runs += 1
+
+    def settle(self) -> list[Given]:
+        """Put the accounts that were given something where they stand now, and return what that was."""
+        settled = [Given(each.account, each.cores, each.runs) for each in self._given]
+        for candidate in self._given:
+            candidate.cores, candidate.runs = 0.0, 0
+            self._place(candidate)
+        self._given.clear()
+        return settled
 
     def check(self) -> None:
         """Assert what must always be so."""
+        assert not self._given
         assert self._order == sorted(group.rank for group in self._group_of.values())
         for group in self._group_of.values():
             mine = [each.rank for each in self._candidates.values() if each.group is group]
@@ -148,10 +172,9 @@ class AccountTurns:
     def _place(self, candidate: Candidate) -> None:
         """Put an account and its group where they stand now."""
         group, mine = candidate.group, candidate.standing
-        of_group = mine.group
-        stands, used = of_group.stands(of_group.core_s, of_group.cores)
-        group.rank = _placed(self._order, group.rank, (stands, used, group.number, group))
-        rank = (mine.core_s * mine.factor, mine.factor, candidate.rank[2], candidate)
+        rank_of_group = (mine.group.standing, mine.group.use, group.number, group)
+        group.rank = _placed(self._order, group.rank, rank_of_group)
+        rank = (mine.use, mine.factor, candidate.rank[2], candidate)
         candidate.rank = _placed(group.owners, candidate.rank, rank)
 
 
@@ -169,25 +192,8 @@ def _placed(order: list[_Rank], before: _Rank, after: _Rank) -> _Rank:
     return after
 
 
-def _first_of(groups: list[_GroupRank], places: int, barren: set[object]) -> Found | None:
-    """Return the first task queue of groups that are equal."""
+def _owners(groups: list[_GroupRank]) -> list[_OwnerRank]:
+    """Return the owners of groups that are equal."""
     if len(groups) == 1:
-        owners = groups[0][3].owners
-    else:
-        owners = sorted(rank for _, _, _, group in groups for rank in group.owners)
-    best: Found | None = None
-    best_rank: _OwnerRank | None = None
-    for rank in owners:
-        if best_rank is not None and (rank[0] != best_rank[0] or rank[1] != best_rank[1]):
-            return best
-        candidate = rank[3]
-        if candidate in barren:
-            continue
-        turn = candidate.order.first_among(places)
-        if turn is None:
-            barren.add(candidate)
-        elif best is None or turn < best[1]:
-            best, best_rank = (candidate, turn), rank
-    if best is None:
-        barren.update(group for _, _, _, group in groups)
-    return best
+        return groups[0][3].owners
+    return sorted(rank for *_, group in groups for rank in group.owners)

@@ -35,9 +35,9 @@ class Use(NamedTuple):
 
     def up_to(self, now: datetime, half_life: timedelta) -> Use:
         """Return the use at `now`, decayed and with what has accrued; a time before `at` changes nothing."""
-        elapsed = max(0.0, (now - self.at).total_seconds())
-        if elapsed == 0.0:
+        if now <= self.at:
             return self
+        elapsed = (now - self.at).total_seconds()
         core_s = self.core_s * decay(elapsed, half_life) + accrued(self.cores, elapsed, half_life)
         return Use(core_s, now, self.cores, self.runs)
 

@@ -13,45 +13,27 @@ way. Who calls holds the lock of the memory that the board is over, and never wh
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, assert_never
 
-from pilotage.resource_tree import QueueId
 from pilotage_server.core.account_turns import AccountTurns
-from pilotage_server.core.accounting import Account
+from pilotage_server.core.contest import Seat
 from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.job_kinds import Seen
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.matching import MOST_CHOICES, Choice
 from pilotage_server.core.reach import Reach
-from pilotage_server.core.seeking import HeadUnknown, Part, Scene, Seat, Seeker, Undecided
+from pilotage_server.core.seeking import Ask, HeadUnknown, Part, Scene, Seeker, Undecided
 from pilotage_server.core.slot_classes import SlotClasses
-from pilotage_server.core.slot_policies import Moment, SlotJudge, SlotPolicies, SlotPolicy
+from pilotage_server.core.slot_policies import SlotPolicies
 from pilotage_server.core.slots import SlotOffer
-from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting import Head, WaitingIndex
+
+__all__ = ["HEADS_AT_ONCE", "Ask", "Chosen", "Declined", "HeadsUnknown", "MatchBoard"]
 
 HEADS_AT_ONCE = 64
 """So many jobs of a task queue are asked for at first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One request for jobs, or what is left of it.
-
-    `queue` and `vos` are those of the pilot's credential (no VOs = all). `slots` are free, in the order to be served.
-    `policies` holds the policy of each slot that has an ad, by slot; none of them is faulty. `limits` are those of the
-    queue; what is chosen is counted there.
-    """
-
-    queue: QueueId
-    vos: tuple[str, ...]
-    slots: tuple[SlotOffer, ...]
-    limits: LimitRound
-    now: datetime
-    policies: Mapping[str, SlotPolicy] = field(default_factory=dict)
 
 
 class HeadsUnknown(NamedTuple):
@@ -88,10 +70,8 @@ class MatchBoard:
         self._classes = SlotClasses(waiting, end_margin)
         self._waiting = waiting
         self._shares = shares
-        self._policies = policies
-        self._end_margin = end_margin
         self._turns = AccountTurns(waiting)
-        self._seen = Seen(waiting, policies.views)
+        self._scene = Scene(Seen(waiting, policies.views), shares, policies, self._turns, end_margin)
         self.bound_in_all = 0
         self.missed_in_all = 0
 
@@ -102,10 +82,10 @@ class MatchBoard:
         try:
             rest = self._choose(ask, reach, given)
         except BaseException:
-            self._charge(given, ask.now)
+            self._settle(ask.now)
             self.put_back(given, ask.now)
             raise
-        self._charge(given, ask.now)
+        self._settle(ask.now)
         return Chosen(tuple(given), rest)
 
     def heads(self, task_queue_id: int, heads: Sequence[Head], asked: int) -> None:
@@ -153,13 +133,12 @@ class MatchBoard:
 
     def _choose(self, ask: Ask, reach: Reach, given: list[Choice]) -> HeadsUnknown | Declined | None:
         """Choose for one slot after the other, and return what is left; `given` gets what was taken."""
-        left = deque(ask.slots)
-        scene = self._scene(ask)
+        left, limits = deque(ask.slots), ask.limits or None
         seeker: Seeker | None = None
         while left and len(given) < MOST_CHOICES:
             slot = left[0]
             if seeker is None or not seeker.serves(slot):
-                seeker = self._seeker(scene, ask, reach, slot)
+                seeker = Seeker(self._scene, ask, slot, self._classes.of(slot, ask.queue, ask.vos, reach))
             found = seeker.find()
             if found is None:
                 left.popleft()
@@ -170,35 +149,14 @@ class MatchBoard:
                 return Declined(reason, _left_of(ask, left))
             else:
                 part = seeker.gives(found.line)
-                self._take(ask, slot, found, part, given)
+                self._take(slot, found, part, limits, given)
                 left.popleft()
                 remainder = slot.without(part.amounts) if slot.partitionable else None
                 if remainder is not None:
                     left.appendleft(remainder)
         return None
 
-    def _scene(self, ask: Ask) -> Scene:
-        return Scene(
-            self._seen,
-            self._shares.settings,
-            ask.limits,
-            self._end_margin,
-            self._turns.first_among,
-            lambda account: self._shares.user_priority(account, ask.now),
-        )
-
-    def _seeker(self, scene: Scene, ask: Ask, reach: Reach, slot: SlotOffer) -> Seeker:
-        policy = ask.policies.get(slot.name)
-        resized = None if policy is None else policy.resized(slot.free)
-        slot_class = self._classes.of(slot, ask.queue, ask.vos, reach)
-        return Seeker(scene, slot, slot_class, resized, lambda: self._judge(ask, slot, resized))
-
-    def _judge(self, ask: Ask, slot: SlotOffer, policy: SlotPolicy | None) -> SlotJudge:
-        told = policy or self._policies.policy(slot, ask.queue)
-        assert told is not None, "a slot without an ad lacks no part of it"
-        return self._policies.ask(told, Moment(ask.now))
-
-    def _take(self, ask: Ask, slot: SlotOffer, seat: Seat, part: Part, given: list[Choice]) -> None:
+    def _take(self, slot: SlotOffer, seat: Seat, part: Part, limits: LimitRound | None, given: list[Choice]) -> None:
         """Take the job for the slot, and those of its task queue that come with it."""
         line, task_queue = seat.line, seat.line.task_queue
         ahead = min(slot.ahead, MOST_CHOICES - len(given) - 1)
@@ -206,14 +164,15 @@ class MatchBoard:
             head = self._waiting.take(line)
             self._turns.give(seat.candidate, part.weight)
             given.append(Choice(slot.name, task_queue, part.amounts, part.weight, None, head))
-            if ask.limits:
-                ask.limits.given(task_queue.traits)
-            if not ahead or not line.heads or (ask.limits and ask.limits.reached(task_queue.traits) is not None):
+            if limits is not None:
+                limits.given(task_queue.traits)
+            if not ahead or not line.heads or (limits is not None and limits.reached(task_queue.traits) is not None):
                 return
             ahead -= 1
 
-    def _charge(self, choices: Iterable[Choice], now: datetime) -> None:
-        for account, cores, runs in _charges(choices):
+    def _settle(self, now: datetime) -> None:
+        """Charge the accounts for what they were given."""
+        for account, cores, runs in self._turns.settle():
             self._shares.charge(account, cores, runs, now)
 
     def _relieve(self, choices: Iterable[Choice], now: datetime) -> None:
@@ -222,16 +181,7 @@ class MatchBoard:
 
 
 def _left_of(ask: Ask, slots: Iterable[SlotOffer]) -> Ask:
-    return replace(ask, slots=tuple(slots))
-
-
-def _charges(choices: Iterable[Choice]) -> Iterator[tuple[Account, float, int]]:
-    """Yield who is charged for the choices, with how many weighted cores for how many runs."""
-    charges: dict[int, tuple[TaskQueue, float, int]] = {}
-    for choice in choices:
-        task_queue, cores, runs = charges.get(choice.task_queue.id, (choice.task_queue, 0.0, 0))
-        charges[task_queue.id] = (task_queue, cores + choice.weight, runs + 1)
-    return ((task_queue.account, cores, runs) for task_queue, cores, runs in charges.values())
+    return ask._replace(slots=tuple(slots))
 
 
 def _rest(found: HeadUnknown | Undecided, ask: Ask) -> HeadsUnknown | Declined:

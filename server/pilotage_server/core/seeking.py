@@ -9,21 +9,24 @@ all that look the same to who refused it, so that each kind is asked once. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
-from pilotage_server.core.account_turns import Candidate, Found
-from pilotage_server.core.accounting import Account
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.account_turns import AccountTurns
 from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.contest import Contest, Seat
+from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.job_kinds import Seen
 from pilotage_server.core.job_views import JobNow
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.place_sets import EVERYWHERE, set_of
-from pilotage_server.core.share_settings import ShareSettings
 from pilotage_server.core.slot_classes import SlotClass
-from pilotage_server.core.slot_policies import SlotJudge, SlotPolicy
+from pilotage_server.core.slot_policies import Moment, SlotJudge, SlotPolicies, SlotPolicy
 from pilotage_server.core.slots import SlotOffer, fits
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting_line import MOST_OF_A_LINE, Line
@@ -42,13 +45,6 @@ class Undecided(NamedTuple):
     reason: str
 
 
-class Seat(NamedTuple):
-    """A task queue whose first job goes to the slot, and the account whose turn it is."""
-
-    line: Line
-    candidate: Candidate
-
-
 class Part(NamedTuple):
     """What a job gets of a slot, and the weighted cores that it is charged for."""
 
@@ -56,64 +52,75 @@ class Part(NamedTuple):
     weight: float
 
 
+class Ask(NamedTuple):
+    """One request for jobs, or what is left of it.
+
+    `queue` and `vos` are those of the pilot's credential (no VOs = all). `slots` are free, in the order to be served.
+    `policies` holds the policy of each slot that has an ad, by slot; none of them is faulty. `limits` are those of the
+    queue; what is chosen is counted there.
+    """
+
+    queue: QueueId
+    vos: tuple[str, ...]
+    slots: tuple[SlotOffer, ...]
+    limits: LimitRound
+    now: datetime
+    policies: Mapping[str, SlotPolicy] = MappingProxyType({})
+
+
 class Scene(NamedTuple):
-    """What the slots of a request have in common; `priority` tells an account's user priority."""
+    """What all requests to a board have in common."""
 
     seen: Seen
-    settings: ShareSettings
-    limits: LimitRound
+    shares: FairShare
+    policies: SlotPolicies
+    turns: AccountTurns
     end_margin: timedelta
-    first_among: Callable[[int, set[object]], Found | None]
-    priority: Callable[[Account], float]
 
 
 class Seeker:
-    """One slot, or several that are alike, on the way through what waits.
-
-    `policy` None = the slot has no ad; `ask` makes its judge, for jobs may have expressions all the same.
-    """
+    """One slot, or several that are alike, on the way through what waits."""
 
     __slots__ = (
         "_accepted",
-        "_aside",
         "_ask",
         "_class",
+        "_contest",
+        "_is_plain",
         "_judge",
         "_kind",
+        "_later",
         "_limits",
         "_needed",
+        "_open",
         "_policy",
         "_scene",
         "_slot",
         "_started",
         "_suited",
-        "_tiers",
+        "_tier",
         "_whole",
     )
 
-    def __init__(
-        self,
-        scene: Scene,
-        slot: SlotOffer,
-        slot_class: SlotClass,
-        policy: SlotPolicy | None,
-        ask: Callable[[], SlotJudge],
-    ) -> None:
+    def __init__(self, scene: Scene, ask: Ask, slot: SlotOffer, slot_class: SlotClass) -> None:
+        policy = ask.policies.get(slot.name)
         self._scene = scene
+        self._ask = ask
         self._slot = slot
         self._kind = slot.kind
         self._class = slot_class
-        self._policy = policy
-        self._ask = ask
+        self._policy = None if policy is None else policy.resized(slot.free)
         self._judge: SlotJudge | None = None
-        self._aside = 0
-        self._accepted = 0
+        self._open = slot_class.places
+        self._is_plain = scene.shares.settings.rules.group_accept_surplus and (policy is None or not policy.start)
+        self._accepted = slot_class.sure if self._is_plain else 0
         self._started = 0
         self._suited = 0
-        self._limits = scene.limits or None
+        self._limits = ask.limits or None
         self._needed = min(1 + slot.ahead, MOST_OF_A_LINE)
         self._whole: Part | None = None
-        self._tiers = [(places, set[object]()) for places in self._in_order_of_liking()]
+        self._later = self._in_order_of_liking()
+        self._begin()
 
     def serves(self, slot: SlotOffer) -> bool:
         """Whether another slot finds the same: no ad of either is looked at, and it is alike."""
@@ -129,20 +136,24 @@ class Seeker:
 
     def find(self) -> Seat | HeadUnknown | Undecided | None:
         """Return the task queue whose first job goes here; None = none does."""
-        for tier, barren in self._tiers:
-            while (found := self._scene.first_among(self._class.places & tier & ~self._aside, barren)) is not None:
-                candidate, turn = found
-                line = self._scene.seen.waiting.at(turn[3])
-                verdict = self._may_take(line)
-                if isinstance(verdict, Undecided):
-                    return verdict
-                if not verdict:
-                    self._aside |= 1 << line.place
-                elif len(line.heads) < min(self._needed, line.count):
-                    return HeadUnknown(line, self._needed)
-                else:
-                    return Seat(line, candidate)
+        while (seat := self._contest.first(self._open & self._tier)) is not None or self._later:
+            if seat is None:
+                self._begin()
+                continue
+            line = seat.line
+            verdict = self._may_take(line)
+            if verdict is True:
+                known = len(line.heads)
+                return seat if known >= self._needed or known >= line.count else HeadUnknown(line, self._needed)
+            if isinstance(verdict, Undecided):
+                return verdict
+            self._open &= ~(1 << line.place)
         return None
+
+    def _begin(self) -> None:
+        """Go on with what the slot likes next."""
+        self._tier = self._later.popleft() if self._later else 0
+        self._contest = Contest(self._scene.seen.waiting, self._scene.turns.in_order())
 
     def _may_take(self, line: Line) -> bool | Undecided:
         """Whether jobs of the task queue may go here now."""
@@ -152,8 +163,15 @@ class Seeker:
             return False
         verdict = self._undecided(line) or (self._starts(line) and self._suits(line))
         if verdict is True:
-            self._accepted |= 1 << line.place
+            self._accept(line)
         return verdict
+
+    def _accept(self, line: Line) -> None:
+        """Remember that jobs of the task queue go here; for other slots of the class, if nothing was asked of this."""
+        bit, traits = 1 << line.place, line.task_queue.traits
+        self._accepted |= bit
+        if self._is_plain and not (self._class.unsure & bit or traits.requirements_expression or traits.rank):
+            self._class.sure |= bit
 
     def _is_open(self, line: Line) -> bool:
         is_unsure = self._class.unsure >> line.place & 1
@@ -161,10 +179,13 @@ class Seeker:
             return False
         if self._limits is not None and self._limits.reached(line.task_queue.traits) is not None:
             return False
-        return self._class.admits(line)
+        if self._class.admits(line):
+            return True
+        self._open &= self._class.places
+        return False
 
     def _undecided(self, line: Line) -> Undecided | None:
-        if self._scene.settings.barring(line.account.group_id) is not None:
+        if self._scene.shares.settings.barring(line.account.group_id) is not None:
             return Undecided(f"a quota may bar jobs of {line.account}")
         traits = line.task_queue.traits
         has_expression = bool(traits.requirements_expression or traits.rank)
@@ -181,7 +202,7 @@ class Seeker:
         if is_started:
             self._started |= kind.places
         else:
-            self._aside |= kind.places
+            self._open &= ~kind.places
         return is_started
 
     def _suits(self, line: Line) -> bool:
@@ -193,20 +214,18 @@ class Seeker:
         if is_suited:
             self._suited |= alike
         else:
-            self._aside |= alike
+            self._open &= ~alike
         return is_suited
 
-    def _in_order_of_liking(self) -> Iterator[int]:
-        """Yield what may go here as the slot likes it: jobs of who holds it first, and among them by its RANK."""
-        by_rank = self._by_rank()
-        if self._slot.claim is not None:
-            own = set_of(self._scene.seen.waiting.places_of_owner(self._slot.claim))
-            yield from (own & places for places in by_rank)
-        yield from by_rank
+    def _in_order_of_liking(self) -> deque[int]:
+        """Return what may go here as the slot likes it: jobs of who holds it first, and among them by its RANK."""
+        by_rank = self._by_rank() if self._policy is not None and self._policy.rank else [EVERYWHERE]
+        if self._slot.claim is None:
+            return deque(by_rank)
+        own = set_of(self._scene.seen.waiting.places_of_owner(self._slot.claim))
+        return deque([*(own & places for places in by_rank), *by_rank])
 
     def _by_rank(self) -> list[int]:
-        if self._policy is None or not self._policy.rank:
-            return [EVERYWHERE]
         ranks: dict[float, int] = {}
         for kind in self._scene.seen.by(self._asked().ranks_by).all():
             if kind.places & self._class.places:
@@ -218,10 +237,15 @@ class Seeker:
         return Part(amounts, float(amounts.cpus) if self._policy is None else self._policy.weight(amounts))
 
     def _asked(self) -> SlotJudge:
+        """Return the slot's judge; one without an ad has one too, for jobs may have expressions all the same."""
         if self._judge is None:
-            self._judge = self._ask()
+            policies = self._scene.policies
+            policy = self._policy or policies.policy(self._slot, self._ask.queue)
+            assert policy is not None, "a slot without an ad lacks no part of it"
+            self._judge = policies.ask(policy, Moment(self._ask.now))
         return self._judge
 
     def _now(self, task_queue: TaskQueue) -> JobNow:
         view = self._scene.seen.views.view(task_queue)
-        return JobNow(view, task_queue.traits, partial(self._scene.priority, task_queue.account))
+        priority = partial(self._scene.shares.user_priority, task_queue.account, self._ask.now)
+        return JobNow(view, task_queue.traits, priority)

@@ -33,7 +33,7 @@ class _Door:
     """The task queues that can go to a batch queue: those `maybe`, of which some have been asked.
 
     At first that is all of them. Where few are refused it stays so: after a new tree, when every door is new, nobody
-    waits until all that can go has been looked up.
+    waits until all that can go has been looked up. `version` is another after each change of what waits or may go.
     """
 
     __slots__ = ("_asked", "_reach", "_refused", "_seen", "_waiting", "maybe", "queue", "version")
@@ -100,25 +100,27 @@ class _Key(NamedTuple):
 class SlotClass:
     """Slots that may take the same task queues.
 
-    `places` is the set of those that may fit, `unsure` that of those whose times have to be looked at.
+    `places` is the set of those that may fit, `unsure` that of those whose times have to be looked at. `sure` are
+    those that go wherever nothing but limits is to be asked: who has found that out has put them there.
     """
 
-    __slots__ = ("_door", "_key", "_seen", "_waiting", "places", "unsure")
+    __slots__ = ("_door", "_key", "_version", "_waiting", "places", "sure", "unsure")
 
     def __init__(self, key: _Key, door: _Door, waiting: WaitingIndex) -> None:
         self.places = 0
         self.unsure = 0
+        self.sure = 0
         self._key = key
         self._door = door
         self._waiting = waiting
-        self._seen = (-1, -1)
+        self._version = -1
 
     def agree(self) -> None:
         """Take in what has changed."""
         self._door.agree()
-        seen = (self._waiting.places.changes.now, self._door.version)
-        if seen != self._seen:
-            self._seen = seen
+        if self._version != self._door.version:
+            self._version = self._door.version
+            self.sure = 0
             self.places = self._door.maybe & self._of_vos() & self._waiting.traits.fitting(self._key.size)
             self.places &= ~self._declined()
             self.unsure = self._waiting.traits.unsure(self._key.size)

@@ -63,14 +63,27 @@ def tick_of(now: datetime) -> datetime:
 
 
 class GroupStanding:
-    """What a group has had, and what it is entitled to: cores (`bound`, None = by weight) or a weight."""
+    """What a group has had, and what it is entitled to: cores (`bound`, None = by weight) or a weight.
 
-    __slots__ = ("bound", "core_s", "cores", "weight")
+    `standing` and `use` are its part of the shares of its accounts.
+    """
+
+    __slots__ = ("bound", "core_s", "cores", "standing", "use", "weight")
 
     def __init__(self, settings: ShareSettings, group: GroupId, had: Had) -> None:
         self.core_s, self.cores = had
         self.bound = settings.bound(group)
         self.weight = settings.weight(group)
+        self.standing, self.use = self.stands(*had)
+
+    def give(self, core_s: float, cores: float) -> None:
+        """Count use in core seconds, and weighted cores."""
+        self.core_s += core_s
+        self.cores += cores
+        if self.bound is None:
+            self.use = self.core_s / self.weight
+        else:
+            self.standing, self.use = self.stands(self.core_s, self.cores)
 
     def stands(self, core_s: float, cores: float) -> tuple[Standing, float]:
         """Return the group's part of the shares of its accounts when it has had so much."""
@@ -81,27 +94,27 @@ class GroupStanding:
 
 
 class OwnerStanding:
-    """What an account has had, with its group and its priority factor."""
+    """What an account has had, with its group and its priority factor; `use` is what counts in its group."""
 
-    __slots__ = ("core_s", "cores", "factor", "group")
+    __slots__ = ("core_s", "cores", "factor", "group", "use")
 
     def __init__(self, settings: ShareSettings, account: Account, had: Had, group: GroupStanding) -> None:
         self.core_s, self.cores = had
         self.group = group
         self.factor = settings.factor(account)
+        self.use = self.core_s * self.factor
 
     def give(self, cores: float, foresight_s: float) -> None:
         """Count weighted cores that the account uses from now on; less than 0 = no longer."""
-        core_s, group = cores * foresight_s, self.group
+        core_s = cores * foresight_s
         self.core_s += core_s
         self.cores += cores
-        group.core_s += core_s
-        group.cores += cores
+        self.use = self.core_s * self.factor
+        self.group.give(core_s, cores)
 
     def share(self) -> Share:
         """Return how much of its fair share the account has had."""
-        group = self.group
-        return Share(*group.stands(group.core_s, group.cores), self.core_s * self.factor, self.factor)
+        return Share(self.group.standing, self.group.use, self.use, self.factor)
 
 
 class Standings:

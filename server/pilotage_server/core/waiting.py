@@ -125,15 +125,15 @@ class WaitingIndex(KnownTaskQueues):
 
     def take(self, line: Line) -> Head:
         """Take the first job of a line, whose head must be known, for a match that is not committed yet."""
-        head = line.take()
-        if not line.heads or line.count <= 0:
+        head, before, after = line.take(), line.turn, line.turn_now()
+        if not line.heads or before is None or after is None:
             self._changed(line)
             return head
         line.counted -= 1
         self._heads -= 1
         line.version = next(self._versions)
-        before, line.turn = line.turn, line.turn_now()
-        line.order.change(before, line.turn)
+        line.turn = after
+        line.order.move(before, after)
         return head
 
     def put_back(self, task_queue_id: int, heads: Iterable[Head]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial, reduce
 from operator import sub
@@ -99,7 +99,7 @@ class _Case:
             taken[each.choice.slot].append(each)
         plain = {slot.name for slot in self.plain}
         left = (_left(slot, taken[slot.name]) for slot in self.first.slots if slot.name not in plain)
-        return replace(self.first, slots=tuple(slot for slot in left if slot is not None))
+        return self.first._replace(slots=tuple(slot for slot in left if slot is not None))
 
 
 def _left(slot: SlotOffer, taken: Sequence[Bound]) -> SlotOffer | None:
