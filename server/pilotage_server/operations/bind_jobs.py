@@ -9,7 +9,7 @@ What the board declines is left for the plain way (`match_slots`).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,6 +22,7 @@ from pilotage_server.core.jobs import JobCause, JobState
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.match_board import Ask, Declined, HeadsUnknown
 from pilotage_server.core.matching import Choice
+from pilotage_server.core.reach import Reach
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.event_outbox import tell_of_matches
 from pilotage_server.operations.match_slots import Asking
@@ -43,10 +44,11 @@ class Wish:
 
 
 class Bound(NamedTuple):
-    """A job that was bound: what was chosen, and the job as it was when it waited."""
+    """A job that was bound: what was chosen, the job as it was when it waited, and where it is to run."""
 
     choice: Choice
     job: Waiting
+    place: Place
 
     @property
     def attempt(self) -> int:
@@ -118,14 +120,12 @@ def bind_jobs(unit: Unit, world: World, wishes: Sequence[Wish]) -> list[Given]:
     limits = limits_at_present(unit, world, queues, sum(len(wish.offers.slots) for wish in wishes))
     cases = [_case(unit, world, wish, limits) for wish in wishes]
     while asking := [case for case in cases if case.ask is not None]:
-        wanted: Counter[int] = Counter()
-        made = [(case, choice) for case in asking for choice in _choose(world, case, wanted)]
+        wanted: dict[int, int] = {}
+        reach = world.reach
+        made = [(case, choice) for case in asking for choice in _choose(world, reach, case, wanted)]
         _claim(unit, world, made)
         _bring_heads(unit, world, wanted)
-    _begin_attempts(unit, [each for case in cases for each in case.bound])
-    for case in cases:
-        if case.bound:
-            _tell(unit, world, case)
+    _write_down(unit, world, [case for case in cases if case.bound])
     return [case.given for case in cases]
 
 
@@ -146,16 +146,17 @@ def _put_back(world: World, case: _Case, now: datetime) -> None:
         world.board.put_back(case.taken, now)
 
 
-def _choose(world: World, case: _Case, wanted: Counter[int]) -> tuple[Choice, ...]:
+def _choose(world: World, reach: Reach, case: _Case, wanted: dict[int, int]) -> Sequence[Choice]:
     """Choose for one who asks, note which heads are wanted for the rest, and return what was chosen."""
     assert case.ask is not None, "only who asks is chosen for"
     with world.lock:
-        chosen = world.board.choose(case.ask, world.reach)
+        chosen = world.board.choose(case.ask, reach)
     case.ask = None
     match chosen.rest:
         case HeadsUnknown(more, ask):
             case.ask = ask
-            wanted |= Counter(more)
+            for task_queue_id, most in more.items():
+                wanted[task_queue_id] = max(most, wanted.get(task_queue_id, 0))
         case Declined(_, ask):
             case.plain = ask.slots
         case None:
@@ -176,7 +177,7 @@ def _claim(unit: Unit, world: World, made: Sequence[tuple[_Case, Choice]]) -> No
     for task_queue_id, pairs in by_queue.items():
         jobs = found.get(task_queue_id, ())
         for (case, choice), job in zip(pairs, jobs, strict=False):
-            case.bound.append(Bound(choice, job))
+            case.bound.append(Bound(choice, job, case.place))
             ends = unit.now + job.lease if job.lease else until
             bindings.append(Binding(job.id, ends, case.place, choice.slot))
         for case, choice in pairs[len(jobs) :]:
@@ -207,41 +208,46 @@ def _note_claims(
             world.board.missed(missed, unit.now)
 
 
+def _write_down(unit: Unit, world: World, cases: Sequence[_Case]) -> None:
+    """Write down what jobs being bound means for all else, and tell it."""
+    bound = [each for case in cases for each in case.bound]
+    _begin_attempts(unit, bound)
+    for case in cases:
+        queue = case.wish.pilot.credential.queue
+        count_matched(unit, world, queue, (each.choice.task_queue for each in case.bound))
+    by_attempt: dict[int, list[Bound]] = defaultdict(list)
+    for each in bound:
+        by_attempt[each.attempt].append(each)
+    for same in by_attempt.values():
+        tell_of_matches(unit, world, _event(unit, same[0]), [each.job.id for each in same])
+    watched = [each.job.id for each in bound if each.job.watch]
+    if watched:
+        unit.after_commit(partial(world.look_at, watched))
+
+
 def _begin_attempts(unit: Unit, bound: Iterable[Bound]) -> None:
     """Store the attempts that the jobs have begun."""
     alike: dict[tuple[int, int, float], list[Bound]] = defaultdict(list)
     for each in bound:
-        alike[each.choice.task_queue.id, each.choice.amounts.cpus, each.choice.weight].append(each)
+        choice = each.choice
+        alike[choice.task_queue.id, choice.amounts.cpus, choice.weight].append(each)
     charged: dict[Charge, list[int]] = defaultdict(list)
     for (_, cpus, weight), same in alike.items():
         charged[Charge(cpus, weight, same[0].choice.task_queue.account)] += [each.job.id for each in same]
     begin_attempts(unit.session, charged, unit.now)
 
 
-def _tell(unit: Unit, world: World, case: _Case) -> None:
-    """Count what a pilot has got, and let it be told."""
-    count_matched(unit, world, case.wish.pilot.credential.queue, [each.choice.task_queue for each in case.bound])
-    by_attempt: dict[int, list[int]] = defaultdict(list)
-    for each in case.bound:
-        by_attempt[each.attempt].append(each.job.id)
-    for attempt, job_ids in by_attempt.items():
-        tell_of_matches(unit, world, _event(unit, case, job_ids[0], attempt), job_ids)
-    watched = [each.job.id for each in case.bound if each.job.watch]
-    if watched:
-        unit.after_commit(partial(world.look_at, watched))
-
-
-def _event(unit: Unit, case: _Case, job_id: int, attempt: int) -> JobEvent:
+def _event(unit: Unit, bound: Bound) -> JobEvent:
     return JobEvent(
         position=0,
-        job_id=job_id,
+        job_id=bound.job.id,
         time=unit.now,
         from_state=JobState.WAITING,
         to_state=JobState.MATCHED,
         cause=JobCause.MATCHED,
         reason="",
-        attempt=attempt,
-        actor=f"pilot:{case.place.pilot_stamp}",
+        attempt=bound.attempt,
+        actor=f"pilot:{bound.place.pilot_stamp}",
     )
 
 

@@ -8,7 +8,7 @@ after all, because another was quicker, the transaction runs again. Near to what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
@@ -111,12 +111,16 @@ def _counts(unit: Unit, limits: Iterable[RunningLimit]) -> dict[RunningLimit, in
     return {limit: running.get(key, 0) + sum(tab.by[key] for tab in gathered) for limit, key in keys.items()}
 
 
-def count_matched(unit: Unit, world: World, queue: QueueId, matched: Sequence[TaskQueue]) -> None:
+def count_matched(unit: Unit, world: World, queue: QueueId, matched: Iterable[TaskQueue]) -> None:
     """Count jobs that were matched to run at this queue, each by the task queue where it waited."""
-    if world.limits.at(queue):
-        jobs = Counter([task_queue.id for task_queue in matched])
-        traits = {task_queue.id: task_queue.traits for task_queue in matched}
-        _count(unit, world, {(queue, id_): count for id_, count in jobs.items()}, traits, matched=True)
+    if not world.limits.at(queue):
+        return
+    jobs: Counter[tuple[QueueId, int]] = Counter()
+    traits: dict[int, Traits] = {}
+    for task_queue in matched:
+        jobs[queue, task_queue.id] += 1
+        traits[task_queue.id] = task_queue.traits
+    _count(unit, world, jobs, traits, matched=True)
 
 
 def count_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRecord]]) -> None:

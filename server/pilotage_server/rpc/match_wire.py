@@ -110,19 +110,22 @@ class MatchWriter:
 
     def answer(self, answer: WorkAnswer, waited: timedelta = timedelta(0)) -> bytes:
         """Return the response to a request that was made so long ago: leases count from the sending of the request."""
-        alike = {kind: self._in_common(kind) for kind in {match.kind for match in answer.matches}}
-        leases = {kind: _LEASE + pack("<d", (kind.lease + waited).total_seconds()) for kind in alike}
+        alike = {kind: self._alike(kind, waited) for kind in {match.kind for match in answer.matches}}
         parts: list[bytes] = []
         for match in answer.matches:
             common = alike[match.kind]
-            content = common + _own(match) if common else match_to_wire(match).SerializeToString()
-            parts.append(_framed(_MATCHES, content + leases[match.kind]))
+            parts.append(_framed(_MATCHES, common + _own(match) if common else _alone(match, waited)))
         if not answer.is_all_matches:
             parts.append(work_answer_to_wire(replace(answer, matches=())).SerializeToString())
         return b"".join(parts)
 
+    def _alike(self, kind: MatchKind, waited: timedelta) -> bytes:
+        """Return what matches of a kind have in common in one answer; nothing where macros make each job another."""
+        common = self._in_common(kind)
+        return common and common + _LEASE + pack("<d", (kind.lease + waited).total_seconds())
+
     def _in_common(self, kind: MatchKind) -> bytes:
-        """Return what matches of a kind have in common; nothing where macros make each job another."""
+        """Return the same without the lease, which is another for who has waited."""
         key = (kind.template_id, kind.task_queue_id, kind.amounts)
         found = self._common.get(key)
         if found is None:
@@ -145,6 +148,13 @@ def _made_common(kind: MatchKind) -> bytes:
         vo=kind.account.vo,
         group=kind.account.group,
     )
+    return message.SerializeToString()
+
+
+def _alone(match: Match, waited: timedelta) -> bytes:
+    """Return a match that has nothing in common with others."""
+    message = match_to_wire(match)
+    message.lease_s = (match.lease + waited).total_seconds()
     return message.SerializeToString()
 
 

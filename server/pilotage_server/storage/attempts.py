@@ -91,7 +91,7 @@ def begin_attempts(session: Session, charged: Mapping[Charge, Sequence[int]], no
     time = bulk.moment(session, now)
     for (cpus, weight, account), job_ids in charged.items():
         payer = account.vo, account.group, account.owner
-        bulk.once(session, _BEGIN, cpus, weight, *payer, time, time, *_UNSET.values(), list(job_ids))
+        many_rows.add_for(session, _BEGIN, (cpus, weight, *payer, time, time, *_UNSET.values()), job_ids)
 
 
 def load_attempts(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, AttemptRecord]:

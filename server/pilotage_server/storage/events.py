@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, groupby
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import RowMapping, func, select, text
@@ -83,35 +83,21 @@ _KEPT = ("time", "from_state", "to_state", "cause", "reason", "attempt", "actor"
 
 
 def append_matches(session: Session, matched: Sequence[Alike]) -> list[JobEvent]:
-    """Do so for jobs that were matched: who has done it is told by their attempts, which are stored already."""
-    told: list[JobEvent] = []
-    for attempt, alike in groupby(sorted(matched, key=_attempt), key=_attempt):
-        ids, events = zip(*alike, strict=True)
-        begins = accumulate(map(len, ids), initial=_append_matches(session, attempt, list(chain.from_iterable(ids))))
-        told += (event.at(begin) for begin, event in zip(begins, events, strict=False))
-    return told
-
-
-def _attempt(alike: Alike) -> int:
-    return alike[1].attempt
+    """Do so for jobs that were matched, and that have the attempts which the events name: these tell by whom."""
+    return [event.at(_append_matches(session, event.attempt, ids)[event.job_id]) for ids, event in matched]
 
 
 _MATCHES = """
     INSERT INTO job_events (job_id, time, from_state, to_state, cause, reason, attempt, actor)
     SELECT job_id, matched, 'WAITING', 'MATCHED', 'matched', '', attempt, 'pilot:' || pilot_stamp
-    FROM {wanted} CROSS JOIN attempts WHERE job_id = wanted.id AND attempt = ? ORDER BY wanted.nth
+    FROM attempts WHERE attempt = ? AND job_id = ANY(?) ORDER BY job_id
 """
-_MATCHES_OF_JSON = _MATCHES.format(wanted="(SELECT key AS nth, value AS id FROM json_each(?)) AS wanted")
-_MATCHES_OF_ARRAY = _MATCHES.format(wanted="unnest(?::bigint[]) WITH ORDINALITY AS wanted (id, nth)") + "RETURNING id"
 
 
-def _append_matches(session: Session, attempt: int, job_ids: list[int]) -> int:
-    """Store the events of matches, each the attempt of that number, and return the first one's position."""
-    if not bulk.is_sqlite(session):
-        return min(int(row[0]) for row in bulk.rows(session, _MATCHES_OF_ARRAY, job_ids, attempt))
-    bulk.once(session, _MATCHES_OF_JSON, job_ids, attempt)
-    ((last,),) = bulk.rows(session, "SELECT last_insert_rowid()")
-    return int(last) - len(job_ids) + 1
+def _append_matches(session: Session, attempt: int, job_ids: Sequence[int]) -> dict[int, int]:
+    """Store the events of the matches that have begun attempts of this number, and return their positions by job."""
+    ids = sorted(job_ids)
+    return dict(zip(ids, many_rows.add_numbered_for(session, _MATCHES, (attempt,), ids), strict=True))
 
 
 def job_event(row: RowMapping) -> JobEvent:

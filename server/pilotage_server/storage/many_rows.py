@@ -25,6 +25,9 @@ from pilotage_server.storage.tables.base import UtcDateTime
 Columns = Mapping[str, Sequence[Any]]
 """By the names of columns, their values, one for each row."""
 
+_FEW = 16
+"""So few rows SQLite finds one by one in less time than it takes to read a list of them."""
+
 _POSTGRESQL = make_url("postgresql+psycopg://").get_dialect()()
 _BLOCKS = (64, 8)
 """Rows that SQLite changes by one statement, as long as there are so many; what is left goes row by row."""
@@ -51,7 +54,28 @@ def add_numbered(session: Session, table: Table, columns: Columns) -> Sequence[i
         statement, *values = _insertion_at_once("postgresql", table, columns)
         return [row[0] for row in bulk.rows(session, f"{statement} RETURNING id", *values)]
     add(session, table, columns)
-    # SQLite has one writer and gives no id a second time: new rows have them one after the other.
+    return _newest(session, count)
+
+
+def add_for(session: Session, statement: str, values: bulk.Values, ids: Sequence[int]) -> None:
+    """Insert what a statement makes of the values and of rows with these ids, which it names once, by `= ANY(?)`."""
+    if bulk.is_sqlite(session) and len(ids) <= _FEW:
+        bulk.many(session, statement.replace("= ANY(?)", "= ?"), [(*values, id_) for id_ in ids])
+    else:
+        bulk.once(session, statement, *values, list(ids))
+
+
+def add_numbered_for(session: Session, statement: str, values: bulk.Values, ids: Sequence[int]) -> Sequence[int]:
+    """Do so in a table that gives rows their ids, and return these; there is a row for each of `ids`, in order."""
+    if not bulk.is_sqlite(session):
+        return [row[0] for row in bulk.rows(session, f"{statement} RETURNING id", *values, list(ids))]
+    add_for(session, statement, values, ids)
+    return _newest(session, len(ids))
+
+
+def _newest(session: Session, count: int) -> Sequence[int]:
+    """Return the ids of the rows that SQLite has inserted last, in a table that numbers its rows."""
+    # It has one writer and gives no id a second time: new rows have them one after the other.
     ((last,),) = bulk.rows(session, "SELECT last_insert_rowid()")
     return range(last - count + 1, last + 1)
 

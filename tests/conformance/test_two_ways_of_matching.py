@@ -1,0 +1,64 @@
+"""The quick way of matching leaves in the database what the plain way leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.reports import Outcome
+from pilotage_server.operations.bind_jobs import Wish, bind_jobs
+from pilotage_server.operations.match_slots import Asking, match_slots
+from pilotage_server.operations.slot_offers import Offers, read_offers
+from pilotage_server.operations.world import World
+from pilotage_server.storage.attempts import load_history
+from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.events import events_of
+from support.grid import Grid, Pilot, a_slot
+from support.virtual_clock import VirtualClock
+
+Way = Callable[[Unit, World, Asking, Offers], object]
+
+
+def quickly(unit: Unit, world: World, pilot: Asking, offers: Offers) -> None:
+    """Match in the way that is taken where it can be."""
+    bind_jobs(unit, world, [Wish(pilot, offers)])
+
+
+def match(grid: Grid, pilot: Pilot, way: Way, slots: int) -> None:
+    """Let a pilot have jobs for so many slots."""
+    credential = pilot.identity.pilot
+    assert credential is not None
+    offers = read_offers(grid.world, credential.queue, [a_slot(f"slot{number}") for number in range(slots)])
+    grid.write(lambda unit, world: way(unit, world, Asking(credential, "node1"), offers))
+
+
+def left(grid: Grid, pilot: Pilot, job_id: int) -> tuple[Any, ...]:
+    """Return what the database has of a job that the pilot was given, without whose it is."""
+    job = grid.job(job_id)._replace(id=0, cluster=0, process=0)
+    attempts = grid.read(lambda unit, _: load_history(unit.session, job_id))
+    events = grid.read(lambda unit, _: events_of(unit.session, job_id))
+    assert (job.pilot_stamp, attempts[-1].pilot_stamp) == (pilot.stamp, pilot.stamp)
+    assert events[-1].actor == f"pilot:{pilot.stamp}"
+    last = attempts[-1]._replace(job_id=0, pilot_stamp="")
+    return job._replace(pilot_stamp=""), last, events[-1]._replace(position=0, job_id=0, actor="")
+
+
+@pytest.mark.parametrize("slots", [1, 3, 40])
+def test_the_quick_way_leaves_what_the_plain_way_leaves(database: Database, clock: VirtualClock, slots: int) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=2 * slots, attributes={"AccountingGroup": "tests.one"})
+    first, others = ids[::slots], [job_id for place, job_id in enumerate(ids) if place % slots]
+    grid.change(JobChange.HOLD, *others)
+    early = grid.start_pilot()
+    for match_ in early.ask(a_slot("a"), a_slot("b")).matches:
+        early.report(match_, Outcome.EVICTED)
+    grid.change(JobChange.RELEASE, *others)
+    quick, plain = grid.start_pilot(), grid.start_pilot()
+    match(grid, quick, quickly, slots)
+    match(grid, plain, match_slots, slots)
+    assert {grid.job(job_id).attempt for job_id in first} == {2}
+    quickly_left = [left(grid, quick, job_id) for job_id in ids[:slots]]
+    assert quickly_left == [left(grid, plain, job_id) for job_id in ids[slots:]]
