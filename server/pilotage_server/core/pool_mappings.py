@@ -58,7 +58,7 @@ class PoolMappings:
         """The pools of which other queues than before are said."""
 
         self._by_pool: dict[str, PoolMapping] = {}
-        # By order, of which there is nearly always one: in octets a bit is looked at quicker than in a long number.
+        # By order, of which there is nearly always one.
         self._by_order: dict[QueueOrder, dict[str, bytes]] = {}
         self.put(mappings)
 

@@ -61,7 +61,7 @@ class Reach:
         return self._open[key]
 
     def _fit(self, task_queue: TaskQueue, queue: QueueId) -> bool:
-        key = (task_queue.account.vo, task_queue.needs)
+        key = (task_queue.traits.account.vo, task_queue.traits.needs)
         fits = self._fits.get(key)
         if fits is None:
             fits = self._fits[key] = {}

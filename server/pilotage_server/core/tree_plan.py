@@ -9,7 +9,7 @@ without a mapping for those that mean nothing any more. One without live jobs go
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -51,6 +51,7 @@ class TreePlan:
     """What is to be done: pools that stay, go, or are new, the mappings of those there are then, and the jobs.
 
     The mappings are those that decide from then on, whole; nobody changes them before.
+    `came_off` are the ids of pools that had a mapping and have none, `came_on` of those that had none and have one.
     `reread` are those of `kept` that may be known by another section now. `made` is the time of the new mappings.
     """
 
@@ -61,25 +62,11 @@ class TreePlan:
     gone: tuple[Pool, ...]
     new: tuple[Pool, ...]
     mappings: PoolMappings
+    came_off: tuple[str, ...]
+    came_on: tuple[str, ...]
     moves: tuple[Reread, ...]
     stranded: tuple[Stranded, ...]
     effect: TreeEffect
-
-    @property
-    def regained(self) -> list[str]:
-        """The ids of the pools that have a mapping and had none."""
-        had_none = (pool.id for pool in (*self.kept, *self.new) if pool.mapped is None)
-        return [pool_id for pool_id in had_none if self._is_mapped(pool_id)]
-
-    @property
-    def lost(self) -> list[str]:
-        """The ids of the pools that had a mapping and have none."""
-        had_one = (pool.id for pool in self.kept if pool.mapped is not None)
-        return [pool_id for pool_id in had_one if not self._is_mapped(pool_id)]
-
-    def _is_mapped(self, pool_id: str) -> bool:
-        mapping = self.mappings.get(pool_id)
-        return mapping is not None and mapping.mapped is not None
 
     @property
     def touches_jobs(self) -> bool:
@@ -109,6 +96,7 @@ def plan_tree(
     kept = _kept(present.pools, touched, (*_as_typed(present.pools, touched, after), *rereads), stranded)
     new = _new(present.pools, rereads, now)
     mappings = PoolMappings(mapping_of(pool, after, now) for pool in pace((*kept, *new)))
+    came_off, came_on = _came_off_and_on(pace((*kept, *new)), mappings)
     remaining = {pool.id for pool in kept}
     moves = tuple(reread for reread in rereads if reread.moves)
     return TreePlan(
@@ -119,10 +107,32 @@ def plan_tree(
         gone=tuple(pool for pool in present.pools if pool.id not in remaining),
         new=new,
         mappings=mappings,
+        came_off=came_off,
+        came_on=came_on,
         moves=moves,
         stranded=stranded,
         effect=_effect(present, mappings, after, (*rereads, *stranded), warnings, pace),
     )
+
+
+def with_newcomers(plan: TreePlan, ids: Set[str], came: Sequence[Pool]) -> TreePlan:
+    """Return the plan for the pools of these `ids`, of which some `came` since it was made, and touch no jobs."""
+    stayed = (mapping for mapping in plan.mappings.all() if mapping.pool_id in ids)
+    mappings = PoolMappings((*stayed, *(mapping_of(pool, plan.tree, plan.made) for pool in came)))
+    kept = (*(pool for pool in plan.kept if pool.id in ids), *came)
+    came_off, came_on = _came_off_and_on(kept, mappings)
+    return replace(plan, kept=kept, mappings=mappings, came_off=came_off, came_on=came_on)
+
+
+def _came_off_and_on(pools: Iterable[Pool], mappings: PoolMappings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    came_off: list[str] = []
+    came_on: list[str] = []
+    for pool in pools:
+        mapping = mappings.get(pool.id)
+        is_mapped = mapping is not None and mapping.mapped is not None
+        if is_mapped is (pool.mapped is None):
+            (came_on if is_mapped else came_off).append(pool.id)
+    return tuple(came_off), tuple(came_on)
 
 
 def _as_typed(pools: Iterable[Pool], touched: Collection[str], after: TreeInForce) -> tuple[Reread, ...]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pilotage.pacing import Pace, at_once
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.pool_mappings import PoolMappings
-from pilotage_server.core.pools import mapping_of
 from pilotage_server.core.task_queues import TaskQueue, with_pool
 from pilotage_server.core.tree_changes import Reread, TreeEffect
 from pilotage_server.core.tree_in_force import TreeInForce
-from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree, touched_pools
+from pilotage_server.core.tree_plan import Present, TreePlan, plan_tree, touched_pools, with_newcomers
 from pilotage_server.operations.job_steps import Move, steps
 from pilotage_server.operations.pools import exchange_mappings, mappings_in_force, remove_pools
 from pilotage_server.operations.recounting import recount
@@ -51,7 +49,7 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: 
         hold_significant(unit.session)  # who lets more attributes tell jobs apart moves them too
         plan = _plan(unit, world, new, tree_in_force(unit, world), at_once)
     else:
-        plan = _with_newcomers(unit, tried)
+        plan = _for_those_there_are(unit, tried)
     text = stored.TreeText(plan.tree.version, new.text, new.format, plan.made, identity.owner)
     stored.insert_tree(unit.session, text)
     _hold_stranded(unit, world, plan)
@@ -77,16 +75,13 @@ def _waits(world: World, pace: Pace) -> tuple[tuple[TaskQueue, int], ...]:
     return tuple((line.task_queue, line.count) for line in lines if line is not None and line.count > 0)
 
 
-def _with_newcomers(unit: Unit, plan: TreePlan) -> TreePlan:
+def _for_those_there_are(unit: Unit, plan: TreePlan) -> TreePlan:
     """Return the plan for the pools that there are now: some have come or gone since it was made."""
     ids = stored_pools.pool_ids(unit.session)
     planned = {pool.id for pool in plan.kept}
     if ids == planned:
         return plan
-    came = stored_pools.find_pools(unit.session, ids - planned)
-    stayed = (mapping for mapping in plan.mappings.all() if mapping.pool_id in ids)
-    mappings = PoolMappings((*stayed, *(mapping_of(pool, plan.tree, plan.made) for pool in came)))
-    return replace(plan, kept=(*plan.kept, *came), mappings=mappings)
+    return with_newcomers(plan, ids, stored_pools.find_pools(unit.session, ids - planned))
 
 
 def _hold_stranded(unit: Unit, world: World, plan: TreePlan) -> None:
@@ -103,8 +98,8 @@ def _store_pools(unit: Unit, world: World, plan: TreePlan) -> None:
         stored_pools.insert_pool(unit.session, pool)
     stored_pools.set_sections(unit.session, plan.reread)
     # The tree maps all pools but those that have no mapping before it or after it.
-    stored_pools.stamp(unit.session, plan.regained, plan.made, plan.tree.version)
-    stored_pools.unmap(unit.session, plan.lost)
+    stored_pools.stamp(unit.session, plan.came_on, plan.made, plan.tree.version)
+    stored_pools.unmap(unit.session, plan.came_off)
     _move_jobs(unit, world, plan.moves)
     remove_pools(unit, world, plan.gone)
 
