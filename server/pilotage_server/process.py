@@ -133,11 +133,12 @@ def _look_for_garbage_seldom() -> None:
     """Let the collector pass over what was there at the start, and come after many more new objects than it would.
 
     Hardly anything here is in a circle; each match makes hundreds of objects that go by themselves, and looking for
-    garbage among all that stays took an eighth of its time.
+    garbage among all that stays took an eighth of its time. What has come lately is looked through often enough that
+    no round takes long: everything stands still meanwhile, and calls that wait are a million objects.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS, 20, 50)
+    gc.set_threshold(_NEW_OBJECTS, 1, 500)
 
 
 def _broker_feed(settings: Settings, transactions: Transactions) -> BrokerFeed | None:

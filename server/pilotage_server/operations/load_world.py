@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import Use, accrued
 from pilotage_server.core.feed_positions import OthersEvents
-from pilotage_server.core.leases import AttemptRecord
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.waiting import Head, Told
 from pilotage_server.operations.bans import load_bans
@@ -21,6 +20,7 @@ from pilotage_server.operations.shares import refresh_pie, take_set_shares
 from pilotage_server.operations.tree_loading import load_tree_in_force
 from pilotage_server.operations.world import World
 from pilotage_server.storage import attempts, bulk, task_queues, usage
+from pilotage_server.storage.attempts import Metered
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.first_waiting import read_heads
@@ -171,17 +171,17 @@ def _uses(unit: Unit, rules: Rules) -> dict[Account, Use]:
     """Return what every account has used: what has ended, as stored, and what runs, as it has accrued."""
     half_life = rules.sharing.half_life
     uses = {account: use.up_to(unit.now, half_life) for account, use in usage.load_uses(unit.session).items()}
-    running: dict[Account, list[AttemptRecord]] = defaultdict(list)
-    for attempt in attempts.load_metered(unit.session):
-        running[attempt.account].append(attempt)
-    for account, runs in running.items():
+    running: dict[Account, list[Metered]] = defaultdict(list)
+    for metered in attempts.load_metered(unit.session):
+        running[metered.account].append(metered)
+    for account, alike in running.items():
         before = uses.get(account, Use(0.0, unit.now))
-        core_s = math.fsum(accrued(run.weight, _metered_s(run, unit.now), half_life) for run in runs)
-        cores = math.fsum(run.weight for run in runs)
-        uses[account] = Use(before.core_s + core_s, unit.now, cores, len(runs))
+        core_s = math.fsum(_used(each, unit.now, half_life) for each in alike)
+        cores = math.fsum(each.weight * each.runs for each in alike)
+        uses[account] = Use(before.core_s + core_s, unit.now, cores, sum(each.runs for each in alike))
     return uses
 
 
-def _metered_s(attempt: AttemptRecord, now: datetime) -> float:
-    assert attempt.metered is not None, "an attempt that is metered says since when"
-    return max(0.0, (now - attempt.metered).total_seconds())
+def _used(metered: Metered, now: datetime, half_life: timedelta) -> float:
+    """Return the core seconds, decayed, that runs have used since their meters were started."""
+    return accrued(metered.weight * metered.runs, max(0.0, (now - metered.since).total_seconds()), half_life)

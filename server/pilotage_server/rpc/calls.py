@@ -195,8 +195,9 @@ class Call(Generic[Response]):
         """Take note that the call is over, answered or not."""
         self.is_over = True
         self._around.in_flight.discard(self)
-        if self._on_end is not None and not self._is_answered:
-            self._on_end()
+        act, self._on_end = self._on_end, None  # it may hold what holds this call: no circle is left
+        if act is not None and not self._is_answered:
+            act()
         if self._around.tells_ends:
             took_ms = round(1000 * (self._around.clock() - self.visit.since_s), 3)
             log.debug("call ended", method=self.visit.method, cause=self.visit.cause, took_ms=took_ms)

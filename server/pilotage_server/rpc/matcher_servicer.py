@@ -147,8 +147,9 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         if done.answer is None:
             return await self._said_again(mine, done.response)
         _log_faults(mine.credential.stamp, done.answer.faults)
-        told = results_to_wire(done.answer.results).SerializeToString()
-        first, mine = done, replace(mine, work=mine.work.after(timedelta(0)))
+        first, results = done, done.answer.results
+        if mine.work.reports:
+            mine = replace(mine, work=mine.work.after(timedelta(0)))
         if done.answer.unreferred:
             await self._refer_to(done.answer.unreferred)
             mine = replace(mine, since=self._polls.moment)
@@ -156,7 +157,7 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
         if mine.wait_s and done.answer is not None and not _ends_the_wait(done.answer, mine.work.slots):
             done = await self._wait(mine, done)
         # Two pieces of a message, which its reader merges.
-        return done.response if done is first else told + done.response
+        return done.response if done is first else results_to_wire(results).SerializeToString() + done.response
 
     async def _wait(self, mine: _Request, done: WorkDone) -> WorkDone:
         """Look again whenever there is a reason to, until there is news or the time is over; return the last look."""

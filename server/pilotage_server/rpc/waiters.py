@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.chances import Chance
 from pilotage_server.rpc.calls import idle
-from pilotage_server.rpc.deadlines import within
 from pilotage_server.rpc.jobs_on_offer import JobsOnOffer
 
 NO_TASK_QUEUE = 0
@@ -100,7 +100,8 @@ class Waiter:
     credential: PilotCredential
     slots: Sequence[SlotOffer]
     is_open: bool = True
-    _event: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_called: bool = False
+    _sleep: asyncio.Future[bool] | None = None
     _told: list[Told] = field(default_factory=list)
     _looking_into: list[Told] = field(default_factory=list)
 
@@ -108,11 +109,12 @@ class Waiter:
         """Wake the call; None = for another reason than jobs."""
         if news is not None:
             self._told.append(news)
-        self._event.set()
+        self._is_called = True
+        self._end_sleep(woken=True)
 
     def looks(self) -> None:
         """Say that the call looks for jobs now, with all that it has been told."""
-        self._event.clear()
+        self._is_called = False
         self._looking_into += self._told
         self._told = []
 
@@ -130,8 +132,21 @@ class Waiter:
 
     async def woken(self, timeout_s: float) -> bool:
         """Wait until there is a reason to look again; False = there was none in time."""
-        with idle():
-            return await within(timeout_s, self._event)
+        if self._is_called:
+            return True
+        loop = asyncio.get_running_loop()
+        self._sleep = loop.create_future()
+        timer = loop.call_later(timeout_s, partial(self._end_sleep, woken=False))
+        try:
+            with idle():
+                return await self._sleep
+        finally:
+            timer.cancel()
+            self._sleep = None
+
+    def _end_sleep(self, *, woken: bool) -> None:
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(woken)
 
     def leave(self) -> None:
         """Hand on what the call was told and does not look into any more."""

@@ -28,7 +28,9 @@ _OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
 _HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
 _UNREPORTED = f"{_SELECT} WHERE pilot_stamp = ? AND {UNREPORTED} ORDER BY job_id, attempt"
 _TAKEN = f"{_SELECT} WHERE pilot_stamp = ANY(?) AND {TAKEN} AND ended >= ? ORDER BY job_id, attempt"
-_METERED = f"{_SELECT} WHERE {UNREPORTED} AND ended IS NULL AND metered IS NOT NULL"
+_METERED = f"""SELECT charged_vo, charged_group, charged_owner, weight, metered, count(*) FROM attempts
+    WHERE {UNREPORTED} AND ended IS NULL AND metered IS NOT NULL
+    GROUP BY charged_vo, charged_group, charged_owner, weight, metered"""  # noqa: S608
 _COUNTS = f"SELECT pilot_stamp, count(*) FROM attempts WHERE {UNREPORTED} AND ended IS NULL GROUP BY pilot_stamp"  # noqa: S608
 _CLOSE = "UPDATE attempts SET reported = ? WHERE job_id = ? AND attempt = ? AND ended IS NOT NULL AND outcome = ANY(?)"
 
@@ -123,9 +125,19 @@ def count_live(session: Session) -> dict[str, int]:
     return dict(map(tuple, bulk.rows(session, _COUNTS)))
 
 
-def load_metered(session: Session) -> tuple[AttemptRecord, ...]:
-    """Return every attempt that uses something now, for somebody to be charged for."""
-    return tuple(map(_record, bulk.rows(session, _METERED)))
+class Metered(NamedTuple):
+    """So many runs that use something, each of so many weighted cores, since the same moment."""
+
+    account: Account
+    weight: float
+    since: datetime
+    runs: int
+
+
+def load_metered(session: Session) -> list[Metered]:
+    """Return what uses something now, for somebody to be charged for: those that are alike together."""
+    rows = bulk.rows(session, _METERED)
+    return [Metered(_account(*owner), weight, bulk.time_of(since), runs) for *owner, weight, since, runs in rows]
 
 
 def facts(report: JobReport) -> dict[str, Any]:
