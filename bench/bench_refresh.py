@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.figures import Figure, at_most, told
 from harness.grid import REQUEST_JOBS, SUBMIT, BenchGrid, LoadPilot, an_offer, asking, bearer, submission
 from harness.lhcb import SIMULATION
-from harness.load import Request, Run, steady_load
+from harness.load import Metadata, Request, Run, steady_load
 from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
 from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
@@ -31,6 +31,7 @@ POOLS = 10_000
 TAGS = 100
 TAGS_OF_A_QUEUE = 10
 JOBS_OF_A_POOL = 20
+SUBMITTED_AT_ONCE = 500
 PILOTS = 500
 OUTSTANDING = 64
 CALLS_PER_S = 1_000
@@ -82,7 +83,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     ):
         grid.put_tree(tree(ces, 0))
         user = bearer(grid.user_token("lbprods", SIMULATION))
-        grid.run(SUBMIT, [Request(submission(jobs(pools), SIMULATION).SerializeToString(), user)], 1)
+        grid.run(SUBMIT, _submissions(jobs(pools), user), 1)
         pilots = grid.pilots(setting.size(PILOTS), queues(ces)[:: max(1, len(queues(ces)) // setting.size(PILOTS))])
         grid.run(REQUEST_JOBS, asking(pilots, 2 * len(pilots), an_offer()), OUTSTANDING)
         before = steady_load(grid.line.method(REQUEST_JOBS), _asked_for(setting.seconds(BEFORE_S), pilots), CALLS_PER_S)
@@ -94,6 +95,12 @@ def figures(setting: Setting) -> Iterator[Figure]:
         more = {"median_ms": round(run.median_ms, 2), "refused": run.refused}
         yield at_most("refresh: 99 % of calls meanwhile", p99_ms, "ms", P99_BUDGET_MS, **more)
         yield told("refresh: the slowest call meanwhile", run.percentile_ms(100), "ms")
+
+
+def _submissions(kinds: list[JobDescription], user: Metadata) -> Iterator[Request]:
+    for first in range(0, len(kinds), SUBMITTED_AT_ONCE):
+        part = kinds[first : first + SUBMITTED_AT_ONCE]
+        yield Request(submission(part, SIMULATION).SerializeToString(), user)
 
 
 def _asked_for(seconds: float, pilots: list[LoadPilot]) -> Iterator[Request]:
