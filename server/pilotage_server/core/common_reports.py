@@ -18,7 +18,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.jobs import FINAL, JobCause, JobState, next_state
 from pilotage_server.core.leases import Accept, Repeat, judge_live, time_ran
-from pilotage_server.core.reports import FACTS, JobReport, Outcome
+from pilotage_server.core.reports import FACTS, JobReport
 
 
 class HeldJob(NamedTuple):
@@ -40,15 +40,8 @@ class HeldJob(NamedTuple):
     metered: datetime | None
 
 
-class Word(NamedTuple):
-    """What reports that say the same have in common, with the state of their jobs."""
-
-    before: JobState
-    state: JobState
-    outcome: Outcome | None
-    exit_code: int | None
-    signal: int | None
-    tells_start: bool
+Word = tuple[object, ...]
+"""What reports that say the same have in common, with the state of their jobs."""
 
 
 class Step(NamedTuple):
@@ -83,21 +76,21 @@ def tells_numbers_only(report: JobReport) -> bool:
 
 def word_of(job: HeldJob, report: JobReport) -> Word:
     """Return what the report says of the job; the numbers of both left out."""
-    return Word(job.state, report.state, report.outcome, report.exit_code, report.signal, report.started is not None)
+    return (job.state, report.state, report.outcome, report.exit_code, report.signal, report.started is None)
 
 
-def common_steps(word: Word, example: JobReport) -> tuple[Step, ...] | None:
-    """Return the steps of every job of which such a word is said; none = it is known. None = it is not of this kind.
+def common_steps(before: JobState, example: JobReport) -> tuple[Step, ...] | None:
+    """Return the steps that the report makes a job take which is in this state, as all do that say the same.
 
-    `example` is one of the reports that say it.
+    None of them = it is known. None = the report is not of this kind.
     """
-    verdict = judge_live(word.before, example) if word.before in _SIMPLE else None
+    verdict = judge_live(before, example) if before in _SIMPLE else None
     if isinstance(verdict, Repeat):
         return ()
     if not isinstance(verdict, Accept) or not _COMMON.issuperset(verdict.causes):
         return None
     steps: list[Step] = []
-    state = word.before
+    state = before
     for cause in verdict.causes:
         after = next_state(state, cause)
         steps.append(Step(state, cause, after, verdict.reason if cause is verdict.causes[-1] else ""))

@@ -62,15 +62,15 @@ def record_common(unit: Unit, world: World, told: Sequence[Told]) -> set[int]:
     alike: dict[Word, list[tuple[int, HeldJob]]] = {}
     for place, each in candidates:
         job = held.get(each.report.job_id)
-        if job is not None and (job.job_id, job.attempt) == each.key and job.pilot_stamp == each.stamp:
+        if job is not None and job.attempt == each.report.attempt and job.pilot_stamp == each.stamp:
             alike.setdefault(word_of(job, each.report), []).append((place, job))
     recorded: set[int] = set()
-    for word, found in alike.items():
-        mine = [told[place] for place, _ in found]
-        steps = common_steps(word, mine[0].report)
+    for found in alike.values():
+        places, jobs = zip(*found, strict=True)
+        steps = common_steps(jobs[0].state, told[places[0]].report)
         if steps is not None:
-            recorded.update(place for place, _ in found)
-            _take(unit, world, steps, [job for _, job in found], mine)
+            recorded.update(places)
+            _take(unit, world, steps, jobs, [told[place] for place in places])
     return recorded
 
 
@@ -79,12 +79,12 @@ def _candidates(told: Sequence[Told]) -> list[tuple[int, Told]]:
 
     Of a job that is reported twice the second report means something only when the first has been recorded.
     """
-    times = Counter(each.report.job_id for each in told)
+    times = Counter([each.report.job_id for each in told])
     numbers = [(place, each) for place, each in enumerate(told) if tells_numbers_only(each.report)]
     return [(place, each) for place, each in numbers if times[each.report.job_id] == 1]
 
 
-def _take(unit: Unit, world: World, steps: Sequence[Step], jobs: list[HeldJob], told: Sequence[Told]) -> None:
+def _take(unit: Unit, world: World, steps: Sequence[Step], jobs: Sequence[HeldJob], told: Sequence[Told]) -> None:
     """Let the jobs take the steps that pilots have told of them alike."""
     if not steps:
         return
