@@ -130,7 +130,7 @@ def moment(session: Session, time: datetime) -> datetime | str:
 
 @lru_cache(maxsize=1024)
 def _as_text(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return time.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def time_of(value: datetime | str) -> datetime:

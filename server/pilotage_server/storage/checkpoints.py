@@ -32,7 +32,8 @@ class Checkpoints:
 
     def due(self) -> None:
         """Let the log be copied soon."""
-        self._due.set()
+        if not self._due.is_set():  # which is quicker than to set it once more
+            self._due.set()
 
     def close(self) -> None:
         """End the thread; what the log still has is copied when the last connection is closed."""
