@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import insert, select
 
-from pilotage.errors import InvalidInputError
+from pilotage.errors import InvalidInputError, PilotageError
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_limits import Retention
-from pilotage_server.operations.idempotency import Asked, answered, once
+from pilotage_server.operations.idempotency import Asked, Served, answered, each_once, once
 from pilotage_server.operations.retention import remove_old_requests
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.tables import metadata
 from support.submissions import a_pilot_identity, a_user
 from support.virtual_clock import VirtualClock
 
 ALICE = a_user("alice")
+BANS = metadata.tables["bans"]
+WAIT_S = 30
 
 
 class Counter:
@@ -95,6 +100,49 @@ def test_a_request_that_comes_twice_at_once_has_one_effect(database: Database) -
     for thread in threads:
         thread.join()
     assert answers == [b"answer 1"] * 6
+
+
+class Bans:
+    """A batch that bans the sites it is asked for, each request once; `keeps` = its answers are kept."""
+
+    most = 10
+
+    def __init__(self) -> None:
+        self.keeps = True
+
+    def run(self, unit: Unit, items: Sequence[Asked]) -> list[bytes | PilotageError]:
+        return each_once(unit, items, lambda fresh: [self._ban(unit, items[place]) for place in fresh], self._again)
+
+    def _ban(self, unit: Unit, asked: Asked) -> Served[bytes]:
+        site = asked.key.request_id
+        row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
+        unit.session.execute(insert(BANS).values(**row))
+        return Served(site.encode(), site.encode() if self.keeps else None)
+
+    def _again(self, _place: int, kept: bytes) -> bytes:
+        return b"again " + kept
+
+
+@pytest.mark.parametrize("brings_something", [True, False])
+def test_of_requests_served_together_one_that_comes_again_has_no_second_effect(
+    database: Database, brings_something: bool
+) -> None:
+    batch = Bans()
+    first, other = (Asked.of(ALICE, "Ban", site, "d") for site in "AB")
+    assert database.submit_batch(batch, first).result(WAIT_S) == b"A"
+    batch.keeps = brings_something
+    together = database.write(lambda unit: batch.run(unit, [other, first]))
+    assert together == [b"B", b"again A"]
+    assert database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A", "B"]
+
+
+def test_of_requests_served_together_one_that_was_another_before_is_refused_alone(database: Database) -> None:
+    batch = Bans()
+    database.submit_batch(batch, Asked.of(ALICE, "Ban", "A", "d")).result(WAIT_S)
+    together = [Asked.of(ALICE, "Ban", site, "other") for site in "AB"]
+    refused, done = database.write(lambda unit: batch.run(unit, together))
+    assert isinstance(refused, InvalidInputError)
+    assert done == b"B"
 
 
 def test_old_answers_are_removed_in_batches(database: Database, clock: VirtualClock) -> None:

@@ -48,6 +48,7 @@ class PilotRecord:
 
     `vos` = the VOs it serves, none = all that its queue admits. `drain_reason` "" = nobody wants it to drain.
     `ends` = when its glidein ends, None = not known. `jobs_ended` counts the attempts it has brought to an end.
+    `owes_answers` = attempts were taken from it that it has not answered for.
     """
 
     stamp: str
@@ -63,6 +64,7 @@ class PilotRecord:
     registered: datetime
     last_seen: datetime | None
     ends: datetime | None
+    owes_answers: bool
 
     @property
     def drains(self) -> bool:

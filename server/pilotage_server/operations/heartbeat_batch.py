@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pilotage.errors import PilotageError
-from pilotage_server.operations.idempotency import Asked, each_once, keep_answers
+from pilotage_server.operations.idempotency import Asked, Served, each_once
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_states
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
@@ -46,19 +46,14 @@ class HeartbeatBatch:
             lambda place, kept: self._say_again(unit, items[place], kept),
         )
 
-    def _serve(self, unit: Unit, items: Sequence[HeartbeatCall]) -> list[bytes]:
+    def _serve(self, unit: Unit, items: Sequence[HeartbeatCall]) -> list[Served[bytes]]:
         """Record heartbeats that are new; a mere renewal may be recorded twice, so its answer is not kept."""
         answers = report_states(unit, self._world, [(item.asked.identity, item.heartbeat) for item in items])
         responses = [self._write(answer, unit.now, b"") for answer in answers]
-        keep_answers(
-            unit,
-            (
-                (item.asked, response)
-                for item, response in zip(items, responses, strict=True)
-                if item.heartbeat.reports or item.heartbeat.ending
-            ),
-        )
-        return responses
+        return [
+            Served(response, response if item.heartbeat.reports or item.heartbeat.ending else None)
+            for item, response in zip(items, responses, strict=True)
+        ]
 
     def _say_again(self, unit: Unit, item: HeartbeatCall, kept: bytes) -> bytes:
         if item.heartbeat.ending:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage_server.core.identity import Identity
-from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.engine import OvertakenError, Unit
 from pilotage_server.storage.requests import (
     AnsweredRequest,
     RequestKey,
@@ -66,40 +66,73 @@ def answered(unit: Unit, asked: Sequence[Asked]) -> list[bytes | InvalidInputErr
     return [fault or _checked(each, known.get(each.key)) for each, fault in zip(asked, faults, strict=True)]
 
 
+class Served(NamedTuple, Generic[Done]):
+    """What came of a request, and the answer that is kept for its repetitions; None = it may be served again."""
+
+    done: Done
+    keep: bytes | None
+
+
 def each_once(
     unit: Unit,
     asked: Sequence[Asked],
-    serve: Callable[[Sequence[int]], Sequence[Done | PilotageError]],
+    serve: Callable[[Sequence[int]], Sequence[Served[Done] | PilotageError]],
     say_again: Callable[[int, bytes], Done],
 ) -> list[Done | PilotageError]:
     """Return what comes of requests, each served once however often it comes, also within one transaction.
 
+    Hardly any comes again, so former answers are looked for only when the transaction runs again, as it does when one
+    turns out to be there.
+
     Parameters
     ----------
     serve
-        Serves the requests at these places, which are new, and keeps their answers where these are to be kept.
+        Serves the requests at these places, which are new.
     say_again
         Returns what comes of a repetition, by its place and what was kept.
+
+    Raises
+    ------
+    OvertakenError
+        A request was answered before, and nobody has looked for that.
     """
-    known = answered(unit, asked)
+    known = answered(unit, asked) if unit.again else [_fault_of_id(each) for each in asked]
     first: dict[RequestKey, int] = {}
     for place, each in enumerate(asked):
         if known[place] is None:
             first.setdefault(each.key, place)
     served = dict(zip(first.values(), serve(tuple(first.values())), strict=True))
+    _keep(unit, asked, served)
 
     def done(place: int) -> Done | PilotageError:
         kept = known[place]
         if kept is not None:
             return kept if isinstance(kept, PilotageError) else say_again(place, kept)
         before = first[asked[place].key]
-        return served[before] if asked[before].digest == asked[place].digest else used_before(asked[place])
+        if asked[before].digest != asked[place].digest:
+            return used_before(asked[place])
+        result = served[before]
+        return result if isinstance(result, PilotageError) else result.done
 
     return [done(place) for place in range(len(asked))]
 
 
+def _keep(unit: Unit, asked: Sequence[Asked], served: Mapping[int, Served[Any] | PilotageError]) -> None:
+    """Keep the answers of new requests; raises OvertakenError where one of these was answered before."""
+    kept: list[tuple[Asked, bytes]] = []
+    others: list[RequestKey] = []
+    for place, result in served.items():
+        if isinstance(result, PilotageError) or result.keep is None:
+            others.append(asked[place].key)
+        else:
+            kept.append((asked[place], result.keep))
+    keep_answers(unit, kept)
+    if others and not unit.again and find_answers(unit.session, others):
+        raise OvertakenError("a request was answered before")
+
+
 def keep_answers(unit: Unit, responses: Iterable[tuple[Asked, bytes]]) -> None:
-    """Keep answers for repetitions of the requests; `answered` comes first, in the same transaction."""
+    """Keep answers for repetitions of the requests; raises OvertakenError where one of these was answered before."""
     answers = {asked.key: AnsweredRequest(asked.method, asked.digest, answer) for asked, answer in responses}
     insert_answers(unit.session, answers, unit.now)
 

@@ -84,7 +84,8 @@ def commands_of(
     unit: Unit, world: World, callers: Sequence[tuple[PilotCredential, PilotRecord | None, frozenset[HeldLease]]]
 ) -> list[tuple[Command, ...]]:
     """Return what each pilot is to do; of the attempts in its set it hears otherwise."""
-    taken = taken_away(unit, world, {credential.stamp for credential, _, _ in callers})
+    owing = {pilot.stamp for _, pilot, _ in callers if pilot is not None and pilot.owes_answers}
+    taken = taken_away(unit, world, owing) if owing else {}
     found: list[tuple[Command, ...]] = []
     for credential, pilot, held in callers:
         kills = [

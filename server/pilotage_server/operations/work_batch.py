@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pilotage.errors import PilotageError
-from pilotage_server.operations.idempotency import Asked, each_once, keep_answers
+from pilotage_server.operations.idempotency import Asked, Served, each_once
 from pilotage_server.operations.request_jobs import request_many
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
@@ -55,18 +55,14 @@ class WorkBatch:
             lambda _, kept: WorkDone(kept, None),
         )
 
-    def _serve(self, unit: Unit, items: Sequence[WorkCall]) -> list[WorkDone | PilotageError]:
+    def _serve(self, unit: Unit, items: Sequence[WorkCall]) -> list[Served[WorkDone] | PilotageError]:
         """Serve requests that are new; only an answer that brings jobs is kept, for the rest may be asked again."""
         answers = request_many(unit, self._world, [(item.asked.identity, item.request) for item in items])
-        kept: list[tuple[Asked, bytes]] = []
-        done: list[WorkDone | PilotageError] = []
-        for item, answer in zip(items, answers, strict=True):
-            if isinstance(answer, PilotageError):
-                done.append(answer)
-                continue
-            response = self._write(answer, item.waited)
-            done.append(WorkDone(response, answer))
-            if answer.matches:
-                kept.append((item.asked, response))
-        keep_answers(unit, kept)
-        return done
+        return [
+            answer if isinstance(answer, PilotageError) else self._served(answer, item.waited)
+            for item, answer in zip(items, answers, strict=True)
+        ]
+
+    def _served(self, answer: WorkAnswer, waited: timedelta) -> Served[WorkDone]:
+        response = self._write(answer, waited)
+        return Served(WorkDone(response, answer), response if answer.matches else None)

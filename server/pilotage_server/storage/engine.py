@@ -67,17 +67,18 @@ class Database:
         It runs again when another was quicker, or PostgreSQL has given it up for another: nothing of it has happened
         then.
         """
-        for _ in range(_TRIES - 1):
+        for before in range(_TRIES - 1):
             try:
-                return self._commit_once(operation)
+                return self._commit_once(operation, again=before > 0)
             except WorldError as error:
                 if not _was_given_up(error):
                     raise
-        return self._commit_once(operation)
+        return self._commit_once(operation, again=True)
 
-    def _commit_once(self, operation: Callable[[Unit], Result]) -> tuple[Unit, Result]:
+    def _commit_once(self, operation: Callable[[Unit], Result], *, again: bool) -> tuple[Unit, Result]:
         with _clear_failures():
             line, unit = self._begun(self.writing)
+            unit.again = again
             try:
                 result = operation(unit)
                 unit.committing()

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, or_, select
+from sqlalchemy import ColumnElement, func, insert, literal_column, or_, select
 from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
@@ -18,6 +18,7 @@ from pilotage_server.core.pilots import ALIVE, ARRIVING, OVER, PilotRecord, Pilo
 from pilotage_server.storage import bulk
 from pilotage_server.storage.jobs import chunks
 from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import TAKEN
 
 PILOTS = metadata.tables["pilots"]
 
@@ -81,13 +82,15 @@ _COLUMNS = (
     *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node"),
     *("drain_reason", "drain_evicts", "jobs_ended", "registered", "last_seen", "ends"),
 )
-_BY_STAMP = f"SELECT {', '.join(_COLUMNS)} FROM pilots WHERE stamp = ANY(?)"  # noqa: S608 - a constant
+_OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
+_RECORD: tuple[ColumnElement[Any], ...] = (*(PILOTS.c[name] for name in _COLUMNS), literal_column(_OWES_ANSWERS))
+_BY_STAMP = f"SELECT {', '.join(_COLUMNS)}, {_OWES_ANSWERS} FROM pilots WHERE stamp = ANY(?)"  # noqa: S608 - a constant
 _REMEMBERED = 20_000
 
 
 def _record(row: tuple[Any, ...]) -> PilotRecord:
-    """Return the pilot of a row of _COLUMNS."""
-    stamp, site, ce, queue, vos, state, reason, glidein_id, node, drain_reason, evicts, ended, *times = row
+    """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
+    stamp, site, ce, queue, vos, state, reason, glidein_id, node, drain_reason, evicts, ended, *times, owes = row
     registered, last_seen, ends = (None if time is None else bulk.time_of(time) for time in times)
     assert registered is not None, "every pilot was registered"
     return PilotRecord(
@@ -104,6 +107,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         registered=registered,
         last_seen=last_seen,
         ends=ends,
+        owes_answers=bool(owes),
     )
 
 
@@ -118,13 +122,13 @@ def list_pilots(
 
     Those that are over only where `ended`, but for those that had come and were lost after `lost_since`.
     """
-    query = select(PILOTS)
+    query = select(*_RECORD)
     if queue is not None:
         query = query.where(at_queue(queue))
     if not ended:
         query = query.where(IS_PRESENT if lost_since is None else IS_PRESENT | _was_lost(lost_since))
-    rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED)).mappings()
-    return tuple(_record(tuple(row[name] for name in _COLUMNS)) for row in rows)
+    rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED))
+    return tuple(_record(tuple(row)) for row in rows)
 
 
 def _was_lost(since: datetime) -> ColumnElement[bool]:
@@ -139,8 +143,8 @@ def load_silent(session: Session, heard_before: datetime, registered_before: dat
     """
     silent = IS_ALIVE & (PILOTS.c.last_seen < heard_before)
     never_came = IS_ARRIVING & (PILOTS.c.registered < registered_before)
-    rows = session.execute(select(PILOTS).where(or_(silent, never_came)).order_by(PILOTS.c.stamp)).mappings()
-    return tuple(_record(tuple(row[name] for name in _COLUMNS)) for row in rows)
+    rows = session.execute(select(*_RECORD).where(or_(silent, never_came)).order_by(PILOTS.c.stamp))
+    return tuple(_record(tuple(row)) for row in rows)
 
 
 def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:

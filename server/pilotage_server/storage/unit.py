@@ -40,10 +40,14 @@ TabT = TypeVar("TabT", bound=Tab)
 
 @dataclass(slots=True)
 class Unit:
-    """A transaction, or a part of one that fails alone: its session, its time, and what waits for its end."""
+    """A transaction, or a part of one that fails alone: its session, its time, and what waits for its end.
+
+    `again` = it ran before, and another was quicker.
+    """
 
     session: Session
     now: datetime
+    again: bool = False
     _whole: Unit | None = None
     _tabs: dict[type[Any], Any] = field(default_factory=dict)
     _after_commit: list[Callable[[], None]] = field(default_factory=list)
@@ -75,7 +79,7 @@ class Unit:
     @contextmanager
     def part(self) -> Iterator[Unit]:
         """Give a unit for one piece of the work: when the block raises, nothing of that piece has happened."""
-        part = Unit(self.session, self.now, self)
+        part = Unit(self.session, self.now, self.again, self)
         try:
             with self.session.begin_nested():
                 yield part
