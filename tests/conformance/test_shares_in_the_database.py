@@ -198,6 +198,20 @@ def test_shares_show_use_entitlement_and_who_waits(database: Database, clock: Vi
     assert ann.use.core_s == pytest.approx(3600, rel=0.02)
 
 
+def test_runs_that_began_at_once_and_later_all_count_after_a_restart(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(lease=timedelta(days=1)))
+    submit(grid, ANN, 4)
+    grid.start_pilot().ask(*(a_slot(f"s{number}") for number in range(3)))
+    grid.pass_time(hours=1)
+    grid.start_pilot().ask(a_slot("s1"))
+    grid.pass_time(hours=1)
+
+    used, after = (server.world.shares.use(ANN, clock()) for server in (grid, grid.restarted()))
+
+    assert (after.cores, after.runs) == (used.cores, used.runs) == (4, 4)
+    assert after.core_s == pytest.approx(used.core_s)
+
+
 def test_users_see_the_shares_of_their_own_vo_only(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock)
     submit(grid, ANN)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
@@ -62,6 +65,32 @@ async def upload_of(channel: Any, *pieces: bytes) -> Any:
 
 async def call_of(channel: Any, method: str) -> Any:
     return await upload_of(channel, b"x") if method == UPLOAD else await channel.unary_unary(method)(b"")
+
+
+class Thing:
+    """Something that a call has to do with."""
+
+
+_OF_THE_CALL: ContextVar[Thing] = ContextVar("of_the_call")
+
+
+async def test_a_call_that_is_over_leaves_nothing_for_the_collector_of_garbage() -> None:
+    seen: list[weakref.ref[Thing]] = []
+
+    async def unary(_request: Any, _call: Any) -> bytes:
+        thing = Thing()
+        _OF_THE_CALL.set(thing)
+        seen.append(weakref.ref(thing))
+        return b""
+
+    gc.disable()
+    try:
+        async with doorway(GetJobs=grpc.unary_unary_rpc_method_handler(unary, *CODERS)) as channel:
+            await channel.unary_unary(COROUTINE)(b"")
+        (thing,) = seen
+        assert thing() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("method", [COROUTINE, UPLOAD, HOT])
