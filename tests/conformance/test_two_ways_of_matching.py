@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from pilotage_server.core.feed_positions import OthersEvents
 from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.reports import Outcome
 from pilotage_server.operations.bind_jobs import Wish, bind_jobs
 from pilotage_server.operations.match_slots import Asking, match_slots
@@ -15,8 +17,9 @@ from pilotage_server.operations.slot_offers import Offers, read_offers
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.engine import Database, Unit
-from pilotage_server.storage.events import events_of
+from pilotage_server.storage.events import events_of, feed_bounds
 from support.grid import Grid, Pilot, a_slot
+from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
 Way = Callable[[Unit, World, Asking, Offers], object]
@@ -62,3 +65,24 @@ def test_the_quick_way_leaves_what_the_plain_way_leaves(database: Database, cloc
     assert {grid.job(job_id).attempt for job_id in first} == {2}
     quickly_left = [left(grid, quick, job_id) for job_id in ids[:slots]]
     assert quickly_left == [left(grid, plain, job_id) for job_id in ids[slots:]]
+
+
+def test_a_server_takes_no_match_of_its_own_for_one_of_others(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    grid.submit(a_user("alice"))
+    match(grid, grid.start_pilot(), quickly, 1)
+    grid.pass_time(minutes=10)
+    late, early = grid.submit(a_user("alice"))[0], grid.submit(a_user("bob"))[0]
+    others = grid.world.others = OthersEvents(newest(grid))
+    heard: list[JobEvent] = []
+    grid.world.event_listeners.append(heard.extend)
+    pilot = grid.start_pilot()
+    match(grid, pilot, quickly, 2)
+    assert [grid.job(job_id).slot for job_id in (early, late)] == ["slot0", "slot1"]
+    assert others.unheard(newest(grid)) == []
+    assert [event.job_id for event in heard] == [late]
+
+
+def newest(grid: Grid) -> int:
+    """Return the position of the newest event."""
+    return grid.read(lambda unit, _: feed_bounds(unit.session))[1]

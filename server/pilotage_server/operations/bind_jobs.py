@@ -216,7 +216,7 @@ def _write_down(unit: Unit, world: World, cases: Sequence[_Case]) -> None:
         queue = case.wish.pilot.credential.queue
         count_matched(unit, world, queue, (each.choice.task_queue for each in case.bound))
     by_attempt: dict[int, list[Bound]] = defaultdict(list)
-    for each in bound:
+    for each in sorted(bound, key=lambda each: each.job.id):
         by_attempt[each.attempt].append(each)
     for same in by_attempt.values():
         tell_of_matches(unit, world, _event(unit, same[0]), [each.job.id for each in same])

@@ -103,7 +103,7 @@ def tell_of_many(unit: Unit, world: World, first: JobEvent, job_ids: Sequence[in
 
 
 def tell_of_matches(unit: Unit, world: World, first: JobEvent, job_ids: Sequence[int]) -> None:
-    """Do so for jobs that a pilot was given; their attempts, of the number that `first` has, are stored already."""
+    """Do so for jobs that pilots were given, their ids rising; their attempts, of one number, are stored already."""
     _outbox(unit, world).many_steps(stored.append_matches).append((job_ids, first))
 
 

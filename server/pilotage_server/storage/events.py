@@ -83,8 +83,14 @@ _KEPT = ("time", "from_state", "to_state", "cause", "reason", "attempt", "actor"
 
 
 def append_matches(session: Session, matched: Sequence[Alike]) -> list[JobEvent]:
-    """Do so for jobs that were matched, and that have the attempts which the events name: these tell by whom."""
-    return [event.at(_append_matches(session, event.attempt, ids)[event.job_id]) for ids, event in matched]
+    """Do so for jobs that were matched, their ids rising, and have the attempts that the events name.
+
+    Who has matched them is told by these attempts.
+    """
+    return [
+        event.at(many_rows.add_numbered_for(session, _MATCHES, (event.attempt,), job_ids)[0])
+        for job_ids, event in matched
+    ]
 
 
 _MATCHES = """
@@ -92,12 +98,6 @@ _MATCHES = """
     SELECT job_id, matched, 'WAITING', 'MATCHED', 'matched', '', attempt, 'pilot:' || pilot_stamp
     FROM attempts WHERE attempt = ? AND job_id = ANY(?) ORDER BY job_id
 """
-
-
-def _append_matches(session: Session, attempt: int, job_ids: Sequence[int]) -> dict[int, int]:
-    """Store the events of the matches that have begun attempts of this number, and return their positions by job."""
-    ids = sorted(job_ids)
-    return dict(zip(ids, many_rows.add_numbered_for(session, _MATCHES, (attempt,), ids), strict=True))
 
 
 def job_event(row: RowMapping) -> JobEvent:
