@@ -20,8 +20,8 @@ MOST_TABLES = 4096
 MOST_IN_A_TABLE = 20_000
 MOST_RESULTS = 400_000
 
-_COUNTED_EVERY = 64
-"""New tables after which the results are counted."""
+_LEFT = 7 / 8
+"""So much of the results may stay when there were too many."""
 
 Table = dict[str, Result]
 """Results of one expression for equal values of the slot, by the key of what is reached of the job."""
@@ -33,7 +33,7 @@ class Evaluations:
     def __init__(self, most_tables: int = MOST_TABLES, most_results: int = MOST_RESULTS) -> None:
         self._most_tables = most_tables
         self._most_results = most_results
-        self._made = 0
+        self._kept = 0
         self._tables: OrderedDict[tuple[str, bool, str], Table] = OrderedDict()
 
     def __len__(self) -> int:
@@ -47,22 +47,28 @@ class Evaluations:
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = {}
-            self._make_room()
+            if len(self._tables) > self._most_tables:
+                self._kept -= len(self._tables.popitem(last=False)[1])
         else:
             self._tables.move_to_end(key)
         if len(table) >= MOST_IN_A_TABLE:
+            self._kept -= len(table)
             table.clear()
         return table
 
+    def keep(self, table: Table, key: str, result: Result) -> None:
+        """Keep a result in one of the tables."""
+        table[key] = result
+        self._kept += 1
+        if self._kept > self._most_results:
+            self._make_room()
+
     def _make_room(self) -> None:
-        """Forget what is too much, now that there is another table."""
-        if len(self._tables) > self._most_tables:
-            self._tables.popitem(last=False)
-        self._made += 1
-        results = len(self) if self._made % _COUNTED_EVERY == 0 else 0
-        while results > self._most_results:
-            _, forgotten = self._tables.popitem(last=False)
-            results -= len(forgotten)
+        """Forget the longest unused; they are counted only now, for some were kept in tables that are forgotten."""
+        self._kept = len(self)
+        if self._kept > self._most_results:
+            while self._kept > self._most_results * _LEFT:
+                self._kept -= len(self._tables.popitem(last=False)[1])
 
 
 class SlotQuestion:
@@ -74,6 +80,7 @@ class SlotQuestion:
         self._slot = slot
         self._mine = slot.excerpt(None if refers.is_dynamic else refers.my, refers.free)
         self.wanted = _both(refers.target, self._mine.wants)
+        self._evaluations = evaluations
         self._table = evaluations.table(text, self._mine, of_job=False)
         self._of_this_time: Table = {}
 
@@ -95,7 +102,11 @@ class SlotQuestion:
         table = self._of_this_time if theirs.passes else self._table
         result = table.get(theirs.key)
         if result is None:
-            result = table[theirs.key] = evaluated(self._text, self._mine, theirs)
+            result = evaluated(self._text, self._mine, theirs)
+            if theirs.passes:
+                table[theirs.key] = result
+            else:
+                self._evaluations.keep(table, theirs.key, result)
         return result
 
 
@@ -118,7 +129,7 @@ class JobQuestions:
         if result is None:
             result = evaluated(text, mine, theirs)
             if not mine.passes:
-                table[mine.key] = result
+                self._evaluations.keep(table, mine.key, result)
         return result
 
     def sees_all(self, text: str, job: AdNow) -> bool:
