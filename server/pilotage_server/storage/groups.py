@@ -126,11 +126,20 @@ class Groups:
             thread.join()
 
     def _serve(self) -> None:
-        while group := self._next():
-            wanted = [member for member in group if member.future.set_running_or_notify_cancel()]
-            if wanted:
-                self._run(wanted)
-            self._done(group)
+        while self._serve_group():
+            pass
+
+    def _serve_group(self) -> bool:
+        """Take what waits, or will, and do it; False = nothing more is to be done here.
+
+        What the members held, such as calls on the wire, goes with the return: nobody new has to wait for that.
+        """
+        group = self._next()
+        wanted = [member for member in group if member.future.set_running_or_notify_cancel()]
+        if wanted:
+            self._run(wanted)
+        self._done(group)
+        return bool(group)
 
     def _next(self) -> list[_Member]:
         """Return the members of the next group, those of one batch together; none = nothing more is to be done here."""
