@@ -27,3 +27,19 @@ def test_the_first_among_some_is_the_least_of_their_turns(count: int, seed: int,
             assert order.first_among(set_of(some)) == wanted
             order.check()
     assert order.turns() == sorted(turns.values())
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32))
+def test_who_is_first_among_the_same_is_found_again_after_each_change(count: int, seed: int) -> None:
+    draw = Random(seed)
+    order, turns = AccountOrder(), dict[int, Turn]()
+    some = {place for place in range(count) if draw.random() < 0.3}
+    for step in range(3 * count):
+        place = step if step < count else draw.randrange(count)
+        before = turns.pop(place, None)
+        if before is None or draw.random() < 0.8:
+            job = draw.randrange(10**6) if before is None or draw.random() < 0.3 else before[1] + 1
+            turns[place] = (0, job, place, place)
+        order.change(before, turns.get(place))
+        wanted = min((turn for place, turn in turns.items() if place in some), default=None)
+        assert order.first_among(set_of(some)) == wanted
