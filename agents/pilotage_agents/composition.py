@@ -16,6 +16,7 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.core.turn_names import turn_name
+from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.glidein_folders import GlideinFolders
 from pilotage_agents.glidein_watch import GlideinWatch
 from pilotage_agents.link import Turn
@@ -23,11 +24,11 @@ from pilotage_agents.loop import Agent, RealPause
 from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.pool_cleanup import PoolCleanup
 from pilotage_agents.server_link import ServerLink
-from pilotage_agents.settings import PoolCleanupSettings, Settings, SiteDirectorSettings
+from pilotage_agents.settings import DrainControllerSettings, PoolCleanupSettings, Settings, SiteDirectorSettings
 from pilotage_agents.site_director import SiteDirector
 from pilotage_agents.turns import Copy, InTurn
 
-SITE_DIRECTOR, POOL_CLEANUP = "site-director", "pool-cleanup"
+SITE_DIRECTOR, POOL_CLEANUP, DRAIN = "site-director", "pool-cleanup", "drain"
 
 
 def build_agents(
@@ -43,6 +44,8 @@ def build_agents(
         makers[SITE_DIRECTOR] = lambda: ground.site_director(director)
     if (cleanup := settings.pool_cleanup) is not None:
         makers[POOL_CLEANUP] = lambda: ground.pool_cleanup(cleanup)
+    if (drain := settings.drain_controller) is not None:
+        makers[DRAIN] = lambda: ground.drain_controller(drain)
     chosen = tuple(make() for name, make in makers.items() if wanted in (None, name))
     if not chosen:
         missing = (wanted or SITE_DIRECTOR).replace("-", "_")
@@ -62,6 +65,11 @@ class _Ground:
         turn = Turn(turn_name(PoolCleanup.name), uuid4().hex)
         link = ServerLink(self.channel, turn)
         return self._in_turn(PoolCleanup(settings, link, now), turn, link)
+
+    def drain_controller(self, settings: DrainControllerSettings) -> InTurn:
+        turn = Turn(turn_name(DrainController.name, settings.queues), uuid4().hex)
+        link = ServerLink(self.channel, turn)
+        return self._in_turn(DrainController(settings, link, RealPause()), turn, link)
 
     def site_director(self, settings: SiteDirectorSettings) -> InTurn:
         folders = GlideinFolders(settings.folder / "pilots")

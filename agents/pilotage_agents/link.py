@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
+from pilotage_agents.core.draining import Farm, NodeName
 from pilotage_agents.core.provisioning import Demand, Supply
 
 
@@ -118,6 +119,19 @@ class DirectorLink(Protocol):
 
     async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
         """Say what became of glideins; returns the stamps that the server does not know."""
+
+
+class DrainLink(Protocol):
+    """What the drain controller says to the server; every method raises a PilotageError when its call fails."""
+
+    async def queues(self) -> tuple[TreeQueue, ...]:
+        """Return all queues of the tree, in its order."""
+
+    async def farm(self, queues: Sequence[QueueId]) -> Farm:
+        """Return the nodes of these queues (none = of all) and what waits for them."""
+
+    async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
+        """Set OnlyMulticore on all these nodes, or on none of them."""
 
 
 class CleanupLink(Protocol):

@@ -17,7 +17,7 @@ from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
 from pilotage.folder_lock import sole_owner
 from pilotage.telemetry import set_up_logging
-from pilotage_agents.composition import POOL_CLEANUP, SITE_DIRECTOR, build_agents
+from pilotage_agents.composition import DRAIN, POOL_CLEANUP, SITE_DIRECTOR, build_agents
 from pilotage_agents.loop import AgentLoop
 from pilotage_agents.settings import Settings, read_settings
 from pilotage_agents.turns import InTurn
@@ -36,8 +36,11 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` say; returns its exit code."""
     options = _parser().parse_args(arguments)
+    if options.command == DRAIN and len(arguments) == 1:  # as Fallow does: nobody starts to drain by accident
+        sys.stderr.write(options.usage)
+        return 1
     try:
-        settings = read_settings(options.config)
+        settings = read_settings(options.config, _said(options))
         set_up_logging(json=settings.log_json, level=settings.log_level)
         asyncio.run(_run(settings, options))
     except InvalidInputError as error:
@@ -59,25 +62,53 @@ def _parser() -> argparse.ArgumentParser:
     for name, what in (
         (SITE_DIRECTOR, "send pilots to the queues that waiting work could use"),
         (POOL_CLEANUP, "keep mappings fresh and have idle pools removed"),
+        (DRAIN, "make room for multicore jobs on nodes whose policy looks at OnlyMulticore"),
     ):
         command = _command(commands, name, what)
         command.add_argument("--once", action="store_true", help="do one round and end")
         command.add_argument("--dry-run", action="store_true", help="say what a round would do and why, and end")
+        command.set_defaults(usage=command.format_usage())
     _command(commands, "run", "run every agent that the configuration has a section for")
     return parser
 
 
 def _command(commands: argparse._SubParsersAction, name: str, what: str) -> argparse.ArgumentParser:  # type: ignore[type-arg]
-    command: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what.capitalize() + ".")
-    command.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings, a TOML file")
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=what, description=f"{what[:1].upper()}{what[1:]}."
+    )
+    command.add_argument("--config", type=Path, required=name != DRAIN, metavar="FILE", help="settings, a TOML file")
     command.set_defaults(once=False, dry_run=False)
+    if name == DRAIN:
+        _add_drain_options(command)
     return command
+
+
+def _add_drain_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-s", "--setpoint", type=int, metavar="CORES", help="how many cores multicore jobs are to have (250)"
+    )
+    command.add_argument(
+        "-n",
+        "--negdelay",
+        type=float,
+        metavar="SECONDS",
+        dest="negotiation_delay_s",
+        help="how long a node that has drained waits for a multicore job before it takes all jobs again (61)",
+    )
+
+
+def _said(options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Return the settings that the command line gives, by section."""
+    if options.command != DRAIN:
+        return {}
+    names = ("setpoint", "negotiation_delay_s")
+    return {"drain_controller": {name: value for name in names if (value := getattr(options, name)) is not None}}
 
 
 async def _run(settings: Settings, options: argparse.Namespace) -> None:
     root_ca = _read(settings.ca_file) if settings.ca_file else None
     # The token is read for every call, so that a renewed one is used at once.
-    endpoint = Endpoint.parse(settings.server, lambda: _read(settings.token_file).decode().strip(), root_ca)
+    endpoint = Endpoint.parse(settings.server, lambda: _token(settings), root_ca)
     async with open_async_channel(endpoint) as channel:
         wanted = None if options.command == "run" else options.command
         agents = build_agents(settings, wanted, endpoint, channel)
@@ -91,6 +122,13 @@ async def _run(settings: Settings, options: argparse.Namespace) -> None:
                     await agent.do_one_round()
             else:
                 await _run_until_told(agents)
+
+
+def _token(settings: Settings) -> str:
+    if settings.token is not None:
+        return settings.token.get_secret_value()
+    assert settings.token_file is not None, "settings have one or the other"
+    return _read(settings.token_file).decode().strip()
 
 
 def _read(path: Path) -> bytes:

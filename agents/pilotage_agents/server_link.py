@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import grpc.aio
 
@@ -13,6 +13,8 @@ from pilotage.v1 import (
     agent_service_pb2_grpc,
     matcher_service_pb2,
     matcher_service_pb2_grpc,
+    node_service_pb2,
+    node_service_pb2_grpc,
     pilot_service_pb2,
     pilot_service_pb2_grpc,
     pool_service_pb2,
@@ -22,6 +24,7 @@ from pilotage.v1 import (
     values_pb2,
 )
 from pilotage.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire
+from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.core.provisioning import Demand, IdleSlots, Supply
 from pilotage_agents.link import (
@@ -47,6 +50,7 @@ class ServerLink:
         self._turn = None if turn is None else _turn_to_wire(turn)
         self._agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self._matcher = matcher_service_pb2_grpc.MatcherServiceStub(channel)
+        self._nodes = node_service_pb2_grpc.NodeServiceStub(channel)
         self._pilots = pilot_service_pb2_grpc.PilotServiceStub(channel)
         self._pools = pool_service_pb2_grpc.PoolServiceStub(channel)
         self._resources = resource_service_pb2_grpc.ResourceServiceStub(channel)
@@ -107,6 +111,22 @@ class ServerLink:
         answer = await self._pilots.ReportGlideins(request)
         return tuple(answer.unknown_stamps)
 
+    async def farm(self, queues: Sequence[QueueId]) -> Farm:
+        """Return the nodes of these queues (none = of all) and what waits for them."""
+        request = node_service_pb2.GetNodeUseRequest(queues=_to_wire(queues), attribute=ONLY_MULTICORE)
+        answer = await self._nodes.GetNodeUse(request)
+        return Farm(tuple(_node(each) for each in answer.nodes), _widths(answer.waiting))
+
+    async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
+        """Set OnlyMulticore on all these nodes, or on none of them."""
+        request = node_service_pb2.SetNodeAttributesRequest(
+            request_id=_request_id(),
+            nodes=[node_service_pb2.NodeId(site=node.site, node=node.node) for node in nodes],
+            set={ONLY_MULTICORE: str(value)},
+            turn=self._turn,
+        )
+        await self._nodes.SetNodeAttributes(request)
+
     async def refresh_pools(self, older_than_s: float) -> tuple[str, ...]:
         """Have mappings made anew that are older than `older_than_s`; returns the ids of their pools."""
         request = pool_service_pb2.RefreshPoolsRequest(request_id=_request_id(), older_than_s=older_than_s)
@@ -150,6 +170,16 @@ def _shape(amounts: values_pb2.Amounts) -> Shape:
 def _supply(message: pool_service_pb2.QueueSupply) -> QueueSupply:
     idle = tuple(IdleSlots(_shape(each.free), each.count) for each in message.idle)
     return QueueSupply(message.known, message.banned, Supply(message.pilots_waiting, message.pilots_running, idle))
+
+
+def _node(message: node_service_pb2.NodeUse) -> Node:
+    parts = tuple(Part(each.free_cpus, _widths(each.running)) for each in message.parts)
+    name = NodeName(message.node.site, message.node.node)
+    return Node(name, parts, can_be_told=message.settable, only_multicore=message.holds)
+
+
+def _widths(counts: Iterable[node_service_pb2.WidthCount]) -> dict[int, int]:
+    return {count.cpus: count.jobs for count in counts}
 
 
 def _report(report: GlideinReport) -> pilot_service_pb2.GlideinReport:

@@ -1,13 +1,15 @@
-"""The settings of the agents, read once from a TOML file."""
+"""The settings of the agents, read once from a TOML file, the environment and the command line."""
 
 from __future__ import annotations
 
+import os
 import tomllib
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.telemetry import LogLevel
@@ -95,45 +97,95 @@ class PoolCleanupSettings(_Section):
     grace_s: Seconds = 3600
 
 
+EVERY_QUEUE = ("*/*/*",)
+"""Patterns that name every queue."""
+
+
+class DrainControllerSettings(_Section):
+    """The drain controller: multicore jobs are to have `setpoint` cores.
+
+    `width` is how many cores a multicore job has: what the nodes' policies let in while OnlyMulticore is set. A node
+    that has room for one is put back after `negotiation_delay_s`, in which a job must have had the time to come.
+    `queues`: patterns of "SITE/CE/QUEUE" whose nodes it tells.
+    """
+
+    setpoint: int = Field(default=250, ge=0, le=100_000_000)
+    negotiation_delay_s: Seconds = 61
+    width: int = Field(default=8, ge=2, le=100_000)
+    queues: tuple[str, ...] = EVERY_QUEUE
+    interval_s: Interval = 300
+
+
 class Settings(_Section):
     """The file: the server, how to be let in, and one section per agent.
 
     `server` is "host:port" or several with commas between. `token_file` holds a token of role agent and is
-    read again for every call. `ca_file` (PEM) None = the system's authorities. Of the copies of an agent one acts;
-    one that dies is followed by another after `turn_s`.
+    read again for every call; `token` is one, where no file has it. `ca_file` (PEM) None = the system's authorities.
+    Of the copies of an agent one acts; one that dies is followed by another after `turn_s`.
     """
 
     server: str
-    token_file: Path
+    token_file: Path | None = None
+    token: SecretStr | None = None
     ca_file: Path | None = None
     turn_s: float = Field(default=30, ge=1, le=3600)
     log_level: LogLevel = LogLevel.INFO
     log_json: bool = True
     site_director: SiteDirectorSettings | None = None
     pool_cleanup: PoolCleanupSettings | None = None
+    drain_controller: DrainControllerSettings | None = None
+
+    @model_validator(mode="after")
+    def _has_a_token(self) -> Settings:
+        if (self.token is None) == (self.token_file is None):
+            raise ValueError("needs a token_file, or a token in its place")
+        return self
 
 
-def read_settings(path: Path) -> Settings:
+def read_settings(
+    path: Path | None,
+    said: Mapping[str, Mapping[str, object]] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
     """Return the settings in a TOML file; relative paths in it start from its folder.
+
+    What is `said` on the command line, by section, wins. Without a file server and token are those of PILOTAGE_SERVER
+    and PILOTAGE_TOKEN.
 
     Raises
     ------
     InvalidInputError
         With every fault and its place, also when the file cannot be read.
     """
+    data = _in_file(path) if path else _in_environment(environment)
+    for section, values in (said or {}).items():
+        data[section] = {**data.get(section, {}), **values}
     try:
-        data = tomllib.loads(path.read_text())
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        places = ((".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors())
+        start = f"{path}: " if path else ""
+        raise InvalidInputError(
+            *(Violation(f"{start}{where}", f"{why[:1].lower()}{why[1:]}") for where, why in places)
+        ) from error
+    return _anchored(settings, path.absolute().parent) if path else settings
+
+
+def _in_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise InvalidInputError(Violation(str(path), error.strerror or str(error))) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(Violation(str(path), str(error))) from error
-    try:
-        return _anchored(Settings.model_validate(data), path.absolute().parent)
-    except ValidationError as error:
-        places = ((".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors())
-        raise InvalidInputError(
-            *(Violation(f"{path}: {where}", f"{why[:1].lower()}{why[1:]}") for where, why in places)
-        ) from error
+
+
+def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    names = {"server": "PILOTAGE_SERVER", "token": "PILOTAGE_TOKEN"}
+    missing = [variable for variable in names.values() if not environment.get(variable)]
+    if missing:
+        raise InvalidInputError(Violation("--config", f"name a configuration, or set {' and '.join(missing)}"))
+    return {name: environment[variable].strip() for name, variable in names.items()}
 
 
 def _anchored(settings: Settings, folder: Path) -> Settings:
@@ -141,7 +193,7 @@ def _anchored(settings: Settings, folder: Path) -> Settings:
     director = settings.site_director
     return settings.model_copy(
         update={
-            "token_file": folder / settings.token_file,
+            "token_file": folder / settings.token_file if settings.token_file else None,
             "ca_file": folder / settings.ca_file if settings.ca_file else None,
             "site_director": director and director.model_copy(update={"folder": folder / director.folder}),
         }

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +17,18 @@ import pytest
 from pilotage.description_wire import description_to_wire
 from pilotage.folder_lock import sole_owner
 from pilotage.job_description import JobDescription
-from pilotage.v1 import job_service_pb2, pilot_service_pb2, pool_service_pb2, resource_service_pb2
+from pilotage.v1 import (
+    job_service_pb2,
+    node_service_pb2,
+    pilot_service_pb2,
+    pool_service_pb2,
+    resource_service_pb2,
+    values_pb2,
+)
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.matcher_service_pb2 import NodeState, ReportStateRequest, SlotState
+from pilotage.v1.matcher_service_pb2_grpc import MatcherServiceStub
+from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
@@ -42,13 +52,14 @@ class Operator:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._jobs, self._pools = JobServiceStub(channel), PoolServiceStub(channel)
+        self._nodes = NodeServiceStub(channel)
         self._pilots, self._resources = PilotServiceStub(channel), ResourceServiceStub(channel)
 
     def put_tree(self, text: str) -> None:
         self._resources.PutTree(resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="toml"))
 
-    def submit(self, count: int, **requirements: int) -> list[int]:
-        job = JobDescription("/bin/true", requirements=requirements or None, count=count)
+    def submit(self, count: int, *, cpus: int = 1, **requirements: int) -> list[int]:
+        job = JobDescription("/bin/true", requirements=requirements or None, count=count, request_cpus=cpus)
         request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description_to_wire(job)])
         return list(self._jobs.SubmitJobs(request).job_ids)
 
@@ -60,6 +71,17 @@ class Operator:
 
     def pilots(self) -> list[pilot_service_pb2.Pilot]:
         return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=True)).pilots)
+
+    def node_attributes(self) -> dict[str, tuple[str, str, str]]:
+        """Return what is set on nodes, and who has set it, by node."""
+        answer = self._nodes.ListNodeAttributes(node_service_pb2.ListNodeAttributesRequest())
+        return {of.node.node: (each.name, each.expression, each.set_by) for of in answer.nodes for each in of.settings}
+
+    def register(self) -> pilot_service_pb2.PilotCredential:
+        """Return a pilot of the long queue."""
+        queue = values_pb2.QueueId(site="Lyon", ce="ce1", queue="long")
+        request = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue, count=1)
+        return self._pilots.RegisterPilots(request).pilots[0]
 
     def pools(self) -> list[pool_service_pb2.Pool]:
         return list(self._pools.ListPools(pool_service_pb2.ListPoolsRequest()).pools)
@@ -91,6 +113,25 @@ refresh_older_than_s = 0
 grace_s = 0
 """)
     return path
+
+
+def report_node(
+    server: RunningServer, operator: Operator, name: str, *, free: int, single: int, settable: bool
+) -> Callable[..., None]:
+    """Let a pilot on a node of 16 cores report its slots, and return what lets it report again."""
+    credential = operator.register()
+
+    def report(free: int, single: int) -> None:
+        whole = values_pb2.Amounts(cpus=16)
+        slots = [SlotState(name="slot1", partitionable=True, amounts=whole, free=values_pb2.Amounts(cpus=free))]
+        one = values_pb2.Amounts(cpus=1)
+        slots += (SlotState(name=f"slot1_{number}", amounts=one, job_id=number + 1) for number in range(single))
+        node = NodeState(name=name, amounts=whole, slots=slots, settable_attributes=["OnlyMulticore"] * settable)
+        with server.channel(credential.token) as channel:
+            MatcherServiceStub(channel).ReportState(ReportStateRequest(request_id=request_id(), node=node))
+
+    report(free, single)
+    return report
 
 
 def ended(pilot: pilot_service_pb2.Pilot) -> bool:
@@ -204,3 +245,25 @@ def test_a_copy_that_is_stopped_gives_its_turn_back_and_a_single_round_is_refuse
         first.send_signal(signal.SIGTERM)
         assert first.wait(30) == 0
     assert run(["pool-cleanup", "--once", "--config", str(config)]) == 0
+
+
+def test_drains_are_planned_from_what_pilots_say_and_nodes_are_told(
+    server: RunningServer, config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator.put_tree(TREE.replace("CPUs = 1", "CPUs = 16"))
+    busy = report_node(server, operator, "node1", free=0, single=16, settable=True)
+    report_node(server, operator, "node2", free=0, single=16, settable=False)
+    operator.submit(3)
+    operator.submit(2, cpus=8)
+    assert run(["drain", "-s", "350", "-n", "0", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "350 cores are 44 multicore jobs; 0 run and 0 nodes drain for one: 44 missing",
+        "Lyon/node1: OnlyMulticore = True"
+        " (it has 0 cores free beside 16 single-core jobs, and is nearest to room for 8)",
+    ]
+    assert operator.node_attributes() == {}
+    assert run(["drain", "-s", "350", "-n", "0", "--once", "--config", str(config)]) == 0
+    assert operator.node_attributes() == {"node1": ("OnlyMulticore", "True", "agent:test")}
+    busy(free=16, single=0)
+    assert run(["drain", "-s", "0", "-n", "0", "--once", "--config", str(config)]) == 0
+    assert operator.node_attributes() == {"node1": ("OnlyMulticore", "False", "agent:test")}

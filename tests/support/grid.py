@@ -140,7 +140,8 @@ class Pilot:
 
     def show(self, *slots: SlotState, **fields: Any) -> HeartbeatAnswer:
         """Report the node with these slots."""
-        return self.beat(node=NodeState(f"node-of-{self.stamp}", Amounts(8), slots=slots, **fields))
+        name = fields.pop("name", f"node-of-{self.stamp}")
+        return self.beat(node=NodeState(name, Amounts(8), slots=slots, **fields))
 
 
 class Grid:

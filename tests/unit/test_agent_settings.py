@@ -74,3 +74,50 @@ def test_a_token_that_cannot_be_read_ends_a_single_round_with_a_line_that_names_
 def test_a_server_that_is_not_there_ends_a_single_round_with_exit_code_3(tmp_path: Path) -> None:
     (tmp_path / "agent.token").write_text("token")
     assert run(["site-director", "--dry-run", "--config", str(written(tmp_path, GOOD))]) == 3
+
+
+def test_draining_needs_no_file_where_the_environment_names_server_and_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_SERVER", "127.0.0.1:1")
+    monkeypatch.setenv("PILOTAGE_TOKEN", "token")
+    assert run(["drain", "-s", "350", "-n", "61", "--once"]) == 3
+
+
+def test_what_is_said_on_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD + "[drain_controller]\nsetpoint = 100\nwidth = 4\n")
+    settings = read_settings(path, {"drain_controller": {"setpoint": 350}}).drain_controller
+    assert settings is not None
+    assert (settings.setpoint, settings.width, settings.negotiation_delay_s) == (350, 4, 61)
+
+
+def test_draining_without_any_option_shows_how_it_is_used_and_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["drain"]) == 1
+    assert "usage: pilotage-agents drain" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-s", "-5"], "drain_controller.setpoint: input should be greater than or equal to 0"),
+        (["-n", "nan"], "drain_controller.negotiation_delay_s: "),
+    ],
+)
+def test_options_that_cannot_be_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert run(["drain", *options, "--config", str(written(tmp_path, GOOD))]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_without_file_or_environment_it_is_said_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PILOTAGE_SERVER", "127.0.0.1:1")
+    monkeypatch.delenv("PILOTAGE_TOKEN", raising=False)
+    assert run(["drain", "-s", "350"]) == 2
+    assert "--config: name a configuration, or set PILOTAGE_TOKEN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tokens", ["", 'token = "x"\ntoken_file = "y"\n'])
+def test_a_file_has_a_token_or_names_the_file_that_has_it(tmp_path: Path, tokens: str) -> None:
+    with pytest.raises(InvalidInputError, match="token_file, or a token"):
+        read_settings(written(tmp_path, f'server = "127.0.0.1:1"\n{tokens}'))

@@ -56,10 +56,13 @@ def settable_attributes(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text).get("settable_attributes", ())) if text else ()
 
 
-def node_facts(text: str) -> tuple[float, dict[str, Value]]:
-    """Return the power of one core (0 = not known) and the other facts by name that the node's text tells."""
+def node_facts(text: str) -> tuple[float, dict[str, Value], tuple[str, ...]]:
+    """Return what the node's text tells.
+
+    The power of one core (0 = not known), the other facts by name, and the attributes that may be set from afar.
+    """
     facts: dict[str, Any] = json.loads(text) if text else {"cpu_power": 0, "attributes": {}}
-    return float(facts["cpu_power"]), _attributes(facts)
+    return float(facts["cpu_power"]), _attributes(facts), tuple(facts.get("settable_attributes", ()))
 
 
 def _attributes(facts: dict[str, Any]) -> dict[str, Value]:

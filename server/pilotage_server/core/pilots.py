@@ -87,7 +87,7 @@ class SlotInfo:
     """A slot and where it is.
 
     `ends` and `cpu_power` are its node's, None and 0 where that is not known, as is what the node tells in
-    `node_attributes`; `draining` = its pilot takes no new jobs.
+    `node_attributes`; `draining` = its pilot takes no new jobs. `settable_attributes` may be set from afar on the node.
     """
 
     slot: SlotState
@@ -99,6 +99,7 @@ class SlotInfo:
     cpu_power: float = 0.0
     draining: bool = False
     node_attributes: Mapping[str, Value] = field(default_factory=dict)
+    settable_attributes: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:

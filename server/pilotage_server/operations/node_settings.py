@@ -33,7 +33,7 @@ def set_node_attributes(
     NotFoundError
         No pilot is on one of the nodes, and nothing was ever set on it.
     StateConflictError
-        Somebody else is changing the same node.
+        Somebody else is changing one of them.
     """
     new, unset = change
     _check(nodes, new, unset)
@@ -41,9 +41,8 @@ def set_node_attributes(
     before = stored.load_node_settings(unit.session, nodes)
     _check_nodes(nodes, pilots, before, new)
     changed = [before.get(node, NodeSettings(node)).changed(new, unset, identity.owner, unit.now) for node in nodes]
-    for settings in changed:
-        if not stored.store_node_settings(unit.session, settings):
-            raise StateConflictError(f"somebody else is changing node {settings.node}; try again")
+    if not stored.store_node_settings(unit.session, changed):
+        raise StateConflictError("somebody else is changing one of these nodes; try again")
     for pilot in pilots:
         unit.after_commit(partial(world.call_pilot, pilot.stamp))
     return tuple(changed)

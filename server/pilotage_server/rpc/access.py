@@ -62,6 +62,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ListSlots": _EVERY_PERSON,
         "SetNodeAttributes": _AGENTS,
         "ListNodeAttributes": _AGENTS,
+        "GetNodeUse": _AGENTS,
     },
     "AgentService": {"TakeTurn": _AGENTS, "GiveBackTurn": _AGENTS},
     "ShareService": {"ListShares": _EVERY_PERSON, "SetShares": _OPERATORS},

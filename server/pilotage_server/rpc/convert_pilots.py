@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import matcher_service_pb2, node_service_pb2, pilot_service_pb2
@@ -16,6 +16,7 @@ from pilotage.wire import (
     time_to_wire,
 )
 from pilotage_server.core.node_settings import NodeId, NodeSettings
+from pilotage_server.core.node_use import FarmUse, NodeUse
 from pilotage_server.core.pilots import GlideinReport, PilotState, SlotInfo
 from pilotage_server.core.reports import SlotState
 from pilotage_server.core.turns import Turn
@@ -110,8 +111,9 @@ def slot_info_to_wire(info: SlotInfo, ad: str = "") -> node_service_pb2.SlotInfo
     )
 
 
-def node_ids_from_wire(messages: Collection[node_service_pb2.NodeId]) -> tuple[NodeId, ...]:
+def node_ids_from_wire(messages: Sequence[node_service_pb2.NodeId]) -> tuple[NodeId, ...]:
     """Return the nodes that are named."""
+    not_too_many(messages)
     return each(messages, _node_id)
 
 
@@ -139,6 +141,29 @@ def node_settings_to_wire(settings: NodeSettings) -> node_service_pb2.NodeSettin
             for each in settings.settings
         ],
     )
+
+
+def farm_use_to_wire(farm: FarmUse) -> node_service_pb2.GetNodeUseResponse:
+    """Return the message of what jobs use of nodes and what waits for them."""
+    return node_service_pb2.GetNodeUseResponse(
+        nodes=[_node_use_to_wire(node) for node in farm.nodes], waiting=_widths_to_wire(farm.waiting)
+    )
+
+
+def _node_use_to_wire(use: NodeUse) -> node_service_pb2.NodeUse:
+    return node_service_pb2.NodeUse(
+        node=node_service_pb2.NodeId(site=use.node.site, node=use.node.node),
+        parts=[
+            node_service_pb2.PartUse(free_cpus=part.free_cpus, running=_widths_to_wire(part.running))
+            for part in use.parts
+        ],
+        settable=use.settable,
+        holds=use.holds,
+    )
+
+
+def _widths_to_wire(jobs: Mapping[int, int]) -> list[node_service_pb2.WidthCount]:
+    return [node_service_pb2.WidthCount(cpus=cpus, jobs=count) for cpus, count in sorted(jobs.items())]
 
 
 def _slot_to_wire(slot: SlotState) -> matcher_service_pb2.SlotState:

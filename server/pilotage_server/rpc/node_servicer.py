@@ -7,13 +7,19 @@ from typing import Any
 from pilotage.v1 import node_service_pb2, node_service_pb2_grpc
 from pilotage.wire import queue_from_wire, text_from_wire
 from pilotage_server.operations.node_settings import list_node_attributes, set_node_attributes
+from pilotage_server.operations.node_use import get_node_use
 from pilotage_server.operations.slots import list_slots
 from pilotage_server.operations.turns import hold_turn
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
-from pilotage_server.rpc.convert_pilots import node_ids_from_wire, node_settings_to_wire, slot_info_to_wire
+from pilotage_server.rpc.convert_pilots import (
+    farm_use_to_wire,
+    node_ids_from_wire,
+    node_settings_to_wire,
+    slot_info_to_wire,
+)
 from pilotage_server.rpc.convert_turns import turn_from_wire
-from pilotage_server.rpc.convert_values import Fields
+from pilotage_server.rpc.convert_values import Fields, each, name_from_wire, not_too_many
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Unit
 
@@ -70,3 +76,15 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
             )
 
         return await self._transactions.read(show)
+
+    async def GetNodeUse(
+        self, request: node_service_pb2.GetNodeUseRequest, context: Any
+    ) -> node_service_pb2.GetNodeUseResponse:
+        fields = Fields(request)
+        attribute = fields("attribute", name_from_wire)
+        fields("queues", not_too_many)
+        queues = fields("queues", lambda queues: each(queues, queue_from_wire))
+        fields.done()
+        return await self._transactions.read(
+            lambda unit, world: farm_use_to_wire(get_node_use(unit, world, queues, attribute))
+        )

@@ -1,42 +1,45 @@
-"""What operators have set on nodes, in the database: one row a node."""
+"""What operators and agents have set on nodes, in the database: one row a node."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlmodel import Session
 
 from pilotage_server.core.node_settings import NodeId, NodeSettings, Setting
-from pilotage_server.storage.inserting import insert_if_absent
-from pilotage_server.storage.tables import metadata
+from pilotage_server.storage import bulk
 
-_NODES = metadata.tables["node_settings"]
+_ALL = "SELECT site, node, version, settings_json FROM node_settings"
+_OF_NODES = f"{_ALL} WHERE site = ANY(?) AND node = ANY(?)"
+_INSERT = "INSERT INTO node_settings (site, node, version, settings_json) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_CHANGE = "UPDATE node_settings SET version = ?, settings_json = ? WHERE site = ? AND node = ? AND version = ?"
 
 
-def load_node_settings(session: Session, nodes: Iterable[NodeId] | None = None) -> dict[NodeId, NodeSettings]:
+def load_node_settings(session: Session, nodes: Collection[NodeId] | None = None) -> dict[NodeId, NodeSettings]:
     """Return what is or was set on these nodes (None = on all), by site and name."""
-    query = select(_NODES).order_by(_NODES.c.site, _NODES.c.node)
-    if nodes is not None:
-        query = query.where(or_(*(_is(node) for node in nodes)))
-    rows = session.execute(query).all()
-    found = (NodeSettings(NodeId(row.site, row.node), row.version, _settings(row.settings_json)) for row in rows)
-    return {settings.node: settings for settings in found}
+    if nodes is None:
+        rows = bulk.rows(session, _ALL)
+    else:
+        sites, names = {node.site for node in nodes}, {node.node for node in nodes}
+        rows = bulk.rows(session, _OF_NODES, sorted(sites), sorted(names))
+    found = (NodeSettings(NodeId(site, node), version, _settings(text)) for site, node, version, text in rows)
+    wanted = None if nodes is None else set(nodes)
+    ordered = sorted(found, key=lambda settings: settings.node)
+    return {settings.node: settings for settings in ordered if wanted is None or settings.node in wanted}
 
 
-def store_node_settings(session: Session, settings: NodeSettings) -> bool:
-    """Store the next version of a node's settings; False = somebody else has changed them since they were loaded."""
-    values = {"version": settings.version, "settings_json": _json(settings.settings)}
-    if settings.version == 1:
-        return insert_if_absent(session, _NODES, {"site": settings.node.site, "node": settings.node.node, **values})
-    before = and_(_is(settings.node), _NODES.c.version == settings.version - 1)
-    return session.connection().execute(update(_NODES).where(before).values(**values)).rowcount == 1
-
-
-def _is(node: NodeId) -> ColumnElement[bool]:
-    return and_(_NODES.c.site == node.site, _NODES.c.node == node.node)
+def store_node_settings(session: Session, changed: Sequence[NodeSettings]) -> bool:
+    """Store the next versions of nodes' settings; False = somebody else has changed one since they were loaded."""
+    ordered = sorted(changed, key=lambda settings: settings.node)  # so that two never wait for each other in a circle
+    new = [(each.node.site, each.node.node, 1, _json(each.settings)) for each in ordered if each.version == 1]
+    old = [
+        (each.version, _json(each.settings), each.node.site, each.node.node, each.version - 1)
+        for each in ordered
+        if each.version > 1
+    ]
+    return bulk.many(session, _INSERT, new) + bulk.many(session, _CHANGE, old) == len(changed)
 
 
 def _json(settings: Iterable[Setting]) -> str:

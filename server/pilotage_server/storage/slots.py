@@ -69,9 +69,10 @@ def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo
             cpu_power=power,
             draining=pilot.state == PilotState.DRAINING.value,
             node_attributes=attributes,
+            settable_attributes=settable,
         )
         for stamp, text, ad in session.execute(slots.where(IS_ALIVE))
-        for pilot, power, attributes in (by_stamp[stamp],)
+        for pilot, power, attributes, settable in (by_stamp[stamp],)
     ]
     return tuple(sorted(found, key=lambda info: (info.node, info.pilot_stamp, info.slot.name)))
 

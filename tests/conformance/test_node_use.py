@@ -1,0 +1,156 @@
+"""What jobs use of nodes and what waits for them, on every database: what draining nodes is decided by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pilotage.bans import Ban
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.node_settings import NodeId, NodeSettings
+from pilotage_server.core.node_use import FarmUse, NodeUse, PartUse
+from pilotage_server.core.reports import SlotState
+from pilotage_server.operations.node_settings import set_node_attributes
+from pilotage_server.operations.node_use import get_node_use
+from pilotage_server.storage.engine import Database
+from pilotage_server.storage.node_settings import load_node_settings, store_node_settings
+from support.grid import LONG, Grid, Pilot, a_busy_slot, an_idle_slot
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+OTHER = "Lyon/ce1/q"
+FLAG = "OnlyMulticore"
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock, LONG, OTHER)
+
+
+def use(grid: Grid, *queues: str) -> FarmUse:
+    chosen = [QueueId.parse(queue) for queue in queues]
+    return grid.read(lambda unit, world: get_node_use(unit, world, chosen, FLAG))
+
+
+def node_of(pilot: Pilot, site: str = "CERN") -> NodeId:
+    return NodeId(site, f"node-of-{pilot.stamp}")
+
+
+def a_partitionable_slot(free: int, ad: str = "", name: str = "slot1") -> SlotState:
+    return replace(an_idle_slot(name, 16), partitionable=True, free=Amounts(free), ad=ad)
+
+
+def set_flag(grid: Grid, value: str, *nodes: NodeId) -> None:
+    grid.write(lambda unit, world: set_node_attributes(unit, world, an_operator(), nodes, ({FLAG: value}, ())))
+
+
+def test_a_node_shows_its_free_cores_and_its_jobs_by_their_cores(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    dynamic = a_busy_slot("slot1_1"), a_busy_slot("slot1_2"), a_busy_slot("slot1_3", 8)
+    pilot.show(a_partitionable_slot(6), *dynamic, settable_attributes=(FLAG,))
+    parts = (PartUse(6, {1: 2, 8: 1}),)
+    assert use(grid).nodes == (NodeUse(node_of(pilot), parts, settable=True, holds=False),)
+
+
+def test_a_claim_without_a_job_keeps_its_cores_and_an_idle_static_slot_keeps_none(grid: Grid) -> None:
+    claimed = replace(a_busy_slot("slot1_1"), activity="Idle", job_id=0)
+    grid.start_pilot().show(a_partitionable_slot(15), claimed, an_idle_slot("slot2", 4), a_busy_slot("slot3", 4))
+    (node,) = use(grid).nodes
+    assert node.parts == (PartUse(15, {1: 1}), PartUse(0, {}), PartUse(0, {4: 1}))
+
+
+def test_pilots_of_one_host_are_parts_of_one_node(grid: Grid) -> None:
+    first, second = grid.start_pilot(), grid.start_pilot()
+    first.show(a_partitionable_slot(3))
+    second.show(a_partitionable_slot(5), name=node_of(first).node)
+    (node,) = use(grid).nodes
+    assert [part.free_cpus for part in node.parts] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("ad", "value", "holds"),
+    [
+        ("", None, False),
+        ("[OnlyMulticore = true]", None, True),
+        ("[OnlyMulticore = true]", "False", False),
+        ("[OnlyMulticore = false]", "True", True),
+        ("[Busy = true]", "Busy", True),
+        ("", '"True"', False),
+        ("", "1", False),
+    ],
+)
+def test_an_attribute_is_what_was_set_from_afar_else_what_the_policy_says_and_holds_where_it_is_true(
+    grid: Grid, ad: str, value: str | None, holds: bool
+) -> None:
+    pilot = grid.start_pilot()
+    pilot.show(a_partitionable_slot(1, ad), settable_attributes=("onlymulticore",))
+    if value is not None:
+        set_flag(grid, value, node_of(pilot))
+    (node,) = use(grid).nodes
+    assert (node.settable, node.holds) == (True, holds)
+
+
+def test_a_node_whose_policy_does_not_know_the_attribute_or_whose_pilot_drains_cannot_be_told(grid: Grid) -> None:
+    plain, drained = grid.start_pilot(), grid.start_pilot()
+    plain.show(a_partitionable_slot(1), settable_attributes=("StartJobs",))
+    drained.show(a_partitionable_slot(1), settable_attributes=(FLAG,))
+    grid.drain(drained)
+    assert [node.settable for node in use(grid).nodes] == [False, False]
+
+
+def test_waiting_jobs_are_counted_by_cores_where_they_could_go_to_a_node_that_is_there(grid: Grid) -> None:
+    grid.submit(count=5, request_cpus=1)
+    grid.submit(count=2, request_cpus=8)
+    grid.submit(count=3, request_cpus=8, sites=["Lyon"])
+    assert use(grid).waiting == {}, "no node is there"
+    grid.start_pilot().show(a_partitionable_slot(0))
+    assert use(grid).waiting == {1: 5, 8: 2}
+    grid.start_pilot(OTHER).show(a_partitionable_slot(0))
+    assert use(grid).waiting == {1: 5, 8: 5}
+    assert use(grid, LONG).waiting == {1: 5, 8: 2}
+
+
+def test_jobs_do_not_wait_for_nodes_of_a_banned_queue(grid: Grid, clock: VirtualClock) -> None:
+    grid.submit(count=5)
+    grid.start_pilot().show(a_partitionable_slot(0))
+    grid.world.bans = (Ban("CERN", None, None, "power cut", clock() + timedelta(hours=1)),)
+    assert use(grid).waiting == {}
+    assert len(use(grid).nodes) == 1
+
+
+def test_only_nodes_of_the_queues_asked_for_are_shown(grid: Grid) -> None:
+    here, there = grid.start_pilot(), grid.start_pilot(OTHER)
+    for pilot in (here, there):
+        pilot.show(a_partitionable_slot(0))
+    assert [node.node for node in use(grid, OTHER).nodes] == [node_of(there, "Lyon")]
+    assert len(use(grid).nodes) == 2
+
+
+def test_one_call_sets_an_attribute_on_many_nodes(grid: Grid) -> None:
+    nodes = [NodeId("CERN", f"n{number}") for number in range(3)]
+    for node in nodes:
+        grid.start_pilot().show(a_partitionable_slot(0), name=node.node, settable_attributes=(FLAG,))
+    set_flag(grid, "True", *nodes)
+    set_flag(grid, "False", nodes[0])
+    assert [node.holds for node in use(grid).nodes] == [False, True, True]
+
+
+def test_settings_of_thousands_of_nodes_are_stored_and_found_at_once(grid: Grid) -> None:
+    nodes = [NodeId("CERN", f"n{number:04}") for number in range(2500)]
+
+    def store(flag: str, before: dict[NodeId, NodeSettings]) -> bool:
+        changed = [
+            before.get(node, NodeSettings(node)).changed({FLAG: flag}, (), "agent", grid.clock()) for node in nodes
+        ]
+        return grid.write(lambda unit, _: store_node_settings(unit.session, changed))
+
+    assert store("True", {})
+    first = grid.read(lambda unit, _: load_node_settings(unit.session, nodes))
+    assert list(first) == nodes
+    assert store("False", first)
+    assert not store("True", first), "they have been changed since"
+    second = grid.read(lambda unit, _: load_node_settings(unit.session))
+    assert [settings.version for settings in second.values()] == [2] * len(nodes)

@@ -1,0 +1,148 @@
+"""A farm of many nodes in virtual time, as the drain controller sees it: jobs come, run and end, none is stopped.
+
+Jobs start in the order in which they came, on any node where they fit; a node that is told OnlyMulticore takes those of
+the full width alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import NamedTuple
+
+from pilotage.resource_tree import QueueId
+from pilotage_agents.core.draining import Farm, Node, NodeName, Part
+from pilotage_agents.drain_controller import DrainController
+from pilotage_agents.link import TreeQueue
+from support.traces import TracedJob
+
+
+class Sample(NamedTuple):
+    """What the farm was doing at one time."""
+
+    time_s: float
+    multicore_jobs: int
+    single_core_jobs: int
+    draining_nodes: int
+    multicore_waiting: int
+    single_core_waiting: int
+
+
+@dataclass(eq=False)
+class SimulatedNode:
+    """One node; `running` counts its jobs by their cores."""
+
+    name: NodeName
+    free: int
+    running: Counter[int] = field(default_factory=Counter)
+    only_multicore: bool = False
+
+
+class SimulatedFarm:
+    """Nodes of so many cores, and jobs that come to them; it is the controller's server and its time."""
+
+    def __init__(self, nodes: int, cores: int, jobs: Iterable[TracedJob], width: int = 8) -> None:
+        self.now_s = 0.0
+        self.samples: list[Sample] = []
+        self._width = width
+        names = (NodeName("SITE", f"n{number:04}") for number in range(nodes))
+        self._nodes = {name: SimulatedNode(name, cores) for name in names}
+        self._numbers = count()
+        self._to_come = deque(sorted(jobs))
+        self._ends: list[tuple[float, int, SimulatedNode, int]] = []
+        self._waiting: dict[int, deque[tuple[float, TracedJob]]] = {1: deque(), width: deque()}
+        self._open = dict.fromkeys(self._nodes.values())
+        self._sample()
+
+    # What the controller sees and does -----------------------------------------------------------------------------
+
+    async def queues(self) -> tuple[TreeQueue, ...]:
+        return ()
+
+    async def farm(self, queues: Sequence[QueueId]) -> Farm:
+        nodes = (
+            Node(node.name, (Part(node.free, dict(node.running)),), only_multicore=node.only_multicore)
+            for node in self._nodes.values()
+        )
+        return Farm(tuple(nodes), {cores: len(waiting) for cores, waiting in self._waiting.items()})
+
+    async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
+        for name in nodes:
+            self._nodes[name].only_multicore = value
+            self._fill(self._nodes[name])
+
+    async def wait(self, length: timedelta) -> None:
+        self.pass_time(length.total_seconds())
+
+    def cut_short(self) -> None:
+        raise NotImplementedError("nobody stops a simulation")
+
+    # Time ----------------------------------------------------------------------------------------------------------
+
+    def pass_time(self, length_s: float) -> None:
+        """Let time pass, with all that happens in it."""
+        end_s = self.now_s + length_s
+        while (at_s := self._next_s()) <= end_s:
+            self.now_s = at_s
+            if self._ends and self._ends[0][0] <= at_s:
+                self._end_job()
+            else:
+                self._take_job()
+        self.now_s = end_s
+        self._sample()
+
+    def _next_s(self) -> float:
+        ends_s = self._ends[0][0] if self._ends else float("inf")
+        return min(ends_s, self._to_come[0].came_s if self._to_come else float("inf"))
+
+    def _take_job(self) -> None:
+        job = self._to_come.popleft()
+        self._waiting[job.cores].append((job.came_s, job))
+        node = next((node for node in self._open if self._takes(node, job.cores)), None)
+        if node is not None:
+            self._fill(node)
+
+    def _end_job(self) -> None:
+        _, _, node, cores = heapq.heappop(self._ends)
+        node.free += cores
+        node.running[cores] -= 1
+        self._fill(node)
+
+    def _takes(self, node: SimulatedNode, cores: int) -> bool:
+        return cores <= node.free and (cores == self._width or not node.only_multicore)
+
+    def _fill(self, node: SimulatedNode) -> None:
+        """Start on a node the jobs that came first, as long as one fits."""
+        while fitting := [waiting for cores, waiting in self._waiting.items() if waiting and self._takes(node, cores)]:
+            _, job = min(fitting, key=lambda waiting: waiting[0]).popleft()
+            node.free -= job.cores
+            node.running[job.cores] += 1
+            heapq.heappush(self._ends, (self.now_s + job.run_s, next(self._numbers), node, job.cores))
+        if node.free:
+            self._open[node] = None
+        else:
+            self._open.pop(node, None)
+
+    def _sample(self) -> None:
+        nodes = self._nodes.values()
+        self.samples.append(
+            Sample(
+                self.now_s,
+                sum(node.running[self._width] for node in nodes),
+                sum(node.running[1] for node in nodes),
+                sum(node.only_multicore for node in nodes),
+                len(self._waiting[self._width]),
+                len(self._waiting[1]),
+            )
+        )
+
+
+async def controlled(farm: SimulatedFarm, controller: DrainController, until_s: float) -> None:
+    """Let a controller look after the farm until then."""
+    while farm.now_s < until_s:
+        length = await controller.run_once()
+        farm.pass_time(length.total_seconds())

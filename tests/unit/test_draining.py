@@ -1,0 +1,132 @@
+"""Which nodes are told what, so that multicore jobs have as many cores as is wanted."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage_agents.core.draining import Farm, Goal, Node, NodeName, Part, Plan, drained_nodes, plan_drains
+
+BOTH = {1: 100, 8: 100}
+WIDTH = 8
+
+
+def a_node(
+    number: int, free: int = 0, single: int = 0, wide: int = 0, *, draining: bool = False, can_be_told: bool = True
+) -> Node:
+    """Return a node with so many free cores, single-core jobs and multicore jobs."""
+    part = Part(free, {1: single, WIDTH: wide})
+    return Node(NodeName("CERN", f"n{number}"), (part,), can_be_told, draining)
+
+
+def plan(*nodes: Node, setpoint: int = 0, waiting: dict[int, int] | None = None, now: bool = True) -> Plan:
+    """Return the plan for these nodes; `now` = those with room were so a while ago too."""
+    farm = Farm(nodes, BOTH if waiting is None else waiting)
+    return plan_drains(farm, Goal(setpoint, WIDTH), drained_nodes(farm, WIDTH) if now else ())
+
+
+def told(made: Plan) -> list[tuple[str, bool]]:
+    return [(each.node.node, each.only_multicore) for each in made.decisions]
+
+
+@pytest.mark.parametrize(("setpoint", "jobs"), [(0, 0), (3, 0), (4, 1), (20, 3), (300, 38), (350, 44), (250, 31)])
+def test_a_setpoint_is_a_number_of_jobs_with_halves_rounded_up(setpoint: int, jobs: int) -> None:
+    assert Goal(setpoint).jobs == jobs
+
+
+def test_as_many_nodes_begin_to_drain_as_jobs_are_missing_the_nearest_to_drained_first() -> None:
+    nodes = a_node(1, free=0, single=16), a_node(2, free=6, single=10), a_node(3, free=3, single=5)
+    assert told(plan(*nodes, setpoint=16)) == [("n2", True), ("n3", True)]
+
+
+def test_of_nodes_with_as_many_free_cores_the_one_with_more_jobs_that_may_end_is_nearer() -> None:
+    nodes = a_node(1, free=4, single=4), a_node(2, free=4, single=12)
+    assert told(plan(*nodes, setpoint=8)) == [("n2", True)]
+
+
+def test_running_jobs_and_nodes_that_drain_already_are_not_counted_again() -> None:
+    nodes = a_node(1, wide=2), a_node(2, free=2, single=14, draining=True), a_node(3, single=16), a_node(4, single=16)
+    made = plan(*nodes, setpoint=32)
+    assert told(made) == [("n3", True)]
+    assert made.reason == "32 cores are 4 multicore jobs; 2 run and 1 nodes drain for one: 1 missing"
+
+
+def test_nothing_is_done_at_the_setpoint_and_no_job_stopped_above_it() -> None:
+    assert told(plan(a_node(1, wide=2), a_node(2, single=16), setpoint=16)) == []
+    assert told(plan(a_node(1, wide=2), a_node(2, single=16), setpoint=8)) == []
+
+
+def test_where_too_many_drain_the_furthest_from_drained_take_all_jobs_again_first() -> None:
+    nodes = [a_node(number, free=number, single=16 - number, draining=True) for number in (5, 1, 3)]
+    assert told(plan(*nodes, setpoint=8)) == [("n1", False), ("n3", False)]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "why"),
+    [
+        ({}, "no multicore jobs wait"),
+        ({1: 5}, "no multicore jobs wait"),
+        ({8: 5}, "no single-core jobs wait"),
+        ({1: 0, 8: 5}, "no single-core jobs wait"),
+    ],
+)
+def test_while_jobs_of_one_kind_wait_or_none_every_node_takes_all_jobs(waiting: dict[int, int], why: str) -> None:
+    nodes = a_node(1, free=2, single=14, draining=True), a_node(2, single=16), a_node(3, free=16, draining=True)
+    made = plan(*nodes, setpoint=800, waiting=waiting)
+    assert sorted(told(made)) == [("n1", False), ("n3", False)]
+    assert made.reason == why
+
+
+def test_a_job_of_any_other_number_of_cores_than_one_is_a_multicore_job() -> None:
+    nodes = Node(NodeName("CERN", "n1"), (Part(0, {1: 8, 2: 2, 4: 1}),)), a_node(2, single=16)
+    assert told(plan(*nodes, setpoint=24, waiting={1: 1, 2: 1})) == []
+    assert told(plan(*nodes, setpoint=32, waiting={1: 1, 2: 1})) == [("n2", True)]
+
+
+def test_a_drained_node_is_put_back_also_when_a_job_has_taken_the_room_meanwhile() -> None:
+    before = Farm((a_node(1, free=8, single=8, draining=True),), BOTH)
+    after = Farm((a_node(1, free=0, single=8, wide=1, draining=True),), BOTH)
+    made = plan_drains(after, Goal(8, WIDTH), drained_nodes(before, WIDTH))
+    assert told(made) == [("n1", False)]
+
+
+def test_a_node_that_has_just_got_room_waits_for_its_job_and_counts_as_in_progress() -> None:
+    nodes = a_node(1, free=8, single=8, draining=True), a_node(2, single=16)
+    assert told(plan(*nodes, setpoint=8, now=False)) == []
+    assert told(plan(*nodes, setpoint=0, now=False)) == [], "though one too many drains"
+
+
+def test_a_node_with_room_that_does_not_drain_is_left_alone() -> None:
+    assert told(plan(a_node(1, free=16), setpoint=80)) == []
+
+
+def test_a_node_that_could_never_have_room_does_not_drain() -> None:
+    assert told(plan(a_node(1, free=2, single=5), a_node(2, wide=2), setpoint=80)) == []
+
+
+def test_a_node_with_a_multicore_job_can_drain_for_another() -> None:
+    assert told(plan(a_node(1, single=8, wide=1), setpoint=80)) == [("n1", True)]
+
+
+def test_nodes_that_cannot_be_told_are_told_nothing_but_their_jobs_count() -> None:
+    nodes = (
+        a_node(1, wide=2, can_be_told=False),
+        a_node(2, single=16, can_be_told=False),
+        a_node(3, free=2, single=14, draining=True, can_be_told=False),
+    )
+    assert told(plan(*nodes, setpoint=24)) == []
+    assert told(plan(*nodes, a_node(4, single=16), a_node(5, single=16), setpoint=24)) == [("n4", True)]
+
+
+def test_cores_in_different_parts_of_a_node_make_no_room_together() -> None:
+    halves = Node(NodeName("CERN", "n1"), (Part(4, {1: 3}), Part(4, {1: 3})))
+    assert told(plan(halves, setpoint=8)) == []
+    uneven = Node(NodeName("CERN", "n1"), (Part(4, {1: 3}), Part(5, {1: 3})))
+    assert told(plan(uneven, setpoint=8)) == [("n1", True)]
+
+
+def test_every_decision_says_why() -> None:
+    nodes = a_node(1, free=6, single=10), a_node(2, free=8, draining=True)
+    assert [each.reason for each in plan(*nodes, setpoint=8).decisions] == [
+        "it has had room for 8 cores",
+        "it has 6 cores free beside 10 single-core jobs, and is nearest to room for 8",
+    ]
