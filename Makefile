@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PACKAGES := proto server pilot agents client tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench bench-smoke clean
+.PHONY: help venv demo test check format bench bench-smoke sim-drain clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ bench-smoke: $(VENV)/.stubs ## run all benches at a hundredth of their size, to 
 
 bench-%: $(VENV)/.stubs ## run one of them, bench/bench_%.py: bench-rates, bench-growth-plot, bench-peers, ...
 	@$(BIN)/python bench/bench_$(subst -,_,$*).py $(OPTIONS)
+
+sim-drain: $(VENV)/.stubs ## let the drain controller look after a simulated farm: JSON lines, and docs/how-to/draining.svg
+	@$(BIN)/python bench/sim_drain.py $(OPTIONS)
 
 clean: ## remove what the targets above have made
 	rm -rf $(VENV) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -17,7 +17,7 @@ FULL_SIZE = 1000
 HURRY = 800.0
 """So much faster jobs come than they did, so that jobs of a few hundred cores keep thousands busy."""
 
-SINGLE_CORE_ROUNDS = 4
+SINGLE_CORE_ROUNDS = 6
 """So often the log of single-core jobs is gone through."""
 
 MULTICORE_FROM_S = 8 * 3600.0
