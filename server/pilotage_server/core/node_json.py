@@ -32,8 +32,8 @@ def slot_to_json(slot: SlotState) -> str:
     return _canonical(facts)
 
 
-def slot_from_json(text: str) -> SlotState:
-    """Return the slot that `slot_to_json` wrote."""
+def slot_from_json(text: str, ad: str) -> SlotState:
+    """Return the slot that `slot_to_json` wrote, with the ad that was kept beside it."""
     facts: dict[str, Any] = json.loads(text)
     return SlotState(
         name=facts["name"],
@@ -48,6 +48,7 @@ def slot_from_json(text: str) -> SlotState:
         load=facts["load"],
         partitionable=facts["partitionable"],
         attributes=_attributes(facts),
+        ad=ad,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from sqlalchemy import delete, insert, select, update
 from sqlmodel import Session
@@ -60,7 +59,7 @@ def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo
     by_stamp = {row.stamp: (row, *node_facts(row.node_json)) for row in session.execute(pilots)}
     found = [
         SlotInfo(
-            slot=replace(slot_from_json(text), ad=ad),
+            slot=slot_from_json(text, ad),
             node=pilot.node,
             pilot_stamp=stamp,
             queue=QueueId(pilot.site, pilot.ce, pilot.queue),
