@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from structlog.testing import capture_logs
 
 from pilotage.errors import NotFoundError, PilotageError, WorldError
+from pilotage_server.storage import bulk
 from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.unit import OvertakenError
@@ -26,6 +27,12 @@ WAIT_S = 30
 def ban(unit: Unit, site: str) -> str:
     row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
     unit.session.execute(insert(BANS).values(**row))
+    return site
+
+
+def ban_by_statement(unit: Unit, site: str) -> str:
+    statement = "INSERT INTO bans (site, ce, queue, reason, by, since) VALUES (?, '', '', '', 'op', ?)"
+    bulk.once(unit.session, statement, site, bulk.moment(unit.session, unit.now))
     return site
 
 
@@ -180,6 +187,22 @@ def test_an_operation_that_fails_takes_nothing_of_its_neighbours_with_it(databas
     assert outcomes(futures) == ["A", "NotFoundError", "C"]
     assert sorted(database.read(banned)) == ["A", "C"]
     assert sorted(told) == ["A kept", "B undone", "C kept"]
+
+
+@pytest.mark.parametrize("ways", [(ban, ban), (ban_by_statement, ban_by_statement), (ban_by_statement, ban)])
+def test_an_operation_that_fails_leaves_nothing_in_whatever_way_it_has_written(
+    database: Database, ways: Sequence[Callable[[Unit, str], str]]
+) -> None:
+    def fail(unit: Unit) -> str:
+        for way in ways:
+            way(unit, "X")
+        raise NotFoundError("site", "X")
+
+    with held(database):
+        futures = [database.submit_write(work) for work in (lambda unit: ban_by_statement(unit, "A"), fail)]
+        futures.append(database.submit_write(lambda unit: ban_by_statement(unit, "B")))
+    assert outcomes(futures) == ["A", "NotFoundError", "B"]
+    assert sorted(database.read(banned)) == ["A", "B"]
 
 
 def test_tabs_of_all_parts_are_written_once_in_their_order(database: Database) -> None:

@@ -82,6 +82,7 @@ class Unit:
         part = Unit(self.session, self.now, self.again, self)
         try:
             with self.session.begin_nested():
+                self.session.connection()  # which sets the savepoint: statements of `bulk` would not
                 yield part
         except BaseException:
             part.rolled_back()
