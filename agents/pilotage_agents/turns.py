@@ -83,7 +83,10 @@ class InTurn:
             await self._give_back()
 
     async def _take(self) -> bool:
-        """Ask for the turn, also to keep it; returns whether this copy has it."""
+        """Ask for the turn, also to keep it; returns whether this copy has it.
+
+        Raises TurnLostError when the answer came so late that the turn is over already.
+        """
         asked_s = self._clock()
         answer = await self._link.take_turn(self._copy.turn, self._copy.length_s, self._copy.place)
         if not answer.taken:
@@ -96,6 +99,8 @@ class InTurn:
             log.info("turn taken", agent=self.name, turn=self._copy.turn.agent)
         self._ends_s = asked_s + self._copy.length_s
         self._acts_elsewhere = ""
+        if self._left_s() <= 0:
+            raise TurnLostError(self._copy.turn.agent)
         return True
 
     async def _act(self) -> timedelta:

@@ -136,6 +136,16 @@ async def test_a_copy_that_cannot_reach_the_server_ends_its_round_before_another
     assert first.deeds == ["began", "cut off"]
 
 
+async def test_a_turn_that_is_over_when_the_copy_hears_of_it_begins_no_round(
+    turns: DatabaseTurns, clock: VirtualClock
+) -> None:
+    turns.while_answered = lambda: clock.advance(seconds=TURN_S)
+    worker = Worker()
+    with pytest.raises(TurnLostError):
+        await a_copy("a", worker, turns, clock).run_once()
+    assert worker.deeds == []
+
+
 async def test_a_round_that_fails_fails_with_its_own_error_and_is_tried_again_at_once(
     turns: DatabaseTurns, clock: VirtualClock
 ) -> None:

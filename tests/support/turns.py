@@ -20,15 +20,17 @@ TURN_S = 30.0
 
 @dataclass
 class DatabaseTurns:
-    """The server's part of turns without the wire."""
+    """The server's part of turns without the wire; `while_answered` happens while an answer is on its way."""
 
     database: Database
     is_reachable: bool = True
+    while_answered: Callable[[], object] = lambda: None
 
     async def take_turn(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
         self._reach()
         wanted = server_turns.Turn(turn.agent, turn.holder)
         answer = self.database.write(lambda unit: take_turn(unit, wanted, timedelta(seconds=for_s), place))
+        self.while_answered()
         return TurnAnswer(answer.taken, answer.place)
 
     async def give_back_turn(self, turn: Turn) -> None:
