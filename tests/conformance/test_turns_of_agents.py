@@ -7,11 +7,12 @@ from datetime import timedelta
 from threading import Barrier
 
 import pytest
+from sqlalchemy import text
 
-from pilotage.errors import TurnLostError
+from pilotage.errors import TurnLostError, WorldError
 from pilotage_server.core.turns import Turn
 from pilotage_server.operations.turns import TurnAnswer, give_back_turn, hold_turn, take_turn
-from pilotage_server.storage.engine import Database
+from pilotage_server.storage.engine import Database, Unit
 from support.virtual_clock import VirtualClock
 
 LENGTH = timedelta(seconds=30)
@@ -100,3 +101,21 @@ def test_of_copies_that_ask_at_once_one_has_the_turn(database: Database, clock: 
 
     with ThreadPoolExecutor(copies) as threads:
         assert sum(threads.map(ask, range(copies))) == 1
+
+
+def test_what_a_copy_changes_in_its_turn_is_on_disk_before_another_has_the_turn(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    def take_in_haste(unit: Unit) -> TurnAnswer:
+        unit.session.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        return take_turn(unit, B, LENGTH, "host of b")
+
+    def act_for_long(unit: Unit) -> None:
+        hold_turn(unit, A)
+        clock.advance(LENGTH)
+        with pytest.raises(WorldError, match="lock timeout"):
+            postgresql_database.write(take_in_haste)
+
+    take(postgresql_database, A)
+    postgresql_database.write(act_for_long)
+    assert postgresql_database.write(take_in_haste).taken
