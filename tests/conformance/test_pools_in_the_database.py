@@ -158,6 +158,24 @@ def test_pools_of_other_vos_are_other_pools(bench: PoolBench) -> None:
     assert bench.stored_queues(lhcb.pool_id) == {BIG}
 
 
+def test_a_server_to_which_a_job_came_under_a_new_tree_catches_up_with_all_other_pools(database: Database) -> None:
+    here, there = PoolBench(database), PoolBench(database)
+    here.put(three_queues())
+    early, gone = here.submit(Memory=3000), here.submit(Memory=1000)
+    there.catch_up()
+    here.put(three_queues(big=3500))
+    here.remove(gone)
+    here.clean(hours=0)
+
+    late = there.submit(Memory=3600)
+    there.catch_up()
+
+    assert there.world.mappings.queues(early.pool_id) == {BIG, FAR}
+    assert there.world.mappings.queues(late.pool_id) == {FAR}
+    known = {(mapping.pool_id, mapping.tree_version) for mapping in there.world.mappings.all()}
+    assert known == {(early.pool_id, 2), (late.pool_id, 2)}
+
+
 def test_a_server_catches_up_with_trees_and_pools_that_came_and_went(database: Database) -> None:
     here, there = PoolBench(database), PoolBench(database)
     here.put(three_queues())

@@ -267,6 +267,17 @@ def test_jobs_that_came_after_a_redeclaring_tree_was_tried_are_moved_too(bench: 
     bench.agree()
 
 
+def test_jobs_of_the_first_pool_that_a_redeclaring_tree_touches_are_moved_too(bench: PoolBench) -> None:
+    new = three_queues(parameters=memory_is("value"))
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    assert not plan.touches_jobs
+    late = bench.submit(Memory=2000)
+    effect = bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
+    assert effect.pools_rekeyed == 1
+    bench.agree()
+
+
 def test_a_refresh_that_was_planned_before_a_new_tree_came_changes_nothing(bench: PoolBench) -> None:
     job = bench.submit(Memory=6000)
     planned = bench.read(lambda unit, world: plan_refresh(unit, world, timedelta(0)))

@@ -31,14 +31,20 @@ def a_task_queue(id_: int = 1, cpus: int = 1) -> TaskQueue:
 
 
 class ByCores:
-    """Chances that hang on the cores alone; `asked` counts how often anybody was asked, `gone` are task queues."""
+    """Chances that hang on the cores alone; `asked` counts how often anybody was asked.
+
+    Task queues: of those `gone` no jobs are left; of those `unclear` it fails to tell.
+    """
 
     def __init__(self) -> None:
         self.asked = 0
         self.gone: set[int] = set()
+        self.unclear: set[int] = set()
 
     def of(self, task_queue: TaskQueue, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
         self.asked += 1
+        if task_queue.id in self.unclear:
+            raise KeyError(task_queue.id)
         found = Chance.NONE
         for slot in slots:
             if slot.free.cpus >= (task_queue.needs.cpus or 1):
@@ -179,6 +185,16 @@ async def test_who_looked_while_free_slots_were_asked_first_and_waits_only_then_
     free.looked({})
 
     assert await woken(waiting.enter_late(moment, "late", is_occupied=True)) == [True]
+
+
+async def test_a_call_of_which_the_chances_cannot_be_told_leaves_no_waiter(waiting: Waiting) -> None:
+    moment = waiting.polls.moment
+    waiting.polls.jobs_arrived(a_task_queue(7), 1)
+    waiting.chances.unclear.add(7)
+
+    with pytest.raises(KeyError):
+        waiting.enter_late(moment, "late")
+    assert len(waiting.polls) == 0
 
 
 async def test_who_took_the_job_wakes_nobody_else(waiting: Waiting) -> None:

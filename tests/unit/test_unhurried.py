@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
+
 from pilotage.clock import boot_time_s
-from pilotage_server.operations.unhurried import WORK_S, unhurried
+from pilotage_server.operations.unhurried import WORK_S, left_lying, unhurried
 
 
 def test_all_items_come_in_their_order_however_long_each_takes() -> None:
@@ -18,3 +22,20 @@ def test_all_items_come_in_their_order_however_long_each_takes() -> None:
 
 def test_nothing_to_do_takes_no_rest() -> None:
     assert list(unhurried(())) == []
+
+
+def test_nobody_looks_for_garbage_during_long_work_and_somebody_does_when_it_has_failed() -> None:
+    during: list[bool] = []
+
+    def fail() -> None:
+        with left_lying():
+            during.append(gc.isenabled())
+            raise ZeroDivisionError
+
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert during == [False]
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()

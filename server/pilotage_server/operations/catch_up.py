@@ -45,9 +45,11 @@ def _take_pools(unit: Unit, world: World, tree: TreeInForce) -> bool:
     mappings = mappings_in_force(world, tree, load_pools(unit.session, unhurried), unhurried)
     changed = [mapping for mapping in mappings if known.get(mapping.pool_id) is not mapping]
     gone = known.keys() - {mapping.pool_id for mapping in mappings}
-    if tree.version > world.tree.version:
+    if any(mapping.tree_version < tree.version for mapping in known.values()):  # then all of them change
         exchange_mappings(world, tree, PoolMappings(unhurried(mappings)))
+    else:
+        with world.lock:
+            world.mappings.put(changed)
     with world.lock:
-        world.mappings.put(changed)
         world.mappings.remove(known[pool_id] for pool_id in gone)
     return all(each.pool_id in known and each.queues.is_same(known[each.pool_id].queues) for each in changed)

@@ -45,11 +45,11 @@ def put_tree(unit: Unit, world: World, identity: Identity, new: NewTree, tried: 
     meaning is held with the reason.
     """
     version = stored.lock_tree(unit.session)
-    if tried.touches_jobs or tried.tree.version != version + 1:
+    holds = not tried.touches_jobs and tried.tree.version == version + 1
+    plan = _for_those_there_are(unit, world, tried) if holds else None
+    if plan is None:
         hold_significant(unit.session)  # who lets more attributes tell jobs apart moves them too
         plan = _plan(unit, world, new, tree_in_force(unit, world), at_once)
-    else:
-        plan = _for_those_there_are(unit, tried)
     text = stored.TreeText(plan.tree.version, new.text, new.format, plan.made, identity.owner)
     stored.insert_tree(unit.session, text)
     _hold_stranded(unit, world, plan)
@@ -75,13 +75,19 @@ def _waits(world: World, pace: Pace) -> tuple[tuple[TaskQueue, int], ...]:
     return tuple((line.task_queue, line.count) for line in lines if line is not None and line.count > 0)
 
 
-def _for_those_there_are(unit: Unit, plan: TreePlan) -> TreePlan:
-    """Return the plan for the pools that there are now: some have come or gone since it was made."""
+def _for_those_there_are(unit: Unit, world: World, plan: TreePlan) -> TreePlan | None:
+    """Return the plan for the pools that there are now: some have come or gone since it was made.
+
+    None = one that came asks for something that the tree declares otherwise, so the plan touches jobs after all.
+    """
     ids = stored_pools.pool_ids(unit.session)
     planned = {pool.id for pool in plan.kept}
     if ids == planned:
         return plan
-    return with_newcomers(plan, ids, stored_pools.find_pools(unit.session, ids - planned))
+    came = stored_pools.find_pools(unit.session, ids - planned)
+    if came and touched_pools(came, tree_in_force(unit, world), plan.tree):
+        return None
+    return with_newcomers(plan, ids, came)
 
 
 def _hold_stranded(unit: Unit, world: World, plan: TreePlan) -> None:

@@ -33,10 +33,11 @@ class OfferReader:
 
     def __call__(self, message: matcher_service_pb2.SlotOffer) -> SlotOffer:
         """Return a slot that a pilot offers; raises InvalidInputError with every fault of it."""
-        name = message.name
-        if not _is_plain(name):
+        name, written = message.name, message.SerializeToString()
+        # The first field is the name, but nobody promises that it is the first to be written.
+        if not (_is_plain(name) and written.startswith(name.encode(), _SHORT_HEAD)):
             return slot_offer_from_wire(message)
-        kind = message.SerializeToString()[_SHORT_HEAD + len(name) :]  # the first field is the name
+        kind = written[_SHORT_HEAD + len(name) :]
         alike = self._kinds.get(kind)
         if alike is not None:
             return SlotOffer(name, *alike[1:])

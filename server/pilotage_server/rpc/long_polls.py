@@ -62,9 +62,9 @@ class LongPolls:
         waiter = Waiter(next(self._numbers), credential, slots)
         self._waiters.add(waiter)
         self._by_stamp[credential.stamp].add(waiter)
-        if self._has_missed(waiter, since):
-            waiter.tell(None)
         try:
+            if self._has_missed(waiter, since):
+                waiter.tell(None)
             yield waiter
         finally:
             self._remove(waiter)
