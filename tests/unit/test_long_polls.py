@@ -228,6 +228,21 @@ async def test_who_would_have_to_throw_a_job_out_is_told_when_no_free_slot_took_
     assert await woken(occupied) == [True]
 
 
+async def test_who_would_have_to_throw_a_job_out_waits_until_free_slots_have_looked_also_where_jobs_are_many(
+    waiting: Waiting,
+) -> None:
+    occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
+    waiting.polls.jobs_arrived(a_task_queue(7), 2)
+    assert waiting.polls.is_offered(7, "occupied"), "a look now would throw nothing out"
+    assert await woken(occupied, free) == [False, True]
+
+    free.looks()
+    free.looked({7: 1})
+
+    assert not waiting.polls.is_offered(7, "occupied")
+    assert await woken(occupied) == [True]
+
+
 async def test_who_throws_a_job_out_is_not_told_when_a_free_slot_took_the_new_one(waiting: Waiting) -> None:
     occupied, free = waiting.enter("occupied", is_occupied=True), waiting.enter("free")
     waiting.polls.jobs_arrived(a_task_queue(7), 1)

@@ -102,25 +102,31 @@ class LongPolls:
     def jobs_arrived(self, task_queue: TaskQueue, count: int) -> None:
         """Wake up to `count` waiters that could take jobs of the task queue."""
         self._remember(partial(self._waiters.has_any_chance, task_queue))
-        candidates = itertools.takewhile(lambda _: self._chances.are_left(task_queue), self._candidates(task_queue))
-        News(task_queue.id, count, candidates, self._on_offer).spread()
+        while_left = partial(itertools.takewhile, partial(self._are_left, task_queue))
+        free, occupied = self._with_free_slots(task_queue), self._with_occupied_slots(task_queue)
+        News(task_queue.id, count, while_left(free), while_left(occupied), self._on_offer).spread()
         self._on_offer.arrived(task_queue.id)
 
-    def _candidates(self, task_queue: TaskQueue) -> Iterator[tuple[Waiter, Chance]]:
-        """Yield those that could take the jobs, first those that no other news keeps busy."""
-        free, occupied = Chance.FREE_SLOT, Chance.OCCUPIED_SLOT
+    def _are_left(self, task_queue: TaskQueue, _waiter: Waiter) -> bool:
+        return self._chances.are_left(task_queue)
+
+    def _with_free_slots(self, task_queue: TaskQueue) -> Iterator[Waiter]:
+        """Yield those that could take the jobs at once, first those that no other news keeps busy."""
         busy: list[Waiter] = []
-        for waiter in self._waiters.worth_asking(task_queue, free):
+        for waiter in self._waiters.worth_asking(task_queue, Chance.FREE_SLOT):
             if waiter.is_told:
                 busy.append(waiter)
-            elif self._waiters.has_chance(waiter, task_queue, free):
-                yield waiter, free
+            elif self._waiters.has_chance(waiter, task_queue, Chance.FREE_SLOT):
+                yield waiter
         for waiter in busy:
-            if waiter.is_open and self._waiters.has_chance(waiter, task_queue, free):
-                yield waiter, free
-        for waiter in self._waiters.worth_asking(task_queue, occupied):
-            if self._waiters.has_chance(waiter, task_queue, occupied):
-                yield waiter, occupied
+            if waiter.is_open and self._waiters.has_chance(waiter, task_queue, Chance.FREE_SLOT):
+                yield waiter
+
+    def _with_occupied_slots(self, task_queue: TaskQueue) -> Iterator[Waiter]:
+        """Yield those that would have to throw a job out for them."""
+        for waiter in self._waiters.worth_asking(task_queue, Chance.OCCUPIED_SLOT):
+            if self._waiters.has_chance(waiter, task_queue, Chance.OCCUPIED_SLOT):
+                yield waiter
         self._remember(partial(self._waiters.has_any_chance, task_queue))  # who looked while others were asked first
 
     def pilot_called(self, stamp: str) -> None:

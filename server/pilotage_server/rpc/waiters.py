@@ -11,7 +11,6 @@ from typing import Protocol
 
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.slots import SlotOffer
-from pilotage_server.operations.chances import Chance
 from pilotage_server.rpc.calls import idle
 from pilotage_server.rpc.jobs_on_offer import JobsOnOffer
 
@@ -30,32 +29,40 @@ class Told(Protocol):
 
 @dataclass(slots=True)
 class News:
-    """Jobs that came to wait: how many nobody took yet, how many look now, who may still be told."""
+    """Jobs that came to wait: how many nobody took yet, who may still be told, with `free` slots or `occupied` ones.
+
+    While anybody with a free slot looks the jobs are on offer and drive no other out: so who would have to throw a job
+    out is told after all those have looked.
+    """
 
     task_queue_id: int
     untaken: int
-    untold: Iterator[tuple[Waiter, Chance]]
+    free: Iterator[Waiter]
+    occupied: Iterator[Waiter]
     on_offer: JobsOnOffer
-    looking: int = 0
-    _with_free_slots: set[Waiter] = field(default_factory=set)
+    _looking: int = 0
+    _looking_with_free_slots: set[Waiter] = field(default_factory=set)
 
     def spread(self) -> None:
         """Tell as many waiters as there are jobs that nobody looks for yet."""
-        while self.looking < self.untaken:
-            waiter, kind = next(self.untold, (None, Chance.NONE))
-            if waiter is None:
-                return
-            self.looking += 1
-            if kind is Chance.FREE_SLOT:
-                self._with_free_slots.add(waiter)
-                self.on_offer.asks(self.task_queue_id, waiter.credential.stamp)
+        while self._looking < self.untaken and (waiter := self._next()) is not None:
+            self._looking += 1
             waiter.tell(self)
+
+    def _next(self) -> Waiter | None:
+        """Return who is to be told now; None = nobody, or nobody yet."""
+        waiter = next(self.free, None)
+        if waiter is not None:
+            self._looking_with_free_slots.add(waiter)
+            self.on_offer.asks(self.task_queue_id, waiter.credential.stamp)
+            return waiter
+        return None if self._looking_with_free_slots else next(self.occupied, None)
 
     def answered(self, waiter: Waiter, taken: int) -> int:
         """Take note that one who was told has looked and took so many jobs; return how many of them were these."""
-        self.looking -= 1
-        if waiter in self._with_free_slots:
-            self._with_free_slots.discard(waiter)
+        self._looking -= 1
+        if waiter in self._looking_with_free_slots:
+            self._looking_with_free_slots.discard(waiter)
             self.on_offer.asked(self.task_queue_id, waiter.credential.stamp)
         credited = min(taken, self.untaken)
         self.untaken -= credited
