@@ -28,16 +28,17 @@ class OthersEvents:
         """Return the ranges of positions up to `newest` that are not this server's own, both ends included."""
         ranges: list[tuple[int, int]] = []
         begin = self.position + 1
-        for first in sorted(self._own):
+        for first, last in sorted(self._own.items()):  # as they are now: a writer may take one back meanwhile
             if first > newest:
                 break
             if begin < first:
                 ranges.append((begin, first - 1))
-            begin = max(begin, self._own[first] + 1)
+            begin = max(begin, last + 1)
         return [*ranges, (begin, newest)] if begin <= newest else ranges
 
     def heard(self, newest: int) -> None:
         """Note that all events up to `newest` have been heard of."""
         self.position = max(self.position, newest)
-        for first in [first for first in list(self._own) if self._own[first] <= newest]:
-            del self._own[first]
+        for first, last in list(self._own.items()):
+            if last <= newest:
+                self._own.pop(first, None)
