@@ -16,7 +16,7 @@ from pilotage_server.core.job_limits import Retention
 from pilotage_server.operations.idempotency import Asked, Served, answered, each_once, once
 from pilotage_server.operations.retention import remove_old_requests
 from pilotage_server.operations.world import World
-from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
 from support.submissions import a_pilot_identity, a_user
 from support.virtual_clock import VirtualClock
@@ -134,6 +134,28 @@ def test_of_requests_served_together_one_that_comes_again_has_no_second_effect(
     together = database.write(lambda unit: batch.run(unit, [other, first]))
     assert together == [b"B", b"again A"]
     assert database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A", "B"]
+
+
+class BansAtOnce(Bans):
+    """A batch that at its first try waits, when it has served its requests, until another has done so too."""
+
+    def __init__(self, meeting: threading.Barrier) -> None:
+        super().__init__()
+        self._meeting = meeting
+
+    def _ban(self, unit: Unit, asked: Asked) -> Served[bytes]:
+        served = super()._ban(unit, asked)
+        if not unit.again:
+            self._meeting.wait(WAIT_S)
+        return served
+
+
+def test_a_request_that_two_servers_serve_at_once_has_one_effect(postgresql_database: Database) -> None:
+    asked, meeting = Asked.of(ALICE, "Ban", "A", "d"), threading.Barrier(2)
+    with closing(Database(postgresql_database.url.render_as_string(hide_password=False))) as other:
+        answers = [each.submit_batch(BansAtOnce(meeting), asked) for each in (postgresql_database, other)]
+        assert sorted(answer.result(WAIT_S) for answer in answers) == [b"A", b"again A"]
+    assert postgresql_database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A"]
 
 
 def test_of_requests_served_together_one_that_was_another_before_is_refused_alone(database: Database) -> None:
