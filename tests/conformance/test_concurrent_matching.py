@@ -17,13 +17,14 @@ from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
-from pilotage_server.core.reports import Outcome
+from pilotage_server.core.reports import JobReport, Outcome
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.following import follow
 from pilotage_server.operations.idempotency import Asked
 from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
+from pilotage_server.operations.reports import record_reports
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.work_batch import WorkBatch, WorkCall, WorkDone
 from pilotage_server.operations.world import World
@@ -144,6 +145,37 @@ def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_descriptio
     (task_queue,) = database.read(lambda unit: load_task_queues(unit.session, [grid.job(job_id).task_queue_id]))
     assert (grid.job(job_id).state, task_queue.needs.cpus) == (JobState.WAITING, 4)
     assert grid.start_pilot().claim(a_slot(cpus=4)) == [job_id]
+
+
+def test_of_reports_that_say_different_things_the_pilots_are_locked_in_one_order(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    database = postgresql_database
+    grid = Grid(database, clock)
+    grid.submit(count=2)
+    pilots = [grid.start_pilot() for _ in range(2)]
+    matches = [pilot.take() for pilot in pilots]
+    locked, go_on = Event(), Event()
+
+    def lock(unit: Unit) -> None:
+        locking = text("SELECT stamp FROM pilots WHERE stamp = :stamp FOR UPDATE NOWAIT")
+        unit.session.execute(locking, {"stamp": pilots[0].stamp})
+        locked.set()
+        assert go_on.wait(timeout=30)
+        unit.session.execute(locking, {"stamp": pilots[1].stamp})
+
+    ended = [
+        (pilot.identity, [JobReport(match.job_id, 1, outcome=Outcome.EXITED, exit_code=code)])
+        for pilot, match, code in zip(pilots, matches, (1, 0), strict=True)
+    ]
+    other = database.submit_write(lock)
+    assert locked.wait(timeout=30)
+    reporting = database.submit_write(lambda unit: record_reports(unit, grid.world, ended[::-1]))
+    while not database.read(_somebody_waits):
+        assert not reporting.done()
+    go_on.set()
+    other.result(timeout=30)
+    assert [result.accepted for (result,) in reporting.result(timeout=30)] == [True, True]
 
 
 def _somebody_waits(unit: Unit) -> bool:

@@ -65,12 +65,16 @@ def record_common(unit: Unit, world: World, told: Sequence[Told]) -> set[int]:
         if job is not None and job.attempt == each.report.attempt and job.pilot_stamp == each.stamp:
             alike.setdefault(word_of(job, each.report), []).append((place, job))
     recorded: set[int] = set()
+    ended: Counter[str] = Counter()
     for found in alike.values():
         places, jobs = zip(*found, strict=True)
         steps = common_steps(jobs[0].state, told[places[0]].report)
         if steps is not None:
             recorded.update(places)
             _take(unit, world, steps, jobs, [told[place] for place in places])
+            if steps and steps[-1].after in FINAL:
+                ended.update(job.pilot_stamp for job in jobs)
+    count_ended_jobs(unit.session, ended)  # of all at once, for it takes the pilots' rows in one order
     return recorded
 
 
@@ -94,7 +98,6 @@ def _take(unit: Unit, world: World, steps: Sequence[Step], jobs: Sequence[HeldJo
     if steps[-1].after in FINAL:
         settle(unit, world, jobs)
         count_ended(unit, world, [(job.queue, job.task_queue_id) for job in jobs])
-        count_ended_jobs(unit.session, Counter(each.stamp for each in told))
     watched = [job.job_id for job in jobs if job.is_watched]
     if watched and steps[-1].after in UNDER_POLICY:
         unit.after_commit(partial(world.look_at, watched))
