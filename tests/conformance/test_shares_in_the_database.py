@@ -11,6 +11,7 @@ from pilotage.errors import PermissionDeniedError
 from pilotage.quotas import Quota, QuotaUnit
 from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.identity import Identity
+from pilotage_server.core.reports import JobReport, Outcome
 from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.core.shares import Shares
 from pilotage_server.core.slots import SlotOffer
@@ -113,6 +114,21 @@ def test_a_quota_that_bars_leaves_slots_empty_and_says_why(database: Database, c
     give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
     assert looks
     assert pilot.claim() == [jobs[3]]
+
+
+def test_who_waits_at_a_quota_that_bars_is_told_how_many_may_run_now(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
+    give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
+    submit(grid, ANN, 6)
+    pilot = grid.start_pilot()
+    early = pilot.ask(a_slot("s1"), a_slot("s2")).matches
+    clock.advance(seconds=1)
+    runs = (*early, *pilot.ask(a_slot("s3")).matches)
+    told: list[int] = []
+    grid.world.on_enqueued.append(lambda _, count: told.append(count))
+    done = [JobReport(run.job_id, run.attempt, outcome=Outcome.EXITED, exit_code=0) for run in runs]
+    pilot.beat(*done)
+    assert told == [3]
 
 
 @pytest.mark.parametrize(

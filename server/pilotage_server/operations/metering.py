@@ -45,10 +45,12 @@ def settle(unit: Unit, world: World, attempts: Iterable[AttemptRecord | HeldJob]
     for attempt in attempts:
         if attempt.metered is not None:
             stopped.setdefault((attempt.account, attempt.metered), []).append(attempt.weight)
+    ended: dict[Account, list[float]] = {}
     for (account, since), weights in stopped.items():
-        weight = sum(weights)
-        charge(unit, world, account, accrued(weight, max(0.0, (unit.now - since).total_seconds()), half_life))
-        unit.after_commit(partial(world.run_ended, account, weight, unit.now, len(weights)))
+        charge(unit, world, account, accrued(sum(weights), max(0.0, (unit.now - since).total_seconds()), half_life))
+        ended.setdefault(account, []).extend(weights)
+    for account, weights in ended.items():
+        unit.after_commit(partial(world.run_ended, account, sum(weights), unit.now, len(weights)))
 
 
 def go_on(unit: Unit, world: World, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime) -> None:

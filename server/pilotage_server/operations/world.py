@@ -150,13 +150,13 @@ class World:
     def run_ended(self, account: Account, weight: float, now: datetime, runs: int = 1) -> None:
         """Charge the account for these weighted cores, of so many runs, no longer.
 
-        Its group may have been at a quota that bars.
+        Its group may have been at a quota that bars: then as many jobs may be taken now.
         """
         with self.lock:
             self.shares.ended(account, weight, now, runs)
             eased = self._of_group(account.group_id) if self.shares.settings.barring(account.group_id) else ()
         for waiting in eased:
-            self.tell_enqueued(waiting.task_queue.id, 1)
+            self.tell_enqueued(waiting.task_queue.id, min(runs, waiting.count))
 
     def _of_group(self, group: GroupId) -> tuple[Waiting, ...]:
         """Return what waits of the accounts of a group."""
