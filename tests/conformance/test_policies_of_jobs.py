@@ -95,6 +95,18 @@ def test_a_running_job_that_its_policy_removes_is_killed_by_its_pilot(grid: Poli
     assert grid.history(job_id) == [(1, "removed")]
 
 
+def test_a_policy_is_looked_at_when_its_job_is_matched_and_when_it_starts(grid: PolicyGrid) -> None:
+    matched, started = (
+        grid.submit(policy=JobPolicy(periodic_remove=when))[0] for when in ("NumJobMatches > 0", "NumJobStarts > 0")
+    )
+    assert grid.look() == []
+    pilot = grid.start_pilot()
+    _, starting = pilot.take(), pilot.take()
+    assert grid.look() == [matched]
+    pilot.start(starting)
+    assert grid.look() == [started]
+
+
 # Held, released
 
 
