@@ -77,8 +77,11 @@ class InTurn:
         return await self._agent.dry_run()
 
     async def stop(self) -> None:
-        """Bring to an end what this copy keeps up, if it is the one that acts, and let another act."""
-        if self._left_s() > 0:
+        """Bring to an end what this copy keeps up, unless another acts, and let another act.
+
+        A turn that has run out while this copy was asleep or cut off is asked for once more.
+        """
+        if self._left_s() > 0 or (not self._acts_elsewhere and await self._take()):
             await self._agent.stop()
             await self._give_back()
 

@@ -84,6 +84,20 @@ async def test_a_copy_that_does_not_act_leaves_all_as_it_is_when_it_stops(
     assert second.deeds == []
 
 
+@pytest.mark.parametrize("another_acts", [True, False])
+async def test_a_copy_whose_turn_has_run_out_ends_well_unless_another_acts(
+    turns: DatabaseTurns, clock: VirtualClock, another_acts: bool
+) -> None:
+    asleep = Worker()
+    copy = a_copy("a", asleep, turns, clock)
+    await copy.run_once()
+    clock.advance(seconds=TURN_S)
+    if another_acts:
+        await a_copy("b", Worker(), turns, clock).run_once()
+    await copy.stop()
+    assert asleep.deeds == ["began", "ended", *([] if another_acts else ["stopped"])]
+
+
 async def test_a_round_that_outlasts_many_turns_is_done_in_one(turns: DatabaseTurns, clock: VirtualClock) -> None:
     beats, work_done = Beats(), asyncio.Event()
 
