@@ -49,7 +49,6 @@ IDLE_PILOTS = 1_000
 NODES = 200
 ROUNDS = 5
 OUTSTANDING = 64
-FEW_OUTSTANDING = 16
 SLOTS = 50
 BATCH = 1_000
 ARRAY = 100_000
@@ -130,14 +129,21 @@ class Rates:
     def _steady(self) -> Iterator[Figure]:
         calls_per_s = self._scaled(STEADY_PER_S)
         calls = round(self._setting.seconds(10) * calls_per_s)
+        empty = self._empty.steady(calls, calls_per_s)
         requests = asking(self._pilots, calls, an_offer())
         run = steady_load(self._grid.line.method(REQUEST_JOBS), requests, calls_per_s)
-        more = {"calls_per_s": round(calls_per_s), "median_ms": round(run.median_ms, 2), "refused": run.refused}
+        more = {
+            "calls_per_s": round(calls_per_s),
+            "median_ms": round(run.median_ms, 2),
+            "refused": run.refused,
+            "empty_median_ms": round(empty.median_ms, 2),
+            "empty_p99_ms": round(empty.percentile_ms(99), 2),
+        }
         yield at_most(self._named("99 % of calls at a steady 1,000/s"), run.percentile_ms(99), "ms", 5.0, **more)
 
     def _many_slots_and_reports(self) -> Iterator[Figure]:
         calls = asking(self._pilots, self._setting.size(1_200, 24), an_offer(SLOTS))
-        run = self._grid.run(REQUEST_JOBS, calls, FEW_OUTSTANDING)
+        run = self._grid.run(REQUEST_JOBS, calls, OUTSTANDING)
         jobs = sum(len(matches_in(answer)) for answer in run.answers)
         more = {"cpu_us_a_job": round(1e6 * run.server_cpu_s / jobs, 1), "jobs": jobs}
         budget = self._scaled(40_000)
@@ -149,8 +155,8 @@ class Rates:
             [Request(fresh(report(matches_in(answer))), answer.request.metadata) for answer in taken]
             for report in (start, completion)
         )
-        self._grid.run(REPORT_STATE, starts, FEW_OUTSTANDING)
-        run = self._grid.run(REPORT_STATE, ends, FEW_OUTSTANDING)
+        self._grid.run(REPORT_STATE, starts, OUTSTANDING)
+        run = self._grid.run(REPORT_STATE, ends, OUTSTANDING)
         results = [result for answer in run.answers for result in results_in(answer)]
         assert all(result.accepted for result in results), "a report was refused"
         more = {"cpu_us_a_report": round(1e6 * run.server_cpu_s / len(results), 1), "reports": len(results)}

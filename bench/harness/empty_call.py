@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 
-from harness.load import Line, Request, Run, closed_loop
+from harness.load import Line, Request, Run, closed_loop, steady_load
 from harness.processes import SERVER_CORE, cpu_s, on_core
 
 REFERENCE_PER_S = 6_700.0
@@ -37,6 +37,10 @@ class EmptyServer:
         run = closed_loop(self._method, repeat(_REQUEST, calls), OUTSTANDING)
         run.server_cpu_s = cpu_s(self._process.pid) - before_s
         return run
+
+    def steady(self, calls: int, calls_per_s: float) -> Run:
+        """Make so many calls at a steady rate: what the machine itself adds to latency is seen in them."""
+        return steady_load(self._method, repeat(_REQUEST, calls), calls_per_s)
 
 
 @contextmanager
