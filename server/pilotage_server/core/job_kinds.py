@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pilotage_server.core.ad_views import Names
 from pilotage_server.core.job_views import JobViews, requirements_of, seen_by
@@ -14,6 +15,9 @@ from pilotage_server.core.waiting_line import Line
 MOST_QUESTIONS = 32
 """Kinds are kept for so many questions."""
 
+MOST_ORDERS = 256
+"""So many orders are kept for a question."""
+
 
 @dataclass(slots=True)
 class Kind:
@@ -21,6 +25,13 @@ class Kind:
 
     example: TaskQueue
     places: int = 0
+
+
+class Liking(NamedTuple):
+    """How much a slot likes a job; `lasts` = as much later, and so do the slots that are alike."""
+
+    rank: float
+    lasts: bool
 
 
 class JobKinds:
@@ -35,11 +46,27 @@ class JobKinds:
         self._kinds: dict[str | int, Kind] = {}
         self._keys: dict[int, str | int] = {}
         self._seen = -1
+        self._orders: dict[tuple[Hashable, int], list[int]] = {}
 
-    def all(self) -> Collection[Kind]:
-        """Return every kind."""
+    def in_order(self, key: Hashable, among: int, like: Callable[[TaskQueue], Liking]) -> list[int]:
+        """Return the kinds that are `among` these task queues as sets, those that are liked best first.
+
+        What is liked alike is one set. What `like` says is remembered, if it lasts, for all whose `key` is equal.
+        """
         self._agree()
-        return self._kinds.values()
+        kept = self._orders.get((key, among))
+        if kept is not None:
+            return kept
+        likings = [(like(kind.example), kind.places) for kind in self._kinds.values() if kind.places & among]
+        ranks: dict[float, int] = {}
+        for liking, places in likings:
+            ranks[liking.rank] = ranks.get(liking.rank, 0) | places
+        order = [ranks[rank] for rank in sorted(ranks, reverse=True)]
+        if all(liking.lasts for liking, _ in likings):
+            while len(self._orders) >= MOST_ORDERS:
+                del self._orders[next(iter(self._orders))]
+            self._orders[key, among] = order
+        return order
 
     def of(self, line: Line) -> Kind:
         """Return the kind of a task queue."""
@@ -56,6 +83,7 @@ class JobKinds:
             self._keys.clear()
             places = self._waiting.all_places()
         self._seen = changes.now
+        self._orders.clear()
         for place in dict.fromkeys(places):
             self._leave(place)
             line = self._waiting.line_at(place)

@@ -21,7 +21,7 @@ from pilotage_server.core.account_turns import AccountTurns
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.contest import Contest, Seat
 from pilotage_server.core.fair_share import FairShare
-from pilotage_server.core.job_kinds import Seen
+from pilotage_server.core.job_kinds import Liking, Seen
 from pilotage_server.core.job_views import JobNow
 from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.place_sets import EVERYWHERE, set_of
@@ -226,12 +226,13 @@ class Seeker:
         return deque([*(own & places for places in by_rank), *by_rank])
 
     def _by_rank(self) -> list[int]:
-        ranks: dict[float, int] = {}
-        for kind in self._scene.seen.by(self._asked().ranks_by).all():
-            if kind.places & self._class.places:
-                rank = self._asked().rank(self._now(kind.example))
-                ranks[rank] = ranks.get(rank, 0) | kind.places
-        return [ranks[rank] for rank in sorted(ranks, reverse=True)]
+        judge = self._asked()
+        kinds = self._scene.seen.by(judge.ranks_by)
+        return kinds.in_order(judge.rank_reaches, self._class.places, self._liking)
+
+    def _liking(self, task_queue: TaskQueue) -> Liking:
+        job = self._now(task_queue)
+        return Liking(self._asked().rank(job), self._asked().rank_lasts(job))
 
     def _part(self, amounts: Amounts) -> Part:
         return Part(amounts, float(amounts.cpus) if self._policy is None else self._policy.weight(amounts))

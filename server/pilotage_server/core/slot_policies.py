@@ -192,6 +192,16 @@ class SlotJudge:
         """Return RANK of the job."""
         return _number(self._question(self.policy.rank).answer(job)) if self.policy.rank else 0.0
 
+    @property
+    def rank_reaches(self) -> tuple[str, str]:
+        """What is equal for slots that RANK makes alike."""
+        rank = self.policy.rank
+        return (rank, self._question(rank).reaches) if rank else ("", "")
+
+    def rank_lasts(self, job: JobNow) -> bool:
+        """Whether RANK of the job is the same later, and for any slot that is alike."""
+        return self._question(self.policy.rank).is_the_same_for_alike(job) if self.policy.rank else True
+
     def rank_by(self, job: JobNow) -> float:
         """Return what the slot is to the job's Rank."""
         return _number(self._jobs.answer(job.rank, job)) if job.rank else 0.0
