@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from pilotage.classad_evaluation import Ad
-from pilotage.classads import AdValue, Expression, InvalidClassAdError
+from pilotage.classads import AdValue, InvalidClassAdError
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.folding import fold
-from pilotage_server.core.expression_reach import expression_texts
+from pilotage_server.core.expression_reach import are_literals, expression_texts
 
 MOST_PARTS = 20_000
 MOST_BYTES = 64 * 1024 * 1024
@@ -58,7 +58,7 @@ class AdPart:
     @property
     def is_plain(self) -> bool:
         """Whether nothing in it is an expression."""
-        return not any(isinstance(value, Expression | tuple | Mapping) for value in self.attributes.values())
+        return are_literals(self.attributes.values())
 
 
 class AdParts:

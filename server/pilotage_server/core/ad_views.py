@@ -15,8 +15,8 @@ from itertools import chain
 
 from pilotage.classad_evaluation import Ad
 from pilotage.classad_references import References
-from pilotage.classads import AdValue, Expression
-from pilotage_server.core.expression_reach import expression_texts, follow, is_random, refers_in
+from pilotage.classads import AdValue
+from pilotage_server.core.expression_reach import are_literals, expression_texts, follow, is_random, refers_in
 
 Names = frozenset[str] | None
 """Names of attributes; None = all that there are."""
@@ -46,7 +46,7 @@ class Excerpt:
     @property
     def is_plain(self) -> bool:
         """Whether nothing in it is an expression."""
-        return not any(isinstance(value, Expression | tuple | Mapping) for value in self._values.values())
+        return are_literals(self._values.values())
 
     def get(self, name: str) -> AdValue | None:
         """Return what it holds under a folded name; None = nothing."""
