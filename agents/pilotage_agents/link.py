@@ -32,11 +32,12 @@ class PoolsOfQueues:
 
 @dataclass(frozen=True, slots=True)
 class QueueSupply:
-    """What there is at a queue already."""
+    """What there is at a queue already; `throttled` = why it gets single jobs only, "" = it does not."""
 
     known: bool
     banned: bool
     supply: Supply
+    throttled: str = ""
 
 
 @dataclass(frozen=True, slots=True)

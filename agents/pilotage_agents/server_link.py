@@ -169,7 +169,8 @@ def _shape(amounts: values_pb2.Amounts) -> Shape:
 
 def _supply(message: pool_service_pb2.QueueSupply) -> QueueSupply:
     idle = tuple(IdleSlots(_shape(each.free), each.count) for each in message.idle)
-    return QueueSupply(message.known, message.banned, Supply(message.pilots_waiting, message.pilots_running, idle))
+    supply = Supply(message.pilots_waiting, message.pilots_running, idle)
+    return QueueSupply(message.known, message.banned, supply, message.throttled)
 
 
 def _node(message: node_service_pb2.NodeUse) -> Node:

@@ -64,6 +64,24 @@ class OperatorCalls(Connection):
         """Return the bans in force."""
         return list(self._resources.ListBans(resource_service_pb2.ListBansRequest()).bans)
 
+    def throttles(self) -> list[resource_service_pb2.Throttle]:
+        """Return the places that get no more than single jobs, and those that were opened lately."""
+        return list(self._resources.ListThrottles(resource_service_pb2.ListThrottlesRequest()).throttles)
+
+    def hold_place(
+        self, place: resource_service_pb2.Place, *, reason: str, until: datetime | None = None
+    ) -> resource_service_pb2.Throttle:
+        """Let a site, a queue or a node get no job; `until` None = until it is opened."""
+        request = resource_service_pb2.HoldPlaceRequest(
+            request_id=new_request_id(), place=place, reason=reason, until=time_to_wire(until)
+        )
+        return self._resources.HoldPlace(request).throttle
+
+    def open_place(self, place: resource_service_pb2.Place) -> resource_service_pb2.Throttle:
+        """Let a place get jobs again that is throttled or held."""
+        request = resource_service_pb2.OpenPlaceRequest(request_id=new_request_id(), place=place)
+        return self._resources.OpenPlace(request).throttle
+
     def register_pilot(self, queue: QueueId, *, lifetime_s: float = 0) -> pilot_service_pb2.PilotCredential:
         """Return stamp and token for one pilot that is started by hand in `queue`."""
         request = pilot_service_pb2.RegisterPilotsRequest(

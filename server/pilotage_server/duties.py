@@ -12,6 +12,7 @@ from functools import partial
 import structlog
 
 from pilotage.telemetry import cause_bound
+from pilotage_server.health_duty import HealthDuty
 from pilotage_server.operations.catch_up import catch_up
 from pilotage_server.operations.expire_leases import expire_leases, note_alive
 from pilotage_server.operations.following import follow
@@ -45,6 +46,9 @@ COUNT_WAITING_EVERY_S = 2.0
 
 COUNT_CORES_EVERY_S = 30.0
 """How often the cores are counted that quotas are parts of."""
+
+HEALTH_EVERY_S = 4.0
+"""How often black holes are looked for."""
 
 POLICIES_EVERY_S = 1.0
 """How soon the policies of a job that has changed are looked at."""
@@ -170,6 +174,7 @@ def duties_of(
         Duty("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pie)),
         Duty("counts of what waits", COUNT_WAITING_EVERY_S, CountingDuty(transactions).run_once),
         Duty("policies", POLICIES_EVERY_S, PolicyDuty(transactions).run_once),
+        Duty("health of places", HEALTH_EVERY_S, HealthDuty(transactions).run_once),
         Duty("retention", settings.retention_every_s, retention.run_once),
         *neighbours,
     )

@@ -60,6 +60,24 @@ AccountName = Annotated[str, AfterValidator(_by(lambda name: str(Account.parse(n
 GroupName = Annotated[str, AfterValidator(_by(lambda name: str(GroupId.parse(name))))]
 
 
+Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+class HealthSetting(BaseModel):
+    """When a place is taken for a black hole, and how it is tried again; rates are failures a second."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    watch: bool = Field(True, description="Whether black holes are looked for.")
+    fast_s: Seconds = Field(60, ge=1, le=DAY_S, description="A payload that fails sooner has failed fast.")
+    interval_s: Seconds = Field(600, ge=10, le=DAY_S, description="Over it failures are counted.")
+    node_rate: Rate = Field(0.01, description="What a node may have of them.")
+    queue_rate: Rate = Field(0.03, description="What a queue may have.")
+    site_rate: Rate = Field(0.03, description="What a site may have.")
+    proofs: int = Field(3, ge=1, le=1000, description="Trials in a row that go well open a place.")
+    longest_pause_s: Seconds = Field(3600, ge=1, le=MONTH_S, description="The longest time between two trials.")
+
+
 class RunningLimitSetting(BaseModel):
     """At most `at_most` jobs whose `attribute` is `value` run at a site, a CE or a queue at one time."""
 

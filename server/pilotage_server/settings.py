@@ -29,6 +29,7 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import JobPolicy
 from pilotage.telemetry import LogLevel
 from pilotage_server.core.accounting import Account, GroupId
+from pilotage_server.core.health import HealthRules, Level
 from pilotage_server.core.job_limits import JobLimits, Retention
 from pilotage_server.core.optimizers import check_chain
 from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
@@ -41,6 +42,7 @@ from pilotage_server.setting_types import (
     BrokerUrl,
     ClassAdExpression,
     GroupName,
+    HealthSetting,
     QuotaSetting,
     RunningLimitSetting,
     Seconds,
@@ -100,6 +102,7 @@ class Settings(BaseSettings):
     submit_policy: Path | None = Field(None, description="HTCondor configuration whose SUBMIT_EXPRS jobs get.")
     submit_domain: str | None = Field(None, description="The jobs' SUBMIT_SITE_DOMAIN; none = they have none.")
     running_limits: tuple[RunningLimitSetting, ...] = Field((), description="Limits on what runs at a place.")
+    health: HealthSetting = Field(HealthSetting(), description="When jobs fail fast at a place.")
 
     preemption_requirements: ClassAdExpression | None = Field(None, description="Must be true too, beside the slot's.")
     system_periodic_hold: ClassAdExpression | None = Field(None, description="Over any job's ad; true = held.")
@@ -208,6 +211,7 @@ class Settings(BaseSettings):
             sharing=self._sharing(),
             policies=self._policies(),
             running_limits=tuple(RunningLimit(**limit.model_dump()) for limit in self.running_limits),
+            health=self._health(),
             preemption_requirements=self.preemption_requirements or "",
             pool_refresh_age=timedelta(seconds=self.pool_refresh_age_s),
             pool_grace=timedelta(seconds=self.pool_grace_s),
@@ -225,6 +229,21 @@ class Settings(BaseSettings):
             group_accept_surplus=self.group_accept_surplus,
             machine_constraint=self.group_dynamic_machine_constraint or "",
             discount_suspended=self.discount_suspended,
+        )
+
+    def _health(self) -> HealthRules:
+        health = self.health
+        return HealthRules(
+            watch=health.watch,
+            interval=timedelta(seconds=health.interval_s),
+            fast=timedelta(seconds=health.fast_s),
+            failures_per_s={
+                Level.NODE: health.node_rate,
+                Level.QUEUE: health.queue_rate,
+                Level.SITE: health.site_rate,
+            },
+            proofs=health.proofs,
+            longest_pause=timedelta(seconds=health.longest_pause_s),
         )
 
     def _policies(self) -> PolicyRules:

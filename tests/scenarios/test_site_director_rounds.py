@@ -281,3 +281,14 @@ async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: Grid) -> Non
     grid.link.waiting = 0
     await grid.director().run_once()
     assert grid.link.ended == {"stamp1": "done"}
+
+
+async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: Grid) -> None:
+    grid.link.waiting = 50
+    grid.link.throttled[QUEUE] = "9 of 9 attempts failed within 60 s"
+    director = grid.director(min_idle_pilots=5)
+    for _ in range(3):
+        await director.run_once()
+    assert len(grid.submitted) == 1
+    (line,) = await director.dry_run()
+    assert "its pilots do for trials: 9 of 9 attempts failed within 60 s" in line

@@ -33,6 +33,7 @@ class FakeDirectorLink:
     is_reachable: bool = True
     is_in_turn: bool = True
     banned: set[QueueId] = field(default_factory=set)
+    throttled: dict[QueueId, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     registered: dict[str, QueueId] = field(default_factory=dict)
     lifetimes_s: list[float] = field(default_factory=list)
@@ -83,7 +84,8 @@ class FakeDirectorLink:
 
     def _supply(self, queue: QueueId) -> QueueSupply:
         living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in self.ended]
-        return QueueSupply(self._knows(queue), queue in self.banned, Supply(pilots_waiting=len(living)))
+        supply = Supply(pilots_waiting=len(living))
+        return QueueSupply(self._knows(queue), queue in self.banned, supply, self.throttled.get(queue, ""))
 
     def _knows(self, queue: QueueId) -> bool:
         return queue in {each.id for each in self.tree}

@@ -40,6 +40,10 @@ KEYS: Mapping[str, Sequence[str]] = {
     "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
     "tree resolve": ["ce", "params", "queue", "site"],
     "bans": ["node", "site", "ce", "queue", "reason", "since", "until", "by"],
+    "health list": [
+        *("place", "site", "ce", "queue", "node", "state", "since", "failures", "attempts", "proofs", "next_trial"),
+        *("by", "reason"),
+    ],
     "pilot-token": ["stamp", "token_file", "command"],
     "convert": [
         *("executable", "arguments", "requirements", "requirements_expression", "site", "banned_sites", "platform"),

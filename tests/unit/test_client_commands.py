@@ -176,5 +176,5 @@ def test_what_shows_something_can_show_it_to_scripts() -> None:
         return "--json" in CliRunner().invoke(main, [*command.split(), "--help"]).stdout
 
     only_act = {"edit", "ban", "unban", "drain", "token", "up", "demo"}
-    only_act |= {"shares set-factor", "shares set-quota"}
+    only_act |= {"shares set-factor", "shares set-quota", "health hold", "health open"}
     assert {command for command in every_command(main) if not has_json(command)} == only_act

@@ -36,16 +36,29 @@ class ServedQueue:
     vos: tuple[str, ...] = ()
     pilot: Mapping[str, object] | None = None
 
-    def state(self, supply: Supply, *, known: bool, banned: bool, failures: QueueFailures, now: datetime) -> QueueState:
-        """Return the queue as a plan needs it."""
+    def state(
+        self,
+        supply: Supply,
+        *,
+        known: bool,
+        banned: bool,
+        failures: QueueFailures,
+        now: datetime,
+        throttled: str = "",
+    ) -> QueueState:
+        """Return the queue as a plan needs it; where it is throttled, one pilot is enough for its trials."""
         limits = QueueLimits(
-            _smallest(self.facts.max_total, self.max_pilots), self.facts.max_waiting, self.min_idle_pilots
+            _smallest(self.facts.max_total, self.max_pilots, 1 if throttled else None),
+            self.facts.max_waiting,
+            0 if throttled else self.min_idle_pilots,
         )
+        has_pilots = supply.pilots_waiting + supply.pilots_running > 0
         reasons = (
             "" if known else "the tree does not know it",
             "an operator has banned it" if banned else "",
             "" if self.enabled else "it is not enabled",
             failures.pause_of(self.id, now),
+            f"its pilots do for trials: {throttled}" if throttled and has_pilots else "",
         )
         return QueueState(self.id, self.facts.pilot, supply, limits, next(filter(None, reasons), ""))
 

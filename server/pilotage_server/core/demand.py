@@ -48,7 +48,10 @@ class IdleSlots:
 
 @dataclass(frozen=True, slots=True)
 class QueueSupply:
-    """What there is at a queue already; `parameters` are what the tree says of it to operators."""
+    """What there is at a queue already; `parameters` are what the tree says of it to operators.
+
+    `throttled` = why it gets single jobs only, "" = it does not.
+    """
 
     known: bool
     banned: bool = False
@@ -56,6 +59,7 @@ class QueueSupply:
     pilots_running: int = 0
     idle: tuple[IdleSlots, ...] = ()
     parameters: Mapping[str, Value] = field(default_factory=lambda: NOTHING)
+    throttled: str = ""
 
 
 def demands(waiting: Iterable[Waiting], open_queues: Mapping[int, QueueId], reach: Reach) -> tuple[Demand, ...]:

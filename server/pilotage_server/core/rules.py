@@ -17,6 +17,7 @@ from pilotage.job_description import NO_POLICY, JobPolicy
 from pilotage.quotas import Quota
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account, GroupId
+from pilotage_server.core.health import HealthRules
 from pilotage_server.core.job_limits import JobLimits, Retention
 from pilotage_server.core.submit_policy import NO_SUBMIT_POLICY, SubmitPolicy
 
@@ -112,6 +113,7 @@ class Rules:
     submission: SubmitPolicy = NO_SUBMIT_POLICY
     policies: PolicyRules = field(default_factory=PolicyRules)
     running_limits: tuple[RunningLimit, ...] = ()
+    health: HealthRules = field(default_factory=HealthRules)
     preemption_requirements: str = ""
     pool_refresh_age: timedelta = timedelta(minutes=15)
     pool_grace: timedelta = timedelta(hours=1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.demand import Demand, IdleSlots, QueueSupply, demands, idle_slots, without_banned
+from pilotage_server.operations.trials import closed_at
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.pilots import PilotCounts, count_pilots
@@ -50,4 +51,5 @@ def _supply(
         pilots_running=pilots.alive,
         idle=idle,
         parameters=effective.parameters() if effective is not None else {},
+        throttled=next(map(str, closed_at(world, queue)), ""),
     )

@@ -44,6 +44,7 @@ from pilotage_server.core.task_queues import TaskQueue, traits_of
 from pilotage_server.core.waiting import Head
 from pilotage_server.operations.query_jobs import get_jobs
 from pilotage_server.operations.running_counts import running_counts
+from pilotage_server.operations.trials import closed_at
 from pilotage_server.operations.world import World
 from pilotage_server.storage import pilots as stored_pilots
 from pilotage_server.storage import task_queues
@@ -192,6 +193,9 @@ def _obstacle(unit: Unit, world: World, asking: _Asking, queue: QueueId, there: 
     reached = LimitRound(running_counts(unit, world, queue)).reached(task_queue.traits)
     if reached is not None:
         return f"the limit is reached: {reached}"
+    throttles = closed_at(world, queue)
+    if throttles:
+        return str(throttles[0])
     free = [(info, ad) for info, ad in slot_ads(there, unit.now) if info.asks_for_work]
     if _is_barred(unit, world, task_queue, [info for info, _ in free]):
         return f"its group has a quota of {world.shares.settings.quota(task_queue.account.group_id)} and uses them"
@@ -199,6 +203,8 @@ def _obstacle(unit: Unit, world: World, asking: _Asking, queue: QueueId, there: 
 
 
 def _slot_obstacles(unit: Unit, world: World, asking: _Asking, info: SlotInfo, ad: Ad) -> Iterator[Obstacle]:
+    for throttle in closed_at(world, info.queue, info.node):
+        yield Obstacle(str(throttle))
     for why in obstacles(asking.task_queue, info.offer(unit.now), world.rules.end_margin):
         yield Obstacle(why)
     yield from policy_obstacles(asking.task_queue.traits.requirements_expression, asking.ad, ad)

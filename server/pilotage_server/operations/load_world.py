@@ -11,6 +11,7 @@ from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import Use, accrued
 from pilotage_server.core.feed_positions import OthersEvents
 from pilotage_server.core.rules import Rules
+from pilotage_server.core.throttles import closed_places
 from pilotage_server.core.waiting import Head, Told
 from pilotage_server.operations.bans import load_bans
 from pilotage_server.operations.catch_up import catch_up
@@ -25,6 +26,7 @@ from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.first_waiting import read_heads
 from pilotage_server.storage.significant_attributes import load_significant
+from pilotage_server.storage.throttles import load_throttles
 from pilotage_server.storage.trees import version_in_force
 
 _MOST_COUNTED = 1000
@@ -45,6 +47,7 @@ def load_world(unit: Unit, rules: Rules) -> World:
         tree=tree,
         mappings=load_mappings(unit, tree),
         bans=load_bans(unit),
+        throttles=closed_places(load_throttles(unit.session)),
         significant=load_significant(unit.session),
         others=_others(unit),
     )

@@ -23,6 +23,7 @@ from pilotage_server.operations.pilot_calls import Command, commands_of, credent
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
 from pilotage_server.operations.reports import ReportResult, record_reports
 from pilotage_server.operations.slot_offers import NO_OFFERS, Offers, read_offers, take_in_parts
+from pilotage_server.operations.trials import Admitted, admitted, give_back
 from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.claims import lock_jobs
@@ -123,6 +124,9 @@ def _match(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
     """Bind jobs, first in the quick way for all, then in the plain way for what is left."""
     bans = world.bans
     asking = [call for call in calls if call.offers.slots and not active_bans(bans, call.credential.queue, unit.now)]
+    trials: list[tuple[_Call, Admitted]] = []
+    if world.throttles:
+        asking, trials = _try_throttled(unit, world, asking)
     made: list[Made] = []
     given = bind_jobs(unit, world, [Wish(_asking(call), call.offers) for call in asking])
     for call, (bound, plain) in zip(asking, given, strict=True):
@@ -132,6 +136,26 @@ def _match(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
         call.vacates = matched.vacates
     for call, matches in zip(asking, made_matches(unit, world, made), strict=True):
         call.matches = matches
+    for call, trial in trials:
+        if not call.matches:
+            give_back(unit, trial)
+
+
+def _try_throttled(
+    unit: Unit, world: World, calls: Sequence[_Call]
+) -> tuple[list[_Call], list[tuple[_Call, Admitted]]]:
+    """Return those of the calls that may have jobs, and which of them may have no more than one, as a trial."""
+    asking: list[_Call] = []
+    trials: list[tuple[_Call, Admitted]] = []
+    for call in calls:
+        found = admitted(unit, world, _asking(call), call.offers)
+        if found is None:
+            continue
+        asking.append(call)
+        if found.trials:
+            call.offers = found.offers
+            trials.append((call, found))
+    return asking, trials
 
 
 def _matched_plainly(unit: Unit, world: World, call: _Call, slots: tuple[SlotOffer, ...]) -> Matched:

@@ -16,6 +16,7 @@ from pilotage.bans import Ban
 from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.feed_positions import OthersEvents
+from pilotage_server.core.health import Place
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_policies import PolicyJudge
 from pilotage_server.core.limits import LimitBook, counts_for
@@ -27,6 +28,7 @@ from pilotage_server.core.reach import Reach
 from pilotage_server.core.rules import Rules, RunningLimit
 from pilotage_server.core.slot_policies import SlotPolicies
 from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.core.throttles import Throttle
 from pilotage_server.core.tree_in_force import NO_TREE, TreeInForce
 from pilotage_server.core.waiting import Head, Waiting, WaitingIndex
 from pilotage_server.operations.descriptions import Descriptions
@@ -42,19 +44,20 @@ class World:
     The observers are called in the writer thread after the commit and must not block: `on_enqueued` with a task
     queue and how many jobs have come to it, `on_commands` with the stamp of a pilot that has something to stop,
     `on_reach_changed` when any waiting job may now fit any queue, `event_listeners` with events in feed order.
-    Folded names: `significant` of the attributes of jobs that policies of slots refer to, `published` of those that
-    the ads of slots have. `is_offered` tells whether pilots with free slots, other than the one with this stamp, are
-    about to look for jobs of a task queue. `uncounted` are task queues of which it is not known how many jobs wait.
-    `others` is what is not known yet of other servers' doings, None = no other server can be there; who takes it in
-    holds `following`. `pools_stamp` is
-    that of the pools in the database when they were last read. `limits_seen` is what the limits counted when it was
-    last looked what other servers have made of them.
+    `throttles` are those of places that get no more than single jobs. Folded names: `significant` of the attributes
+    of jobs that policies of slots refer to, `published` of those that the ads of slots have. `is_offered` tells whether
+    pilots with free slots, other than the one with this stamp, are about to look for jobs of a task queue. `uncounted`
+    are task queues of which it is not known how many jobs wait. `others` is what is not known yet of other servers'
+    doings, None = no other server can be there; who takes it in holds `following`. `pools_stamp` is that of the pools
+    in the database when they were last read. `limits_seen` is what the limits counted when it was last looked what
+    other servers have made of them.
     """
 
     rules: Rules = field(default_factory=Rules)
     tree: TreeInForce = NO_TREE
     mappings: PoolMappings = field(default_factory=PoolMappings)
     bans: tuple[Ban, ...] = ()
+    throttles: Mapping[Place, Throttle] = field(default_factory=dict)
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     uncounted: set[int] = field(default_factory=set)
     others: OthersEvents | None = None

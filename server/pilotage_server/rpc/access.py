@@ -51,6 +51,9 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "Ban": _OPERATORS,
         "Unban": _OPERATORS,
         "ListBans": _AGENTS,
+        "ListThrottles": _AGENTS,
+        "HoldPlace": _OPERATORS,
+        "OpenPlace": _OPERATORS,
     },
     "PilotService": {
         "RegisterPilots": _AGENTS,

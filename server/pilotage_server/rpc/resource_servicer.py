@@ -10,12 +10,14 @@ from pilotage.v1 import resource_service_pb2, resource_service_pb2_grpc
 from pilotage.wire import section_from_wire
 from pilotage_server.core.tree_plan import TreePlan
 from pilotage_server.operations.bans import ban, list_bans, unban
+from pilotage_server.operations.health import hold_place, list_health, open_place
 from pilotage_server.operations.resources import NodeQuery, get_eligible_nodes, list_queues
 from pilotage_server.operations.tree_loading import NewTree, parse_tree
 from pilotage_server.operations.trees import get_tree, put_tree, try_tree
 from pilotage_server.operations.unhurried import left_lying, unhurried
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
+from pilotage_server.rpc.convert_health import closed_by_from_wire, place_from_wire, throttle_to_wire
 from pilotage_server.rpc.convert_resources import (
     ban_from_wire,
     ban_to_wire,
@@ -109,6 +111,39 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     ) -> resource_service_pb2.ListBansResponse:
         records = await self._transactions.read(lambda unit, _: list_bans(unit))
         return resource_service_pb2.ListBansResponse(bans=[ban_to_wire(record) for record in records])
+
+    async def ListThrottles(
+        self, request: resource_service_pb2.ListThrottlesRequest, context: Any
+    ) -> resource_service_pb2.ListThrottlesResponse:
+        throttles = await self._transactions.read(lambda unit, _: list_health(unit))
+        return resource_service_pb2.ListThrottlesResponse(throttles=[throttle_to_wire(each) for each in throttles])
+
+    async def HoldPlace(
+        self, request: resource_service_pb2.HoldPlaceRequest, context: Any
+    ) -> resource_service_pb2.HoldPlaceResponse:
+        ordered = closed_by_from_wire(request, caller().owner)
+
+        def hold(unit: Unit, world: World) -> resource_service_pb2.HoldPlaceResponse:
+            return resource_service_pb2.HoldPlaceResponse(throttle=throttle_to_wire(hold_place(unit, world, ordered)))
+
+        return await self._transactions.once(
+            caller(), "HoldPlace", request, resource_service_pb2.HoldPlaceResponse, hold
+        )
+
+    async def OpenPlace(
+        self, request: resource_service_pb2.OpenPlaceRequest, context: Any
+    ) -> resource_service_pb2.OpenPlaceResponse:
+        identity, fields = caller(), Fields(request)
+        place = fields("place", place_from_wire)
+        fields.done()
+
+        def let(unit: Unit, world: World) -> resource_service_pb2.OpenPlaceResponse:
+            now_open = open_place(unit, world, place, identity.owner)
+            return resource_service_pb2.OpenPlaceResponse(throttle=throttle_to_wire(now_open))
+
+        return await self._transactions.once(
+            identity, "OpenPlace", request, resource_service_pb2.OpenPlaceResponse, let
+        )
 
 
 def _tried(new: NewTree, unit: Unit, world: World) -> tuple[TreePlan, resource_service_pb2.PutTreeResponse]:

@@ -1,0 +1,135 @@
+"""Places that get no more than single jobs: found by their failures, shown to operators and changed by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage_server.core.ban_records import Node, find_node
+from pilotage_server.core.health import Attempts, Evidence, Level, Place
+from pilotage_server.core.throttles import (
+    Change,
+    ClosedBy,
+    Throttle,
+    ThrottleState,
+    closed_places,
+    hold,
+    opened,
+    review,
+)
+from pilotage_server.operations.world import World
+from pilotage_server.storage import ended_attempts
+from pilotage_server.storage import throttles as stored
+from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.events import feed_bounds
+
+
+class HealthWatch:
+    """What one server has seen of the attempts that end, on whichever server, since it began to look."""
+
+    def __init__(self) -> None:
+        self._position: int | None = None
+        self._evidence: Evidence | None = None
+
+    def look(self, unit: Unit, world: World) -> list[Change]:
+        """Return what is to be changed by what has ended since the last look; take in what other servers changed."""
+        throttles, rules = stored.load_throttles(unit.session), world.rules.health
+        _take_in(world, throttles)
+        if self._evidence is None or unit.now - self._evidence.since >= rules.interval:
+            self._evidence = Evidence(unit.now)
+        is_tried = any(each.state is ThrottleState.THROTTLED for each in throttles)
+        ended = self._ended(unit, world, is_wanted=is_tried or self._evidence.has_failures)
+        self._evidence.take_in(ended)
+        lasting: Sequence[Attempts] = ()
+        if is_tried or self._evidence.has_failures:
+            lasting = ended_attempts.load_lasting(unit.session, unit.now - rules.fast)
+        return review(throttles, self._evidence.beside(lasting), (*ended, *lasting), rules, unit.now)
+
+    def _ended(self, unit: Unit, world: World, *, is_wanted: bool) -> Sequence[Attempts]:
+        """Return what has ended since the last look; as long as nothing fails anywhere, nobody wants to know."""
+        _, newest = feed_bounds(unit.session)
+        after, self._position = self._position, newest
+        if after is None or not world.rules.health.watch:
+            return ()
+        if not is_wanted and not ended_attempts.has_failures(unit.session, after, newest):
+            return ()
+        return ended_attempts.load_ended(unit.session, after, newest, world.rules.health.fast)
+
+
+def store_changes(unit: Unit, world: World, changes: Iterable[Change]) -> list[Change]:
+    """Store the changes, and return those in which no other server was quicker."""
+    made = [change for change in changes if _is_stored(unit, change)]
+    _tell(unit, world)
+    return made
+
+
+def _is_stored(unit: Unit, change: Change) -> bool:
+    if change.new is None:
+        return change.old is not None and stored.remove(unit.session, change.old)
+    if change.old is None:
+        return stored.insert(unit.session, change.new)
+    return stored.change(unit.session, change.old, change.new)
+
+
+def list_health(unit: Unit) -> tuple[Throttle, ...]:
+    """Return what is known of places that were found out or closed, also of those that were opened lately."""
+    return stored.load_throttles(unit.session)
+
+
+def hold_place(unit: Unit, world: World, ordered: ClosedBy) -> Throttle:
+    """Let a place get no job, in the place of what is known of it, and return its throttle.
+
+    Raises
+    ------
+    InvalidInputError
+        For a place that the tree does not have, no reason, or an end that has passed.
+    """
+    if ordered.until is not None and ordered.until <= unit.now:
+        raise InvalidInputError(Violation("until", f"{ordered.until.isoformat()} has passed"))
+    closed = hold(ordered._replace(place=_in_the_tree(world, ordered.place)), unit.now, world.rules.health)
+    stored.put(unit.session, closed)
+    _tell(unit, world)
+    return closed
+
+
+def open_place(unit: Unit, world: World, place: Place, by: str) -> Throttle:
+    """Let a place get jobs again, as if it had proved well, and return what was its throttle, now open.
+
+    Raises
+    ------
+    NotFoundError
+        When it is not closed; a throttle of a place within it or around it is another one.
+    """
+    wanted = place.key.casefold()
+    found = [each for each in stored.load_throttles(unit.session) if each.place.key.casefold() == wanted]
+    if not found or not found[0].is_closed:
+        raise NotFoundError("throttle of", f"{place.level} {place}")
+    now_open = opened(found[0], unit.now, reason="an operator opened it", by=by)
+    stored.put(unit.session, now_open)
+    _tell(unit, world)
+    return now_open
+
+
+def _in_the_tree(world: World, place: Place) -> Place:
+    """Return the place in the spelling of the tree, which knows no nodes but their sites."""
+    match place.level:
+        case Level.QUEUE:
+            found = find_node(world.tree.queues, Node(place.site, place.ce, place.queue))
+        case Level.SITE | Level.NODE:
+            found = find_node(world.tree.queues, Node(place.site))
+    return Place(place.level, found.site, found.ce or "", found.queue or "", place.node)
+
+
+def _tell(unit: Unit, world: World) -> None:
+    """Let the memory know after the commit what the throttles are now."""
+    unit.after_commit(partial(_take_in, world, stored.load_throttles(unit.session)))
+
+
+def _take_in(world: World, throttles: Iterable[Throttle]) -> None:
+    """Know the throttles; where a place is open again, those who wait may look."""
+    closed = closed_places(throttles)
+    with world.lock:
+        before, world.throttles = world.throttles, closed
+    if before.keys() - closed.keys():
+        world.reach_changed()

@@ -1,0 +1,225 @@
+"""Throttles on every database: what attempts tell of places, trials that are claimed once, what operators order."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.errors import InvalidInputError, NotFoundError
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.health import Attempts, BlackHole, HealthRules, Level, Place
+from pilotage_server.core.reports import NodeState, Outcome
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.throttles import Change, ClosedBy, Throttle, throttle
+from pilotage_server.operations.demand import get_demand
+from pilotage_server.operations.health import HealthWatch, hold_place, list_health, open_place, store_changes
+from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_lasting
+from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.events import feed_bounds
+from support.grid import LONG, Grid, Pilot
+from support.virtual_clock import VirtualClock
+
+NODE = Place(Level.NODE, "CERN", node="n1")
+QUEUE = Place(Level.QUEUE, "CERN", "ce01", "long")
+FAST = timedelta(minutes=1)
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    grid = Grid(database, clock)
+    grid.submit(count=50)
+    return grid
+
+
+def a_pilot(grid: Grid, node: str = "n1") -> Pilot:
+    pilot = grid.start_pilot()
+    pilot.beat(node=NodeState(node, Amounts(1)))
+    return pilot
+
+
+def throttled(grid: Grid, place: Place = NODE) -> Throttle:
+    """Let a place be found out as a server would."""
+
+    def store(unit: Unit) -> Throttle:
+        found = throttle(BlackHole(place, 6, 7), HealthRules(), unit.now)
+        (made,) = store_changes(unit, grid.world, [Change(None, found)])
+        assert made.new is not None
+        return made.new
+
+    return grid.database.write(store)
+
+
+def known(grid: Grid) -> list[Throttle]:
+    return list(grid.read(lambda unit, _: list_health(unit)))
+
+
+def ended(grid: Grid, after: int = 0) -> list[tuple[str, bool, int]]:
+    def read(unit: Unit) -> list[Attempts]:
+        _, newest = feed_bounds(unit.session)
+        found = load_ended(unit.session, after, newest, FAST)
+        assert has_failures(unit.session, after, newest) is any(each.failed for each in found)
+        return found
+
+    return sorted((each.spot.node, each.failed, each.number) for each in grid.database.read(read))
+
+
+def test_attempts_that_did_alike_at_a_node_are_told_together(grid: Grid) -> None:
+    pilot, other = a_pilot(grid), a_pilot(grid, "n2")
+    for _ in range(2):
+        pilot.report(pilot.take(), Outcome.EXITED, exit_code=1, wall_s=3)
+    pilot.report(pilot.take(), Outcome.START_FAILED, reason="no space left")
+    pilot.report(pilot.take(), Outcome.EXITED, exit_code=0, wall_s=3)
+    other.report(other.take(), Outcome.EXITED, exit_code=1, wall_s=61)
+    assert ended(grid) == [("n1", False, 1), ("n1", True, 3), ("n2", False, 1)]
+
+
+def test_what_ends_for_other_reasons_tells_nothing_of_its_place(grid: Grid) -> None:
+    pilot = a_pilot(grid)
+    pilot.report(pilot.take(), Outcome.EVICTED, reason="its owner came back")
+    pilot.report(pilot.take(), Outcome.DECLINED, reason="START has changed")
+    match = pilot.take()
+    pilot.start(match)
+    grid.glidein_ended(pilot)
+    assert ended(grid) == []
+
+
+def test_a_signal_is_a_failure(grid: Grid) -> None:
+    pilot = a_pilot(grid)
+    pilot.report(pilot.take(), Outcome.EXITED, signal=11, wall_s=0.1)
+    assert ended(grid) == [("n1", True, 1)]
+
+
+def test_a_job_counts_as_lasting_as_soon_as_it_has_run_for_so_long(grid: Grid, clock: VirtualClock) -> None:
+    pilot = a_pilot(grid)
+    pilot.start(pilot.take())
+    clock.advance(seconds=59)
+    assert grid.read(lambda unit, _: load_lasting(unit.session, unit.now - FAST)) == []
+    clock.advance(seconds=1)
+    (lasting,) = grid.read(lambda unit, _: load_lasting(unit.session, unit.now - FAST))
+    assert (lasting.spot.node, lasting.failed, lasting.number) == ("n1", False, 1)
+    assert lasting.matched == clock() - FAST
+
+
+def test_a_throttle_comes_back_as_it_was_stored_and_servers_that_start_know_it(grid: Grid) -> None:
+    new = throttled(grid)
+    assert known(grid) == [new]
+    assert grid.world.throttles == grid.restarted().world.throttles == {NODE: new}
+
+
+def test_of_two_servers_that_find_the_same_one_throttles_it(grid: Grid) -> None:
+    first = throttled(grid)
+    again = Change(None, throttle(BlackHole(NODE, 60, 70), HealthRules(), grid.clock()))
+    assert grid.write(lambda unit, world: store_changes(unit, world, [again])) == []
+    assert known(grid) == [first]
+
+
+def test_a_trial_is_had_once_by_whichever_server_is_asked(grid: Grid, clock: VirtualClock) -> None:
+    throttled(grid)
+    other = grid.restarted()
+    here, there = a_pilot(grid), a_pilot(other)
+    assert not here.claim()
+    assert not there.claim()
+    clock.advance(seconds=100)
+    assert len(there.claim()) == 1
+    assert not here.claim()
+    assert not there.claim()
+
+
+def test_a_node_in_a_throttled_queue_needs_a_trial_of_both(grid: Grid, clock: VirtualClock) -> None:
+    throttled(grid, QUEUE)
+    clock.advance(seconds=50)
+    throttled(grid)
+    clock.advance(seconds=60)  # the queue's trial is due, the node's is not
+    assert not a_pilot(grid).claim()
+    assert len(a_pilot(grid, "n2").claim()) == 1
+
+
+def test_what_one_server_does_others_know_after_their_next_look(grid: Grid) -> None:
+    other, watch = grid.restarted(), HealthWatch()
+    woken: list[str] = []
+    other.world.on_reach_changed.append(lambda: woken.append("now"))
+    throttled(grid)
+    other.read(watch.look)
+    assert set(other.world.throttles) == {NODE}
+    grid.write(lambda unit, world: open_place(unit, world, NODE, "olga"))
+    other.read(watch.look)
+    assert not other.world.throttles
+    assert woken == ["now"]
+    assert len(a_pilot(other).claim()) == 1
+
+
+def test_an_operator_holds_a_place_until_he_opens_it(grid: Grid, clock: VirtualClock) -> None:
+    held = ClosedBy(Place(Level.QUEUE, "cern", "CE01", "Long"), "broken cooling", "olga")
+    grid.write(lambda unit, world: hold_place(unit, world, held))
+    clock.advance(days=30)
+    assert not a_pilot(grid).claim()
+    (shown,) = known(grid)
+    assert (shown.place, shown.state.value, shown.by, shown.reason) == (QUEUE, "held", "olga", "broken cooling")
+    grid.write(lambda unit, world: open_place(unit, world, QUEUE, "otto"))
+    assert len(a_pilot(grid).claim()) == 1
+    assert [(each.state.value, each.by) for each in known(grid)] == [("opened", "otto")]
+
+
+def test_a_place_that_was_held_for_a_while_is_tried_with_single_jobs(grid: Grid, clock: VirtualClock) -> None:
+    held = ClosedBy(NODE, "new disk", "olga", clock() + timedelta(hours=1))
+    grid.write(lambda unit, world: hold_place(unit, world, held))
+    clock.advance(minutes=59)
+    assert not a_pilot(grid).claim()
+    clock.advance(minutes=1)
+    assert len(a_pilot(grid).claim()) == 1
+    assert not a_pilot(grid).claim()
+
+
+def test_a_place_that_an_operator_opened_is_left_alone_for_an_interval(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, LONG, "CERN/ce01/other")
+    grid.submit(count=50)
+    watch, fine, hole = HealthWatch(), a_pilot(grid, "fine"), a_pilot(grid)
+    grid.read(watch.look)
+    fine.report(fine.take(), Outcome.EXITED, exit_code=0, wall_s=9)
+    for _ in range(6):
+        hole.report(hole.take(), Outcome.EXITED, exit_code=1, wall_s=1)
+    assert [change.new and change.new.place for change in grid.read(watch.look)] == [NODE]
+    throttled(grid)
+    grid.write(lambda unit, world: open_place(unit, world, NODE, "olga"))
+    assert grid.read(watch.look) == []
+    clock.advance(minutes=10)
+    (forgotten,) = grid.read(watch.look)
+    assert forgotten.new is None
+    assert grid.write(lambda unit, world: store_changes(unit, world, [forgotten])) == [forgotten]
+    assert known(grid) == []
+
+
+@pytest.mark.parametrize("place", [Place(Level.SITE, "CERM"), Place(Level.QUEUE, "CERN", "ce01", "lon")])
+def test_a_place_that_the_tree_does_not_have_is_refused_with_the_nearest(grid: Grid, place: Place) -> None:
+    with pytest.raises(InvalidInputError, match="the nearest name there is"):
+        grid.write(lambda unit, world: hold_place(unit, world, ClosedBy(place, "broken", "olga")))
+
+
+def test_an_end_in_the_past_is_refused(grid: Grid, clock: VirtualClock) -> None:
+    with pytest.raises(InvalidInputError, match="has passed"):
+        grid.write(lambda unit, world: hold_place(unit, world, ClosedBy(NODE, "broken", "olga", clock())))
+
+
+def test_what_is_open_is_not_opened(grid: Grid) -> None:
+    with pytest.raises(NotFoundError, match="node CERN/n1"):
+        grid.write(lambda unit, world: open_place(unit, world, NODE, "olga"))
+
+
+def test_site_directors_hear_that_a_queue_is_throttled(grid: Grid) -> None:
+    a_pilot(grid)
+    queue = next(iter(grid.world.tree.queues))
+    throttled(grid, QUEUE)
+    (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
+    assert supply.throttled.startswith("queue CERN/ce01/long is throttled: 6 of 7 attempts")
+
+
+def test_where_nobody_watches_nothing_is_throttled(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(health=HealthRules(watch=False)))
+    grid.submit(count=50)
+    watch, fine, hole = HealthWatch(), a_pilot(grid, "fine"), a_pilot(grid)
+    grid.read(watch.look)
+    fine.report(fine.take(), Outcome.EXITED, exit_code=0, wall_s=9)
+    for _ in range(9):
+        hole.report(hole.take(), Outcome.EXITED, exit_code=1, wall_s=1)
+    assert grid.read(watch.look) == []

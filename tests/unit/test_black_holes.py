@@ -1,0 +1,94 @@
+"""Which places are found to be black holes, and which are not for what jobs fail of anyway."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.health import Attempts, Evidence, HealthRules, Level, Place, find_black_holes, places_of
+from pilotage_server.core.health import Spot as SpotOf
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RULES = HealthRules()  # a node may have 6 failures, a queue and a site 18
+A, B = QueueId("S", "ce", "a"), QueueId("S", "ce", "b")
+FAR = QueueId("T", "ce", "far")
+
+
+def ended(queue: QueueId, node: str, *, good: int = 0, failed: int = 0, owner: str = "alice") -> list[Attempts]:
+    spot = SpotOf(queue, node, Account("lhcb", "", owner))
+    return [Attempts(spot, is_failure, number, NOW) for is_failure, number in ((True, failed), (False, good)) if number]
+
+
+def found(*told: list[Attempts], known: frozenset[Place] = frozenset()) -> list[str]:
+    evidence = Evidence(NOW)
+    for each in told:
+        evidence.take_in(each)
+    return [each.place.key for each in find_black_holes(evidence.beside([]), known, RULES)]
+
+
+def test_a_node_whose_jobs_fail_while_others_of_the_same_owner_do_well_is_one() -> None:
+    assert found(ended(A, "n1", failed=6), ended(A, "n2", good=1)) == ["node S/n1"]
+
+
+def test_fewer_failures_than_its_rate_allows_in_an_interval_are_none() -> None:
+    assert found(ended(A, "n1", failed=5), ended(A, "n2", good=1)) == []
+
+
+def test_failures_that_follow_the_job_to_most_other_nodes_are_not_held_against_any() -> None:
+    assert found(*(ended(A, f"n{number}", failed=50) for number in range(5))) == []
+
+
+def test_two_black_holes_among_good_nodes_are_both_found() -> None:
+    bad = ended(A, "n1", failed=500), ended(A, "n2", failed=700)
+    assert found(*bad, *(ended(A, f"good{number}", good=1) for number in range(3))) == ["node S/n1", "node S/n2"]
+
+
+def test_two_bad_nodes_that_are_all_that_is_known_of_a_queue_are_its_fault() -> None:
+    bad = ended(A, "n1", failed=500), ended(A, "n2", failed=700)
+    assert found(*bad, *(ended(B, f"good{number}", good=1) for number in range(9))) == ["queue S/ce/a"]
+
+
+def test_nodes_that_were_throttled_before_speak_against_their_queue() -> None:
+    known = frozenset({Place(Level.NODE, "S", node="n1")})
+    bad = ended(A, "n1", failed=6), ended(A, "n2", failed=12)
+    assert found(*bad, ended(B, "good", good=1), known=known) == ["queue S/ce/a"]
+
+
+def test_what_a_node_explains_is_not_held_against_its_queue() -> None:
+    assert found(ended(A, "n1", failed=100), ended(A, "n2", good=2), ended(B, "n3", good=2)) == ["node S/n1"]
+
+
+def test_a_queue_on_all_of_whose_nodes_jobs_fail_is_one_when_they_do_well_at_another() -> None:
+    bad = [ended(A, f"n{number}", failed=9) for number in range(2)]
+    assert found(*bad, ended(B, "m", good=3)) == ["queue S/ce/a"]
+
+
+def test_a_site_is_one_when_failures_are_spread_over_queues_that_alone_are_not() -> None:
+    bad = [ended(queue, f"n{number}{queue.queue}", failed=5) for queue in (A, B) for number in range(2)]
+    assert found(*bad, ended(FAR, "m", good=3)) == ["site S"]
+
+
+def test_one_owner_whose_jobs_run_nowhere_else_proves_nothing_and_two_do() -> None:
+    alone = ended(A, "", failed=30)
+    assert found(alone) == []
+    assert found(alone, ended(A, "", failed=1, owner="bob")) == ["queue S/ce/a"]
+
+
+def test_a_place_where_as_many_do_well_is_none() -> None:
+    assert found(ended(A, "n1", failed=20, good=20), ended(A, "n2", good=1)) == []
+
+
+def test_jobs_of_one_owner_that_fail_everywhere_do_not_hide_what_happens_to_another() -> None:
+    everywhere = [ended(A, f"n{number}", failed=40, owner="mallory") for number in range(4)]
+    assert found(*everywhere, ended(A, "n1", failed=8), ended(A, "n2", good=1)) == ["node S/n1"]
+
+
+def test_a_place_that_is_known_is_not_found_again() -> None:
+    known = frozenset({Place(Level.NODE, "S", node="n1")})
+    assert found(ended(A, "n1", failed=600), ended(A, "n2", good=1), known=known) == []
+
+
+def test_the_key_of_a_place_tells_it() -> None:
+    for place in places_of(QueueId("S", "ce", "with/slash"), "n1"):
+        assert Place.of_key(place.key) == place
