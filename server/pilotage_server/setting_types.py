@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -12,6 +13,7 @@ from pilotage.classad_evaluation import bounded
 from pilotage.errors import InvalidInputError
 from pilotage.quotas import LARGEST, Quota, read_quota
 from pilotage_server.core.accounting import Account, GroupId
+from pilotage_server.core.health import HealthRules, Level
 
 MIB = 1024 * 1024
 DAY_S = 86400.0
@@ -76,6 +78,17 @@ class HealthSetting(BaseModel):
     site_rate: Rate = Field(0.03, description="What a site may have.")
     proofs: int = Field(3, ge=1, le=1000, description="Trials in a row that go well open a place.")
     longest_pause_s: Seconds = Field(3600, ge=1, le=MONTH_S, description="The longest time between two trials.")
+
+    def rules(self) -> HealthRules:
+        """Return what the server's decisions go by."""
+        return HealthRules(
+            watch=self.watch,
+            interval=timedelta(seconds=self.interval_s),
+            fast=timedelta(seconds=self.fast_s),
+            failures_per_s={Level.NODE: self.node_rate, Level.QUEUE: self.queue_rate, Level.SITE: self.site_rate},
+            proofs=self.proofs,
+            longest_pause=timedelta(seconds=self.longest_pause_s),
+        )
 
 
 class RunningLimitSetting(BaseModel):

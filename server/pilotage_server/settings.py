@@ -29,7 +29,6 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import JobPolicy
 from pilotage.telemetry import LogLevel
 from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.health import HealthRules, Level
 from pilotage_server.core.job_limits import JobLimits, Retention
 from pilotage_server.core.optimizers import check_chain
 from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
@@ -211,7 +210,7 @@ class Settings(BaseSettings):
             sharing=self._sharing(),
             policies=self._policies(),
             running_limits=tuple(RunningLimit(**limit.model_dump()) for limit in self.running_limits),
-            health=self._health(),
+            health=self.health.rules(),
             preemption_requirements=self.preemption_requirements or "",
             pool_refresh_age=timedelta(seconds=self.pool_refresh_age_s),
             pool_grace=timedelta(seconds=self.pool_grace_s),
@@ -229,21 +228,6 @@ class Settings(BaseSettings):
             group_accept_surplus=self.group_accept_surplus,
             machine_constraint=self.group_dynamic_machine_constraint or "",
             discount_suspended=self.discount_suspended,
-        )
-
-    def _health(self) -> HealthRules:
-        health = self.health
-        return HealthRules(
-            watch=health.watch,
-            interval=timedelta(seconds=health.interval_s),
-            fast=timedelta(seconds=health.fast_s),
-            failures_per_s={
-                Level.NODE: health.node_rate,
-                Level.QUEUE: health.queue_rate,
-                Level.SITE: health.site_rate,
-            },
-            proofs=health.proofs,
-            longest_pause=timedelta(seconds=health.longest_pause_s),
         )
 
     def _policies(self) -> PolicyRules:

@@ -10,6 +10,7 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage.quotas import Quota, QuotaUnit
 from pilotage_server.core.accounting import Account, GroupId
+from pilotage_server.core.health import Level
 from pilotage_server.core.rules import Rules
 from pilotage_server.settings import Settings, read_settings
 
@@ -90,6 +91,8 @@ def test_lengths_of_time_are_in_seconds(tmp_path: Path) -> None:
         ({"lesae_s": 5}, "lesae_s"),
         ({"priority_factors": {"sky/g/o": 0}}, "priority_factors.sky/g/o"),
         ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),
+        ({"health": {"node_rate": 0}}, "health.node_rate"),
+        ({"health": {"plug": True}}, "health.plug"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, options: dict[str, object], where: str) -> None:
@@ -142,3 +145,10 @@ def test_the_example_of_several_servers_is_valid() -> None:
 
     assert settings.database_url == "postgresql+psycopg://pilotage@db.example.org/pilotage"
     assert [limit.at_most for limit in settings.rules().running_limits] == [500]
+
+
+def test_what_a_place_may_have_of_failures_is_read_from_a_table(tmp_path: Path) -> None:
+    text = "[health]\nfast_s = 30\ninterval_s = 100\nnode_rate = 0.5\nproofs = 2\n"
+    health = read_settings({"data": tmp_path}, a_file(tmp_path, text)).rules().health
+    assert (health.fast, health.proofs) == (timedelta(seconds=30), 2)
+    assert health.most_failures(Level.NODE) == 50
