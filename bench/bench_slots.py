@@ -21,6 +21,7 @@ from harness.setting import Setting, bench
 from pilotage.ad_text import ad_text
 from pilotage.classads import AdValue
 from pilotage.job_description import JobDescription
+from pilotage.new_job_ad import new_job_ad
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.instructions import Instruction, RequestJobs, SendHeartbeat
@@ -28,7 +29,6 @@ from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, ReportResult
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_slots import NodeSlots
-from pilotage_pilot.core.quiet_node import new_job_ad
 from pilotage_pilot.core.rules import Lifetime, Rules
 from pilotage_pilot.core.slot_ads import SlotAds
 from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample

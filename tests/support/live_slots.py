@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pilotage.ad_text import ad_text
 from pilotage.classads import AdValue
+from pilotage.new_job_ad import new_job_ad, overlaid
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.jobs import Account
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.policy import Policy
-from pilotage_pilot.core.quiet_node import new_job_ad, overlaid
 from pilotage_pilot.core.slot_ads import SlotAds
 from pilotage_pilot.core.slot_events import Claimed, JobEnded, JobStarted, Polled, RefuseClaim, SlotEffect, SlotEvent
 from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample, SlotFacts

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pilotage.ad_text import ad_text
 from pilotage.classads import AdValue
 from pilotage.job_description import JobDescription
+from pilotage.new_job_ad import new_job_ad, overlaid
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.built_in_ads import BuiltInAds
@@ -21,7 +22,6 @@ from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_slots import NodeSlots
 from pilotage_pilot.core.policy import Policy
-from pilotage_pilot.core.quiet_node import new_job_ad, overlaid
 from pilotage_pilot.core.rules import Lifetime, Rules
 from pilotage_pilot.core.slot_ads import SlotAds
 from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample

@@ -12,10 +12,11 @@ import pytest
 
 from pilotage.classad_evaluation import Ad, Result
 from pilotage.classads import AdValue
+from pilotage.new_job_ad import new_job_ad, overlaid
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
-from pilotage_pilot.core.quiet_node import new_job_ad, overlaid, quiet_slot_ad
+from pilotage_pilot.core.quiet_node import quiet_slot_ad
 from pilotage_pilot.core.slot_facts import NodeFacts
 from pilotage_pilot.policy.loading import Loaded, load_policy
 

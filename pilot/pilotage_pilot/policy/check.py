@@ -16,15 +16,16 @@ from pilotage.classad_evaluation import Ad, NoValue, Result
 from pilotage.classads import AdValue, Expression, InvalidClassAdError, parse_value
 from pilotage.condor_config import Surroundings as ReadingSurroundings
 from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.job_file import read_job_file
+from pilotage.new_job_ad import new_job_ad, overlaid
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
-from pilotage_pilot.core.quiet_node import new_job_ad, overlaid, quiet_slot_ad
+from pilotage_pilot.core.quiet_node import quiet_slot_ad
 from pilotage_pilot.core.slot_facts import NodeFacts
 from pilotage_pilot.core.slot_layout import Layout, StaticSlot
 from pilotage_pilot.node.identity import identity
 from pilotage_pilot.node.probe import Probe, Stated, Surroundings
-from pilotage_pilot.policy.job_file import read_job_file
 from pilotage_pilot.policy.loading import load_policy
 
 _WRONG = 2
