@@ -49,12 +49,15 @@ class Asked:
     """What to return of a configuration.
 
     `names` are knobs; `lists` are knobs whose text lists further knobs, which are returned too; `variants` is a
-    regular expression of the prefixes with which any of these may also be defined, such as `SLOT1_`.
+    regular expression of the prefixes with which any of these may also be defined, such as `SLOT1_`. `programs` is
+    a regular expression of the knobs whose text is a program with macros of its own, such as a transform: it is
+    returned as it stands, and the knobs that it refers to are returned too.
     """
 
     names: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     variants: str = ""
+    programs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,13 @@ class Surroundings:
 class Configuration:
     """What a configuration says: `values` are the expanded texts of what was asked for, `names` all it defines.
 
-    Names are in lower case, HTCondor's own knobs among them. A knob that is defined as nothing has no value.
+    `programs` are the texts of the programs asked for, macros and all, by their names as they are spelled. Other
+    names are in lower case, HTCondor's own knobs among them. A knob that is defined as nothing has no value.
     """
 
     values: Mapping[str, str]
     names: frozenset[str]
+    programs: Mapping[str, str]
 
     def get(self, name: str) -> str | None:
         """Return the expanded text of a knob that was asked for, None = it has none."""
@@ -111,7 +116,8 @@ def read_configuration(path: Path, asked: Asked, around: Surroundings | None = N
             raise InvalidConfigurationError(circle or Violation(str(path), why))
         if code != 0:
             raise _fault(path, words.replace(str(copy), str(path)))
-    return Configuration(MappingProxyType(said["values"]), frozenset(said["names"]))
+    values, programs = MappingProxyType(said["values"]), MappingProxyType(said["programs"])
+    return Configuration(values, frozenset(said["names"]), programs)
 
 
 def read_text(path: Path) -> str:
@@ -138,6 +144,7 @@ def _ask(root: Path, folder: Path, asked: Asked, around: Surroundings) -> tuple[
         "names": asked.names,
         "lists": asked.lists,
         "variants": asked.variants,
+        "programs": asked.programs,
         "subsystem": around.subsystem,
         "allow_commands": around.allow_commands,
     }

@@ -14,12 +14,15 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 CANNOT_BAR = "commands cannot be barred on this platform"
 NO_LIBRARY = "the Python package htcondor is missing"
 
 _SCRATCH = "PILOTAGE_ASKED"
+_AS_IT_STANDS = "_Z16param_unexpandedPKc"  # param_unexpanded(char const *), which the package has no name for
+_REFERENCE = re.compile(r"\$\w*\((?P<name>[A-Za-z_][\w.]*)")
 _EXECUTIONS = {"x86_64": (59, 322), "aarch64": (221, 281), "ppc64le": (11, 362)}
 """The numbers of execve and execveat."""
 
@@ -77,8 +80,26 @@ def _found(param: Any, request: dict[str, Any]) -> dict[str, Any]:
     if request["variants"]:
         variant = re.compile(f"(?:{request['variants']})(?P<knob>.+)", re.IGNORECASE)
         wanted |= {name for name in names if (found := variant.fullmatch(name)) and found["knob"] in wanted}
+    programs = _programs(request["programs"], names.values())
+    wanted |= {found["name"].lower() for text in programs.values() for found in _REFERENCE.finditer(text)}
     values = {name: _expanded(param, name) for name in sorted(wanted & names.keys())}
-    return {"names": sorted(names), "values": {name: value for name, value in values.items() if value}}
+    values = {name: value for name, value in values.items() if value}
+    return {"names": sorted(names), "values": values, "programs": programs}
+
+
+def _programs(pattern: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the texts, as they stand, of the knobs that `pattern` names; expanded, macros of their own were lost."""
+    is_one = re.compile(pattern, re.IGNORECASE)
+    found = [name for name in names if pattern and is_one.fullmatch(name)]
+    if not found:
+        return {}
+    from htcondor2 import htcondor2_impl
+
+    read = getattr(ctypes.CDLL(htcondor2_impl.__file__), _AS_IT_STANDS, None)
+    if read is None:
+        sys.exit("this release of the Python package htcondor does not show texts with their macros")
+    read.argtypes, read.restype = [ctypes.c_char_p], ctypes.c_char_p
+    return {name: (read(name.encode()) or b"").decode(errors="replace") for name in found}
 
 
 def _expanded(param: Any, name: str) -> str:

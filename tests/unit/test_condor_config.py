@@ -173,3 +173,17 @@ def test_a_macro_that_adds_to_itself_is_no_circle() -> None:
 def test_what_nothing_defines_is_found_over_any_number_of_steps() -> None:
     graph = reference_graph(definitions("START = $(A) && $(D:1)\nA = $(B) $(KNOWN)\nB = $(Missing)\nX = $(Other)\n"))
     assert undefined_macros("START", graph, frozenset({"known"})) == ("missing",)
+
+
+def test_a_program_keeps_its_macros_and_those_of_the_configuration_come_with_it(policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "more").write_text("PROGRAM_Two @=end\n  SET B $F(MY.b)\n@end\n")
+    policy.write_text(
+        "Pool = long\nPROGRAM_One @=end\n  # a comment\n  SET A $(Pool) $(MY.a:1) \\\n    $INT(Cores)\n@end\n"
+        "Other = 1\nCores = 4\ninclude : more\n"
+    )
+    found = read_configuration(policy, Asked(programs=r"program_\w+"))
+    assert found.programs == {
+        "PROGRAM_One": "SET A $(Pool) $(MY.a:1) $INT(Cores)",
+        "PROGRAM_Two": "SET B $F(MY.b)",
+    }
+    assert found.values == {"pool": "long", "cores": "4"}
