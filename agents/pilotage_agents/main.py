@@ -19,10 +19,14 @@ from pilotage.folder_lock import sole_owner
 from pilotage.telemetry import set_up_logging
 from pilotage_agents.composition import DRAIN, POOL_CLEANUP, SITE_DIRECTOR, build_agents
 from pilotage_agents.loop import AgentLoop
+from pilotage_agents.routes_check import add_check_options, check_routes
 from pilotage_agents.settings import Settings, read_settings
 from pilotage_agents.turns import InTurn
 
 log = structlog.get_logger()
+
+ROUTES = "routes"
+"""The command that needs no server, and no configuration."""
 
 _ROUND_MAY_LAST_S = 10.0
 _BETWEEN_STARTS = timedelta(seconds=0.5)
@@ -40,6 +44,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write(options.usage)
         return 1
     try:
+        if options.command == ROUTES:
+            return check_routes(options)
         settings = read_settings(options.config, _said(options))
         set_up_logging(json=settings.log_json, level=settings.log_level)
         asyncio.run(_run(settings, options))
@@ -69,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--dry-run", action="store_true", help="say what a round would do and why, and end")
         command.set_defaults(usage=command.format_usage())
     _command(commands, "run", "run every agent that the configuration has a section for")
+    routes = commands.add_parser(ROUTES, help="look at route tables", description="Look at route tables.")
+    questions = routes.add_subparsers(dest="question", required=True, metavar="QUESTION")
+    add_check_options(questions.add_parser("check", help="which routes a table has, and what each says to a job"))
     return parser
 
 

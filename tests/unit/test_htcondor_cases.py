@@ -47,6 +47,7 @@ SHOWN: dict[str, tuple[str, str]] = {
         _POLICIES,
         "test_a_job_is_held_when_it_runs_longer_than_it_is_allowed_to",
     ),
+    "router: route full": ("unit/test_routing.py", "test_routes_that_are_full_are_skipped_until_all_are"),
 }
 """Where facts are shown that are longer stories: file and test."""
 
@@ -62,7 +63,6 @@ NOT_OURS: dict[str, str] = {
     "submit requirement refuses": "what may be submitted is said by the steps of the optimizer chain, not by a policy",
     "router: pre-route transform applies to every routed copy": _ROUTERS,
     "router: interrupted jobs are neither success nor failure": _ROUTERS,
-    "router: route full": _ROUTERS,
     "router: orphan adoption": _ROUTERS,
 }
 """Why facts do not apply."""

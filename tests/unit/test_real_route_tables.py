@@ -1,0 +1,97 @@
+"""Every real route table reads, or is refused with the place and the reason, and no route of it is dropped silently."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import InvalidInputError
+from pilotage_agents.core.route_table import RouteTable
+from pilotage_agents.core.routing import JobScopes, chosen, verdicts
+from pilotage_agents.route_files import read_route_file
+from support.shared_data import shared_data_dir
+
+REFUSED = {
+    "htcondor-ce__01-ce-router-defaults.conf": "wants to run a command: /usr/share/condor-ce/condor_ce_router_defaults",
+    "htcondor-ce__01-ce-router-defaults.conf.in.conf": "wants to run a command: /usr/share/condor-ce/",
+    "htcondor-ce__batch-system-integration.md_L657.conf": "Found end-of-file while scanning for '@jre ['",
+    "htcondor-ce__batch-system-integration.md_L703.conf": 'route 1 "Analysis Queue", line 7, eval_set_IdleMP8Pressure',
+    "htcondor-ce__non-htcondor-routes.md_L85.conf": "Found end-of-file while scanning for '@jre ['",
+    "htcondor__job-router.rst_L226.conf": "line 33, JOB_ROUTER_TRANSFORM_Defaults, statement 1",  # ) without (
+    "non-OSG-CE__01-ce-router.conf": "names no routes",
+}
+LEFT_OUT = {
+    "htcondor-ce__writing-job-routes.md_L357.conf": ["My_HTCONDOR", "Condor_Pool"],
+    "htcondor-ce__writing-job-routes.md_L849.conf": ["Condor_Pool", "Condor_Poole"],
+    "htcondor-ce__writing-job-routes.md_L879.conf": ["Condor_Pool", "Condor_Poole"],
+}
+"""Routes of one name that their list calls by another."""
+
+ROUTERS = sorted((shared_data_dir() or Path("nowhere")).glob("data/job_router/*"))
+_NAMED = re.compile(r'^\s*JOB_ROUTER_ROUTE_(?!NAMES)(\w+)|^[^#\n]*\bname\s*=\s*"([^"]*)"', re.IGNORECASE | re.MULTILINE)
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names of the routes that a text defines."""
+    return {name for pair in _NAMED.findall(text) for name in pair if name}
+
+
+def constrained(path: Path) -> RouteTable:
+    """Return the table in a file which is part of a configuration that says elsewhere which jobs are routed."""
+    return read_route_file(path, constraint="WantJobRouter")
+
+
+@pytest.mark.usefixtures("shared_data")
+@pytest.mark.parametrize("path", [path for path in ROUTERS if path.name not in REFUSED], ids=lambda path: path.name)
+def test_a_table_reads_and_none_of_its_routes_is_dropped_silently(path: Path) -> None:
+    table = constrained(path)
+    routes, left_out = ([each.name for each in found] for found in (table.routes, table.left_out))
+    assert left_out == LEFT_OUT.get(path.name, [])
+    assert {*routes, *left_out} >= names_in(path.read_text())
+
+
+@pytest.mark.parametrize(("name", "words"), REFUSED.items())
+def test_a_table_that_cannot_be_read_is_refused_with_its_place(shared_data: Path, name: str, words: str) -> None:
+    path = shared_data / "data" / "job_router" / name
+    with pytest.raises(InvalidInputError) as refused:
+        constrained(path)
+    assert str(path) in str(refused.value)
+    assert words in str(refused.value)
+
+
+def test_the_real_tables_are_all_there(shared_data: Path) -> None:
+    names = {path.name for path in (shared_data / "data" / "job_router").iterdir()}
+    assert {path.name for path in ROUTERS} == names
+    assert names >= REFUSED.keys() | LEFT_OUT.keys()
+
+
+def test_the_papers_table_says_the_same_in_both_forms(shared_data: Path) -> None:
+    paper, today = (read_route_file(shared_data / "policies" / name) for name in ("router_table.ads", "router.conf"))
+    assert [route.name for route in paper.routes] == ["Site 1", "Site 2", "Site 3"]
+    assert [route.name for route in today.routes] == ["Site1", "Site2", "Site3"]
+    assert not paper.left_out + today.left_out
+    for one, other in zip(paper.routes, today.routes, strict=True):
+        assert (one.grid_resource, one.limits, one.changes) == (other.grid_resource, other.limits, other.changes)
+    for table in (paper, today):
+        judged = verdicts(table, JobScopes.of({"WantJobRouter": True}), {})
+        taken = [chosen(judged, round_robin=table.round_robin, turn=turn) for turn in range(3)]
+        assert taken == list(table.routes)
+        assert chosen(verdicts(table, JobScopes.of({}), {}), round_robin=True, turn=0) is None
+
+
+def test_the_transforms_of_a_computing_element_read_whole(shared_data: Path, tmp_path: Path) -> None:
+    text = (shared_data / "data" / "job_router" / "htcondor-ce__01-ce-router-defaults.conf").read_text()
+    routes = (shared_data / "data" / "job_router" / "htcondor-ce__non-htcondor-routes.md_L15.conf").read_text()
+    path = tmp_path / "ce.conf"
+    path.write_text(re.sub("^LOCAL_CONFIG_FILE.*$", "", text, flags=re.MULTILINE) + routes)
+    table = read_route_file(path)
+    assert table.constraint == "target.JobUniverse =?= 5 || target.JobUniverse =?= 1"
+    assert [transform.name for transform in table.before] == ["Base", "Cleanup", "OrigRequests"]
+    assert len(table.after) == 7
+    assert table.after[1].requirements == "RequestGpus isnt undefined"
+    assert "EVALSET BatchRuntime 60*4320" in table.after[4].changes
+    (route,) = table.routes
+    assert (route.limits.max_jobs, route.limits.max_idle_jobs) == (10_000, 2000)
+    assert route.changes == ("default_queue = osg_queue",)
