@@ -56,6 +56,7 @@ class PilotSettings(BaseSettings):
     and end. `scratch` None = the batch system's, else $TMPDIR, else /tmp. `warn_before_s` and `stop_margin_s`: so
     long before the glidein's end payloads are warned and evicted. `output_mib` bounds each output file, `cache_mib`
     the input files that are kept. `nice`: how much nicer payloads are than the pilot, 0 to 19, where no policy says.
+    `plug_s`: a payload that fails sooner keeps its slot for so long, 0 = it does not.
     `validate_commands`: lists of arguments. `clock_error_s`: how far the node's clock may be from the server's.
     `policy`: HTCondor configuration, None = every job may start; `policy_commands`: it may run commands; `sample_s`:
     between two looks at the node's load and keyboard for its sake. `broker`: URL of an MQTT broker, mqtt://HOST:PORT,
@@ -86,6 +87,7 @@ class PilotSettings(BaseSettings):
     warn_before_s: Seconds = 300.0
     least_useful_s: Seconds = 60.0
     grace_s: Seconds = 10.0
+    plug_s: Seconds = 0.0
     lease_margin_s: Seconds = 10.0
     wait_s: Seconds | None = None
     heartbeat_s: float = Field(default=30.0, gt=0, le=3600)
@@ -155,6 +157,7 @@ class PilotSettings(BaseSettings):
             wait_s=self._wait_s(),
             heartbeat_s=self.heartbeat_s,
             grace_s=self.grace_s,
+            plug_s=self.plug_s,
             lease_margin_s=self.lease_margin_s,
             unreachable_s=self.unreachable_s,
             max_idle_s=self.max_idle_s,

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,12 @@ async def test_a_pilot_whose_credential_is_refused_says_so(grid: ProcessGrid) ->
     async with grid.pilot(token=forged, token_file=None) as pilot:
         code, last = await pilot.ends()
     assert (code, "refuses" in last["reason"]) == (3, True)
+
+
+async def test_a_payload_that_failed_fast_keeps_its_slot_for_the_time_of_the_plug(grid: ProcessGrid) -> None:
+    async with grid.pilot(cpus=1, plug_s=1):
+        failed, good = grid.submit(script="exit 4"), grid.submit(script="echo next")
+        job, after = await grid.done(failed), await grid.done(good)
+    assert (job.state, job.exit_code) == (jobs_pb2.JOB_STATE_FAILED, 4)
+    assert after.started.ToDatetime() - job.started.ToDatetime() >= timedelta(seconds=1)
+    assert after.state == jobs_pb2.JOB_STATE_DONE

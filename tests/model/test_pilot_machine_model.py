@@ -48,7 +48,16 @@ NODES = {
     "divided": slots_with(**LIVELY),
     "three slots": slots_with(num_slots="3", num_cpus="6", memory="9000", **NEIGHBOURLY),
 }
-RULES = Rules(grace_s=5, max_idle_s=50, wait_s=10, heartbeat_s=8, store_patience_s=30, unreachable_s=90, idle_ask_s=20)
+RULES = Rules(
+    grace_s=5,
+    max_idle_s=50,
+    wait_s=10,
+    heartbeat_s=8,
+    store_patience_s=30,
+    unreachable_s=90,
+    idle_ask_s=20,
+    plug_s=15,
+)
 
 
 class PilotWorld(RuleBasedStateMachine):

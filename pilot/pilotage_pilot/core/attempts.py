@@ -25,6 +25,7 @@ from pilotage_pilot.core.jobs import (
     Usage,
 )
 from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.plug import Plug
 from pilotage_pilot.core.slot_states import RUNNING, Activity, SlotState
 
 
@@ -140,7 +141,7 @@ class Attempt:
 
     `retry_boot_s` is when storing is tried again, None = it is not. `report_boot_s` is when its stage has to be told at
     the latest, if there is anything to tell. `clock_boot_s` is since when it runs or is suspended. `told` is the last
-    state that was sent to the server.
+    state that was sent to the server. `plug` = its payload has failed, which is kept back for a while.
     """
 
     job: GrantedJob
@@ -160,6 +161,7 @@ class Attempt:
     store_failures: int = 0
     report_boot_s: float = 0.0
     told: ReportedState | None = None
+    plug: Plug | None = None
 
     @property
     def key(self) -> AttemptKey:

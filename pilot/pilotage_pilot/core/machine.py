@@ -199,7 +199,7 @@ class PilotMachine:
     def _drain(self, reason: str, now: Moment, exit_code: ExitCode = ExitCode.AS_PLANNED) -> Instructions:
         if not self._departure.drain(Reason(reason, exit_code)):
             return []
-        return self._conversation.seeking.take_back(now) + self._payloads.obey(self._slots.drain(now, reason), now)
+        return self._conversation.seeking.take_back(now) + self._payloads.drain(reason, now)
 
     def _evict(self, reason: str, now: Moment, *, at_once: bool = False) -> Instructions:
         return self._payloads.stop_all(Ending(Outcome.EVICTED, reason), now, at_once=at_once)

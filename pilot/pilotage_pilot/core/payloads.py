@@ -29,6 +29,7 @@ from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, 
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_slots import JobOrder, NodeSlots
+from pilotage_pilot.core.plug import Plug, plug_of
 from pilotage_pilot.core.rules import Rules
 from pilotage_pilot.core.slot_events import ContinueJob, KillJob, StopJob, SuspendJob
 
@@ -123,10 +124,20 @@ class Payloads:
     # From its end to the outcome --------------------------------------------------------------------------------
 
     def exited(self, event: PayloadExited, now: Moment) -> Instructions:
-        """Store what a payload left, where its outcome keeps it."""
+        """Store what a payload left, where its outcome keeps it, unless it has failed so fast that it is plugged."""
         attempt = self._attempts.get(event.key)
         if attempt is None or attempt.stage not in STARTED:
             return []
+        plug = plug_of(event, attempt.started, self._rules.plug_s) if attempt.ending is None else None
+        if plug is not None and plug.until_boot_s > now.boot_s:
+            self._attempts.put(replace(attempt.clocked(now), clock_boot_s=None, plug=plug))
+            return []
+        return self._exited(attempt, event, now)
+
+    def _unplug(self, attempt: Attempt, plug: Plug, now: Moment) -> Instructions:
+        return self._exited(replace(attempt, ending=None, plug=None), plug.exited, now)
+
+    def _exited(self, attempt: Attempt, event: PayloadExited, now: Moment) -> Instructions:
         over = Ending(Outcome.LIMIT_EXCEEDED, event.limit) if event.limit else Ending(Outcome.EXITED)
         ending = attempt.ending or over
         left = {"exit_code": event.exit_code, "signal": event.signal, "usage": event.usage, "clock_boot_s": None}
@@ -194,6 +205,12 @@ class Payloads:
         ours = [attempt.key for attempt in self._attempts.under_way() if attempt.stage in UNSTARTED | STARTED]
         return [instruction for key in ours for instruction in act(key, ending, now)]
 
+    def drain(self, reason: str, now: Moment) -> Instructions:
+        """Let the slots take no more jobs; those that are plugged end at once."""
+        plugged = [(attempt, attempt.plug) for attempt in self._attempts.under_way() if attempt.plug is not None]
+        ends = [instruction for attempt, plug in plugged for instruction in self._unplug(attempt, plug, now)]
+        return ends + self.obey(self.slots.drain(now, reason), now)
+
     def obey(self, orders: Iterable[JobOrder], now: Moment) -> Instructions:
         """Do what slots want of the attempts in them."""
         return [instruction for order in orders for instruction in self._obey(order, now)]
@@ -203,14 +220,17 @@ class Payloads:
         match effect:
             case SuspendJob():
                 self._move(attempt.clocked(now), Step.SUSPENDED, now)
-                return [ins.SuspendPayload(attempt.key)]
+                return [ins.SuspendPayload(attempt.key)] if attempt.plug is None else []
             case ContinueJob():
                 self._move(attempt.clocked(now), Step.CONTINUED, now)
                 # A payload whose lease has ended meanwhile is about to be killed.
-                return [ins.ContinuePayload(attempt.key)] if attempt.lease_end_boot_s > now.boot_s else []
+                goes_on = attempt.lease_end_boot_s > now.boot_s and attempt.plug is None
+                return [ins.ContinuePayload(attempt.key)] if goes_on else []
             case StopJob(_, reason, hold) | KillJob(reason, hold):
-                if attempt.stage is Stage.KILLING:
+                if attempt.stage not in UNSTARTED | STARTED - {Stage.KILLING}:
                     return []
+                if attempt.plug is not None:
+                    return self._unplug(attempt, attempt.plug, now)
                 ending = attempt.ending or Ending(Outcome.EVICTED, reason, hold)
                 gently = isinstance(effect, StopJob) and attempt.stage not in UNSTARTED
                 step = Step.STOP_ORDERED if gently else Step.KILL_ORDERED
@@ -222,8 +242,9 @@ class Payloads:
     def warn(self, key: AttemptKey, left_s: float) -> Instructions:
         """Warn a payload, if it runs or is suspended."""
         attempt = self._attempts.get(key)
-        alive = attempt is not None and attempt.stage in (Stage.RUNNING, Stage.SUSPENDED)
-        return [ins.WarnPayload(key, left_s)] if alive else []
+        if attempt is None or attempt.plug is not None or attempt.stage not in (Stage.RUNNING, Stage.SUSPENDED):
+            return []
+        return [ins.WarnPayload(key, left_s)]
 
     def warn_all(self, left_s: float) -> Instructions:
         """Warn every payload that runs or is suspended."""
@@ -241,6 +262,8 @@ class Payloads:
         if attempt.retry_boot_s is not None and attempt.retry_boot_s <= now.boot_s:
             self._attempts.put(replace(attempt, retry_boot_s=None))
             return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
+        if attempt.plug is not None and attempt.plug.until_boot_s <= now.boot_s:
+            return self._unplug(attempt, attempt.plug, now)
         if attempt.is_out_of_time(now):
             limit = attempt.job.description.wall_time
             ending = Ending(Outcome.LIMIT_EXCEEDED, f"it ran longer than its wall time of {limit}")
@@ -252,7 +275,8 @@ class Payloads:
         for attempt in self._attempts.under_way():
             if attempt.stage in UNSTARTED | STARTED and attempt.stage is not Stage.KILLING:
                 yield attempt.lease_end_boot_s
-            for moment in (attempt.retry_boot_s, attempt.wall_end_boot_s()):
+            plug_end_boot_s = None if attempt.plug is None else attempt.plug.until_boot_s
+            for moment in (attempt.retry_boot_s, attempt.wall_end_boot_s(), plug_end_boot_s):
                 if moment is not None:
                     yield moment
 

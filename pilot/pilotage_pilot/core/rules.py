@@ -29,6 +29,7 @@ class Rules:
     `goodbye_patience_s`: how long the last word may take. `unreachable_s`: a pilot that holds no job gives up so
     long after the server's last word. `max_idle_s`: ends after so long without a job; None = never.
     `failed_starts`: starts in a row that fail on the node's side before the pilot takes no more jobs.
+    `plug_s`: a payload that fails keeps its slot until it has been there so long; 0 = it does not.
     `pools_every_s`: between two requests that carry the list of pools. `clock_error_s`: a node whose clock is
     further than this from the server's takes no jobs. `idle_ask_s`: so often asks, at least, a pilot that would hear
     of jobs through a broker.
@@ -49,6 +50,7 @@ class Rules:
     unreachable_s: float = 1800.0
     max_idle_s: float | None = None
     failed_starts: int = 3
+    plug_s: float = 0.0
     pools_every_s: float = 300.0
     clock_error_s: float = 300.0
     idle_ask_s: float = 60.0
