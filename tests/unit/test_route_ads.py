@@ -74,6 +74,13 @@ def test_a_route_without_a_name_is_called_by_its_grid_resource() -> None:
     assert refusal("[MaxJobs = 1]") == ["route 1.name: the route has neither a name nor a GridResource"]
 
 
+@pytest.mark.parametrize(
+    ("name", "why"), [("5", "is not a text"), (r'"a\n\t"', "holds characters that cannot be shown")]
+)
+def test_a_name_that_cannot_be_shown_is_refused(name: str, why: str) -> None:
+    assert refusal(f'[GridResource = "x"; name = {name}]')[0].endswith(f"name: {why}")
+
+
 def test_lines_of_comments_are_skipped_and_leave_line_numbers_as_they_are() -> None:
     text = '# a table\n[\n  name = "# a";\n  # set_A = 1;\n  /* or */ MaxJobs = 5; // five\n  MaxIdleJobs = "x y;\n]'
     (said,) = refusal(text)
@@ -103,6 +110,8 @@ def test_a_setting_that_cannot_be_is_refused_with_its_route(attribute: str, why:
     [
         ("MaxJobs = ", "MaxJobs: there is no value"),
         ("MaxJobs 5", "MaxJobs: is not of the form Name = value"),
+        ("5 = 3", "5: is not of the form Name = value"),
+        ("MaxJobs", "MaxJobs: is not of the form Name = value"),
         ("Requirements = a &&", "Requirements: a && is not a ClassAd expression"),
         ("set_x = 1; Set_X = 2", "Set_X: is said twice"),
     ],

@@ -21,6 +21,7 @@ from pilotage_agents.core.route_fields import FIELDS, condition, constant_text, 
 from pilotage_agents.core.route_table import InvalidRoutesError, LeftOut, Limits, Route
 
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _PREFIXES = {"copy_": "COPY", "delete_": "DELETE", "set_": "SET", "eval_set_": "EVALSET"}
 """Changes in the order in which they are made, and the statements that say the same."""
 
@@ -95,8 +96,12 @@ def _route(ad: RouteAd, defaults: Limits) -> Route:
 def _named(route: Route, name: AdValue | None) -> Route:
     """Return the route with its name: what the ad says, else its GridResource (HTCondor manual)."""
     text = constant_text(name) if name is not None else route.grid_resource
+    if text is None:
+        raise InvalidRoutesError(Violation("name", "is not a text"))
     if not text:
         raise InvalidRoutesError(Violation("name", "the route has neither a name nor a GridResource"))
+    if not text.isprintable():
+        raise InvalidRoutesError(Violation("name", "holds characters that cannot be shown"))
     return replace(route, name=text)
 
 
@@ -175,8 +180,8 @@ def _assignments(piece: list[Token]) -> Iterator[list[Token]]:
 
 
 def _attribute(text: str, said: list[Token]) -> tuple[str, AdValue]:
-    is_assigned = len(said) > 1 and said[1].text == "=" and said[0].kind in (Kind.WORD, Kind.QUOTED_NAME)
-    if not is_assigned:
+    is_name = said[0].kind is Kind.QUOTED_NAME or _NAME.fullmatch(said[0].text)
+    if not is_name or len(said) < 2 or said[1].text != "=":
         raise InvalidRoutesError(Violation("", "is not of the form Name = value"))
     return said[0].text.strip("'"), parse_value(text[said[1].end : said[-1].end])
 
