@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 
@@ -12,12 +14,13 @@ from pilotage_server.core.health import Attempts, BlackHole, HealthRules, Level,
 from pilotage_server.core.reports import NodeState, Outcome
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.throttles import Change, ClosedBy, Throttle, throttle
+from pilotage_server.operations.chances import Chance, Chances
 from pilotage_server.operations.demand import get_demand
 from pilotage_server.operations.health import HealthWatch, hold_place, list_health, open_place, store_changes
 from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_lasting
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.events import feed_bounds
-from support.grid import LONG, Grid, Pilot
+from support.grid import LONG, Grid, Pilot, a_slot
 from support.virtual_clock import VirtualClock
 
 NODE = Place(Level.NODE, "CERN", node="n1")
@@ -126,6 +129,20 @@ def test_a_trial_is_had_once_by_whichever_server_is_asked(grid: Grid, clock: Vir
     assert not there.claim()
 
 
+def test_of_pilots_that_ask_at_the_same_time_one_has_the_trial(grid: Grid, clock: VirtualClock) -> None:
+    throttled(grid)
+    clock.advance(seconds=100)
+    pilots = [a_pilot(each) for each in (grid, *(grid.restarted() for _ in range(5)))]
+    ready = Barrier(len(pilots))
+
+    def ask(pilot: Pilot) -> list[int]:
+        ready.wait()
+        return pilot.claim()
+
+    with ThreadPoolExecutor(len(pilots)) as threads:
+        assert sorted(map(len, threads.map(ask, pilots))) == [0, 0, 0, 0, 0, 1]
+
+
 def test_a_node_in_a_throttled_queue_needs_a_trial_of_both(grid: Grid, clock: VirtualClock) -> None:
     throttled(grid, QUEUE)
     clock.advance(seconds=50)
@@ -147,6 +164,17 @@ def test_what_one_server_does_others_know_after_their_next_look(grid: Grid) -> N
     assert not other.world.throttles
     assert woken == ["now"]
     assert len(a_pilot(other).claim()) == 1
+
+
+def test_pilots_that_wait_in_a_throttled_queue_are_not_told_of_new_jobs(grid: Grid) -> None:
+    chances, credential = Chances(grid.world, grid.clock), a_pilot(grid).identity.pilot
+    assert credential is not None
+    (waiting,) = grid.world.waiting.waiting()
+    throttled(grid, QUEUE)
+    assert chances.of(waiting.task_queue, credential, [a_slot()]) is Chance.NONE
+    assert chances.at_best(waiting.task_queue, credential, [a_slot()]) is Chance.NONE
+    grid.write(lambda unit, world: open_place(unit, world, QUEUE, "olga"))
+    assert chances.of(waiting.task_queue, credential, [a_slot()]) is Chance.FREE_SLOT
 
 
 def test_an_operator_holds_a_place_until_he_opens_it(grid: Grid, clock: VirtualClock) -> None:

@@ -25,6 +25,7 @@ from pilotage_server.core.slot_policies import Moment, SlotJudge
 from pilotage_server.core.slots import SlotOffer, fits, size_of
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.match_slots import door
+from pilotage_server.operations.trials import closed_at
 from pilotage_server.operations.world import World
 
 
@@ -81,8 +82,8 @@ def _chance(
     might_take: Callable[[SlotOffer], bool],
 ) -> Chance:
     found = Chance.NONE
-    if not door(world, credential).can_go(task_queue):
-        return found
+    if not door(world, credential).can_go(task_queue) or (world.throttles and closed_at(world, credential.queue)):
+        return found  # a throttled queue gets its single jobs when its pilots ask anew
     with world.lock:
         for slot in slots:
             kind = Chance.FREE_SLOT if slot.occupied is None else Chance.OCCUPIED_SLOT
