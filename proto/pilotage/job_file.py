@@ -24,7 +24,7 @@ from pilotage.condor_text import definitions, find_cycle, reference_graph
 from pilotage.errors import InvalidInputError, Violation
 
 _LINE = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=(?!=)\s*(?P<value>.+)")
-_QUEUE = re.compile(r"^\s*queue\b", re.IGNORECASE | re.MULTILINE)
+_QUEUE = re.compile(r"^\s*queue\b(?!\s*=)", re.IGNORECASE | re.MULTILINE)
 _OWN = re.compile(r"(?:my\.|\+)(?P<name>[A-Za-z_]\w*)", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)b?", re.IGNORECASE)
 _KIB = {"k": 1, "m": 2**10, "g": 2**20, "t": 2**30}

@@ -217,6 +217,15 @@ def test_a_job_of_which_nothing_is_said_is_one_that_has_just_been_queued(
     assert [found[name]["value"] for name in ("START", "RANK")] == ["undefined", 5]
 
 
+def test_an_attribute_called_queue_makes_no_submit_file(
+    capsys: pytest.CaptureFixture[str], policy: Path, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.ad"
+    job.write_text('queue = "long"\nWant = True\n')
+    policy.write_text('START = TARGET.queue == "long" && TARGET.Want\n')
+    assert _asked(capsys, policy, "--job", job)["START"]["value"] is True
+
+
 def test_a_job_file_that_is_not_there_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, policy: Path
 ) -> None:
