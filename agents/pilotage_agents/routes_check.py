@@ -7,17 +7,21 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pilotage import clock
+from pilotage.ad_text import value_text
 from pilotage.classad_evaluation import CURRENT_TIME
+from pilotage.classads import AdValue
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.folding import fold
 from pilotage.job_file import read_job_file
 from pilotage.new_job_ad import new_job_ad, overlaid
 from pilotage_agents.core.failure_rate import FailureRate
+from pilotage_agents.core.route_copies import copy_of
 from pilotage_agents.core.route_table import Route, RouteTable
 from pilotage_agents.core.routing import JobScopes, Occupancy, Verdict, chosen, verdicts
 from pilotage_agents.route_files import read_route_file
@@ -60,19 +64,41 @@ def check_routes(options: argparse.Namespace) -> int:
         table = table.aimed(read_targets(options.targets))
     now = clock.now()
     occupied = _occupied(options.on_route, table, now)
-    judged = None if options.job is None else verdicts(table, _job(options.job, now), occupied)
+    job = None if options.job is None else _job(options.job, now)
+    judged = None if job is None else verdicts(table, JobScopes.of(job), occupied)
     way = chosen(judged or (), round_robin=table.round_robin, turn=0)
+    copied = _Copied.of(job, copy_of(job, way, table)) if job is not None and way is not None else None
     if options.json:
-        sys.stdout.write(json.dumps(_as_object(table, judged, way), indent=2) + "\n")
+        sys.stdout.write(json.dumps(_as_object(table, judged, way, copied), indent=2) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in _lines(table, judged, way))
+        sys.stdout.writelines(f"{line}\n" for line in _lines(table, judged, way, copied))
     return 1 if (table.left_out if judged is None else way is None) else 0
 
 
-def _job(path: Path, now: datetime) -> JobScopes:
-    """Return the job in the file at `path`; what it does not say is as for one that has just been queued."""
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """How a copy differs from its job: what it says otherwise or besides, as text, and what it does not say."""
+
+    set: dict[str, str]
+    removed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, job: Mapping[str, AdValue], copy: Mapping[str, AdValue]) -> Self:
+        """Return how `copy` differs from `job`."""
+        before = {fold(name): value for name, value in job.items()}
+        said = {fold(name) for name in copy}
+        changed = {
+            name: value_text(value)
+            for name, value in copy.items()
+            if fold(name) not in before or value_text(before[fold(name)]) != value_text(value)
+        }
+        return cls(changed, tuple(name for name in job if fold(name) not in said))
+
+
+def _job(path: Path, now: datetime) -> dict[str, AdValue]:
+    """Return the attributes of the job in the file, over those of a job that has just been queued."""
     now_s = int(now.timestamp())
-    return JobScopes.of(overlaid({**new_job_ad(now_s), CURRENT_TIME: now_s}, read_job_file(path)))
+    return overlaid({**new_job_ad(now_s), CURRENT_TIME: now_s}, read_job_file(path))
 
 
 def _occupied(texts: Sequence[str], table: RouteTable, now: datetime) -> dict[str, Occupancy]:
@@ -91,7 +117,9 @@ def _occupied(texts: Sequence[str], table: RouteTable, now: datetime) -> dict[st
     return occupied
 
 
-def _lines(table: RouteTable, judged: Sequence[Verdict] | None, way: Route | None) -> Iterator[str]:
+def _lines(
+    table: RouteTable, judged: Sequence[Verdict] | None, way: Route | None, copied: _Copied | None
+) -> Iterator[str]:
     said = {verdict.route.name: verdict for verdict in judged or ()}
     for route in table.routes:
         yield f"{route.name} -> {_goes_to(route)}"
@@ -107,6 +135,9 @@ def _lines(table: RouteTable, judged: Sequence[Verdict] | None, way: Route | Non
         others = [verdict.route.name for verdict in judged if verdict.takes_it and verdict.route is not way]
         in_turn = f", in turn with {', '.join(others)}" if others and table.round_robin else ""
         yield f"The job takes {way.name}{in_turn}."
+    if copied is not None:
+        yield from (f"    {name} = {' '.join(text.split())}" for name, text in copied.set.items())
+        yield from (f"    without {name}" for name in copied.removed)
 
 
 def _goes_to(route: Route) -> str:
@@ -144,7 +175,9 @@ def _about_all(table: RouteTable) -> Iterator[str]:
     yield f"Of several routes that take a job {how}."
 
 
-def _as_object(table: RouteTable, judged: Sequence[Verdict] | None, way: Route | None) -> dict[str, Any]:
+def _as_object(
+    table: RouteTable, judged: Sequence[Verdict] | None, way: Route | None, copied: _Copied | None
+) -> dict[str, Any]:
     said = {verdict.route.name: verdict for verdict in judged or ()}
     answer: dict[str, Any] = {
         "routes": [_route_object(route, said.get(route.name)) for route in table.routes],
@@ -155,7 +188,9 @@ def _as_object(table: RouteTable, judged: Sequence[Verdict] | None, way: Route |
         "before": [asdict(transform) for transform in table.before],
         "after": [asdict(transform) for transform in table.after],
     }
-    return answer if judged is None else {**answer, "taken": way.name if way else None}
+    if judged is None:
+        return answer
+    return {**answer, "taken": way.name if way else None, "copy": asdict(copied) if copied else None}
 
 
 def _route_object(route: Route, verdict: Verdict | None) -> Mapping[str, Any]:

@@ -47,6 +47,10 @@ SHOWN: dict[str, tuple[str, str]] = {
         _POLICIES,
         "test_a_job_is_held_when_it_runs_longer_than_it_is_allowed_to",
     ),
+    "router: pre-route transform applies to every routed copy": (
+        "unit/test_route_copies.py",
+        "test_pre_route_transforms_apply_to_every_copy_and_leave_the_job_alone",
+    ),
     "router: route full": ("unit/test_routing.py", "test_routes_that_are_full_are_skipped_until_all_are"),
 }
 """Where facts are shown that are longer stories: file and test."""
@@ -61,7 +65,6 @@ NOT_OURS: dict[str, str] = {
     "drain: backfill evicted when the last original job ends": "a pilot that drains ends: it takes no jobs meanwhile",
     "slots: consumption override": "a partitionable slot gives what a job requests, no policy makes it more or less",
     "submit requirement refuses": "what may be submitted is said by the steps of the optimizer chain, not by a policy",
-    "router: pre-route transform applies to every routed copy": _ROUTERS,
     "router: interrupted jobs are neither success nor failure": _ROUTERS,
     "router: orphan adoption": _ROUTERS,
 }

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.classads import AdValue, Expression
 from pilotage.errors import InvalidInputError
+from pilotage_agents.core.route_copies import copy_of
 from pilotage_agents.core.route_table import RouteTable
 from pilotage_agents.core.routing import JobScopes, chosen, verdicts
 from pilotage_agents.route_files import read_route_file
@@ -81,12 +83,18 @@ def test_the_papers_table_says_the_same_in_both_forms(shared_data: Path) -> None
         assert chosen(verdicts(table, JobScopes.of({}), {}), round_robin=True, turn=0) is None
 
 
-def test_the_transforms_of_a_computing_element_read_whole(shared_data: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def element(shared_data: Path, tmp_path: Path) -> RouteTable:
+    """Return the table of a computing element: its transforms around one route."""
     text = (shared_data / "data" / "job_router" / "htcondor-ce__01-ce-router-defaults.conf").read_text()
     routes = (shared_data / "data" / "job_router" / "htcondor-ce__non-htcondor-routes.md_L15.conf").read_text()
     path = tmp_path / "ce.conf"
     path.write_text(re.sub("^LOCAL_CONFIG_FILE.*$", "", text, flags=re.MULTILINE) + routes)
-    table = read_route_file(path)
+    return read_route_file(path)
+
+
+def test_the_transforms_of_a_computing_element_read_whole(element: RouteTable) -> None:
+    table = element
     assert table.constraint == "target.JobUniverse =?= 5 || target.JobUniverse =?= 1"
     assert [transform.name for transform in table.before] == ["Base", "Cleanup", "OrigRequests"]
     assert len(table.after) == 7
@@ -95,3 +103,27 @@ def test_the_transforms_of_a_computing_element_read_whole(shared_data: Path, tmp
     (route,) = table.routes
     assert (route.limits.max_jobs, route.limits.max_idle_jobs) == (10_000, 2000)
     assert route.changes == ("default_queue = osg_queue",)
+
+
+def test_a_computing_elements_transforms_make_the_copy_that_its_documentation_tells_of(element: RouteTable) -> None:
+    (route,) = element.routes
+    plain = copy_of({"JobUniverse": 5}, route, element)
+    assert plain["RoutedJob"] is True
+    assert (plain["RequestCpus"], plain["RequestMemory"], plain["BatchRuntime"]) == (1, 2000, 4320 * 60)
+    assert plain["remote_queue"] == "osg_queue"
+    asking: dict[str, AdValue] = {
+        "xcount": 4,
+        "RequestCpus": 2,
+        "maxMemory": 3000,
+        "maxWallTime": 90,
+        "queue": "analy",
+        "AuthTokenSubject": "s",
+        "WantWholeNode": True,
+        "TotalSubmitProcs": 1,
+    }
+    copy = copy_of(asking, route, element)
+    assert (copy["OriginalCpus"], copy["remote_NodeNumber"], copy["OriginalMemory"]) == (4, 4, 3000)
+    assert (copy["BatchRuntime"], copy["remote_queue"], copy["orig_AuthTokenSubject"]) == (5400, "analy", "s")
+    assert copy["RequestCpus"] == Expression("TARGET.TotalCpus ?: JobCpus")
+    assert copy["JobIsRunning"] == Expression("(JobStatus =!= 1) && (JobStatus =!= 5) && GlideinCpusIsGood")
+    assert not {"AuthTokenSubject", "TotalSubmitProcs"} & copy.keys()

@@ -94,6 +94,36 @@ def test_each_route_says_whether_it_takes_a_job_and_why_not(
     assert _told(capsys, 0, table, "--job", job)[-1] == "The job takes Site 1, in turn with Site 3."
 
 
+def test_how_the_copy_differs_from_the_job_is_shown(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, job: Path
+) -> None:
+    table = tmp_path / "routes.conf"
+    table.write_text(
+        "JOB_ROUTER_PRE_ROUTE_TRANSFORM_NAMES = Clean\nJOB_ROUTER_TRANSFORM_Clean = DELETE WantJobRouter\n"
+        "JOB_ROUTER_ROUTE_NAMES = A\nJOB_ROUTER_ROUTE_A @=end\n  REQUIREMENTS WantJobRouter\n"
+        '  EVALSET Experiment strcat("atlas.", Owner)\n  SET requestcpus 8\n  SET Owner "ann"\n@end\n'
+    )
+    assert _told(capsys, 0, table, "--job", job)[2:] == [
+        "The job takes A.",
+        "    requestcpus = 8",
+        '    Experiment = "atlas.ann"',
+        "    without WantJobRouter",
+    ]
+    said = json.loads("".join(_told(capsys, 0, table, "--job", job, "--json")))
+    assert said["copy"] == {"set": {"requestcpus": "8", "Experiment": '"atlas.ann"'}, "removed": ["WantJobRouter"]}
+
+
+def test_a_change_that_comes_to_nothing_for_a_job_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, job: Path
+) -> None:
+    table = tmp_path / "routes.conf"
+    table.write_text(
+        "JOB_ROUTER_ROUTE_NAMES = A\nJOB_ROUTER_ROUTE_A @=end\n  REQUIREMENTS true\n  SET B $(MY.Gone) + 1\n"
+        "  SET C $(MY.Gone)\n@end\n"
+    )
+    assert _refused(capsys, table, "--job", job) == ["pilotage-agents: A, SET C $(MY.Gone): there is no value"]
+
+
 def test_a_job_that_no_route_takes_is_told_by_the_exit_code(
     capsys: pytest.CaptureFixture[str], table: Path, job: Path
 ) -> None:
@@ -123,7 +153,7 @@ def test_all_of_it_is_one_object_for_programs(
     assert [left_out["name"] for left_out in said["left_out"]] == ["Site 2"]
     assert (said["taken"], said["round_robin"], said["constraint"], said["max_jobs"]) == ("Site 1", True, None, None)
     without = json.loads("".join(_told(capsys, 0, table, "--json")))
-    assert "taken" not in without
+    assert not {"taken", "copy"} & without.keys()
     assert "obstacles" not in without["routes"][0]
 
 

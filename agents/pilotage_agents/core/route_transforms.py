@@ -23,10 +23,10 @@ from pilotage_agents.core.route_table import InvalidRoutesError, Limits, Route, 
 
 _MACRO = re.compile(r"\$\((?P<name>[A-Za-z_]\w*)(?::(?P<default>[^()]*))?\)")
 _STATEMENT = re.compile(r"(?P<verb>[A-Za-z_]\w*)\s*(?P<rest>.*)", re.DOTALL)
-_DEFINITION = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=(?![=?!])\s*(?P<value>.*)", re.DOTALL)
-_VALUED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:\s*=(?![=?!])\s*|\s+)(?P<value>\S.*)", re.DOTALL)
-_TWO_NAMES = re.compile(r"(?:/.*/[a-zA-Z]*|[A-Za-z_][\w.]*)[\s,]+\S+")
-_ONE_NAME = re.compile(r"/.*/[a-zA-Z]*|[A-Za-z_][\w.]*")
+DEFINITION = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=(?![=?!])\s*(?P<value>.*)", re.DOTALL)
+VALUED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:\s*=(?![=?!])\s*|\s+)(?P<value>\S.*)", re.DOTALL)
+_TWO_NAMES = re.compile(r"(?:/\S+/[a-zA-Z]*|[A-Za-z_][\w.]*)\s+\S+")
+_ONE_NAME = re.compile(r"/\S+/[a-zA-Z]*|[A-Za-z_][\w.]*")
 _VALUES = frozenset({"SET", "DEFAULT", "EVALSET", "EVALMACRO"})
 _PATTERNS = {"COPY": _TWO_NAMES, "RENAME": _TWO_NAMES, "DELETE": _ONE_NAME}
 _BRANCHES = frozenset({"IF", "ELIF", "ELSE", "ENDIF"})
@@ -79,11 +79,21 @@ def own_macros(programs: Iterable[str]) -> frozenset[str]:
 
 
 def _defined(line: str) -> Iterator[str]:
-    verb, rest = _taken_apart(line)
-    if verb == "EVALMACRO" and (found := _VALUED.fullmatch(rest)):
+    verb, rest = taken_apart(line)
+    if verb == "EVALMACRO" and (found := VALUED.fullmatch(rest)):
         yield found["name"].lower()
-    elif verb not in _VALUES and (definition := _DEFINITION.fullmatch(line.strip())):
+    elif verb not in _VALUES and (definition := DEFINITION.fullmatch(line.strip())):
         yield definition["name"].lower()
+
+
+def name_pattern(word: str) -> re.Pattern[str] | None:
+    """Return the pattern of attributes' names that "/…/" says, None = the word is one name itself."""
+    if not word.startswith("/"):
+        return None
+    try:
+        return re.compile(word[1 : word.rindex("/")], re.IGNORECASE)
+    except re.error as error:
+        raise _fault(f"{word} is not a regular expression: {error}") from error
 
 
 def _read(text: str, macros: Mapping[str, str]) -> _Program:
@@ -105,7 +115,7 @@ def _remember(known: dict[str, str], statement: str, *, is_sure: bool) -> None:
     """Note what a statement makes of the macro that it defines: a value, or what only a job can tell."""
     for name in _defined(statement):
         known.pop(name, None)
-        definition = _DEFINITION.fullmatch(statement)
+        definition = DEFINITION.fullmatch(statement)
         if is_sure and definition and not _has_macros(definition["value"]):
             known[name] = definition["value"].strip()
 
@@ -115,14 +125,14 @@ def _replaced(text: str, macros: Mapping[str, str]) -> str:
     return _MACRO.sub(lambda found: macros.get(found["name"].lower(), found.group()), text)
 
 
-def _taken_apart(statement: str) -> tuple[str, str]:
+def taken_apart(statement: str) -> tuple[str, str]:
     """Return what a statement does, in upper case, and the rest of it."""
     found = _STATEMENT.fullmatch(statement.strip())
     return (found["verb"].upper(), found["rest"]) if found else ("", statement)
 
 
 def _take(program: _Program, statement: str) -> None:
-    verb, rest = _taken_apart(statement)
+    verb, rest = taken_apart(statement)
     if verb in _BRANCHES:
         _branch(program, verb)
         program.changes.append(statement)
@@ -133,8 +143,9 @@ def _take(program: _Program, statement: str) -> None:
     elif verb in _PATTERNS:
         if not _PATTERNS[verb].fullmatch(rest.strip()):
             raise _fault(f"{verb} is followed by the name of an attribute, and by a second one unless it is DELETE")
+        name_pattern(rest.split()[0])
         program.changes.append(statement)
-    elif definition := _DEFINITION.fullmatch(statement):
+    elif definition := DEFINITION.fullmatch(statement):
         _define(program, definition["name"], definition["value"], statement)
     elif verb in _ABOUT_THE_ROUTE:
         _define(program, verb, rest, statement)
@@ -149,7 +160,7 @@ def _branch(program: _Program, verb: str) -> None:
 
 
 def _check_value(rest: str) -> None:
-    found = _VALUED.fullmatch(rest)
+    found = VALUED.fullmatch(rest)
     if found is None:
         raise _fault("names an attribute and its value")
     if not _has_macros(found["value"]):
@@ -158,7 +169,7 @@ def _check_value(rest: str) -> None:
 
 def _note_grid_resource(program: _Program, verb: str, rest: str) -> None:
     """Take a GridResource that the copy gets for the route's, where it is the same for every job."""
-    found = _VALUED.fullmatch(rest)
+    found = VALUED.fullmatch(rest)
     if verb not in ("SET", "EVALSET") or found is None or fold(found["name"]) != "gridresource":
         return
     if not _has_macros(found["value"]):
