@@ -83,6 +83,17 @@ def test_the_papers_table_says_the_same_in_both_forms(shared_data: Path) -> None
         assert chosen(verdicts(table, JobScopes.of({}), {}), round_robin=True, turn=0) is None
 
 
+@pytest.mark.parametrize(("today", "before"), [(715, 726), (747, 758), (777, 788), (808, 819), (916, 927)])
+def test_a_documented_route_makes_the_same_copy_in_both_forms(shared_data: Path, today: int, before: int) -> None:
+    job: dict[str, AdValue] = {"Environment": "A=1", "Owner": "ann"}
+    copies = []
+    for line in (today, before):
+        table = constrained(shared_data / "data" / "job_router" / f"htcondor-ce__writing-job-routes.md_L{line}.conf")
+        (route,) = table.routes
+        copies.append(copy_of(job, route, table))
+    assert copies[0] == copies[1] != job
+
+
 @pytest.fixture
 def element(shared_data: Path, tmp_path: Path) -> RouteTable:
     """Return the table of a computing element: its transforms around one route."""
