@@ -118,7 +118,10 @@ async def test_a_whole_machine_job_waits_before_it_begins_and_no_other_does(
 
 
 def is_program(pid: int, name: str) -> bool:
-    return Path(f"/proc/{pid}/comm").read_text().strip() == name
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == name
+    except (FileNotFoundError, ProcessLookupError):  # it has ended since it was found
+        return False
 
 
 async def test_without_a_machine_ad_the_wrapper_does_not_start_the_job(
