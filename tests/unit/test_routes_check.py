@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +216,20 @@ def test_files_that_are_not_there_are_named(capsys: pytest.CaptureFixture[str], 
     gone = tmp_path / "gone"
     for arguments in ((gone,), (table, "--targets", gone), (table, "--job", gone)):
         assert _refused(capsys, *arguments) == [f"pilotage-agents: {gone}: cannot be read: No such file or directory"]
+
+
+def test_only_this_command_needs_htcondors_library(tmp_path: Path, table: Path) -> None:
+    (tmp_path / "htcondor2.py").write_text("raise ImportError('not installed')\n")
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    program = "import sys; from pilotage_agents.main import run; sys.exit(run(sys.argv[1:]))"
+
+    def said(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    assert said("--help") == (0, "")
+    code, words = said("routes", "check", str(table))
+    assert code == 1
+    assert "install the Python package htcondor" in words
+    assert words.count("\n") == 1

@@ -32,7 +32,6 @@ FIELDS = {
 """The settings of a route, by their folded names."""
 
 _CREDENTIALS = ("usesharedx509userproxy", "sharedx509userproxy", "sendidtokens")
-_NOWHERE = Ad({})
 
 
 def route_of(
@@ -61,7 +60,7 @@ def route_of(
 def constant_text(value: AdValue) -> str | None:
     """Return the text that a value comes to in every ad, None = it is none, or not the same in each."""
     if isinstance(value, Expression):
-        result = evaluate(compile_expression(value.text), _NOWHERE)
+        result = evaluate(compile_expression(value.text), Ad({}))
         return result if isinstance(result, str) else None
     return value if isinstance(value, str) else None
 
