@@ -139,7 +139,11 @@ def _slots(
 
 
 def token_reader(settings: PilotSettings) -> Callable[[], str]:
-    """Return what gives the token as it is now: its file may be renewed while the pilot lives."""
+    """Return what gives the token as it is now: its file may be renewed while the pilot lives.
+
+    One that is gone leaves the last token. A site director takes the file away when it hears that the glidein has
+    ended; the pilot of a node that is only cut off must still learn from the server that its jobs are not its own.
+    """
     if settings.token is not None:
         token = settings.token.get_secret_value()
         return lambda: token
@@ -148,11 +152,16 @@ def token_reader(settings: PilotSettings) -> Callable[[], str]:
     if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         log.warning("others may read the pilot's token", path=str(path))
 
+    last = ""
+
     def read() -> str:
+        nonlocal last
         try:
-            return path.read_text().strip()
+            last = path.read_text().strip()
         except OSError as error:
-            raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+            if not last:
+                raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+        return last
 
     return read
 

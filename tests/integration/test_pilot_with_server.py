@@ -68,6 +68,27 @@ async def test_a_removed_job_is_killed_and_the_slot_takes_the_next(grid: Process
         assert grid.job(job_id).state == jobs_pb2.JOB_STATE_REMOVED
 
 
+async def test_a_job_that_a_batch_system_asks_to_end_with_its_pilot_goes_back_and_has_not_failed(
+    grid: ProcessGrid, tmp_path: Path
+) -> None:
+    async with grid.pilot() as pilot:
+        mark = tmp_path / "pid"
+        job_id = grid.submit(script=f"echo $$ > {mark}; sleep 600")
+        await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
+        payload = int(read_text(mark))
+        os.kill(payload, signal.SIGTERM)
+        await until(lambda: not is_alive(payload))
+        pilot.process.terminate()
+        code, _ = await pilot.ends()
+    assert (code, grid.job(job_id).state) == (0, jobs_pb2.JOB_STATE_WAITING)
+
+
+async def test_a_job_that_ends_itself_by_the_signal_to_end_has_failed(grid: ProcessGrid) -> None:
+    async with grid.pilot():
+        job = await grid.done(grid.submit(script="kill $$; sleep 600"))
+    assert job.state == jobs_pb2.JOB_STATE_FAILED
+
+
 async def test_a_pilot_that_is_told_to_end_gives_its_job_back_and_leaves_nothing(
     grid: ProcessGrid, tmp_path: Path
 ) -> None:

@@ -38,6 +38,11 @@ class End:
     usage: Usage
     limit: str | None
 
+    @property
+    def is_by_request(self) -> bool:
+        """Whether it ended as what is asked to end does, by the signal or by the exit code that shells give it."""
+        return self.signal == signal.SIGTERM or self.exit_code == 128 + signal.SIGTERM
+
 
 class Payload:
     """The processes of one attempt; `descent` knows what payloads have left to the pilot."""
@@ -60,6 +65,8 @@ class Payload:
         self._peak_mib = 0
         self._cpu_s = 0.0
         self._killing = False
+        self.was_told_to_end = False
+        """Whether the pilot itself has asked it to end."""
         self._suspended = False
         self._stopped: set[int] = set()
         self._on_end: Callable[[End], None] | None = None
@@ -160,6 +167,7 @@ class Payload:
 
     def stop(self) -> None:
         """Ask every process to end itself, also where it is suspended."""
+        self.was_told_to_end = True
         tree = self.tree()
         send(tree, signal.SIGTERM)
         self._stopped |= tree

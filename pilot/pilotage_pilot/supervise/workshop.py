@@ -42,6 +42,7 @@ from pilotage_pilot.supervise.spare_folders import SpareFolders
 from pilotage_pilot.supervise.spawn import command_of, spawn
 from pilotage_pilot.supervise.work import Handling, Work
 
+_PILOT_IS_TOLD_WITHIN_S = 0.5
 _LAST_KILL_S = 5.0
 
 
@@ -143,12 +144,18 @@ class LocalWorkshop:
 
     def _ended(self, key: AttemptKey, end: End) -> None:
         work = self._work.get(key)
+        payload = self._payload(key)
         if work is not None:
             work.cut_streams(self._bounds)
             work.payload = None
         if all(other.payload is None for other in self._work.values()):
             self._empty.set()
-        self._hear(PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit))
+        exited = PayloadExited(key, end.exit_code, end.signal, end.usage, end.limit)
+        if payload is not None and end.is_by_request and not payload.was_told_to_end:
+            # A batch system that ends its job asks payload and pilot alike: was it so, the pilot hears it by then.
+            asyncio.get_running_loop().call_later(_PILOT_IS_TOLD_WITHIN_S, self._hear, exited)
+        else:
+            self._hear(exited)
 
     # What can be done to a payload ------------------------------------------------------------------------------
 
