@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 from uuid import uuid4
 
 import grpc.aio
@@ -15,6 +16,7 @@ from pilotage.clock import boot_time_s, now
 from pilotage.errors import InvalidInputError, Violation
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.glidein_folders import GlideinFolders
@@ -24,7 +26,15 @@ from pilotage_agents.loop import Agent, RealPause
 from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.pool_cleanup import PoolCleanup
 from pilotage_agents.server_link import ServerLink
-from pilotage_agents.settings import DrainControllerSettings, PoolCleanupSettings, Settings, SiteDirectorSettings
+from pilotage_agents.settings import (
+    BatchSystemSettings,
+    DrainControllerSettings,
+    LocalBatchSystemSettings,
+    PoolCleanupSettings,
+    Settings,
+    SiteDirectorSettings,
+    SlurmBatchSystemSettings,
+)
 from pilotage_agents.site_director import SiteDirector
 from pilotage_agents.turns import Copy, InTurn
 
@@ -78,10 +88,7 @@ class _Ground:
         # A director that starts again in its folder is the same copy: it goes on at once.
         turn = Turn(turn_name(SiteDirector.name, settings.queues, ce_types), folders.copy_id())
         link = ServerLink(self.channel, turn)
-        systems: dict[str, BatchSystem] = {
-            name: LocalBatchSystem(folders.root, kill_after_s=each.kill_after_s)
-            for name, each in settings.batch_systems.items()
-        }
+        systems = {name: _batch_system(name, each, folders) for name, each in settings.batch_systems.items()}
         watch = GlideinWatch(folders, link, systems, now, keep_ended=settings.keep_ended)
         sender = PilotSender(settings, self._connection(), link, folders, watch)
         return self._in_turn(SiteDirector(settings, link, systems, watch, sender, now), turn, link)
@@ -96,3 +103,13 @@ class _Ground:
         if self.settings.ca_file is not None:
             connection["ca_file"] = str(self.settings.ca_file)
         return connection
+
+
+def _batch_system(name: str, settings: BatchSystemSettings, folders: GlideinFolders) -> BatchSystem:
+    match settings:
+        case LocalBatchSystemSettings():
+            return LocalBatchSystem(folders.root, kill_after_s=settings.kill_after_s)
+        case SlurmBatchSystemSettings():
+            return SlurmBatchSystem(name, settings)
+        case _:
+            assert_never(settings)

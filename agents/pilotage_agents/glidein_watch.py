@@ -9,6 +9,7 @@ from itertools import groupby
 import structlog
 
 from pilotage.clock import Clock
+from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import BatchSystem, GlideinState, GlideinStatus
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
@@ -80,7 +81,11 @@ class GlideinWatch:
         """Adopt glideins whose submission was not answered; returns those that never were submitted."""
         if not records:
             return []
-        found = await system.find_again([record.stamp for record in records])
+        try:
+            found = await system.find_again([record.stamp for record in records])
+        except WorldError as error:
+            log.warning("glideins could not be looked for", glideins=len(records), reason=str(error))
+            return []
         adopted += [replace(record, glidein_id=found[record.stamp]) for record in records if record.stamp in found]
         return [(record, _NEVER_SUBMITTED) for record in records if record.stamp not in found]
 

@@ -13,6 +13,7 @@ from pilotage_agents.batch_systems.base import (
     NotSubmitted,
     Submission,
     Submitted,
+    Unanswered,
 )
 from pilotage_agents.core.serving import ServedQueue
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
@@ -23,7 +24,7 @@ from pilotage_agents.settings import SiteDirectorSettings
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How many glideins the batch system took, and why it refused the others."""
+    """How many glideins the batch system took, and why it refused the others or gave no answer."""
 
     submitted: int
     failures: tuple[str, ...]
@@ -56,9 +57,10 @@ class PilotSender:
         pilots = await self._link.register_pilots(queue.id, count, queue.vos, lifetime_s)
         records = [GlideinRecord(pilot.stamp, queue.id, queue.batch_system) for pilot in pilots]
         answers = await self._submit(queue, pilots, records, pools, batch_system)
-        reports = [await self._settled(record, answer) for record, answer in zip(records, answers, strict=True)]
-        await self._link.report_glideins(reports)
-        failures = tuple(answer.reason for answer in answers if isinstance(answer, NotSubmitted))
+        settled = [await self._settled(record, answer) for record, answer in zip(records, answers, strict=True)]
+        if reports := [report for report in settled if report]:
+            await self._link.report_glideins(reports)
+        failures = tuple(answer.reason for answer in answers if not isinstance(answer, Submitted))
         for record, answer in zip(records, answers, strict=True):
             if isinstance(answer, NotSubmitted):
                 self._folders.ended(record.stamp)
@@ -107,8 +109,8 @@ class PilotSender:
     def _wall_time_s(self, queue: ServedQueue) -> float:
         return queue.facts.wall_time_s or self._settings.default_wall_time_s
 
-    async def _settled(self, record: GlideinRecord, answer: Submission) -> GlideinReport:
-        """Keep what the batch system answered; returns the report for the server."""
+    async def _settled(self, record: GlideinRecord, answer: Submission) -> GlideinReport | None:
+        """Keep what the batch system answered; returns the report for the server, None = nothing to say yet."""
         match answer:
             case Submitted(glidein_id):
                 submitted = replace(record, glidein_id=glidein_id)
@@ -117,3 +119,6 @@ class PilotSender:
                 return GlideinReport(record.stamp, glidein_id, ended=False)
             case NotSubmitted(reason):
                 return GlideinReport(record.stamp, "", ended=True, reason=reason)
+            case Unanswered():
+                self._watch.sent(record)
+                return None

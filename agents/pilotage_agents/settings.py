@@ -39,6 +39,27 @@ class LocalBatchSystemSettings(_Section):
     kill_after_s: Seconds = 30
 
 
+class SlurmBatchSystemSettings(_Section):
+    """A Slurm cluster as a batch system; a queue's name in the tree is that of its partition.
+
+    `ce_types` are the values of a queue's CEType that it serves. `command_prefix` comes before every command of
+    Slurm, such as ["env", "SLURM_CONF=/etc/slurm-b/slurm.conf"]. `account` is charged; empty = the user's default.
+    `sbatch_options` are added to each submission, such as "--qos=grid". A command that does not answer within
+    `timeout_s` has not answered. A pilot that was told to end is killed after `kill_after_s`.
+    """
+
+    type: Literal["slurm"]
+    ce_types: tuple[str, ...] = ("slurm",)
+    command_prefix: tuple[str, ...] = ()
+    account: str = ""
+    sbatch_options: tuple[Annotated[str, Field(pattern="^-")], ...] = ()
+    timeout_s: float = Field(default=30, ge=0.1, le=600)
+    kill_after_s: Seconds = 30
+
+
+BatchSystemSettings = Annotated[LocalBatchSystemSettings | SlurmBatchSystemSettings, Field(discriminator="type")]
+
+
 class WhenStopped(StrEnum):
     """What becomes of the director's pilots when it is stopped."""
 
@@ -85,7 +106,7 @@ class SiteDirectorSettings(_Section):
     default_wall_time_s: Seconds = 7 * 86400
     when_stopped: WhenStopped = WhenStopped.LEAVE
     keep_ended: int = Field(default=100, ge=0)
-    batch_systems: dict[str, LocalBatchSystemSettings] = Field(min_length=1)
+    batch_systems: dict[str, BatchSystemSettings] = Field(min_length=1)
     overrides: tuple[QueueSettings, ...] = ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from pilotage_agents.batch_systems.base import (
     Submitted,
 )
 from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.core.pilot_shape import Shape
+from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.fake_batch_system import FakeBatchSystem
+from support.slurm import PARTITION, SlurmCluster
 
 RUNS_FOR_LONG = ("sleep", "1000")
 ENDS_WELL = ("true",)
@@ -32,6 +36,7 @@ class Site:
     system: BatchSystem
     restarted: Callable[[], BatchSystem]
     folder: Path
+    queue: str = "default"
     ids: list[str] = field(default_factory=list)
 
     async def submit(self, *commands: tuple[str, ...]) -> list[str]:
@@ -46,7 +51,7 @@ class Site:
     def _request(self, stamp: str, command: tuple[str, ...]) -> GlideinRequest:
         folder = self.folder / stamp
         folder.mkdir()
-        return GlideinRequest(stamp, "default", command, folder, Shape(cpus=1))
+        return GlideinRequest(stamp, self.queue, command, folder, Shape(cpus=1))
 
 
 async def end_of(system: BatchSystem, glidein_id: str) -> GlideinStatus:
@@ -59,13 +64,19 @@ async def end_of(system: BatchSystem, glidein_id: str) -> GlideinStatus:
             await asyncio.sleep(0)
 
 
-@pytest.fixture(params=["local", "fake"])
+@pytest.fixture(params=["local", "fake", "slurm"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
-    if request.param == "fake":
-        fake = FakeBatchSystem()
-        found = Site(fake, lambda: fake, tmp_path)
-    else:
-        found = Site(LocalBatchSystem(tmp_path), lambda: LocalBatchSystem(tmp_path), tmp_path)
+    match request.param:
+        case "fake":
+            fake = FakeBatchSystem()
+            found = Site(fake, lambda: fake, tmp_path)
+        case "slurm":
+            cluster: SlurmCluster = request.getfixturevalue("slurm")
+            settings = SlurmBatchSystemSettings(type="slurm", command_prefix=cluster.command_prefix)
+            new = partial(SlurmBatchSystem, "slurm", settings)
+            found = Site(new(), new, tmp_path, PARTITION)
+        case _:
+            found = Site(LocalBatchSystem(tmp_path), lambda: LocalBatchSystem(tmp_path), tmp_path)
     yield found
     await found.system.cancel_many(found.ids)
 

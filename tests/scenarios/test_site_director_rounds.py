@@ -213,6 +213,28 @@ async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_
     assert [record.glidein_id for record in grid.folders().records()] == ["fake.1"]
 
 
+async def test_a_submission_that_was_not_answered_is_adopted_by_a_later_round_and_not_repeated(grid: Grid) -> None:
+    grid.link.waiting, grid.batch.loses_answers = 1, True
+    director = grid.director()
+    await director.run_once()
+    assert grid.link.reports == []
+    await director.run_once()
+    assert [(each.stamp, each.glidein_id, each.ended) for each in grid.link.reports] == [("stamp0", "fake.1", False)]
+    assert grid.submitted == ["stamp0"]
+
+
+async def test_glideins_that_cannot_be_looked_for_are_kept_and_stop_no_round(grid: Grid) -> None:
+    grid.link.waiting, grid.batch.loses_answers = 1, True
+    director = grid.director()
+    await director.run_once()
+    grid.batch.is_reachable = False
+    grid.link.calls.clear()
+    await director.run_once()
+    assert grid.link.calls == ["pools_of", "demand"]
+    assert grid.link.ended == {}
+    assert [record.stamp for record in grid.folders().records()] == ["stamp0"]
+
+
 @pytest.mark.parametrize(
     "close",
     [

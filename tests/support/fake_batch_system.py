@@ -13,6 +13,7 @@ from pilotage_agents.batch_systems.base import (
     NotSubmitted,
     Submission,
     Submitted,
+    Unanswered,
 )
 
 _ENDS_AT_ONCE = {"true": 0, "false": 1}
@@ -23,13 +24,14 @@ class FakeBatchSystem:
     """Keeps glideins in `statuses` by id; `true` and `false` end at once, all else runs until it is cancelled.
 
     `refuses` is said to every submission while it is not empty. While `is_reachable` is False the batch system
-    gives no answer.
+    gives no answer; while `loses_answers` it takes submissions and does not say so.
     """
 
     requests: dict[str, GlideinRequest] = field(default_factory=dict)
     statuses: dict[str, GlideinStatus] = field(default_factory=dict)
     refuses: str = ""
     is_reachable: bool = True
+    loses_answers: bool = False
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         return tuple(self._submit(request) for request in requests)
@@ -65,4 +67,4 @@ class FakeBatchSystem:
         exit_code = _ENDS_AT_ONCE.get(request.command[0])
         state = GlideinState.RUNNING if exit_code is None else GlideinState.ENDED
         self.statuses[glidein_id] = GlideinStatus(state, "", exit_code)
-        return Submitted(glidein_id)
+        return Unanswered("the answer was lost") if self.loses_answers else Submitted(glidein_id)

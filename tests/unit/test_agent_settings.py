@@ -40,7 +40,7 @@ def test_every_fault_of_a_configuration_is_named_with_its_place(tmp_path: Path) 
     with pytest.raises(InvalidInputError) as caught:
         read_settings(written(tmp_path, text))
     places = [violation.where.rpartition(": ")[2] for violation in caught.value.violations]
-    assert places == ["site_director.batch_systems.here.type", "pool_cleanup.grace_s", "pool_cleanup.foo"]
+    assert places == ["site_director.batch_systems.here", "pool_cleanup.grace_s", "pool_cleanup.foo"]
 
 
 @pytest.mark.parametrize(

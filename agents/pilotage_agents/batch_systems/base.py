@@ -57,7 +57,14 @@ class NotSubmitted:
     reason: str
 
 
-Submission = Submitted | NotSubmitted
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The batch system may or may not have taken the glidein: it is looked for again by its stamp."""
+
+    reason: str
+
+
+Submission = Submitted | NotSubmitted | Unanswered
 
 
 @dataclass(frozen=True, slots=True)

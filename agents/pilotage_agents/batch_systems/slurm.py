@@ -1,0 +1,195 @@
+"""Slurm as a batch system: by its commands, one squeue for all pilots, and no word of a pilot's end but Slurm's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+import structlog
+
+from pilotage.errors import WorldError
+from pilotage_agents.batch_systems.base import (
+    GlideinRequest,
+    GlideinState,
+    GlideinStatus,
+    NotSubmitted,
+    Submission,
+    Submitted,
+    Unanswered,
+)
+from pilotage_agents.batch_systems.commands import Answer, ask
+from pilotage_agents.batch_systems.slurm_text import (
+    ACCOUNTS,
+    SlurmId,
+    accounts_of,
+    denies_job,
+    heard_nothing,
+    numbers,
+    queue_of,
+    script,
+    submission,
+    submitted_job,
+)
+from pilotage_agents.settings import SlurmBatchSystemSettings
+
+log = structlog.get_logger()
+
+_SQUEUE = ("squeue", "--json", "--me", "--all", "--states=all")
+_LOOK_AGAIN_S = 0.5
+_MOST_IN_A_COMMAND = 500
+
+_Statuses = dict[SlurmId, GlideinStatus]
+
+
+class SlurmBatchSystem:
+    """Runs glideins as batch jobs of this user; `name` is what the settings call the cluster.
+
+    A job that has left Slurm's queue has ended when its accounting says so, or its controller knows no such job.
+    """
+
+    def __init__(self, name: str, settings: SlurmBatchSystemSettings) -> None:
+        self._name = name
+        self._settings = settings
+
+    async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
+        """Submit one job each; after one that is not answered no other is tried. See BatchSystem."""
+        answers: list[Submission] = []
+        for request in requests:
+            if answers and isinstance(answers[-1], Unanswered):
+                left = len(requests) - len(answers)
+                return (*answers, *[NotSubmitted(f"not tried, as before: {answers[-1].reason}")] * left)
+            answers.append(await self._submit(request))
+        return tuple(answers)
+
+    async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
+        """Return the ids of the jobs that have these stamps and have not ended; see BatchSystem."""
+        if not stamps:
+            return {}
+        jobs = await self._queue()
+        return {
+            job.stamp: str(job)
+            for job, status in jobs.items()
+            if job.stamp in stamps and status.state is not GlideinState.ENDED
+        }
+
+    async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
+        """Return what the queue says of the jobs, and the accounting or the controller of others; see BatchSystem."""
+        jobs = {job: each for each in glidein_ids if (job := SlurmId.of(each))}
+        statuses = dict.fromkeys(glidein_ids, GlideinStatus(GlideinState.UNKNOWN, "it is no job of Slurm's"))
+        return statuses | {jobs[job]: status for job, status in (await self._statuses(jobs)).items()}
+
+    async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
+        """Tell the pilots alone to end, so that they see to their jobs, and have late ones killed; see BatchSystem."""
+        wanted = {job for each in glidein_ids if (job := SlurmId.of(each))}
+        if not wanted:
+            return
+        try:
+            waiting = await self._living(wanted, GlideinState.WAITING)
+            await self._cancel(waiting)
+            running = await self._living(wanted, GlideinState.RUNNING)
+            await self._cancel(running, "--batch", "--signal=TERM")
+            await self._cancel(await self._late(running))
+        except WorldError as error:
+            log.warning("glideins could not be cancelled", batch_system=self._name, reason=str(error))
+
+    async def _submit(self, request: GlideinRequest) -> Submission:
+        options = submission(request, self._settings.account, self._settings.sbatch_options)
+        try:
+            answer = await self._ask("sbatch", *options, stdin=script(request.command))
+        except WorldError as error:
+            return Unanswered(str(error)) if error.transient else NotSubmitted(str(error))
+        if answer.exit_code != 0:
+            reason = f"{self._name}: {answer.complaint}"
+            return Unanswered(reason) if heard_nothing(reason) else NotSubmitted(reason)
+        job = submitted_job(answer.stdout)
+        if job is None:
+            return Unanswered(f"{self._name}: sbatch: its answer holds no job id: {answer.complaint}")
+        return Submitted(str(SlurmId(job, request.stamp)))
+
+    async def _statuses(self, jobs: Collection[SlurmId]) -> _Statuses:
+        """Return what Slurm says of each of the jobs."""
+        if not jobs:
+            return {}
+        try:
+            queue = await self._queue()
+        except WorldError as error:
+            log.warning("batch system gives no answer", batch_system=self._name, reason=str(error), glideins=len(jobs))
+            return dict.fromkeys(jobs, GlideinStatus(GlideinState.UNKNOWN, str(error)))
+        statuses = {job: queue[job] for job in jobs if job in queue}
+        statuses |= await self._statuses_of_gone([job for job in jobs if job not in queue])
+        unclear = [status.reason for status in statuses.values() if not status.state.is_known]
+        if unclear:
+            log.warning("glideins are unclear", batch_system=self._name, glideins=len(unclear), reason=unclear[0])
+        return statuses
+
+    async def _statuses_of_gone(self, jobs: Sequence[SlurmId]) -> _Statuses:
+        """Return what becomes known of jobs that are not in the queue."""
+        accounts = await self._accounts(jobs) if jobs else {}
+        ended = {job: accounts[job] for job in jobs if job in accounts and _has_ended(accounts[job])}
+        return ended | {job: await self._word_of_controller(job) for job in jobs if job not in ended}
+
+    async def _accounts(self, jobs: Sequence[SlurmId]) -> _Statuses:
+        """Return what the accounting says of jobs; nothing where there is none, or it gives no answer."""
+        accounts: _Statuses = {}
+        for start in range(0, len(jobs), _MOST_IN_A_COMMAND):
+            some = ",".join(numbers(jobs[start : start + _MOST_IN_A_COMMAND]))
+            try:
+                answer = await self._ask("sacct", *ACCOUNTS, f"--jobs={some}")
+            except WorldError:
+                return accounts
+            accounts |= accounts_of(answer.stdout) if answer.exit_code == 0 else {}
+        return accounts
+
+    async def _word_of_controller(self, job: SlurmId) -> GlideinStatus:
+        """Return the status of a job that is not in the queue: it has ended where the controller knows no such job."""
+        try:
+            answer = await self._ask("scontrol", "--oneliner", "show", "job", job.job)
+        except WorldError as error:
+            return GlideinStatus(GlideinState.UNKNOWN, str(error))
+        if answer.exit_code != 0 and denies_job(answer.complaint):
+            return GlideinStatus(GlideinState.ENDED, f"{self._name} knows no job {job.job} any more")
+        if answer.exit_code != 0:
+            return GlideinStatus(GlideinState.UNKNOWN, f"{self._name}: scontrol: {answer.complaint}")
+        return GlideinStatus(
+            GlideinState.UNKNOWN, f"{self._name}: squeue has left out job {job.job}, or it is another's"
+        )
+
+    async def _living(self, wanted: Collection[SlurmId], state: GlideinState) -> list[SlurmId]:
+        return [job for job, status in (await self._queue()).items() if job in wanted and status.state is state]
+
+    async def _late(self, told: Sequence[SlurmId]) -> list[SlurmId]:
+        """Return those that have not ended in the time they have for it; waits no longer than that."""
+        late = list(told)
+        try:
+            async with asyncio.timeout(self._settings.kill_after_s):
+                while late:
+                    late = await self._living(late, GlideinState.RUNNING)
+                    await asyncio.sleep(_LOOK_AGAIN_S if late else 0)
+        except TimeoutError:
+            return late
+        return []
+
+    async def _cancel(self, jobs: Sequence[SlurmId], *options: str) -> None:
+        for start in range(0, len(jobs), _MOST_IN_A_COMMAND):
+            await self._ask("scancel", "--quiet", *options, *numbers(jobs[start : start + _MOST_IN_A_COMMAND]))
+
+    async def _queue(self) -> _Statuses:
+        """Return our jobs in Slurm's queue; raises WorldError when it gives no whole answer."""
+        answer = await self._ask(*_SQUEUE)
+        if answer.exit_code != 0:
+            raise WorldError(f"{self._name}: squeue: {answer.complaint}", transient=True)
+        try:
+            return queue_of(answer.stdout)
+        except WorldError as error:
+            raise WorldError(f"{self._name}: squeue: {error}", transient=True) from error
+
+    async def _ask(self, program: str, *arguments: str, stdin: str = "") -> Answer:
+        command = (*self._settings.command_prefix, program, *arguments)
+        try:
+            return await ask(command, timeout_s=self._settings.timeout_s, stdin=stdin)
+        except WorldError as error:
+            raise WorldError(f"{self._name}: {program}: {error}", transient=error.transient) from error
+
+
+def _has_ended(status: GlideinStatus) -> bool:
+    return status.state is GlideinState.ENDED

@@ -1,0 +1,236 @@
+"""What Slurm's commands are told, and what their answers mean.
+
+Rules
+-----
+No I/O. A job is ours when its comment, or else its name, holds a pilot's stamp; of others nothing is read. A word
+that is not known here concludes nothing. The forms of squeue's JSON are those of Slurm 21.08 to 25.05: a state is a
+word or a list of words, an exit code is a wait status, one with "set" and "number", or told in its parts.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pilotage.errors import WorldError
+from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus
+
+LOG_NAME = "pilot.log"
+"""The file in a glidein's folder that takes what its pilot prints."""
+
+_COMMENT, _NAME = "pilotage:", "pilotage-"
+_WAITING = frozenset(
+    {
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+        "POWER_UP_NODE",
+    }
+)
+_RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+_ENDED = frozenset(
+    {
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "OUT_OF_MEMORY",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REVOKED",
+        "LAUNCH_FAILED",
+    }
+)
+_OF_ITS_OWN_DOING = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
+"""How a job ends by itself: in all other ends its exit code is that of whoever ended it."""
+
+_HEARD_NOTHING = (
+    "timed out",
+    "zero bytes",
+    "unable to contact",
+    "not responding",
+    "receive failure",
+    "send failure",
+    "shutdown failure",
+)
+"""What a command says, in small letters, when it has heard no answer to what it asked of the controller."""
+
+_NO_SUCH_JOB = "invalid job id specified"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmId:
+    """The id of a glidein: Slurm's job id, which may be given out again one day, and the pilot's stamp."""
+
+    job: str
+    stamp: str
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.stamp}"
+
+    @classmethod
+    def of(cls, glidein_id: str) -> Self | None:
+        """Return what an id says; None = it is none of Slurm's."""
+        job, _, stamp = glidein_id.partition(".")
+        return cls(job, stamp) if job.isdecimal() and stamp else None
+
+
+def submission(request: GlideinRequest, account: str, options: Sequence[str]) -> tuple[str, ...]:
+    """Return what sbatch is told; `options` win over sizes, and nothing over what finds the glidein again."""
+    shape, folder = request.shape, str(request.folder).replace("%", "%%")
+    sizes = {
+        "partition": request.queue,
+        "account": account,
+        "nodes": 1,
+        "ntasks": 1,
+        "cpus-per-task": shape.cpus,
+        "mem": f"{shape.memory_mib}M" if shape.memory_mib else None,
+        "gres": f"gpu:{shape.gpus}" if shape.gpus else None,
+        # A partition's limit is in whole minutes, so that none rounded up exceeds it.
+        "time": -(-request.wall_time_s // 60) if request.wall_time_s else None,
+    }
+    ours = {
+        "comment": _COMMENT + request.stamp,
+        "job-name": _NAME + request.stamp,
+        "chdir": str(request.folder),
+        "output": f"{folder}/{LOG_NAME}",
+        "open-mode": "append",
+    }
+    # A pilot that Slurm would start again is one that the server has counted as lost.
+    return ("--parsable", *_long(sizes), *options, *_long(ours), "--no-requeue")
+
+
+def _long(options: Mapping[str, object]) -> list[str]:
+    return [f"--{name}={value}" for name, value in options.items() if value]
+
+
+def script(command: Sequence[str]) -> str:
+    """Return the batch script of a glidein: its pilot takes the shell's place, and so gets the signals."""
+    return f"#!/bin/sh\nexec {shlex.join(command)}\n"
+
+
+def submitted_job(stdout: str) -> str | None:
+    """Return the job id in what sbatch prints, "ID" or "ID;CLUSTER"; None = there is none."""
+    lines = stdout.split()
+    job = lines[-1].partition(";")[0] if lines else ""
+    return job if job.isdecimal() else None
+
+
+def heard_nothing(complaint: str) -> bool:
+    """Return whether a command failed as the controller gave no answer, so that what it asked for may yet be done."""
+    return any(words in complaint.lower() for words in _HEARD_NOTHING)
+
+
+def denies_job(complaint: str) -> bool:
+    """Return whether scontrol says that there is no such job: Slurm forgets none before it has ended."""
+    return _NO_SUCH_JOB in complaint.lower()
+
+
+def queue_of(stdout: str) -> dict[SlurmId, GlideinStatus]:
+    """Return our jobs in an answer of `squeue --json`.
+
+    A job that cannot be read is UNKNOWN, and its reason names the field. Raises WorldError when the answer is not
+    whole: no JSON, without jobs, or with errors.
+    """
+    try:
+        answer: Any = json.loads(stdout)
+    except ValueError as error:
+        raise _unreadable(f"it is no JSON: {error}") from error
+    if not isinstance(answer, dict) or not isinstance(answer.get("jobs"), list):
+        raise _unreadable("it has no list of jobs")
+    if answer.get("errors"):
+        raise _unreadable(f"it has errors: {json.dumps(answer['errors'])[:500]}")
+    found = ((_our_id(job), job) for job in answer["jobs"] if isinstance(job, dict))
+    return {slurm_id: _status(job) for slurm_id, job in found if slurm_id is not None}
+
+
+def _unreadable(why: str) -> WorldError:
+    return WorldError(f"its answer cannot be read: {why}", transient=True)
+
+
+def _our_id(job: dict[str, Any]) -> SlurmId | None:
+    for name, mark in (("comment", _COMMENT), ("name", _NAME)):
+        text = job.get(name)
+        if isinstance(text, str) and text.startswith(mark):
+            return SlurmId(str(job.get("job_id")), text.removeprefix(mark))
+    return None
+
+
+def _status(job: dict[str, Any]) -> GlideinStatus:
+    said = job.get("job_state")
+    words = [said] if isinstance(said, str) else said
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        return GlideinStatus(GlideinState.UNKNOWN, f"job {job.get('job_id')}: its job_state is {said!r}")
+    why = job.get("state_reason")
+    return status_of(words, _exit_code(job.get("exit_code")), why if isinstance(why, str) else "")
+
+
+def status_of(words: Sequence[str], exit_code: int | None, why: str = "") -> GlideinStatus:
+    """Return the status that a job's state, of one word or several, stands for; `why` is Slurm's reason."""
+    said = ", ".join(words) + (f" ({why})" if why not in ("", "None") else "")
+    if not _WAITING.isdisjoint(words):
+        return GlideinStatus(GlideinState.WAITING, said)
+    if not _RUNNING.isdisjoint(words):
+        return GlideinStatus(GlideinState.RUNNING, said)
+    if not _ENDED.issuperset(words):
+        return GlideinStatus(GlideinState.UNKNOWN, f"{said} is no state that is known here")
+    code = exit_code if not _OF_ITS_OWN_DOING.isdisjoint(words) else None
+    # What could not even be started has failed, and has no exit code.
+    if code is None or (code == 0 and "COMPLETED" not in words):
+        return GlideinStatus(GlideinState.ENDED, said)
+    return GlideinStatus(GlideinState.ENDED, f"{said}, exit code {code}", code)
+
+
+def _exit_code(said: Any) -> int | None:
+    """Return an exit code (128 + n = ended by signal n); None = nobody knows."""
+    if isinstance(said, dict) and "return_code" in said:
+        signal = said.get("signal") or {}
+        number = _number(signal.get("id", signal.get("signal_id"))) if isinstance(signal, dict) else None
+        return 128 + number if number else _number(said["return_code"])
+    status = _number(said)
+    return None if status is None else _code_of_wait_status(status)
+
+
+def _code_of_wait_status(status: int) -> int | None:
+    signal = status & 0x7F
+    if not 0 <= status <= 0xFFFF or signal == 0x7F:
+        return None
+    return 128 + signal if signal else status >> 8
+
+
+def _number(said: Any) -> int | None:
+    if isinstance(said, dict):
+        return _number(said.get("number")) if said.get("set") else None
+    return said if isinstance(said, int) and not isinstance(said, bool) else None
+
+
+ACCOUNTS = ("--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ExitCode,JobName")
+"""What sacct is told, so that `accounts_of` can read its answer."""
+
+
+def accounts_of(stdout: str) -> dict[SlurmId, GlideinStatus]:
+    """Return our jobs in an answer of sacct; lines of another form are left out."""
+    parts = (line.split("|", maxsplit=3) for line in stdout.splitlines())
+    return dict(_account(*each) for each in parts if len(each) == 4 and each[3].startswith(_NAME))
+
+
+def _account(job: str, state: str, exit_code: str, name: str) -> tuple[SlurmId, GlideinStatus]:
+    code, _, signal = exit_code.partition(":")
+    known = code.isdecimal() and signal.isdecimal()
+    # The state may name who is behind it: "CANCELLED by 1000".
+    status = status_of(state.split()[:1], (128 + int(signal) if int(signal) else int(code)) if known else None)
+    return SlurmId(job, name.removeprefix(_NAME)), status
+
+
+def numbers(ids: Iterable[SlurmId]) -> list[str]:
+    """Return Slurm's job ids."""
+    return [slurm_id.job for slurm_id in ids]

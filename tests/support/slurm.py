@@ -1,0 +1,248 @@
+"""A real Slurm for tests: a controller and several nodes on this machine, in a scratch folder, gone at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage import clock
+from support.debian import found_or_installed
+
+NODES = ("n1", "n2", "n3")
+CPUS_OF_A_NODE = 4
+PARTITION = "short"
+_TIMEOUT_S = 60
+_LOOK_S = 0.05
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
+
+
+class SlurmCluster:
+    """A cluster whose daemons are children of the test: each can be killed and started again.
+
+    A node that is silent is down after some seconds, and a job that has ended is forgotten after as many.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.command_prefix = ("env", f"SLURM_CONF={folder / 'slurm.conf'}")
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        for name in ("munge", "state", "log", *(f"spool/{node}" for node in NODES)):
+            (folder / name).mkdir(parents=True, mode=0o755)
+        (folder / "munge" / "key").touch(mode=0o600)
+        (folder / "munge" / "key").write_bytes(os.urandom(1024))
+        (folder / "slurm.conf").write_text(_configuration(folder))
+
+    def start(self) -> None:
+        """Start all daemons and return when every node takes jobs."""
+        munge = self.folder / "munge"
+        files = {"key": "key", "socket": "socket", "pid": "pid", "log": "log", "seed": "seed"}
+        options = [f"--{name}{'' if name == 'socket' else '-file'}={munge / file}" for name, file in files.items()]
+        self._start("munged", "munged", "--foreground", "--force", *options)
+        self.until((munge / "socket").exists)
+        self.start_controller()
+        for node in NODES:
+            self.start_node(node)
+        self.until(lambda: len(self.nodes("idle")) == len(NODES))
+
+    def start_controller(self) -> None:
+        """Start slurmctld and return when it answers."""
+        self._start("slurmctld", "slurmctld", "-D")
+        self.until(lambda: self.try_to_run("scontrol", "ping").returncode == 0)
+
+    def stop_controller(self) -> None:
+        """Stop slurmctld: it writes down what it knows, and nobody answers."""
+        controller = self._daemons.pop("slurmctld")
+        controller.terminate()
+        controller.wait(_TIMEOUT_S)
+
+    def start_node(self, node: str) -> None:
+        """Start the slurmd of a node."""
+        self._start(node, "slurmd", "-D", "-N", node)
+
+    def kill_node(self, node: str) -> None:
+        """Kill the slurmd of a node; the jobs on it go on, and nobody can reach them."""
+        self._kill(node)
+
+    def lose_node(self, node: str) -> None:
+        """End all that Slurm has started on a node, as a loss of power would; nobody tells the controller."""
+        jobs = [job["id"] for job in self.jobs() if job["node"] == node and job["state"] == "RUNNING"]
+        self._kill(node)
+        # The daemon of a step goes first: it would tell the controller of its job's end.
+        for mark in ("slurmstepd: [{}.", "SLURM_JOB_ID={}\0"):
+            for pid in self._left():
+                if any(mark.format(job) in _facts(pid) for job in jobs):
+                    _end(pid)
+
+    def nodes(self, *states: str) -> list[str]:
+        """Return the nodes in one of these states."""
+        return self.run("sinfo", "-h", "-N", "-p", PARTITION, "-t", ",".join(states), "-o", "%N").split()
+
+    def jobs(self) -> list[dict[str, str]]:
+        """Return every job that Slurm has not forgotten, with its id, state, node, name and reason."""
+        lines = self.run("squeue", "-h", "--all", "--states=all", "-o", "%i|%T|%N|%j|%r").splitlines()
+        return [dict(zip(("id", "state", "node", "name", "reason"), line.split("|"), strict=True)) for line in lines]
+
+    def submissions(self) -> int:
+        """Return how many jobs were ever submitted."""
+        (last,) = [
+            line.split("=")[1] for line in self.run("scontrol", "show", "config").splitlines() if "NEXT_JOB_ID" in line
+        ]
+        return int(last) - 1
+
+    def run(self, *command: str) -> str:
+        """Run one of Slurm's commands, which must succeed; returns what it prints."""
+        done = self.try_to_run(*command)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def try_to_run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands."""
+        words = [*self.command_prefix, *command]
+        return subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+
+    def until(self, happened: Callable[[], bool], story: Callable[[], object] = str) -> None:
+        """Return as soon as it has `happened`; fails with the story and the logs when it does not."""
+        give_up_s = clock.boot_time_s() + _TIMEOUT_S
+        munged = self._daemons["munged"]
+        while not happened():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                munged.wait(_LOOK_S)
+            if clock.boot_time_s() > give_up_s:
+                logs = "\n".join(path.read_text()[-1500:] for path in sorted((self.folder / "log").iterdir()))
+                pytest.fail(f"it did not happen:\n{story()}\n{logs}")
+
+    def stop(self) -> None:
+        """End every job and daemon, and what a killed node has left behind."""
+        for name in ("slurmctld", *NODES, "munged"):
+            self._kill(name)
+        for pid in self._left():
+            _end(pid)
+
+    def _start(self, name: str, program: str, *arguments: str) -> None:
+        found = shutil.which(program, path=_PATH)
+        assert found is not None
+        with (self.folder / "log" / f"{name}.out").open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                [*self.command_prefix, found, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _kill(self, name: str) -> None:
+        daemon = self._daemons.pop(name, None)
+        if daemon is not None:
+            daemon.kill()
+            daemon.wait(_TIMEOUT_S)
+
+    def _left(self) -> list[int]:
+        """Return the processes that have this cluster's configuration in their environment."""
+        pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()]
+        return [pid for pid in pids if f"{self.command_prefix[1]}\0" in _facts(pid)]
+
+
+def _facts(pid: int) -> str:
+    """Return a process's command line and environment; empty = it is gone."""
+    try:
+        return "".join(
+            Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace") for name in ("cmdline", "environ")
+        )
+    except OSError:
+        return ""
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def _configuration(folder: Path) -> str:
+    user, host = pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname().partition(".")[0]
+    port, *node_ports = _free_ports(1 + len(NODES))
+    sizes = f"CPUs={CPUS_OF_A_NODE} Boards=1 SocketsPerBoard=1 CoresPerSocket={CPUS_OF_A_NODE} ThreadsPerCore=1"
+    at = f"NodeHostname={host} NodeAddr=127.0.0.1 {sizes} RealMemory=4000 State=UNKNOWN"
+    settings: dict[str, Any] = {
+        "ClusterName": "test",
+        "SlurmctldHost": f"{host}(127.0.0.1)",
+        "SlurmctldPort": port,
+        "SlurmUser": user,
+        "SlurmdUser": user,
+        "AuthType": "auth/munge",
+        "CredType": "cred/munge",
+        "AuthInfo": f"socket={folder}/munge/socket",
+        "SlurmctldPidFile": f"{folder}/slurmctld.pid",
+        "SlurmctldLogFile": f"{folder}/log/slurmctld",
+        "StateSaveLocation": f"{folder}/state",
+        "SlurmdPidFile": f"{folder}/slurmd-%n.pid",
+        "SlurmdLogFile": f"{folder}/log/slurmd-%n",
+        "SlurmdSpoolDir": f"{folder}/spool/%n",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "SwitchType": "switch/none",
+        "MpiDefault": "none",
+        "ReturnToService": 2,
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core_Memory",
+        "DefMemPerCPU": 100,
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1",
+        "PriorityType": "priority/basic",
+        "PreemptType": "preempt/none",
+        "AccountingStorageType": "accounting_storage/none",
+        "MinJobAge": 5,
+        "KillWait": 3,
+        "SlurmdTimeout": 5,
+        "SlurmctldTimeout": 30,
+        "MessageTimeout": 3,
+        "MailProg": "/bin/true",
+        "SlurmdParameters": "config_overrides",
+    }
+    lines = [f"{name}={value}" for name, value in settings.items()]
+    lines += [f"NodeName={node} Port={node_port} {at}" for node, node_port in zip(NODES, node_ports, strict=True)]
+    lines += [f"PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=01:00:00 State=UP"]
+    return "\n".join(lines) + "\n"
+
+
+def _programs(names: Sequence[str]) -> Callable[[], bool | None]:
+    return lambda: all(shutil.which(name, path=_PATH) for name in names) or None
+
+
+@contextmanager
+def running_slurm() -> Iterator[SlurmCluster]:
+    """Run a cluster in a new folder; it is stopped with all its jobs, and the folder removed, at the end."""
+    found_or_installed(_programs(["munged"]), "munge")
+    found_or_installed(_programs(["slurmctld", "slurmd", "sbatch", "squeue"]), "slurm-wlm")
+    folder = Path(tempfile.mkdtemp(prefix="pilotage-slurm-"))
+    folder.chmod(0o755)
+    cluster = SlurmCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[SlurmCluster]:
+    """Return a running cluster that the tests of a module share."""
+    with running_slurm() as cluster:
+        yield cluster
