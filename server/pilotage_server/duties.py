@@ -47,8 +47,8 @@ COUNT_WAITING_EVERY_S = 2.0
 COUNT_CORES_EVERY_S = 30.0
 """How often the cores are counted that quotas are parts of."""
 
-HEALTH_EVERY_S = 4.0
-"""How often black holes are looked for."""
+HEALTH_EVERY_S = 0.1
+"""How often it is seen whether it is time to look for black holes."""
 
 POLICIES_EVERY_S = 1.0
 """How soon the policies of a job that has changed are looked at."""

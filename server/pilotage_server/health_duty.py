@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
 
+from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.throttles import Change
 from pilotage_server.operations.health import HealthWatch, store_changes
 from pilotage_server.rpc.transactions import Transactions
 
 log = structlog.get_logger()
 
+TURNS_A_LOOK = 40
+"""Every so many turns it looks, whatever has happened."""
+
+TURNS_BETWEEN_LOOKS = 5
+"""It looks at once when jobs fail, but leaves out so many turns."""
+
+_FAILURES = frozenset({JobCause.FAILED, JobCause.START_FAILED})
+
 
 class HealthDuty:
-    """Throttles places whose jobs fail fast, and opens those that prove well, unless another server was quicker."""
+    """Throttles places whose jobs fail fast, and opens those that prove well, unless another server was quicker.
+
+    A black hole eats hundreds of jobs a second: as many failures as the least place may have are a reason to look.
+    """
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
         self._watch = HealthWatch()
+        self._many = transactions.world.rules.health.least_failures
+        self._failures = 0
+        self._turns = TURNS_A_LOOK
+        transactions.world.event_listeners.append(self._hear)
+
+    def _hear(self, events: Sequence[JobEvent]) -> None:
+        """Count failures, in any thread; that two threads count at once is no harm."""
+        self._failures += sum(event.cause in _FAILURES for event in events)
 
     async def run_once(self) -> None:
-        """Look at what has ended since the last time."""
+        """Look at what has ended since the last look, if it is time to."""
+        self._turns += 1
+        is_urgent = self._failures >= self._many and self._turns > TURNS_BETWEEN_LOOKS
+        if not is_urgent and self._turns < TURNS_A_LOOK:
+            return
+        self._failures = self._turns = 0
         changes = await self._transactions.read(self._watch.look)
         if changes:
             for change in await self._transactions.write(partial(store_changes, changes=changes)):

@@ -11,13 +11,14 @@ import pytest
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.health import Attempts, BlackHole, HealthRules, Level, Place
+from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import NodeState, Outcome
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.throttles import Change, ClosedBy, Throttle, throttle
 from pilotage_server.operations.chances import Chance, Chances
 from pilotage_server.operations.demand import get_demand
 from pilotage_server.operations.health import HealthWatch, hold_place, list_health, open_place, store_changes
-from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_lasting
+from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_running
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.events import feed_bounds
 from support.grid import LONG, Grid, Pilot, a_slot
@@ -97,11 +98,21 @@ def test_a_job_counts_as_lasting_as_soon_as_it_has_run_for_so_long(grid: Grid, c
     pilot = a_pilot(grid)
     pilot.start(pilot.take())
     clock.advance(seconds=59)
-    assert grid.read(lambda unit, _: load_lasting(unit.session, unit.now - FAST)) == []
+    assert grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now)) == []
     clock.advance(seconds=1)
-    (lasting,) = grid.read(lambda unit, _: load_lasting(unit.session, unit.now - FAST))
+    (lasting,) = grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now))
     assert (lasting.spot.node, lasting.failed, lasting.number) == ("n1", False, 1)
-    assert lasting.matched == clock() - FAST
+    assert (lasting.matched, lasting.longest) == (clock() - FAST, FAST)
+
+
+def test_a_node_whose_clock_is_behind_does_not_make_its_jobs_older(grid: Grid, clock: VirtualClock) -> None:
+    pilot = a_pilot(grid)
+    match = pilot.take()
+    pilot.report(match, state=JobState.RUNNING, started=clock() - timedelta(minutes=4))
+    assert grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now)) == []
+    clock.advance(minutes=2)
+    (lasting,) = grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now))
+    assert lasting.longest == timedelta(minutes=2)
 
 
 def test_a_throttle_comes_back_as_it_was_stored_and_servers_that_start_know_it(grid: Grid) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.reports import NodeState, Outcome
-from pilotage_server.duties import HEALTH_EVERY_S
 from pilotage_server.operations.health import HealthWatch, list_health, store_changes
 from pilotage_server.storage.engine import Database
 from support.grid import Grid, Pilot
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
+LOOK_EVERY_S = 4
 BAD, GOOD = "S/ce/bad", "S/ce/good"
 
 
@@ -60,7 +60,7 @@ class Farm:
             if self.run(pilot, fails=True):
                 eaten += 1
             else:
-                self.pass_time(HEALTH_EVERY_S)
+                self.pass_time(LOOK_EVERY_S)
         return eaten
 
     def states(self) -> dict[str, str]:

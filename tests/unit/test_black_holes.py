@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
@@ -16,19 +17,37 @@ FAR = QueueId("T", "ce", "far")
 
 
 def ended(queue: QueueId, node: str, *, good: int = 0, failed: int = 0, owner: str = "alice") -> list[Attempts]:
+    """Return what ended there: jobs that did well, and jobs that failed after at most 3 seconds."""
     spot = SpotOf(queue, node, Account("lhcb", "", owner))
-    return [Attempts(spot, is_failure, number, NOW) for is_failure, number in ((True, failed), (False, good)) if number]
+    alike = ((True, failed), (False, good))
+    return [Attempts(spot, is_failure, number, NOW, timedelta(seconds=3)) for is_failure, number in alike if number]
 
 
-def found(*told: list[Attempts], known: frozenset[Place] = frozenset()) -> list[str]:
+def a_running_job(queue: QueueId, node: str, seconds: float) -> Attempts:
+    spot = SpotOf(queue, node, Account("lhcb", "", "alice"))
+    return Attempts(spot, False, 1, NOW, timedelta(seconds=seconds))
+
+
+def found(*told: list[Attempts], known: frozenset[Place] = frozenset(), running: Iterable[Attempts] = ()) -> list[str]:
     evidence = Evidence(NOW)
     for each in told:
         evidence.take_in(each)
-    return [each.place.key for each in find_black_holes(evidence.beside([]), known, RULES)]
+    return [each.place.key for each in find_black_holes(evidence.beside([], running), known, RULES)]
 
 
 def test_a_node_whose_jobs_fail_while_others_of_the_same_owner_do_well_is_one() -> None:
     assert found(ended(A, "n1", failed=6), ended(A, "n2", good=1)) == ["node S/n1"]
+
+
+def test_a_job_elsewhere_that_has_clearly_outlasted_the_failures_speaks_against_the_node() -> None:
+    bad = ended(A, "n1", failed=6)
+    assert found(bad, running=[a_running_job(A, "n2", 7)]) == ["node S/n1"]
+    assert found(bad, running=[a_running_job(A, "n2", 6.5)]) == []
+
+
+def test_jobs_that_all_fail_after_a_while_speak_against_no_node_that_was_first() -> None:
+    first = ended(A, "n1", failed=8)
+    assert found(first, running=[a_running_job(A, f"n{number}", 5) for number in range(2, 9)]) == []
 
 
 def test_fewer_failures_than_its_rate_allows_in_an_interval_are_none() -> None:

@@ -21,6 +21,9 @@ from typing import NamedTuple, Self
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 
+OUTLASTS_BY = timedelta(seconds=1)
+"""A job does well that has run twice as long as the longest failure of its account, and so much longer."""
+
 
 class Level(StrEnum):
     """What kind of place it is, the widest first."""
@@ -96,6 +99,11 @@ class HealthRules:
         """Return how many failures a place may have in one interval."""
         return self.failures_per_s[level] * self.interval.total_seconds()
 
+    @property
+    def least_failures(self) -> float:
+        """How many failures are a reason to look which place they are at."""
+        return min(map(self.most_failures, Level))
+
     def first_pause(self, level: Level) -> timedelta:
         """Return how long after it was found out a place is tried: at this pace single jobs keep to its rate."""
         return min(self.longest_pause, timedelta(seconds=1 / self.failures_per_s[level]))
@@ -118,12 +126,16 @@ class Spot(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """Attempts at one spot that did alike: they failed fast or not; the last of them was matched at `matched`."""
+    """Attempts at one spot that did alike: they failed fast or not.
+
+    The last of them was matched at `matched`, and the one that ran longest has run for `longest` so far.
+    """
 
     spot: Spot
     failed: bool
     number: int
     matched: datetime
+    longest: timedelta
 
 
 @dataclass(slots=True)
@@ -149,25 +161,41 @@ class Evidence:
 
     def __init__(self, since: datetime) -> None:
         self.since = since
-        self.counts: dict[Spot, Counts] = {}
+        self._counts: dict[Spot, Counts] = {}
+        self._longest_failures: dict[Account, timedelta] = {}
 
     def take_in(self, ended: Iterable[Attempts]) -> None:
         """Count attempts that have ended."""
         for each in ended:
             good, failed = (0, each.number) if each.failed else (each.number, 0)
-            self.counts.setdefault(each.spot, Counts()).add(good, failed)
+            self._counts.setdefault(each.spot, Counts()).add(good, failed)
+            if each.failed:
+                before = self._longest_failures.get(each.spot.account, timedelta(0))
+                self._longest_failures[each.spot.account] = max(before, each.longest)
 
     @property
     def has_failures(self) -> bool:
         """Whether anything has failed."""
-        return any(counts.failed for counts in self.counts.values())
+        return bool(self._longest_failures)
 
-    def beside(self, lasting: Iterable[Attempts]) -> dict[Spot, Counts]:
-        """Return the counts with those that still run and have not failed fast."""
-        counts = {spot: Counts(each.good, each.failed) for spot, each in self.counts.items()}
+    def beside(self, lasting: Iterable[Attempts], running: Iterable[Attempts] = ()) -> dict[Spot, Counts]:
+        """Return the counts with those that still run and have not failed fast.
+
+        Of those that run, and have not lasted for so long yet, one does well that has clearly outlasted the failures.
+        """
+        counts = {spot: Counts(each.good, each.failed) for spot, each in self._counts.items()}
+        told = set()
         for each in lasting:
             counts.setdefault(each.spot, Counts()).add(each.number, 0)
+            told.add(each.spot)
+        for each in running:
+            if each.spot not in told and self._has_outlasted_failures(each):
+                counts.setdefault(each.spot, Counts()).add(1, 0)
         return counts
+
+    def _has_outlasted_failures(self, running: Attempts) -> bool:
+        failure = self._longest_failures.get(running.spot.account)
+        return failure is not None and running.longest >= 2 * failure + OUTLASTS_BY
 
 
 @dataclass(frozen=True, slots=True)

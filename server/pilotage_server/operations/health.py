@@ -7,7 +7,7 @@ from functools import partial
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage_server.core.ban_records import Node, find_node
-from pilotage_server.core.health import Attempts, Evidence, Level, Place
+from pilotage_server.core.health import OUTLASTS_BY, Attempts, Evidence, Level, Place
 from pilotage_server.core.throttles import (
     Change,
     ClosedBy,
@@ -42,9 +42,12 @@ class HealthWatch:
         ended = self._ended(unit, world, is_wanted=is_tried or self._evidence.has_failures)
         self._evidence.take_in(ended)
         lasting: Sequence[Attempts] = ()
+        running: Sequence[Attempts] = ()
         if is_tried or self._evidence.has_failures:
-            lasting = ended_attempts.load_lasting(unit.session, unit.now - rules.fast)
-        return review(throttles, self._evidence.beside(lasting), (*ended, *lasting), rules, unit.now)
+            lasting = ended_attempts.load_running(unit.session, rules.fast, unit.now)
+            running = ended_attempts.load_running(unit.session, OUTLASTS_BY, unit.now)
+        counts = self._evidence.beside(lasting, running)
+        return review(throttles, counts, (*ended, *lasting), rules, unit.now)
 
     def _ended(self, unit: Unit, world: World, *, is_wanted: bool) -> Sequence[Attempts]:
         """Return what has ended since the last look; as long as nothing fails anywhere, nobody wants to know."""

@@ -17,8 +17,8 @@ from pilotage_server.storage.tables.conditions import UNREPORTED
 _SPOT = "site, ce, queue, node, charged_vo, charged_group, charged_owner"
 _FAILURE = "SELECT 1 FROM job_events WHERE id > ? AND id <= ? AND cause IN ('failed', 'start failed') LIMIT 1"
 _ENDED = f"""
-    SELECT {_SPOT}, is_failure, count(*), max(matched) FROM (
-        SELECT {_SPOT}, attempts.matched AS matched, CASE
+    SELECT {_SPOT}, is_failure, count(*), max(matched), max(wall_s) FROM (
+        SELECT {_SPOT}, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
             WHEN attempts.outcome = 'start failed' THEN 1
             WHEN attempts.outcome = 'exited' AND attempts.wall_s < ?
                 AND (coalesce(attempts.exit_code, -1) <> 0 OR coalesce(attempts.signal, 0) <> 0) THEN 1
@@ -31,9 +31,9 @@ _ENDED = f"""
     ) AS ended
     GROUP BY {_SPOT}, is_failure
 """  # noqa: S608 - names of columns
-_LASTING = f"""
-    SELECT {_SPOT}, 0, count(*), max(matched) FROM attempts
-    WHERE {UNREPORTED} AND ended IS NULL AND started <= ? GROUP BY {_SPOT}
+_RUNNING = f"""
+    SELECT {_SPOT}, 0, count(*), max(matched), min(CASE WHEN started > matched THEN started ELSE matched END)
+    FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND started <= ? AND matched <= ? GROUP BY {_SPOT}
 """  # noqa: S608
 
 
@@ -44,15 +44,18 @@ def has_failures(session: Session, after: int, up_to: int) -> bool:
 
 def load_ended(session: Session, after: int, up_to: int, fast: timedelta) -> list[Attempts]:
     """Return the attempts that have ended by themselves in this part of the feed: those that did alike together."""
-    return [_attempts(row) for row in bulk.rows(session, _ENDED, fast.total_seconds(), after, up_to)]
+    rows = bulk.rows(session, _ENDED, fast.total_seconds(), after, up_to)
+    return [_attempts(row, timedelta(seconds=longest_s)) for *row, longest_s in rows]
 
 
-def load_lasting(session: Session, started_until: datetime) -> list[Attempts]:
-    """Return the attempts that run, and that were started then or before."""
-    return [_attempts(row) for row in bulk.rows(session, _LASTING, bulk.moment(session, started_until))]
+def load_running(session: Session, least: timedelta, now: datetime) -> list[Attempts]:
+    """Return the attempts that run, and have done so for as long as `least`; a node's clock makes it no longer."""
+    begun = bulk.moment(session, now - least)
+    rows = bulk.rows(session, _RUNNING, begun, begun)
+    return [_attempts(row, now - bulk.time_of(started)) for *row, started in rows]
 
 
-def _attempts(row: Sequence[Any]) -> Attempts:
+def _attempts(row: Sequence[Any], longest: timedelta) -> Attempts:
     site, ce, queue, node, vo, group, owner, failed, count, matched = row
     spot = Spot(QueueId(site, ce, queue), node, Account(vo, group, owner))
-    return Attempts(spot, bool(failed), count, bulk.time_of(matched))
+    return Attempts(spot, bool(failed), count, bulk.time_of(matched), longest)

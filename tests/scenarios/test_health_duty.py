@@ -1,0 +1,56 @@
+"""When a server looks for black holes: at once when jobs fail, else now and then."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.reports import NodeState, Outcome
+from pilotage_server.health_duty import TURNS_A_LOOK, TURNS_BETWEEN_LOOKS, HealthDuty
+from pilotage_server.rpc.transactions import Transactions
+from pilotage_server.storage.engine import Database
+from support.grid import Grid, Pilot
+from support.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def grid(sqlite_database: Database, clock: VirtualClock) -> Grid:
+    grid = Grid(sqlite_database, clock)
+    grid.submit(count=50)
+    return grid
+
+
+def a_pilot(grid: Grid, node: str) -> Pilot:
+    pilot = grid.start_pilot()
+    pilot.beat(node=NodeState(node, Amounts(1)))
+    return pilot
+
+
+def end_jobs(pilot: Pilot, number: int, exit_code: int) -> None:
+    for _ in range(number):
+        pilot.report(pilot.take(), Outcome.EXITED, exit_code=exit_code, wall_s=1)
+
+
+async def test_as_many_failures_as_a_node_may_have_are_looked_at_at_once(grid: Grid) -> None:
+    duty = HealthDuty(Transactions(grid.database, grid.world))
+    await duty.run_once()
+    end_jobs(a_pilot(grid, "fine"), 1, 0)
+    end_jobs(a_pilot(grid, "hole"), 6, 1)
+    for _ in range(TURNS_BETWEEN_LOOKS):
+        await duty.run_once()
+    assert not grid.world.throttles
+    await duty.run_once()
+    assert [str(place) for place in grid.world.throttles] == ["CERN/hole"]
+
+
+async def test_failures_that_another_server_has_heard_of_are_seen_at_the_next_look(grid: Grid) -> None:
+    other = grid.restarted()
+    duty = HealthDuty(Transactions(grid.database, other.world))
+    await duty.run_once()
+    end_jobs(a_pilot(grid, "fine"), 1, 0)
+    end_jobs(a_pilot(grid, "hole"), 6, 1)
+    for _ in range(TURNS_A_LOOK - 1):
+        await duty.run_once()
+    assert not other.world.throttles
+    await duty.run_once()
+    assert [str(place) for place in other.world.throttles] == ["CERN/hole"]
