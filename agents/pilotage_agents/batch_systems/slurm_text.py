@@ -3,7 +3,7 @@
 Rules
 -----
 No I/O. A job is ours when its comment, or else its name, holds a pilot's stamp; of others nothing is read. A word
-that is not known here concludes nothing. The forms of squeue's JSON are those of Slurm 21.08 to 25.05: a state is a
+that is not known here concludes nothing. Releases of Slurm differ in squeue's JSON, which came with 21.08: a state is a
 word or a list of words, an exit code is a wait status, one with "set" and "number", or told in its parts.
 """
 
