@@ -79,7 +79,7 @@ class SimulatedFarm:
         self.pass_time(length.total_seconds())
 
     def cut_short(self) -> None:
-        raise NotImplementedError("nobody stops a simulation")
+        raise AssertionError("nobody stops a simulation")
 
     # Time ----------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,9 @@ _LOAD = f"SELECT place, {_COLUMNS} FROM throttles ORDER BY place"  # noqa: S608 
 _INSERT = f"""
     INSERT INTO throttles (place, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (place) DO NOTHING
 """  # noqa: S608
-_DROP = "DELETE FROM throttles WHERE place = ?"
+_PUT = _INSERT.replace(
+    "NOTHING", f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS.split(', '))}"
+)
 _REMOVE = "DELETE FROM throttles WHERE place = ? AND state = ? AND since = ?"
 _CLAIM = """
     UPDATE throttles SET next_trial = ?, state = 'throttled' WHERE place = (
@@ -43,9 +45,8 @@ def insert(session: Session, new: Throttle) -> bool:
 
 
 def put(session: Session, new: Throttle) -> None:
-    """Store the throttle of a place, whatever is stored of it."""
-    bulk.once(session, _DROP, new.place.key)
-    bulk.once(session, _INSERT, new.place.key, *_values(session, new))
+    """Store the throttle of a place, whatever is stored of it, or is being stored meanwhile."""
+    bulk.once(session, _PUT, new.place.key, *_values(session, new))
 
 
 def change(session: Session, old: Throttle, new: Throttle) -> bool:
