@@ -68,6 +68,15 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "GetNodeUse": _AGENTS,
     },
     "AgentService": {"TakeTurn": _AGENTS, "GiveBackTurn": _AGENTS},
+    "RouteService": {
+        "LookAtJobs": _AGENTS,
+        "RouteJobs": _AGENTS,
+        "ReportCopies": _AGENTS,
+        "ListCopies": _AGENTS,
+        "PutRoutes": _AGENTS,
+        "ListRoutes": _EVERY_PERSON,
+        "ExplainRoutes": _OWNERS,
+    },
     "ShareService": {"ListShares": _EVERY_PERSON, "SetShares": _OPERATORS},
     "IdentityService": {"WhoAmI": frozenset(Role), "IssueToken": frozenset({Role.ADMIN})},
 }
