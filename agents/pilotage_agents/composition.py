@@ -40,6 +40,9 @@ from pilotage_agents.turns import Copy, InTurn
 
 SITE_DIRECTOR, POOL_CLEANUP, DRAIN = "site-director", "pool-cleanup", "drain"
 
+_CA_NAME = "ca.pem"
+"""The file in a pilot's folder with the authorities that it trusts."""
+
 
 def build_agents(
     settings: Settings, wanted: str | None, endpoint: Endpoint, channel: grpc.aio.Channel
@@ -82,7 +85,7 @@ class _Ground:
         return self._in_turn(DrainController(settings, link, RealPause()), turn, link)
 
     def site_director(self, settings: SiteDirectorSettings) -> InTurn:
-        folders = GlideinFolders(settings.folder / "pilots")
+        folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})
         folders.open()
         ce_types = [each for system in settings.batch_systems.values() for each in system.ce_types]
         # A director that starts again in its folder is the same copy: it goes on at once.
@@ -101,7 +104,7 @@ class _Ground:
         """Return the pilot's settings that lead it to the server."""
         connection: dict[str, object] = {"server": list(self.endpoint.addresses), "tls": self.endpoint.is_encrypted}
         if self.settings.ca_file is not None:
-            connection["ca_file"] = str(self.settings.ca_file)
+            connection["ca_file"] = _CA_NAME
         return connection
 
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +21,10 @@ log = structlog.get_logger()
 
 _RECORD, _ENDED = "glidein.json", "ended.json"
 _COPY_ID = "copy-id"
-_CONFIG, _TOKEN, _POOLS = "pilot.json", "token", "pools.json"
+_TOKEN, _POOLS = "token", "pools.json"
+
+CONFIG_NAME = "pilot.json"
+"""The file in a glidein's folder that configures its pilot; paths in it start from the folder, wherever that lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,14 @@ class GlideinRecord:
 
 
 class GlideinFolders:
-    """Keeps one folder per stamp below `root`; a pilot's token is readable by its owner alone."""
+    """Keeps one folder per stamp below `root`; a pilot's token is readable by its owner alone.
 
-    def __init__(self, root: Path) -> None:
+    Of each of the files `given` every pilot gets a copy, under the name that it has there.
+    """
+
+    def __init__(self, root: Path, given: Mapping[str, Path] = MappingProxyType({})) -> None:
         self.root = root
+        self._given = given
 
     def open(self) -> None:
         """Make the folder; raises WorldError when that cannot be."""
@@ -65,21 +73,23 @@ class GlideinFolders:
         return self.root / stamp
 
     def prepare(self, record: GlideinRecord, token: str, pools: Sequence[str], config: Mapping[str, object]) -> Path:
-        """Write all that the pilot is given, the record last; returns the path of its configuration.
+        """Write all that the pilot is given, the record last; returns the folder.
 
         `config` is completed by where token and pools are. Raises WorldError when it cannot be written.
         """
         folder = self.path_of(record.stamp)
-        given = {"token_file": str(folder / _TOKEN), "pools_file": str(folder / _POOLS)}
+        completed = {**config, "token_file": _TOKEN, "pools_file": _POOLS}
         try:
             folder.mkdir(mode=0o700)
+            for name, path in self._given.items():
+                shutil.copy(path, folder / name)
             _write(folder / _TOKEN, token)
             _write(folder / _POOLS, json.dumps(list(pools)))
-            _write(folder / _CONFIG, json.dumps({**config, **given}, indent=1, sort_keys=True))
+            _write(folder / CONFIG_NAME, json.dumps(completed, indent=1, sort_keys=True))
         except OSError as error:
-            raise _failed(folder, error) from error
+            raise _failed(Path(error.filename or folder), error) from error
         self.keep(record)
-        return folder / _CONFIG
+        return folder
 
     def keep(self, record: GlideinRecord) -> None:
         """Write the record of a glidein, in place of an earlier one; raises WorldError."""

@@ -16,7 +16,7 @@ from pilotage_agents.batch_systems.base import (
     Unanswered,
 )
 from pilotage_agents.core.serving import ServedQueue
-from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glidein_folders import CONFIG_NAME, GlideinFolders, GlideinRecord
 from pilotage_agents.glidein_watch import GlideinWatch
 from pilotage_agents.link import DirectorLink, GlideinReport, NewPilot
 from pilotage_agents.settings import SiteDirectorSettings
@@ -84,12 +84,12 @@ class PilotSender:
         return await batch_system.submit_many(requests)
 
     def _prepared(self, queue: ServedQueue, record: GlideinRecord, token: str, pools: Sequence[str]) -> GlideinRequest:
-        config = self._folders.prepare(record, token, pools, self._config(queue))
+        folder = self._folders.prepare(record, token, pools, self._config(queue))
         return GlideinRequest(
             stamp=record.stamp,
             queue=queue.id.queue,
-            command=(*self._settings.pilot_command, "run", "--config", str(config)),
-            folder=config.parent,
+            command=(*self._settings.pilot_command, "run", "--config", CONFIG_NAME),
+            folder=folder,
             shape=queue.facts.pilot,
             wall_time_s=queue.facts.wall_time_s,
         )

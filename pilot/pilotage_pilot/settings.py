@@ -30,6 +30,8 @@ from pilotage_pilot.supervise.environment import DEFAULT_PATH
 
 ENVIRONMENT_PREFIX = "PILOTAGE_PILOT_"
 
+_PATHS = ("token_file", "ca_file", "pools_file", "scratch", "policy")
+
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**40)]
 NodeValue = bool | int | float | str | tuple[bool | int | float | str, ...]
@@ -190,6 +192,8 @@ class PilotSettings(BaseSettings):
 def load_settings(config: Path | None, options: Mapping[str, Any]) -> PilotSettings:
     """Return the settings of a file, the environment and the command line's options.
 
+    Relative paths in the file start from its folder.
+
     Raises
     ------
     InvalidInputError
@@ -220,4 +224,6 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise InvalidInputError(Violation(str(path), str(error))) from error
     if not isinstance(values, dict):
         raise InvalidInputError(Violation(str(path), "its top level is not a table of settings"))
-    return values
+    folder = path.absolute().parent
+    anchored = {name: folder / value for name in _PATHS if isinstance(value := values.get(name), str)}
+    return values | anchored

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.errors import ServerUnreachableError, TurnLostError
+from pilotage.errors import ServerUnreachableError, TurnLostError, WorldError
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
@@ -67,13 +67,13 @@ def grid(tmp_path: Path) -> Grid:
     return Grid(tmp_path)
 
 
-def read_json(path: str) -> Any:
-    return json.loads(Path(path).read_text())
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
-def read_private(path: str) -> str:
-    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
-    return Path(path).read_text()
+def read_private(path: Path) -> str:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    return path.read_text()
 
 
 async def test_a_round_asks_for_the_pools_of_all_queues_in_one_call(grid: Grid) -> None:
@@ -101,22 +101,44 @@ async def test_a_pilot_is_given_server_queue_pools_and_a_token_for_itself_alone(
     grid.link.tree = (a_queue(Memory="2 GB", MaxWallTime="1 h"),)
     await grid.director(pilot={"grace_s": 3}, pilot_command=("the-pilot",)).run_once()
     (request,) = grid.batch.requests.values()
-    *command, path = request.command
-    assert command == ["the-pilot", "run", "--config"]
-    config = read_json(path)
+    assert request.command == ("the-pilot", "run", "--config", "pilot.json")
+    config = read_json(request.folder / "pilot.json")
     assert config["server"] == ["127.0.0.1:1"]
     assert config["queue"] == {"cpus": 1, "memory_mib": 2048, "wall_time_s": 3600}
     assert config["grace_s"] == 3
-    assert read_json(config["pools_file"]) == ["p1", "p2"]
-    assert read_private(config["token_file"]) == "token of stamp0"
+    assert read_json(request.folder / config["pools_file"]) == ["p1", "p2"]
+    assert read_private(request.folder / config["token_file"]) == "token of stamp0"
     assert (request.queue, request.wall_time_s) == ("short", 3600)
+
+
+async def test_a_pilots_settings_name_no_path_of_the_directors_machine(grid: Grid) -> None:
+    grid.link.waiting = 1
+    await grid.director().run_once()
+    (request,) = grid.batch.requests.values()
+    assert str(grid.folder) not in (request.folder / "pilot.json").read_text()
+    assert not [word for word in request.command if str(grid.folder) in word]
+
+
+async def test_every_pilot_gets_a_copy_of_the_files_that_are_for_all(grid: Grid, tmp_path: Path) -> None:
+    (tmp_path / "authorities").write_text("PEM")
+    folders = GlideinFolders(tmp_path / "another", {"ca.pem": tmp_path / "authorities"})
+    folders.open()
+    folder = folders.prepare(GlideinRecord("stamp0", QUEUE, "local"), "token", (), {})
+    assert (folder / "ca.pem").read_text() == "PEM"
+
+
+async def test_a_file_that_is_for_all_and_is_not_there_is_named(tmp_path: Path) -> None:
+    folders = GlideinFolders(tmp_path / "another", {"ca.pem": tmp_path / "gone"})
+    folders.open()
+    with pytest.raises(WorldError, match="gone: No such file or directory"):
+        folders.prepare(GlideinRecord("stamp0", QUEUE, "local"), "token", (), {})
 
 
 async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_token_does(grid: Grid) -> None:
     grid.link.waiting = 1
     await grid.director(default_wall_time_s=1000, credential_s=50).run_once()
     (request,) = grid.batch.requests.values()
-    assert read_json(request.command[-1])["queue"]["wall_time_s"] == 1000
+    assert read_json(request.folder / "pilot.json")["queue"]["wall_time_s"] == 1000
     assert grid.link.lifetimes_s == [1050]
 
 

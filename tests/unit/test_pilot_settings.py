@@ -43,6 +43,16 @@ def test_options_win_over_the_environment_and_that_over_the_file(
     assert (settings.cpus, settings.max_idle_s, settings.grace_s, settings.queue.cpus) == (1, 2, 3, 8)
 
 
+def test_relative_paths_in_the_file_start_from_its_folder_and_others_from_where_the_pilot_starts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "pilot.json"
+    path.write_text(json.dumps({"server": ["a:1"], "token_file": "token", "pools_file": "/work/pools.json"}))
+    settings = load_settings(path, {"scratch": "here"})
+    assert settings.token_file == tmp_path / "token"
+    assert (settings.pools_file, settings.scratch) == (Path("/work/pools.json"), Path("here"))
+
+
 def test_toml_is_read_by_its_ending(tmp_path: Path) -> None:
     path = tmp_path / "pilot.toml"
     path.write_text('server = ["a:1", "b:2"]\ntoken = "t"\n[queue]\nmemory_mib = 100\n')

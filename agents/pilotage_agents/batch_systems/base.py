@@ -32,7 +32,8 @@ class GlideinRequest:
     """A batch job to submit that carries one pilot.
 
     `stamp` is the pilot's and finds the glidein again; `folder` exists, is the pilot's own, and takes its
-    output. `queue` is the batch system's own name of the queue. `wall_time_s` None = as long as the queue allows.
+    output. `command` runs in it, or in what has its files where the pilot runs. `queue` is the batch system's own
+    name of the queue. `wall_time_s` None = as long as the queue allows.
     """
 
     stamp: str
