@@ -13,7 +13,7 @@ from pilotage_agents.core.route_copies import copy_of
 from pilotage_agents.core.route_table import RouteTable
 from pilotage_agents.core.routing import JobScopes, chosen, verdicts
 from pilotage_agents.route_files import read_route_file
-from support.shared_data import shared_data_dir
+from support.real_routes import ROUTERS, constrained
 
 REFUSED = {
     "htcondor-ce__01-ce-router-defaults.conf": "wants to run a command: /usr/share/condor-ce/condor_ce_router_defaults",
@@ -31,18 +31,12 @@ LEFT_OUT = {
 }
 """Routes of one name that their list calls by another."""
 
-ROUTERS = sorted((shared_data_dir() or Path("nowhere")).glob("data/job_router/*"))
 _NAMED = re.compile(r'^\s*JOB_ROUTER_ROUTE_(?!NAMES)(\w+)|^[^#\n]*\bname\s*=\s*"([^"]*)"', re.IGNORECASE | re.MULTILINE)
 
 
 def names_in(text: str) -> set[str]:
     """Return the names of the routes that a text defines."""
     return {name for pair in _NAMED.findall(text) for name in pair if name}
-
-
-def constrained(path: Path) -> RouteTable:
-    """Return the table in a file which is part of a configuration that says elsewhere which jobs are routed."""
-    return read_route_file(path, constraint="WantJobRouter")
 
 
 @pytest.mark.usefixtures("shared_data")
