@@ -10,11 +10,11 @@ from pathlib import PurePosixPath
 from pilotage.arguments import join_arguments
 from pilotage.classad_evaluation import bounded
 from pilotage.classads import AdValue, Expression, InvalidClassAdError, expression_from_old_syntax, parse_value
+from pilotage.condor_quoting import argument_words, environment_settings
 from pilotage.errors import InvalidRequirementsError
 from pilotage.folding import fold
 from pilotage.job_description import InputFile
 from pilotage.resources import parse_duration, parse_size_mib, parse_whole_number
-from pilotage_client.readers.condor_quoting import argument_words, environment_settings
 from pilotage_client.readers.draft import NO_MEANING, Draft
 from pilotage_client.readers.jdl_values import as_attribute
 from pilotage_client.readers.read_error import StatementFaultError

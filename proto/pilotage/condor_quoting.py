@@ -1,12 +1,16 @@
 """HTCondor's two syntaxes of arguments and environments, old and new, read into plain words.
 
 Source: condor_submit manual, commands `arguments` and `environment`. A value in double quotes is in the new
-syntax: words are separated by blanks, single quotes hold a word together, a doubled quote is one.
+syntax: words are separated by blanks, single quotes hold a word together, a doubled quote is one. A job's attribute
+Environment is in the new syntax without the double quotes, its attribute Env in the old one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+_PLAIN_WORD = re.compile(r"[^'\s]+")
 
 
 def argument_words(text: str) -> list[str]:
@@ -28,7 +32,24 @@ def environment_settings(text: str) -> dict[str, str]:
     In the old syntax settings are separated by semicolons.
     """
     inside = _new_syntax(text)
-    settings = list(_words(inside)) if inside is not None else [each.strip() for each in text.split(";")]
+    return _by_name(_words(inside) if inside is not None else (each.strip() for each in text.split(";")))
+
+
+def environment_in_attribute(text: str) -> dict[str, str]:
+    """Return what the attribute Environment of a job says, by name; raises ValueError with what is wrong in it."""
+    return _by_name(_words(text))
+
+
+def environment_attribute(environment: Mapping[str, str]) -> str:
+    """Return the attribute Environment that says so."""
+    return " ".join(_word(f"{name}={value}") for name, value in environment.items())
+
+
+def _word(text: str) -> str:
+    return text if _PLAIN_WORD.fullmatch(text) else "'" + text.replace("'", "''") + "'"
+
+
+def _by_name(settings: Iterable[str]) -> dict[str, str]:
     environment = {}
     for setting in settings:
         if setting:
