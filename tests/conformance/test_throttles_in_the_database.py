@@ -21,7 +21,7 @@ from pilotage_server.operations.health import HealthWatch, hold_place, list_heal
 from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_running
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.events import feed_bounds
-from support.grid import LONG, Grid, Pilot, a_slot
+from support.grid import LONG, Grid, Pilot, a_slot, an_idle_slot
 from support.virtual_clock import VirtualClock
 
 NODE = Place(Level.NODE, "CERN", node="n1")
@@ -251,6 +251,22 @@ def test_site_directors_hear_that_a_queue_is_throttled(grid: Grid) -> None:
     throttled(grid, QUEUE)
     (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
     assert supply.throttled.startswith("queue CERN/ce01/long is throttled: 6 of 7 attempts")
+
+
+def test_idle_slots_of_a_throttled_node_are_no_supply(grid: Grid) -> None:
+    for node in ("n1", "n2"):
+        grid.start_pilot().show(an_idle_slot(), name=node)
+    queue = next(iter(grid.world.tree.queues))
+
+    def idle() -> int:
+        (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
+        return sum(each.count for each in supply.idle)
+
+    assert idle() == 2
+    throttled(grid)
+    assert idle() == 1
+    throttled(grid, QUEUE)
+    assert idle() == 0
 
 
 def test_where_nobody_watches_nothing_is_throttled(database: Database, clock: VirtualClock) -> None:

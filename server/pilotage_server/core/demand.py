@@ -50,7 +50,8 @@ class IdleSlots:
 class QueueSupply:
     """What there is at a queue already; `parameters` are what the tree says of it to operators.
 
-    `throttled` = why it gets single jobs only, "" = it does not.
+    `idle` counts no slots of throttled places, which take no more than single jobs. `throttled` = why the queue gets
+    single jobs only, "" = it does not.
     """
 
     known: bool

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.demand import Demand, IdleSlots, QueueSupply, demands, idle_slots, without_banned
-from pilotage_server.operations.trials import closed_at
+from pilotage_server.operations.trials import closed_at, not_throttled
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.pilots import PilotCounts, count_pilots
@@ -30,7 +30,7 @@ def get_demand(unit: Unit, world: World, queues: Sequence[QueueId]) -> DemandAns
         waiting = world.waiting.waiting()
     open_queues = without_banned(queues, banned)
     counts = count_pilots(unit.session)
-    idle = idle_slots(load_slots(unit.session))
+    idle = idle_slots(not_throttled(world, load_slots(unit.session)))
     return DemandAnswer(
         demands(waiting, open_queues, world.reach),
         tuple(

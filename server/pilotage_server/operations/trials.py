@@ -5,10 +5,12 @@ A trial is claimed in the database together with its job, so that several server
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.health import Place, places_of
+from pilotage_server.core.pilots import SlotInfo
 from pilotage_server.core.throttles import Throttle, trial_ends
 from pilotage_server.operations.match_slots import Asking
 from pilotage_server.operations.slot_offers import Offers
@@ -29,6 +31,13 @@ def closed_at(world: World, queue: QueueId, node: str = "") -> list[Throttle]:
     """Return the throttles of the places that a slot of the queue is at, the narrowest first; "" = on any node."""
     with world.lock:
         return [world.throttles[place] for place in places_of(queue, node) if place in world.throttles]
+
+
+def not_throttled(world: World, slots: Iterable[SlotInfo]) -> Iterator[SlotInfo]:
+    """Yield the slots that get more than single jobs."""
+    with world.lock:
+        closed = world.throttles
+    return (info for info in slots if not any(place in closed for place in places_of(info.queue, info.node)))
 
 
 def admitted(unit: Unit, world: World, pilot: Asking, offers: Offers) -> Admitted | None:
