@@ -10,7 +10,8 @@ from typing import Protocol
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
 from pilotage_agents.core.draining import Farm, NodeName
-from pilotage_agents.core.provisioning import Demand, Supply
+from pilotage_agents.core.provisioning import Demand
+from pilotage_agents.core.serving import QueueSupply
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +29,6 @@ class PoolsOfQueues:
 
     tree_version: int
     pools: tuple[tuple[str, ...] | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSupply:
-    """What there is at a queue already; `throttled` = why it gets single jobs only, "" = it does not."""
-
-    known: bool
-    banned: bool
-    supply: Supply
-    throttled: str = ""
 
 
 @dataclass(frozen=True, slots=True)

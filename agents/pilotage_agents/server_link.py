@@ -27,13 +27,13 @@ from pilotage.wire import queue_from_wire, queue_to_wire, section_from_wire, tim
 from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.core.provisioning import Demand, IdleSlots, Supply
+from pilotage_agents.core.serving import QueueSupply
 from pilotage_agents.link import (
     DemandAnswer,
     GlideinReport,
     NewPilot,
     PoolOutline,
     PoolsOfQueues,
-    QueueSupply,
     TreeQueue,
     Turn,
     TurnAnswer,
@@ -170,7 +170,7 @@ def _shape(amounts: values_pb2.Amounts) -> Shape:
 def _supply(message: pool_service_pb2.QueueSupply) -> QueueSupply:
     idle = tuple(IdleSlots(_shape(each.free), each.count) for each in message.idle)
     supply = Supply(message.pilots_waiting, message.pilots_running, idle)
-    return QueueSupply(message.known, message.banned, supply, message.throttled)
+    return QueueSupply(message.known, message.banned, supply, message.throttled, message.held)
 
 
 def _node(message: node_service_pb2.NodeUse) -> Node:

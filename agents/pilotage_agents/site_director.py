@@ -100,15 +100,7 @@ class SiteDirector:
         demand = await self._link.demand([queue.id for queue in self._queues])
         now = self._clock()
         states = tuple(
-            queue.state(
-                each.supply,
-                known=each.known,
-                banned=each.banned,
-                failures=self._failures,
-                now=now,
-                throttled=each.throttled,
-            )
-            for queue, each in zip(self._queues, demand.supplies, strict=True)
+            queue.state(each, self._failures, now) for queue, each in zip(self._queues, demand.supplies, strict=True)
         )
         return Situation(self._queues, tuple(each or () for each in pools.pools), demand.demands, states)
 

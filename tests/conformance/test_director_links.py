@@ -13,7 +13,8 @@ from pilotage.resource_tree import QueueId
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage_agents.core.provisioning import Supply
-from pilotage_agents.link import DirectorLink, GlideinReport, QueueSupply, TreeQueue
+from pilotage_agents.core.serving import QueueSupply
+from pilotage_agents.link import DirectorLink, GlideinReport, TreeQueue
 from pilotage_agents.server_link import ServerLink
 from pilotage_server.core.identity import Role
 from support.fake_director_link import FakeDirectorLink

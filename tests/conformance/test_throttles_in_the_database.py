@@ -251,6 +251,19 @@ def test_site_directors_hear_that_a_queue_is_throttled(grid: Grid) -> None:
     throttled(grid, QUEUE)
     (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
     assert supply.throttled.startswith("queue CERN/ce01/long is throttled: 6 of 7 attempts")
+    assert not supply.held
+
+
+def test_site_directors_hear_that_a_queue_is_held_until_its_end_has_come(grid: Grid, clock: VirtualClock) -> None:
+    queue = next(iter(grid.world.tree.queues))
+    throttled(grid, QUEUE)
+    site = ClosedBy(Place(Level.SITE, "CERN"), "power cut", "olga", clock() + timedelta(hours=1))
+    grid.write(lambda unit, world: hold_place(unit, world, site))
+    (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
+    assert (supply.held, supply.throttled.split(":")[0]) == (True, "site CERN is held by olga")
+    clock.advance(hours=1)
+    (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
+    assert not supply.held
 
 
 def test_idle_slots_of_a_throttled_node_are_no_supply(grid: Grid) -> None:

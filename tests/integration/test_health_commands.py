@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.resource_tree import QueueId
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, values_pb2
+from pilotage_agents.server_link import ServerLink
 from pilotage_server.core.identity import Role
 from support.command import Command, environment_of
 from support.pinned import KEYS
@@ -54,6 +56,15 @@ async def test_a_node_on_which_jobs_fail_is_throttled_and_its_operator_opens_it(
     assert pilotage("health", "open", "SITE/hole") == "SITE/hole is open\n"
     assert len(hole.ask().matches) == 1
     grid.close()
+
+
+async def test_a_site_director_hears_that_a_queue_is_held_and_why(server: RunningServer, pilotage: Command) -> None:
+    WireGrid(server).put_tree()
+    pilotage("health", "hold", "SITE/ce1/long", "--reason", "new kernel")
+    async with server.async_channel(server.token(Role.AGENT, owner="agent:director")) as channel:
+        (there,) = (await ServerLink(channel).demand([QueueId("SITE", "ce1", "long")])).supplies
+    assert there.held
+    assert there.throttled == "queue SITE/ce1/long is held by olga: new kernel; it gets no job"
 
 
 def test_an_operator_holds_a_queue_for_a_while(server: RunningServer, pilotage: Command) -> None:

@@ -336,3 +336,14 @@ async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: Grid) -> Non
     assert len(grid.submitted) == 1
     (line,) = await director.dry_run()
     assert "its pilots do for trials: 9 of 9 attempts failed within 60 s" in line
+
+
+async def test_a_queue_that_an_operator_holds_is_sent_no_pilot_at_all(grid: Grid) -> None:
+    grid.link.waiting = 50
+    grid.link.throttled[QUEUE] = "site SITE is held by olga: the cooling is broken"
+    grid.link.held.add(QUEUE)
+    director = grid.director(min_idle_pilots=5)
+    await director.run_once()
+    assert not grid.submitted
+    (line,) = await director.dry_run()
+    assert "0 pilots (site SITE is held by olga: the cooling is broken)" in line

@@ -9,12 +9,12 @@ from pilotage.errors import NotFoundError, ServerUnreachableError, TurnLostError
 from pilotage.resource_tree import QueueId
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.core.provisioning import Demand, Supply
+from pilotage_agents.core.serving import QueueSupply
 from pilotage_agents.link import (
     DemandAnswer,
     GlideinReport,
     NewPilot,
     PoolsOfQueues,
-    QueueSupply,
     TreeQueue,
 )
 
@@ -34,6 +34,7 @@ class FakeDirectorLink:
     is_in_turn: bool = True
     banned: set[QueueId] = field(default_factory=set)
     throttled: dict[QueueId, str] = field(default_factory=dict)
+    held: set[QueueId] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     registered: dict[str, QueueId] = field(default_factory=dict)
     lifetimes_s: list[float] = field(default_factory=list)
@@ -85,7 +86,8 @@ class FakeDirectorLink:
     def _supply(self, queue: QueueId) -> QueueSupply:
         living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in self.ended]
         supply = Supply(pilots_waiting=len(living))
-        return QueueSupply(self._knows(queue), queue in self.banned, supply, self.throttled.get(queue, ""))
+        throttled, held = self.throttled.get(queue, ""), queue in self.held
+        return QueueSupply(self._knows(queue), queue in self.banned, supply, throttled, held)
 
     def _knows(self, queue: QueueId) -> bool:
         return queue in {each.id for each in self.tree}

@@ -21,6 +21,20 @@ from pilotage_agents.core.queue_failures import QueueFailures
 
 
 @dataclass(frozen=True, slots=True)
+class QueueSupply:
+    """What there is at a queue already.
+
+    `throttled` = why it gets single jobs only, "" = it does not; `held` = it gets none at all, for an operator says so.
+    """
+
+    known: bool
+    banned: bool
+    supply: Supply
+    throttled: str = ""
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ServedQueue:
     """A queue that the director fills; `vos` empty = all that the queue admits.
 
@@ -36,17 +50,9 @@ class ServedQueue:
     vos: tuple[str, ...] = ()
     pilot: Mapping[str, object] | None = None
 
-    def state(
-        self,
-        supply: Supply,
-        *,
-        known: bool,
-        banned: bool,
-        failures: QueueFailures,
-        now: datetime,
-        throttled: str = "",
-    ) -> QueueState:
+    def state(self, there: QueueSupply, failures: QueueFailures, now: datetime) -> QueueState:
         """Return the queue as a plan needs it; where it is throttled, one pilot is enough for its trials."""
+        supply, throttled = there.supply, there.throttled
         limits = QueueLimits(
             _smallest(self.facts.max_total, self.max_pilots, 1 if throttled else None),
             self.facts.max_waiting,
@@ -54,10 +60,11 @@ class ServedQueue:
         )
         has_pilots = supply.pilots_waiting + supply.pilots_running > 0
         reasons = (
-            "" if known else "the tree does not know it",
-            "an operator has banned it" if banned else "",
+            "" if there.known else "the tree does not know it",
+            "an operator has banned it" if there.banned else "",
             "" if self.enabled else "it is not enabled",
             failures.pause_of(self.id, now),
+            throttled if there.held else "",
             f"its pilots do for trials: {throttled}" if throttled and has_pilots else "",
         )
         return QueueState(self.id, self.facts.pilot, supply, limits, next(filter(None, reasons), ""))

@@ -51,7 +51,7 @@ class QueueSupply:
     """What there is at a queue already; `parameters` are what the tree says of it to operators.
 
     `idle` counts no slots of throttled places, which take no more than single jobs. `throttled` = why the queue gets
-    single jobs only, "" = it does not.
+    single jobs only, "" = it does not; `held` = it gets none at all.
     """
 
     known: bool
@@ -61,6 +61,7 @@ class QueueSupply:
     idle: tuple[IdleSlots, ...] = ()
     parameters: Mapping[str, Value] = field(default_factory=lambda: NOTHING)
     throttled: str = ""
+    held: bool = False
 
 
 def demands(waiting: Iterable[Waiting], open_queues: Mapping[int, QueueId], reach: Reach) -> tuple[Demand, ...]:

@@ -63,6 +63,10 @@ class Throttle:
         """Whether it gets no more than single jobs."""
         return self.state is not ThrottleState.OPENED
 
+    def is_held(self, now: datetime) -> bool:
+        """Whether an operator lets it get no job at all; at the end of that it is tried."""
+        return self.state is ThrottleState.HELD and (self.next_trial is None or self.next_trial > now)
+
     def __str__(self) -> str:
         """Return in words for people what stands against the place."""
         trial = f"a single job is tried from {self.next_trial.isoformat()} on" if self.next_trial else "it gets no job"

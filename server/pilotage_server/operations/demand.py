@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
@@ -34,16 +35,20 @@ def get_demand(unit: Unit, world: World, queues: Sequence[QueueId]) -> DemandAns
     return DemandAnswer(
         demands(waiting, open_queues, world.reach),
         tuple(
-            _supply(world, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), banned=queue in banned)
+            _supply(
+                world, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), unit.now, banned=queue in banned
+            )
             for queue in queues
         ),
     )
 
 
 def _supply(
-    world: World, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], *, banned: bool
+    world: World, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], now: datetime, *, banned: bool
 ) -> QueueSupply:
     effective = world.tree.effective(queue, None)
+    throttles = closed_at(world, queue)
+    held = [each for each in throttles if each.is_held(now)]
     return QueueSupply(
         known=effective is not None,
         banned=banned,
@@ -51,5 +56,6 @@ def _supply(
         pilots_running=pilots.alive,
         idle=idle,
         parameters=effective.parameters() if effective is not None else {},
-        throttled=next(map(str, closed_at(world, queue)), ""),
+        throttled=next(map(str, held or throttles), ""),
+        held=bool(held),
     )

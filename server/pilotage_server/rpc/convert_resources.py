@@ -182,6 +182,7 @@ def _supply(supply: QueueSupply) -> pool_service_pb2.QueueSupply:
         pilots_running=supply.pilots_running,
         idle_cpus=sum(idle.free.cpus * idle.count for idle in supply.idle),
         throttled=supply.throttled,
+        held=supply.held,
         idle=[pool_service_pb2.IdleSlots(free=amounts_to_wire(idle.free), count=idle.count) for idle in supply.idle],
     )
     section_to_wire(supply.parameters, message.parameters)
