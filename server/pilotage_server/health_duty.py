@@ -49,10 +49,18 @@ class HealthDuty:
         if not is_urgent and self._turns < TURNS_A_LOOK:
             return
         self._failures = self._turns = 0
-        changes = await self._transactions.read(self._watch.look)
-        if changes:
-            for change in await self._transactions.write(partial(store_changes, changes=changes)):
-                _log(change)
+        look = await self._transactions.read(self._watch.look)
+        if await self._are_made(look.changes):
+            self._watch.keep(look)
+
+    async def _are_made(self, changes: Sequence[Change]) -> bool:
+        """Store the changes; False = another server was quicker with one, and what it did is to be looked at first."""
+        if not changes:
+            return True
+        made = await self._transactions.write(partial(store_changes, changes=changes))
+        for change in made:
+            _log(change)
+        return len(made) == len(changes)
 
 
 def _log(change: Change) -> None:

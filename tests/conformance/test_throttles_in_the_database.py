@@ -10,7 +10,8 @@ import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage_server.core.amounts import Amounts
-from pilotage_server.core.health import Attempts, BlackHole, HealthRules, Level, Place
+from pilotage_server.core.evidence import Attempts, Running
+from pilotage_server.core.health import BlackHole, HealthRules, Level, Place
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import NodeState, Outcome
 from pilotage_server.core.rules import Rules
@@ -68,6 +69,17 @@ def ended(grid: Grid, after: int = 0) -> list[tuple[str, bool, int]]:
     return sorted((each.spot.node, each.failed, each.number) for each in grid.database.read(read))
 
 
+def running(grid: Grid) -> list[Running]:
+    return grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now))
+
+
+def look(grid: Grid, watch: HealthWatch) -> list[Change]:
+    """Let a server look, and go on from that though nothing is stored."""
+    found = grid.read(watch.look)
+    watch.keep(found)
+    return list(found.changes)
+
+
 def test_attempts_that_did_alike_at_a_node_are_told_together(grid: Grid) -> None:
     pilot, other = a_pilot(grid), a_pilot(grid, "n2")
     for _ in range(2):
@@ -98,21 +110,33 @@ def test_a_job_counts_as_lasting_as_soon_as_it_has_run_for_so_long(grid: Grid, c
     pilot = a_pilot(grid)
     pilot.start(pilot.take())
     clock.advance(seconds=59)
-    assert grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now)) == []
+    (young,) = running(grid)
+    assert (young.spot.node, young.longest, young.lasted) == ("n1", timedelta(seconds=59), None)
     clock.advance(seconds=1)
-    (lasting,) = grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now))
-    assert (lasting.spot.node, lasting.failed, lasting.number) == ("n1", False, 1)
-    assert (lasting.matched, lasting.longest) == (clock() - FAST, FAST)
+    (old,) = running(grid)
+    assert old.lasted == Attempts(old.spot, False, 1, clock() - FAST, FAST)
 
 
 def test_a_node_whose_clock_is_behind_does_not_make_its_jobs_older(grid: Grid, clock: VirtualClock) -> None:
     pilot = a_pilot(grid)
     match = pilot.take()
     pilot.report(match, state=JobState.RUNNING, started=clock() - timedelta(minutes=4))
-    assert grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now)) == []
+    assert running(grid) == []
     clock.advance(minutes=2)
-    (lasting,) = grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now))
-    assert lasting.longest == timedelta(minutes=2)
+    (each,) = running(grid)
+    assert each.longest == timedelta(minutes=2)
+
+
+def test_of_those_that_run_at_a_node_the_oldest_is_told_and_how_many_have_lasted(
+    grid: Grid, clock: VirtualClock
+) -> None:
+    for pilot in (a_pilot(grid), a_pilot(grid), a_pilot(grid)):
+        pilot.start(pilot.take())
+        clock.advance(seconds=40)
+    (each,) = running(grid)
+    assert each.longest == timedelta(minutes=2)
+    assert each.lasted is not None
+    assert (each.lasted.number, each.lasted.matched) == (2, clock() - timedelta(seconds=80))
 
 
 def test_a_throttle_comes_back_as_it_was_stored_and_servers_that_start_know_it(grid: Grid) -> None:
@@ -168,13 +192,29 @@ def test_what_one_server_does_others_know_after_their_next_look(grid: Grid) -> N
     woken: list[str] = []
     other.world.on_reach_changed.append(lambda: woken.append("now"))
     throttled(grid)
-    other.read(watch.look)
+    look(other, watch)
     assert set(other.world.throttles) == {NODE}
     grid.write(lambda unit, world: open_place(unit, world, NODE, "olga"))
-    other.read(watch.look)
+    look(other, watch)
     assert not other.world.throttles
     assert woken == ["now"]
     assert len(a_pilot(other).claim()) == 1
+
+
+def test_a_look_whose_changes_were_not_stored_is_made_again_with_all_that_it_saw(grid: Grid) -> None:
+    watch, fine, hole = HealthWatch(), a_pilot(grid, "fine"), a_pilot(grid)
+    look(grid, watch)
+    fine.report(fine.take(), Outcome.EXITED, exit_code=0, wall_s=9)
+    for _ in range(6):
+        hole.report(hole.take(), Outcome.EXITED, exit_code=1, wall_s=1)
+    lost = grid.read(watch.look)
+    assert [change.new and change.new.place for change in lost.changes] == [NODE]
+    assert grid.read(watch.look) == lost
+    watch.keep(lost)
+    hole.report(hole.take(), Outcome.EXITED, exit_code=1, wall_s=1)
+    (change,) = grid.read(watch.look).changes
+    assert change.new is not None
+    assert (change.new.failures, change.new.ends) == (7, 7)
 
 
 def test_pilots_that_wait_in_a_throttled_queue_are_not_told_of_new_jobs(grid: Grid) -> None:
@@ -214,16 +254,16 @@ def test_a_place_that_an_operator_opened_is_left_alone_for_an_interval(database:
     grid = Grid(database, clock, LONG, "CERN/ce01/other")
     grid.submit(count=50)
     watch, fine, hole = HealthWatch(), a_pilot(grid, "fine"), a_pilot(grid)
-    grid.read(watch.look)
+    look(grid, watch)
     fine.report(fine.take(), Outcome.EXITED, exit_code=0, wall_s=9)
     for _ in range(6):
         hole.report(hole.take(), Outcome.EXITED, exit_code=1, wall_s=1)
-    assert [change.new and change.new.place for change in grid.read(watch.look)] == [NODE]
+    assert [change.new and change.new.place for change in look(grid, watch)] == [NODE]
     throttled(grid)
     grid.write(lambda unit, world: open_place(unit, world, NODE, "olga"))
-    assert grid.read(watch.look) == []
+    assert look(grid, watch) == []
     clock.advance(minutes=10)
-    (forgotten,) = grid.read(watch.look)
+    (forgotten,) = look(grid, watch)
     assert forgotten.new is None
     assert grid.write(lambda unit, world: store_changes(unit, world, [forgotten])) == [forgotten]
     assert known(grid) == []
@@ -286,8 +326,8 @@ def test_where_nobody_watches_nothing_is_throttled(database: Database, clock: Vi
     grid = Grid(database, clock, rules=Rules(health=HealthRules(watch=False)))
     grid.submit(count=50)
     watch, fine, hole = HealthWatch(), a_pilot(grid, "fine"), a_pilot(grid)
-    grid.read(watch.look)
+    look(grid, watch)
     fine.report(fine.take(), Outcome.EXITED, exit_code=0, wall_s=9)
     for _ in range(9):
         hole.report(hole.take(), Outcome.EXITED, exit_code=1, wall_s=1)
-    assert grid.read(watch.look) == []
+    assert look(grid, watch) == []

@@ -35,8 +35,9 @@ class Farm:
         return pilot
 
     def look(self) -> None:
-        changes = self.grid.read(self.watch.look)
-        self.grid.write(lambda unit, world: store_changes(unit, world, changes))
+        look = self.grid.read(self.watch.look)
+        self.grid.write(lambda unit, world: store_changes(unit, world, look.changes))
+        self.watch.keep(look)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass with a look at its end."""

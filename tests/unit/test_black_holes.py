@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.health import Attempts, Evidence, HealthRules, Level, Place, find_black_holes, places_of
+from pilotage_server.core.evidence import Attempts, Evidence, Running
+from pilotage_server.core.health import HealthRules, Level, Place, find_black_holes, places_of
 from pilotage_server.core.health import Spot as SpotOf
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
 RULES = HealthRules()  # a node may have 6 failures, a queue and a site 18
 A, B = QueueId("S", "ce", "a"), QueueId("S", "ce", "b")
 FAR = QueueId("T", "ce", "far")
@@ -23,16 +26,23 @@ def ended(queue: QueueId, node: str, *, good: int = 0, failed: int = 0, owner: s
     return [Attempts(spot, is_failure, number, NOW, timedelta(seconds=3)) for is_failure, number in alike if number]
 
 
-def a_running_job(queue: QueueId, node: str, seconds: float) -> Attempts:
-    spot = SpotOf(queue, node, Account("lhcb", "", "alice"))
-    return Attempts(spot, False, 1, NOW, timedelta(seconds=seconds))
+def a_running_job(queue: QueueId, node: str, seconds: float) -> Running:
+    return Running(SpotOf(queue, node, Account("lhcb", "", "alice")), timedelta(seconds=seconds))
 
 
-def found(*told: list[Attempts], known: frozenset[Place] = frozenset(), running: Iterable[Attempts] = ()) -> list[str]:
-    evidence = Evidence(NOW)
-    for each in told:
-        evidence.take_in(each)
-    return [each.place.key for each in find_black_holes(evidence.beside([], running), known, RULES)]
+def found(
+    *told: list[Attempts],
+    known: Iterable[Place] = (),
+    opened: Mapping[Place, datetime] = MappingProxyType({}),
+    running: Iterable[Running] = (),
+    apart: timedelta = timedelta(seconds=1),
+) -> list[str]:
+    """Return the keys of the places that are found by what is told, one thing after the other up to now."""
+    evidence = Evidence()
+    for age, each in reversed(list(enumerate(reversed(told)))):
+        evidence = evidence.after(each, opened, RULES.interval, NOW - age * apart)
+    counts = evidence.beside(running, opened)
+    return [each.place.key for each in find_black_holes(counts, frozenset(known), opened, RULES)]
 
 
 def test_a_node_whose_jobs_fail_while_others_of_the_same_owner_do_well_is_one() -> None:
@@ -69,7 +79,7 @@ def test_two_bad_nodes_that_are_all_that_is_known_of_a_queue_are_its_fault() -> 
 
 
 def test_nodes_that_were_throttled_before_speak_against_their_queue() -> None:
-    known = frozenset({Place(Level.NODE, "S", node="n1")})
+    known = [Place(Level.NODE, "S", node="n1")]
     bad = ended(A, "n1", failed=6), ended(A, "n2", failed=12)
     assert found(*bad, ended(B, "good", good=1), known=known) == ["queue S/ce/a"]
 
@@ -104,8 +114,34 @@ def test_jobs_of_one_owner_that_fail_everywhere_do_not_hide_what_happens_to_anot
 
 
 def test_a_place_that_is_known_is_not_found_again() -> None:
-    known = frozenset({Place(Level.NODE, "S", node="n1")})
+    known = [Place(Level.NODE, "S", node="n1")]
     assert found(ended(A, "n1", failed=600), ended(A, "n2", good=1), known=known) == []
+
+
+def test_failures_count_together_that_are_less_than_an_interval_apart_whenever_that_began() -> None:
+    quiet: list[list[Attempts]] = [[]] * 6
+    before, later = ended(A, "n1", failed=3), ended(A, "n1", failed=3)
+    assert found([], *quiet, before, *quiet, later + ended(A, "n2", good=1), apart=MINUTE) == ["node S/n1"]
+
+
+def test_failures_of_more_than_an_interval_ago_count_no_more() -> None:
+    quiet: list[list[Attempts]] = [[]] * 9
+    before, later = ended(A, "n1", failed=5), ended(A, "n1", failed=5)
+    assert found(before, *quiet, later + ended(A, "n2", good=1), apart=MINUTE) == []
+
+
+def test_at_a_site_that_was_opened_its_nodes_are_judged_and_it_is_not() -> None:
+    opened = {Place(Level.SITE, "S"): NOW - MINUTE}
+    assert found(ended(A, "n1", failed=6), ended(A, "n2", good=1), opened=opened) == ["node S/n1"]
+    everywhere = [each for node in ("n1", "n2", "n3") for queue in (A, B) for each in ended(queue, node, failed=5)]
+    assert found(everywhere + ended(FAR, "m", good=3)) == ["site S"]
+    assert found(everywhere + ended(FAR, "m", good=3), opened=opened) == []
+
+
+def test_what_was_before_a_site_was_opened_speaks_against_nothing_in_it() -> None:
+    broken, good = ended(A, "n1", failed=6), ended(A, "n2", good=1)
+    assert found(broken, [], good, opened={Place(Level.SITE, "S"): NOW - MINUTE}, apart=MINUTE) == []
+    assert found(broken, [], good, opened={Place(Level.SITE, "T"): NOW - MINUTE}, apart=MINUTE) == ["node S/n1"]
 
 
 def test_the_key_of_a_place_tells_it() -> None:

@@ -12,17 +12,14 @@ is blamed when most of its nodes are bad, and several are, a site when most of i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple, Self
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
-
-OUTLASTS_BY = timedelta(seconds=1)
-"""A job does well that has run twice as long as the longest failure of its account, and so much longer."""
 
 
 class Level(StrEnum):
@@ -116,26 +113,18 @@ class Spot(NamedTuple):
     node: str
     account: Account
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The places that they were at, the narrowest first."""
+        return places_of(self.queue, self.node)
+
     def place(self, level: Level) -> Place | None:
         """Return the place of this level that it is at; None = its node is not known."""
-        return next((place for place in places_of(self.queue, self.node) if place.level is level), None)
+        return next((place for place in self.places if place.level is level), None)
 
     def part(self, level: Level) -> Place | None:
         """Return the place within that of this level that it is at; None = there is none, or it is not known."""
         return None if level is Level.NODE else self.place(Level.QUEUE if level is Level.SITE else Level.NODE)
-
-
-class Attempts(NamedTuple):
-    """Attempts at one spot that did alike: they failed fast or not.
-
-    The last of them was matched at `matched`, and the one that ran longest has run for `longest` so far.
-    """
-
-    spot: Spot
-    failed: bool
-    number: int
-    matched: datetime
-    longest: timedelta
 
 
 @dataclass(slots=True)
@@ -154,48 +143,6 @@ class Counts:
     def is_bad(self) -> bool:
         """Whether more failed than did well."""
         return self.failed > self.good
-
-
-class Evidence:
-    """What has ended since `since`, counted by spot; it begins anew with every interval."""
-
-    def __init__(self, since: datetime) -> None:
-        self.since = since
-        self._counts: dict[Spot, Counts] = {}
-        self._longest_failures: dict[Account, timedelta] = {}
-
-    def take_in(self, ended: Iterable[Attempts]) -> None:
-        """Count attempts that have ended."""
-        for each in ended:
-            good, failed = (0, each.number) if each.failed else (each.number, 0)
-            self._counts.setdefault(each.spot, Counts()).add(good, failed)
-            if each.failed:
-                before = self._longest_failures.get(each.spot.account, timedelta(0))
-                self._longest_failures[each.spot.account] = max(before, each.longest)
-
-    @property
-    def has_failures(self) -> bool:
-        """Whether anything has failed."""
-        return bool(self._longest_failures)
-
-    def beside(self, lasting: Iterable[Attempts], running: Iterable[Attempts] = ()) -> dict[Spot, Counts]:
-        """Return the counts with those that still run and have not failed fast.
-
-        Of those that run, and have not lasted for so long yet, one does well that has clearly outlasted the failures.
-        """
-        counts = {spot: Counts(each.good, each.failed) for spot, each in self._counts.items()}
-        told = set()
-        for each in lasting:
-            counts.setdefault(each.spot, Counts()).add(each.number, 0)
-            told.add(each.spot)
-        for each in running:
-            if each.spot not in told and self._has_outlasted_failures(each):
-                counts.setdefault(each.spot, Counts()).add(1, 0)
-        return counts
-
-    def _has_outlasted_failures(self, running: Attempts) -> bool:
-        failure = self._longest_failures.get(running.spot.account)
-        return failure is not None and running.longest >= 2 * failure + OUTLASTS_BY
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,19 +222,22 @@ def without(counts: Mapping[Spot, Counts], places: Collection[Place]) -> dict[Sp
     """Return the counts but for those of spots at these places."""
     if not places:
         return dict(counts)
-    return {spot: each for spot, each in counts.items() if not _is_at(spot, places)}
+    return {spot: each for spot, each in counts.items() if not any(place in places for place in spot.places)}
 
 
-def find_black_holes(counts: Mapping[Spot, Counts], known: Collection[Place], rules: HealthRules) -> list[BlackHole]:
-    """Return the places to be throttled, the widest first; those that are `known` are not looked at again."""
+def find_black_holes(
+    counts: Mapping[Spot, Counts], closed: Collection[Place], opened: Collection[Place], rules: HealthRules
+) -> list[BlackHole]:
+    """Return the places to be throttled, the widest first.
+
+    What is at a `closed` place is explained by that. A place that was `opened` is itself left alone; what is in it, and
+    what it is in, is not.
+    """
     found: list[BlackHole] = []
     explained: set[Place] = set()
     for level in Level:
-        explained |= {place for place in known if place.level is level}
-        found += Testimony(level, without(counts, explained)).black_holes(rules.most_failures(level))
+        explained |= {place for place in closed if place.level is level}
+        holes = Testimony(level, without(counts, explained)).black_holes(rules.most_failures(level))
+        found += [each for each in holes if each.place not in opened]
         explained |= {each.place for each in found}
     return found
-
-
-def _is_at(spot: Spot, places: Collection[Place]) -> bool:
-    return any(place in places for place in places_of(spot.queue, spot.node))

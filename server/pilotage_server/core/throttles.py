@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from pilotage_server.core.evidence import Attempts
 from pilotage_server.core.health import (
-    Attempts,
     BlackHole,
     Counts,
     HealthRules,
@@ -202,10 +202,15 @@ def review(
             changes.append(Change(each, None))
         elif judged is not each:
             changes.append(Change(each, judged))
-    known = {each.place for each in throttles}
-    return [*changes, *(Change(None, throttle(each, rules, now)) for each in find_black_holes(counts, known, rules))]
+    found = find_black_holes(counts, closed_places(throttles), opened_places(throttles), rules)
+    return [*changes, *(Change(None, throttle(each, rules, now)) for each in found)]
 
 
 def closed_places(throttles: Iterable[Throttle]) -> Mapping[Place, Throttle]:
     """Return the throttles of places that get no more than single jobs."""
     return {each.place: each for each in throttles if each.is_closed}
+
+
+def opened_places(throttles: Iterable[Throttle]) -> dict[Place, datetime]:
+    """Return the places that were opened lately, and when."""
+    return {each.place: each.since for each in throttles if not each.is_closed}

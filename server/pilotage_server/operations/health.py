@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage_server.core.ban_records import Node, find_node
-from pilotage_server.core.health import OUTLASTS_BY, Attempts, Evidence, Level, Place
+from pilotage_server.core.evidence import Attempts, Evidence
+from pilotage_server.core.health import HealthRules, Level, Place
 from pilotage_server.core.throttles import (
     Change,
     ClosedBy,
@@ -16,13 +18,22 @@ from pilotage_server.core.throttles import (
     closed_places,
     hold,
     opened,
+    opened_places,
     review,
 )
 from pilotage_server.operations.world import World
-from pilotage_server.storage import ended_attempts
 from pilotage_server.storage import throttles as stored
+from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_running
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import feed_bounds
+
+
+class Look(NamedTuple):
+    """What a look has found: what is to be changed, what is known now, and up to which position of the feed."""
+
+    changes: Sequence[Change]
+    evidence: Evidence
+    position: int
 
 
 class HealthWatch:
@@ -30,34 +41,34 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self._position: int | None = None
-        self._evidence: Evidence | None = None
+        self._evidence = Evidence()
 
-    def look(self, unit: Unit, world: World) -> list[Change]:
+    def look(self, unit: Unit, world: World) -> Look:
         """Return what is to be changed by what has ended since the last look; take in what other servers changed."""
         throttles, rules = stored.load_throttles(unit.session), world.rules.health
         _take_in(world, throttles)
-        if self._evidence is None or unit.now - self._evidence.since >= rules.interval:
-            self._evidence = Evidence(unit.now)
+        opened = opened_places(throttles)
         is_tried = any(each.state is ThrottleState.THROTTLED for each in throttles)
-        ended = self._ended(unit, world, is_wanted=is_tried or self._evidence.has_failures)
-        self._evidence.take_in(ended)
-        lasting: Sequence[Attempts] = ()
-        running: Sequence[Attempts] = ()
-        if is_tried or self._evidence.has_failures:
-            lasting = ended_attempts.load_running(unit.session, rules.fast, unit.now)
-            running = ended_attempts.load_running(unit.session, OUTLASTS_BY, unit.now)
-        counts = self._evidence.beside(lasting, running)
-        return review(throttles, counts, (*ended, *lasting), rules, unit.now)
-
-    def _ended(self, unit: Unit, world: World, *, is_wanted: bool) -> Sequence[Attempts]:
-        """Return what has ended since the last look; as long as nothing fails anywhere, nobody wants to know."""
         _, newest = feed_bounds(unit.session)
-        after, self._position = self._position, newest
-        if after is None or not world.rules.health.watch:
+        ended = self._ended(unit, rules, newest, is_wanted=is_tried or self._evidence.has_failures)
+        evidence = self._evidence.after(ended, opened, rules.interval, unit.now)
+        is_asked = rules.watch and (is_tried or evidence.has_failures)
+        running = load_running(unit.session, rules.fast, unit.now) if is_asked else []
+        lasted = [each.lasted for each in running if each.lasted is not None]
+        changes = review(throttles, evidence.beside(running, opened), (*ended, *lasted), rules, unit.now)
+        return Look(changes, evidence, newest)
+
+    def keep(self, look: Look) -> None:
+        """Go on from what a look has found; without that, the next one sees the same again."""
+        self._position, self._evidence = look.position, look.evidence
+
+    def _ended(self, unit: Unit, rules: HealthRules, newest: int, *, is_wanted: bool) -> Sequence[Attempts]:
+        """Return what has ended since the last look; as long as nothing fails anywhere, nobody wants to know."""
+        if self._position is None or not rules.watch:
             return ()
-        if not is_wanted and not ended_attempts.has_failures(unit.session, after, newest):
+        if not is_wanted and not has_failures(unit.session, self._position, newest):
             return ()
-        return ended_attempts.load_ended(unit.session, after, newest, world.rules.health.fast)
+        return load_ended(unit.session, self._position, newest, rules.fast)
 
 
 def store_changes(unit: Unit, world: World, changes: Iterable[Change]) -> list[Change]:

@@ -10,7 +10,8 @@ from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.health import Attempts, Spot
+from pilotage_server.core.evidence import OUTLASTS_BY, Attempts, Running
+from pilotage_server.core.health import Spot
 from pilotage_server.storage import bulk
 from pilotage_server.storage.tables.conditions import UNREPORTED
 
@@ -32,8 +33,12 @@ _ENDED = f"""
     GROUP BY {_SPOT}, is_failure
 """  # noqa: S608 - names of columns
 _RUNNING = f"""
-    SELECT {_SPOT}, 0, count(*), max(matched), min(CASE WHEN started > matched THEN started ELSE matched END)
-    FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND started <= ? AND matched <= ? GROUP BY {_SPOT}
+    SELECT {_SPOT}, min(begun), sum(CASE WHEN begun <= ? THEN 1 ELSE 0 END), max(CASE WHEN begun <= ? THEN matched END)
+    FROM (
+        SELECT {_SPOT}, matched, CASE WHEN started > matched THEN started ELSE matched END AS begun
+        FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND started <= ? AND matched <= ?
+    ) AS running
+    GROUP BY {_SPOT}
 """  # noqa: S608
 
 
@@ -44,18 +49,29 @@ def has_failures(session: Session, after: int, up_to: int) -> bool:
 
 def load_ended(session: Session, after: int, up_to: int, fast: timedelta) -> list[Attempts]:
     """Return the attempts that have ended by themselves in this part of the feed: those that did alike together."""
-    rows = bulk.rows(session, _ENDED, fast.total_seconds(), after, up_to)
-    return [_attempts(row, timedelta(seconds=longest_s)) for *row, longest_s in rows]
+    return list(map(_ended, bulk.rows(session, _ENDED, fast.total_seconds(), after, up_to)))
 
 
-def load_running(session: Session, least: timedelta, now: datetime) -> list[Attempts]:
-    """Return the attempts that run, and have done so for as long as `least`; a node's clock makes it no longer."""
-    begun = bulk.moment(session, now - least)
-    rows = bulk.rows(session, _RUNNING, begun, begun)
-    return [_attempts(row, now - bulk.time_of(started)) for *row, started in rows]
+def load_running(session: Session, fast: timedelta, now: datetime) -> list[Running]:
+    """Return the attempts that have begun to run; those have lasted that have done so for as long as `fast`.
+
+    A node's clock makes it no longer.
+    """
+    lasted, begun = (bulk.moment(session, now - least) for least in (fast, OUTLASTS_BY))
+    return [_running(row, now) for row in bulk.rows(session, _RUNNING, lasted, lasted, begun, begun)]
 
 
-def _attempts(row: Sequence[Any], longest: timedelta) -> Attempts:
-    site, ce, queue, node, vo, group, owner, failed, count, matched = row
-    spot = Spot(QueueId(site, ce, queue), node, Account(vo, group, owner))
-    return Attempts(spot, bool(failed), count, bulk.time_of(matched), longest)
+def _running(row: Sequence[Any], now: datetime) -> Running:
+    *spot, begun, lasted, matched = row
+    where, longest = _spot(spot), now - bulk.time_of(begun)
+    return Running(where, longest, Attempts(where, False, lasted, bulk.time_of(matched), longest) if lasted else None)
+
+
+def _ended(row: Sequence[Any]) -> Attempts:
+    *spot, failed, count, matched, longest_s = row
+    return Attempts(_spot(spot), bool(failed), count, bulk.time_of(matched), timedelta(seconds=longest_s))
+
+
+def _spot(row: Sequence[Any]) -> Spot:
+    site, ce, queue, node, vo, group, owner = row
+    return Spot(QueueId(site, ce, queue), node, Account(vo, group, owner))
