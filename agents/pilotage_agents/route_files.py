@@ -41,23 +41,25 @@ def read_route_file(path: Path, *, constraint: str = "", allow_commands: bool = 
     """Return the table in the file at `path`, with those routes left out that can have no meaning here.
 
     Every job must fulfil the table's JOB_ROUTER_SOURCE_JOB_CONSTRAINT, or `constraint` where it says none ("" = none
-    either). A configuration may run commands, such as `include command`, only where `allow_commands` says so.
+    either), an expression as a configuration has it. A configuration may run commands, such as `include command`, only
+    where `allow_commands` says so.
 
     Raises
     ------
     InvalidInputError
-        When the file cannot be read or one of its routes is malformed; the violations say which, where and why.
+        When the file cannot be read, or one of its routes or the constraint is malformed; the violations say which,
+        where and why.
     ClassAdLibraryMissingError
         When HTCondor's Python library is not installed.
     """
+    with _at("constraint"):
+        usual = _constraint(constraint) if constraint.strip() else None
     text = read_text(path)
-    constraint = " ".join(constraint.split())
     if _is_list_of_ads(text):
         with _at(str(path)):
-            return _from_ads(text, constraint).without_unusable()
-    prologue = _PROLOGUE + (f"{_CONSTRAINT} = {constraint}\n" if constraint else "")
-    around = Surroundings(prologue=prologue, subsystem="JOB_ROUTER", allow_commands=allow_commands)
-    knobs = _Knobs(read_configuration(path, _ASKED, around), text)
+            return _from_ads(text, usual).without_unusable()
+    around = Surroundings(prologue=_PROLOGUE, subsystem="JOB_ROUTER", allow_commands=allow_commands)
+    knobs = _Knobs(read_configuration(path, _ASKED, around), text, usual)
     with _at(str(path)):
         return knobs.table().without_unusable()
 
@@ -67,21 +69,26 @@ def _is_list_of_ads(text: str) -> bool:
     return next((line for line in lines if line and not line.startswith(("#", "//"))), "").startswith("[")
 
 
-def _from_ads(text: str, constraint: str) -> RouteTable:
+def _from_ads(text: str, constraint: str | None) -> RouteTable:
     routes, left_out = routes_of(read_ads(text), Limits())
-    return RouteTable(tuple(routes), tuple(left_out), _constraint(constraint) if constraint else None)
+    return RouteTable(tuple(routes), tuple(left_out), constraint)
 
 
 def _constraint(text: str) -> str | None:
-    return condition({"": parse_value(expression_from_old_syntax(text))}, "", "")
+    return condition({"": parse_value(expression_from_old_syntax(" ".join(text.split())))}, "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Knobs:
-    """What a configuration says of routes; `text` is that of its file, for telling where."""
+    """What a configuration says of routes.
+
+    `text` is that of its file, for telling where; `constraint` is what jobs must fulfil unless it says so itself, None
+    = nothing.
+    """
 
     found: Configuration
     text: str
+    constraint: str | None
 
     def table(self) -> RouteTable:
         """Return the table; raises InvalidRoutesError with every fault."""
@@ -98,10 +105,11 @@ class _Knobs:
             left_out += others
         before, after = (self._transforms(knob, faults) for knob in (_BEFORE, _AFTER))
         faults.raise_any(InvalidRoutesError)
-        return replace(table, routes=tuple(routes), left_out=tuple(left_out), before=before, after=after)
+        table = replace(table, routes=tuple(routes), left_out=tuple(left_out), before=before, after=after)
+        return replace(table, macros=self.found.values)
 
     def _settings(self) -> RouteTable:
-        constraint = None
+        constraint = self.constraint
         if text := self.found.get(_CONSTRAINT):
             with self._where(_CONSTRAINT):
                 constraint = _constraint(text)
@@ -119,7 +127,7 @@ class _Knobs:
         left_out += [
             LeftOut(known.pop(name).name, f"{programs[name]} takes its place") for name in programs if name in known
         ]
-        routes = []
+        routes, seen = list[Route](), set[str]()
         for name in self._names(_NAMES) if self.found.get(_NAMES) else [route.name for route in ads]:
             knob = programs.pop(fold(name), None)
             if knob is not None:
@@ -127,8 +135,11 @@ class _Knobs:
                     routes.append(read_route(name, self.found.programs[knob], self._macros, defaults))
             elif fold(name) in known:
                 routes.append(known.pop(fold(name)))
+            elif fold(name) in seen:
+                left_out.append(LeftOut(name, f"{_NAMES} lists it before, and the first time counts"))
             else:
                 left_out.append(LeftOut(name, f"{_NAMES} lists it, and nothing defines {_ROUTE}{name}"))
+            seen.add(fold(name))
         unlisted = [*(knob[len(_ROUTE) :] for knob in programs.values()), *(route.name for route in known.values())]
         return routes, [*left_out, *(LeftOut(name, f"{_NAMES} does not list it") for name in unlisted)]
 

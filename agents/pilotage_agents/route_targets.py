@@ -62,10 +62,14 @@ def read_targets(path: Path) -> Targets:
 
 
 def _read(path: Path, section: str, said: dict[str, _Target]) -> dict[str, Target]:
-    targets = {}
+    targets: dict[str, Target] = {}
+    names: dict[str, str] = {}
     for name, target in said.items():
+        key = target_key(name)
         try:
-            targets[target_key(name)] = target.target()
+            if names.setdefault(key, name) != name:
+                raise InvalidInputError(Violation("", f'is the same as "{names[key]}", but for letter case or blanks'))
+            targets[key] = target.target()
         except InvalidInputError as error:
             why = "; ".join(each.why for each in error.violations)
             raise InvalidInputError(Violation(f'{path}, {section}."{name}"', why)) from error

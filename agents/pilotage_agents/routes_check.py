@@ -22,7 +22,7 @@ from pilotage.job_file import read_job_file
 from pilotage.new_job_ad import new_job_ad, overlaid
 from pilotage_agents.core.failure_rate import FailureRate
 from pilotage_agents.core.route_copies import copy_of
-from pilotage_agents.core.route_table import Route, RouteTable
+from pilotage_agents.core.route_table import InvalidRoutesError, Route, RouteTable
 from pilotage_agents.core.routing import JobScopes, Occupancy, Verdict, chosen, verdicts
 from pilotage_agents.route_files import read_route_file
 from pilotage_agents.route_targets import read_targets
@@ -50,7 +50,7 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_routes(options: argparse.Namespace) -> int:
-    """Print what is asked for; returns 0, or 1 where a route is left out or none takes the job.
+    """Print what is asked for; returns 0, or 1 where a route is left out or the job can go along none.
 
     Raises
     ------
@@ -65,14 +65,12 @@ def check_routes(options: argparse.Namespace) -> int:
     now = clock.now()
     occupied = _occupied(options.on_route, table, now)
     job = None if options.job is None else _job(options.job, now)
-    judged = None if job is None else verdicts(table, JobScopes.of(job), occupied)
-    way = chosen(judged or (), round_robin=table.round_robin, turn=0)
-    copied = _Copied.of(job, copy_of(job, way, table)) if job is not None and way is not None else None
+    said = _Said(table) if job is None else _Said.of(table, job, occupied)
     if options.json:
-        sys.stdout.write(json.dumps(_as_object(table, judged, way, copied), indent=2) + "\n")
+        sys.stdout.write(json.dumps(_as_object(said), indent=2) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in _lines(table, judged, way, copied))
-    return 1 if (table.left_out if judged is None else way is None) else 0
+        sys.stdout.writelines(f"{line}\n" for line in _lines(said))
+    return 1 if (table.left_out if job is None else said.copied is None) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,32 @@ class _Copied:
         return cls(changed, tuple(name for name in job if fold(name) not in said))
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a table says, and what of a job; without one `judged` is None.
+
+    `way` None = it takes no route; `copied` None = then, or because the copy cannot be made, as `fault` says.
+    """
+
+    table: RouteTable
+    judged: tuple[Verdict, ...] | None = None
+    way: Route | None = None
+    copied: _Copied | None = None
+    fault: str | None = None
+
+    @classmethod
+    def of(cls, table: RouteTable, job: Mapping[str, AdValue], occupied: Mapping[str, Occupancy]) -> Self:
+        """Return what the table says of the job with these attributes; raises InvalidClassAdError."""
+        judged = verdicts(table, JobScopes.of(job), occupied)
+        way = chosen(judged, round_robin=table.round_robin, turn=0)
+        if way is None:
+            return cls(table, judged)
+        try:
+            return cls(table, judged, way, _Copied.of(job, copy_of(job, way, table)))
+        except InvalidRoutesError as error:
+            return cls(table, judged, way, fault=str(error))
+
+
 def _job(path: Path, now: datetime) -> dict[str, AdValue]:
     """Return the attributes of the job in the file, over those of a job that has just been queued."""
     now_s = int(now.timestamp())
@@ -103,41 +127,45 @@ def _job(path: Path, now: datetime) -> dict[str, AdValue]:
 
 def _occupied(texts: Sequence[str], table: RouteTable, now: datetime) -> dict[str, Occupancy]:
     """Return what the options say of routes; raises InvalidInputError."""
-    routes = {route.name: route for route in table.routes}
-    occupied = {}
+    routes = {fold(route.name): route for route in table.routes}
+    occupied: dict[str, Occupancy] = {}
     for text in texts:
         where, found = f"--on-route {text}", _ON_ROUTE.fullmatch(text)
         if found is None:
             raise InvalidInputError(Violation(where, "is not of the form NAME=COPIES[,IDLE[,FAILED]]"))
-        route = routes.get(found["name"])
+        route = routes.get(fold(found["name"]))
         if route is None:
             raise InvalidInputError(Violation(where, "the table has no route of this name in use"))
+        if route.name in occupied:
+            raise InvalidInputError(Violation(where, "an option before it is about the same route"))
         rate = FailureRate(route.limits.failure_rate, now).counted(failed=int(found["failed"] or 0))
         occupied[route.name] = Occupancy(int(found["copies"]), int(found["idle"] or 0), rate)
     return occupied
 
 
-def _lines(
-    table: RouteTable, judged: Sequence[Verdict] | None, way: Route | None, copied: _Copied | None
-) -> Iterator[str]:
-    said = {verdict.route.name: verdict for verdict in judged or ()}
-    for route in table.routes:
+def _lines(told: _Said) -> Iterator[str]:
+    said = {verdict.route.name: verdict for verdict in told.judged or ()}
+    for route in told.table.routes:
         yield f"{route.name} -> {_goes_to(route)}"
         verdict = said.get(route.name)
         yield from (f"    {line}" for line in (_about(route) if verdict is None else _about_job(verdict)))
-    for left_out in table.left_out:
+    for left_out in told.table.left_out:
         yield f"{left_out.name}: left out: {left_out.reason}"
-    if judged is None:
-        yield from _about_all(table)
-    elif way is None:
+    yield from _about_all(told.table) if told.judged is None else _about_way(told, told.judged)
+
+
+def _about_way(told: _Said, judged: Sequence[Verdict]) -> Iterator[str]:
+    if told.way is None:
         yield "The job takes no route."
-    else:
-        others = [verdict.route.name for verdict in judged if verdict.takes_it and verdict.route is not way]
-        in_turn = f", in turn with {', '.join(others)}" if others and table.round_robin else ""
-        yield f"The job takes {way.name}{in_turn}."
-    if copied is not None:
-        yield from (f"    {name} = {' '.join(text.split())}" for name, text in copied.set.items())
-        yield from (f"    without {name}" for name in copied.removed)
+        return
+    others = [verdict.route.name for verdict in judged if verdict.takes_it and verdict.route is not told.way]
+    in_turn = f", in turn with {', '.join(others)}" if others and told.table.round_robin else ""
+    yield f"The job takes {told.way.name}{in_turn}."
+    if told.fault is not None:
+        yield f"    its copy cannot be made: {told.fault}"
+    if told.copied is not None:
+        yield from (f"    {name} = {' '.join(text.split())}" for name, text in told.copied.set.items())
+        yield from (f"    without {name}" for name in told.copied.removed)
 
 
 def _goes_to(route: Route) -> str:
@@ -175,10 +203,9 @@ def _about_all(table: RouteTable) -> Iterator[str]:
     yield f"Of several routes that take a job {how}."
 
 
-def _as_object(
-    table: RouteTable, judged: Sequence[Verdict] | None, way: Route | None, copied: _Copied | None
-) -> dict[str, Any]:
-    said = {verdict.route.name: verdict for verdict in judged or ()}
+def _as_object(told: _Said) -> dict[str, Any]:
+    table = told.table
+    said = {verdict.route.name: verdict for verdict in told.judged or ()}
     answer: dict[str, Any] = {
         "routes": [_route_object(route, said.get(route.name)) for route in table.routes],
         "left_out": [asdict(left_out) for left_out in table.left_out],
@@ -188,9 +215,10 @@ def _as_object(
         "before": [asdict(transform) for transform in table.before],
         "after": [asdict(transform) for transform in table.after],
     }
-    if judged is None:
+    if told.judged is None:
         return answer
-    return {**answer, "taken": way.name if way else None, "copy": asdict(copied) if copied else None}
+    copied = None if told.copied is None else asdict(told.copied)
+    return {**answer, "taken": told.way.name if told.way else None, "copy": copied, "copy_fault": told.fault}
 
 
 def _route_object(route: Route, verdict: Verdict | None) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ NO_LIBRARY = "the Python package htcondor is missing"
 
 _SCRATCH = "PILOTAGE_ASKED"
 _AS_IT_STANDS = "_Z16param_unexpandedPKc"  # param_unexpanded(char const *), which the package has no name for
-_REFERENCE = re.compile(r"\$\w*\((?P<name>[A-Za-z_][\w.]*)")
+_REFERENCE = re.compile(r"(?:\$\w*\(|\bdefined\s+)(?P<name>[A-Za-z_][\w.]*)", re.IGNORECASE)
 _EXECUTIONS = {"x86_64": (59, 322), "aarch64": (221, 281), "ppc64le": (11, 362)}
 """The numbers of execve and execveat."""
 

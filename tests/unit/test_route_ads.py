@@ -97,6 +97,11 @@ def test_lines_of_comments_are_skipped_and_leave_line_numbers_as_they_are() -> N
         ("GridResource = 5", "GridResource: 5 is not a text"),
         ("GridResource = strcat(Owner)", "GridResource: strcat(Owner) is not a text"),
         ("copy_A = 1", "copy_A: says the name of an attribute, as a text"),
+        ('copy_A = "9 x y"', "copy_A: 9 x y is not the name of an attribute"),
+        ('copy_A = ""', "copy_A: no attribute is named"),
+        ("delete_ = 1", "delete_: no attribute is named"),
+        ("eval_set_9 = 1", "eval_set_9: 9 is not the name of an attribute"),
+        ("'set_A B' = 1", "set_A B: A B is not the name of an attribute"),
         ("Requirements = random() > 0", "Requirements: random functions are not allowed here"),
     ],
 )

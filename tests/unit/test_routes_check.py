@@ -116,7 +116,7 @@ def test_how_the_copy_differs_from_the_job_is_shown(
     assert said["copy"] == {"set": {"requestcpus": "8", "Experiment": '"atlas.ann"'}, "removed": ["WantJobRouter"]}
 
 
-def test_a_change_that_comes_to_nothing_for_a_job_is_refused(
+def test_a_change_that_comes_to_nothing_for_a_job_is_told_after_what_the_routes_say(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, job: Path
 ) -> None:
     table = tmp_path / "routes.conf"
@@ -124,7 +124,15 @@ def test_a_change_that_comes_to_nothing_for_a_job_is_refused(
         "JOB_ROUTER_ROUTE_NAMES = A\nJOB_ROUTER_ROUTE_A @=end\n  REQUIREMENTS true\n  SET B $(MY.Gone) + 1\n"
         "  SET C $(MY.Gone)\n@end\n"
     )
-    assert _refused(capsys, table, "--job", job) == ["pilotage-agents: A, SET C $(MY.Gone): there is no value"]
+    why = "A, SET C $(MY.Gone): there is no value"
+    assert _told(capsys, 1, table, "--job", job) == [
+        "A -> no GridResource",
+        "    takes the job",
+        "The job takes A.",
+        f"    its copy cannot be made: {why}",
+    ]
+    said = json.loads("".join(_told(capsys, 1, table, "--job", job, "--json")))
+    assert (said["taken"], said["copy"], said["copy_fault"]) == ("A", None, why)
 
 
 def test_a_job_that_no_route_takes_is_told_by_the_exit_code(
@@ -188,10 +196,12 @@ def test_what_holds_for_all_routes_is_shown(capsys: pytest.CaptureFixture[str], 
         ("Site 1", "is not of the form NAME=COPIES[,IDLE[,FAILED]]"),
         ("Site 1=many", "is not of the form NAME=COPIES[,IDLE[,FAILED]]"),
         ("Site 9=1", "the table has no route of this name in use"),
+        ("site 2=1", "an option before it is about the same route"),
     ],
 )
 def test_a_wrong_option_is_refused(capsys: pytest.CaptureFixture[str], table: Path, option: str, why: str) -> None:
-    assert _refused(capsys, table, "--on-route", option) == [f"pilotage-agents: --on-route {option}: {why}"]
+    before = ("--on-route", "SITE 2=1")
+    assert _refused(capsys, table, *before, "--on-route", option) == [f"pilotage-agents: --on-route {option}: {why}"]
 
 
 @pytest.mark.parametrize(
@@ -200,6 +210,10 @@ def test_a_wrong_option_is_refused(capsys: pytest.CaptureFixture[str], table: Pa
         ("[routes]\na = { queue = 'S/ce' }\n", """, routes."a": "S/ce" does not name a queue as SITE/CE/QUEUE"""),
         ("[routes]\na = { server = 'host' }\n", """, routes."a": "host" is not an address such as host:4711"""),
         ("[routes]\na = { server = ' ' }\n", """, routes."a": no address is given"""),
+        (
+            "[grid_resources]\n'batch  A' = { server = 'h:1' }\n'Batch a' = { server = 'h:2' }\n",
+            """, grid_resources."Batch a": is the same as "batch  A", but for letter case or blanks""",
+        ),
         ("[routes]\na = {}\n", ", routes.a: Value error, names a queue or a server, and one of them only"),
         ("[targets]\n", ", targets: Extra inputs are not permitted"),
         ("a = ", ": Invalid value (at end of document)"),

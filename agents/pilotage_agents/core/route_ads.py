@@ -19,6 +19,7 @@ from pilotage.faults import Faults
 from pilotage.folding import fold
 from pilotage_agents.core.route_fields import FIELDS, condition, constant_text, expression_text, route_of
 from pilotage_agents.core.route_table import InvalidRoutesError, LeftOut, Limits, Route
+from pilotage_agents.core.route_transforms import attribute_name
 
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -110,7 +111,7 @@ def _changes(attributes: Mapping[str, AdValue]) -> Iterator[str]:
         for name, value in attributes.items():
             if not fold(name).startswith(prefix):
                 continue
-            changed = name[len(prefix) :]
+            changed = attribute_name(name[len(prefix) :], name)
             match verb:
                 case "COPY":
                     yield f"COPY {changed} {_copied_to(name, value)}"
@@ -123,7 +124,7 @@ def _changes(attributes: Mapping[str, AdValue]) -> Iterator[str]:
 def _copied_to(name: str, value: AdValue) -> str:
     if not isinstance(value, str):
         raise InvalidRoutesError(Violation(name, "says the name of an attribute, as a text"))
-    return value
+    return attribute_name(value, name)
 
 
 def _pieces(text: str) -> Iterator[list[Token]]:

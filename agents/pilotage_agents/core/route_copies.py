@@ -11,22 +11,18 @@ own syntax, all others in the old one. Source: HTCondor manual, ClassAd transfor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pilotage.ad_text import value_text
 from pilotage.classad_evaluation import Ad, NoValue, Result, compile_expression, evaluate, is_true
 from pilotage.classads import AdValue, Expression, expression_from_old_syntax, parse_value
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.folding import fold
+from pilotage_agents.core.route_branches import BRANCHES, Branches, holds
 from pilotage_agents.core.route_fields import expression_text
+from pilotage_agents.core.route_macros import EVALUATING, Macro, replaced
 from pilotage_agents.core.route_table import InvalidRoutesError, Route, RouteTable
-from pilotage_agents.core.route_transforms import DEFINITION, VALUED, name_pattern, taken_apart
-
-_REFERENCE = re.compile(r"(?<!\$)\$(?P<function>\w*)\((?P<name>[A-Za-z_][\w.]*)(?::(?P<default>[^()]*))?\)")
-_CAPTURE = re.compile(r"\\(\d)")
-_DEEPEST_DEFAULTS = 8
-_TRUTHS = {"true": True, "yes": True, "false": False, "no": False, "": False}
-_NUMBERS = {"INT": int, "REAL": float}
+from pilotage_agents.core.route_transforms import CAPTURE, DEFINITION, VALUED, attribute_name, name_pattern, taken_apart
 
 
 def copy_of(job: Mapping[str, AdValue], route: Route, table: RouteTable) -> dict[str, AdValue]:
@@ -38,7 +34,7 @@ def copy_of(job: Mapping[str, AdValue], route: Route, table: RouteTable) -> dict
         When a statement comes to nothing that can be for this job; the violation names the transform or the route,
         and the statement.
     """
-    copy = _Copy(job)
+    copy = _Copy(job, table.macros)
     for transform in table.before:
         copy.change(transform.name, transform.requirements, transform.changes)
     copy.change(route.name, None, route.changes, is_old_syntax=route.own is None)
@@ -48,12 +44,12 @@ def copy_of(job: Mapping[str, AdValue], route: Route, table: RouteTable) -> dict
 
 
 class _Copy:
-    """A copy in the making: its attributes, and the macros that statements have set so far."""
+    """A copy in the making: its attributes, and the macros of the table and of the statements so far."""
 
-    def __init__(self, job: Mapping[str, AdValue]) -> None:
+    def __init__(self, job: Mapping[str, AdValue], macros: Mapping[str, str]) -> None:
         self._named = {fold(name): (name, value) for name, value in job.items()}
         self._ad = Ad(job)
-        self._macros: dict[str, str] = {}
+        self._macros = dict(macros)
 
     @property
     def attributes(self) -> dict[str, AdValue]:
@@ -66,7 +62,7 @@ class _Copy:
         """Make the changes, if the copy so far fulfils the requirements."""
         if requirements is not None and not is_true(evaluate(compile_expression(requirements), self._ad)):
             return
-        branches = _Branches()
+        branches = Branches()
         for statement in changes:
             try:
                 self._obey(statement, branches, is_old_syntax)
@@ -74,10 +70,10 @@ class _Copy:
                 where = f"{name}, {' '.join(statement.split())[:60]}"
                 raise InvalidRoutesError(*(Violation(where, each.why) for each in error.violations)) from error
 
-    def _obey(self, statement: str, branches: _Branches, is_old_syntax: bool) -> None:
+    def _obey(self, statement: str, branches: Branches, is_old_syntax: bool) -> None:
         verb, rest = taken_apart(statement)
-        if verb in ("IF", "ELIF", "ELSE", "ENDIF"):
-            branches.enter(verb, lambda: self._is_so(self._expanded(rest)))
+        if verb in BRANCHES:
+            branches.enter(verb, lambda: holds(self._expanded(rest), self._is_known))
         elif not branches.active:
             return
         elif verb in ("SET", "DEFAULT", "EVALSET", "EVALMACRO"):
@@ -101,6 +97,9 @@ class _Copy:
             self._set(name, self._evaluated(value) if verb == "EVALSET" else value)
 
     def _move(self, verb: str, words: Sequence[str]) -> None:
+        wanted = 1 if verb == "DELETE" else 2
+        if len(words) != wanted:
+            raise _fault(f"it comes to {len(words)} of {wanted} names")
         for old, new in list(self._moved(words)):
             if verb != "DELETE":
                 self._set(new, self._named[fold(old)][1])
@@ -119,51 +118,26 @@ class _Copy:
                 yield name, _with_groups(new, found)
 
     def _set(self, name: str, value: AdValue) -> None:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise _fault(f"{name} is not the name of an attribute")
-        self._named[fold(name)] = (name, value)
+        self._named[fold(attribute_name(name))] = (name, value)
         self._ad.set(name, value)
 
     def _evaluated(self, value: AdValue) -> AdValue:
         return _as_value(evaluate(compile_expression(expression_text(value)), self._ad))
 
     def _expanded(self, text: str) -> str:
-        """Return the text with its macros replaced; one within the default of another goes first."""
-        for _ in range(_DEEPEST_DEFAULTS):
-            replaced = _REFERENCE.sub(self._replacement, text)
-            if replaced == text:
-                return text
-            text = replaced
-        raise _fault("macros stand too deep inside one another")
+        """Return the text with its macros replaced; one that stands for nothing and has no default is empty."""
+        return replaced(text, self._replacement)
 
-    def _replacement(self, found: re.Match[str]) -> str:
-        function, name = found["function"], found["name"]
-        scope, _, attribute = name.rpartition(".")
+    def _replacement(self, macro: Macro) -> str:
+        scope, _, attribute = macro.name.rpartition(".")
         if fold(scope) == "my":
             value = self._named[fold(attribute)][1] if fold(attribute) in self._named else None
-            if function in ("STRING", *_NUMBERS) and value is not None:
+            if macro.function in EVALUATING and value is not None:
                 value = self._evaluated(value)
             text = None if value is None else _bare(value)
         else:
-            text = self._macros.get(name.lower())
-        if text is None:
-            text = found["default"] or ""
-        return _as_function(function, text)
-
-    def _is_so(self, condition: str) -> bool:
-        """Return whether a condition holds: a truth value, a number, `defined`, or one of these after a "!"."""
-        text = condition.strip()
-        if text.startswith("!"):
-            return not self._is_so(text[1:])
-        word, _, name = text.partition(" ")
-        if fold(word) == "defined":
-            return self._is_known(name.strip())
-        if fold(text) in _TRUTHS:
-            return _TRUTHS[fold(text)]
-        try:
-            return float(text) != 0
-        except ValueError:
-            raise _fault(f"the condition {text} is neither true nor false") from None
+            text = self._macros.get(macro.name.lower())
+        return macro.worth((macro.default or "") if text is None else text)
 
     def _is_known(self, name: str) -> bool:
         scope, _, attribute = name.rpartition(".")
@@ -171,26 +145,6 @@ class _Copy:
 
     def _is_defined(self, name: str) -> bool:
         return self._named.get(fold(name), ("", Expression("undefined")))[1] != Expression("undefined")
-
-
-class _Branches:
-    """The conditions that a statement stands in: of each whether it holds now, and whether a branch of it has held."""
-
-    def __init__(self) -> None:
-        self._open: list[tuple[bool, bool]] = []
-
-    @property
-    def active(self) -> bool:
-        """Whether all of them hold."""
-        return all(holds for holds, _ in self._open)
-
-    def enter(self, verb: str, is_so: Callable[[], bool]) -> None:
-        """Take in an if, elif, else or endif; `is_so` says whether its condition holds, where that matters."""
-        has_held = False if verb == "IF" else self._open.pop()[1]
-        if verb == "ENDIF":
-            return
-        holds = self.active and not has_held and (verb == "ELSE" or is_so())
-        self._open.append((holds, has_held or holds))
 
 
 def _as_value(result: Result) -> AdValue:
@@ -204,17 +158,6 @@ def _bare(value: AdValue) -> str:
     return value if isinstance(value, str) else value_text(value).replace("\\\\", "\\")
 
 
-def _as_function(function: str, text: str) -> str:
-    if function in ("", "STRING", "F"):
-        return text.strip('"') if function == "F" else text
-    if function not in _NUMBERS:
-        raise _fault(f"${function}() is not known here")
-    try:
-        return str(_NUMBERS[function](float(text)))
-    except ValueError:
-        raise _fault(f"{text} is not a number") from None
-
-
 def _with_groups(template: str, found: re.Match[str]) -> str:
     r"""Return the new name that a template makes of a match: \0 is all of it, \1 its first group."""
 
@@ -222,7 +165,7 @@ def _with_groups(template: str, found: re.Match[str]) -> str:
         number = int(capture[1])
         return (found[number] or "") if number <= found.re.groups else ""
 
-    return _CAPTURE.sub(group, template)
+    return CAPTURE.sub(group, template)
 
 
 def _fault(why: str) -> InvalidRoutesError:

@@ -9,7 +9,7 @@ a route that can have no meaning here is left out of it and named with the reaso
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from pilotage.classads import AdValue
@@ -124,7 +124,8 @@ class RouteTable:
     """The routes in use, in their order, no two of one name, and those left out.
 
     `constraint`, seen by the job alone, is what every job must fulfil; `max_jobs` bounds the copies of all routes,
-    None = by nothing. `before` and `after` are the transforms around each route's own changes.
+    None = by nothing. `before` and `after` are the transforms around each route's own changes; `macros` are those that
+    the configuration knows, by names in lower case.
     """
 
     routes: tuple[Route, ...]
@@ -134,6 +135,7 @@ class RouteTable:
     max_jobs: int | None = None
     before: tuple[Transform, ...] = ()
     after: tuple[Transform, ...] = ()
+    macros: Mapping[str, str] = field(default_factory=dict)
 
     def without_unusable(self) -> Self:
         """Return the table with the routes left out that can have no meaning here, whatever their target."""

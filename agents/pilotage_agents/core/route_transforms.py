@@ -12,24 +12,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pilotage.classads import AdValue, expression_from_old_syntax, parse_value
 from pilotage.errors import Violation
 from pilotage.faults import Faults
 from pilotage.folding import fold
+from pilotage_agents.core.route_branches import BRANCHES, Branches, holds
 from pilotage_agents.core.route_fields import FIELDS, condition, constant_text, route_of
+from pilotage_agents.core.route_macros import asks_for_the_slot, has_macros, known_replaced, replaced
 from pilotage_agents.core.route_table import InvalidRoutesError, Limits, Route, Transform
 
-_MACRO = re.compile(r"\$\((?P<name>[A-Za-z_]\w*)(?::(?P<default>[^()]*))?\)")
 _STATEMENT = re.compile(r"(?P<verb>[A-Za-z_]\w*)\s*(?P<rest>.*)", re.DOTALL)
 DEFINITION = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*=(?![=?!])\s*(?P<value>.*)", re.DOTALL)
 VALUED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:\s*=(?![=?!])\s*|\s+)(?P<value>\S.*)", re.DOTALL)
+CAPTURE = re.compile(r"\\(\d)")
 _TWO_NAMES = re.compile(r"(?:/\S+/[a-zA-Z]*|[A-Za-z_][\w.]*)\s+\S+")
 _ONE_NAME = re.compile(r"/\S+/[a-zA-Z]*|[A-Za-z_][\w.]*")
 _VALUES = frozenset({"SET", "DEFAULT", "EVALSET", "EVALMACRO"})
 _PATTERNS = {"COPY": _TWO_NAMES, "RENAME": _TWO_NAMES, "DELETE": _ONE_NAME}
-_BRANCHES = frozenset({"IF", "ELIF", "ELSE", "ENDIF"})
+_ATTRIBUTE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SLOT_NOTE = "$$(…) stays as it is: nothing here replaces it by what a slot says"
 _ABOUT_THE_ROUTE = frozenset({"NAME", "REQUIREMENTS", "UNIVERSE"})  # the name is that of the knob, whatever NAME says
 _UNIVERSES = {
     "standard": 1,
@@ -52,7 +55,7 @@ class _Program:
     requirements: str | None = None
     fields: dict[str, AdValue] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
-    open_conditions: int = 0
+    branches: Branches = field(default_factory=Branches)
 
 
 def read_route(name: str, text: str, macros: Mapping[str, str], defaults: Limits) -> Route:
@@ -64,7 +67,8 @@ def read_route(name: str, text: str, macros: Mapping[str, str], defaults: Limits
         With every fault; where it is, is the number of the statement and the statement.
     """
     program = _read(text, macros)
-    return route_of(name, program.fields, program.requirements, defaults, changes=tuple(program.changes))
+    route = route_of(name, program.fields, program.requirements, defaults, changes=tuple(program.changes))
+    return replace(route, notes=(*route.notes, _SLOT_NOTE)) if any(map(asks_for_the_slot, route.changes)) else route
 
 
 def read_transform(name: str, text: str, macros: Mapping[str, str]) -> Transform:
@@ -96,16 +100,24 @@ def name_pattern(word: str) -> re.Pattern[str] | None:
         raise _fault(f"{word} is not a regular expression: {error}") from error
 
 
+def attribute_name(text: str, where: str = "") -> str:
+    """Return the text if it can be the name of an attribute; raises InvalidRoutesError, which says `where`."""
+    if not _ATTRIBUTE.fullmatch(text):
+        why = f"{text} is not the name of an attribute" if text else "no attribute is named"
+        raise InvalidRoutesError(Violation(where, why))
+    return text
+
+
 def _read(text: str, macros: Mapping[str, str]) -> _Program:
     faults, program = Faults(), _Program()
     known = dict(macros)
     statements = [line.strip() for line in text.splitlines() if line.strip()]
     for number, statement in enumerate(statements, start=1):
         with faults.within(f"statement {number} ({' '.join(statement.split())[:60]})"):
-            replaced = _replaced(statement, known)
-            _take(program, replaced)
-            _remember(known, replaced, is_sure=program.open_conditions == 0)
-    if program.open_conditions:
+            said = known_replaced(statement, known)
+            _take(program, said)
+            _remember(known, said, is_sure=program.branches.depth == 0)
+    if program.branches.depth:
         faults.add("", "an if has no endif")
     faults.raise_any(InvalidRoutesError)
     return program
@@ -116,13 +128,8 @@ def _remember(known: dict[str, str], statement: str, *, is_sure: bool) -> None:
     for name in _defined(statement):
         known.pop(name, None)
         definition = DEFINITION.fullmatch(statement)
-        if is_sure and definition and not _has_macros(definition["value"]):
+        if is_sure and definition and not has_macros(definition["value"]):
             known[name] = definition["value"].strip()
-
-
-def _replaced(text: str, macros: Mapping[str, str]) -> str:
-    """Return the text with the macros replaced that are known; the others are left."""
-    return _MACRO.sub(lambda found: macros.get(found["name"].lower(), found.group()), text)
 
 
 def taken_apart(statement: str) -> tuple[str, str]:
@@ -133,17 +140,15 @@ def taken_apart(statement: str) -> tuple[str, str]:
 
 def _take(program: _Program, statement: str) -> None:
     verb, rest = taken_apart(statement)
-    if verb in _BRANCHES:
-        _branch(program, verb)
+    if verb in BRANCHES:
+        _branch(program, verb, rest)
         program.changes.append(statement)
     elif verb in _VALUES:
-        _check_value(rest)
+        _check_value(verb, rest)
         _note_grid_resource(program, verb, rest)
         program.changes.append(statement)
     elif verb in _PATTERNS:
-        if not _PATTERNS[verb].fullmatch(rest.strip()):
-            raise _fault(f"{verb} is followed by the name of an attribute, and by a second one unless it is DELETE")
-        name_pattern(rest.split()[0])
+        _check_names(verb, rest)
         program.changes.append(statement)
     elif definition := DEFINITION.fullmatch(statement):
         _define(program, definition["name"], definition["value"], statement)
@@ -153,18 +158,34 @@ def _take(program: _Program, statement: str) -> None:
         raise _fault("is no statement of a route")
 
 
-def _branch(program: _Program, verb: str) -> None:
-    if verb != "IF" and program.open_conditions == 0:
-        raise _fault(f"{verb.lower()} has no if")
-    program.open_conditions += (verb == "IF") - (verb == "ENDIF")
+def _branch(program: _Program, verb: str, rest: str) -> None:
+    program.branches.enter(verb, lambda: True)
+    is_condition = verb in ("IF", "ELIF")
+    if is_condition != bool(rest.strip()):
+        raise _fault(f"{verb.lower()} {'has no condition' if is_condition else 'stands alone on its line'}")
+    if is_condition and not has_macros(rest):
+        holds(rest, lambda _: True)
 
 
-def _check_value(rest: str) -> None:
+def _check_value(verb: str, rest: str) -> None:
     found = VALUED.fullmatch(rest)
     if found is None:
         raise _fault("names an attribute and its value")
-    if not _has_macros(found["value"]):
+    if verb != "EVALMACRO":
+        attribute_name(found["name"])
+    if not has_macros(found["value"]):
         expression_from_old_syntax(found["value"])
+
+
+def _check_names(verb: str, rest: str) -> None:
+    if not _PATTERNS[verb].fullmatch(rest.strip()):
+        raise _fault(f"{verb} is followed by the name of an attribute, and by a second one unless it is DELETE")
+    first, *others = rest.split()
+    if name_pattern(first) is None:
+        attribute_name(first)
+    for new in others:
+        if not has_macros(new) and not _ATTRIBUTE.fullmatch(CAPTURE.sub("x", new)):
+            raise _fault(f"{new} is not the name of an attribute")
 
 
 def _note_grid_resource(program: _Program, verb: str, rest: str) -> None:
@@ -172,7 +193,7 @@ def _note_grid_resource(program: _Program, verb: str, rest: str) -> None:
     found = VALUED.fullmatch(rest)
     if verb not in ("SET", "EVALSET") or found is None or fold(found["name"]) != "gridresource":
         return
-    if not _has_macros(found["value"]):
+    if not has_macros(found["value"]):
         text = constant_text(_value(found["value"]))
         if text is not None:
             program.fields["gridresource"] = text
@@ -184,10 +205,12 @@ def _define(program: _Program, name: str, value: str, statement: str) -> None:
     if not decides:
         program.changes.append(statement)
         return
-    if program.open_conditions:
+    if program.branches.depth:
         raise _fault(f"{name} cannot depend on a condition")
-    value = _MACRO.sub(lambda found: found.group() if found["default"] is None else found["default"], value)
-    if _has_macros(value):
+    value = replaced(value, lambda macro: None if macro.default is None else macro.worth(macro.default))
+    if asks_for_the_slot(value):
+        raise _fault(f"{name} cannot refer to a slot: there is none yet")
+    if has_macros(value):
         raise _fault(f"{name} can refer to nothing that only the job or a condition defines")
     if folded == "requirements":
         program.requirements = condition({folded: _value(value)}, folded, name)
@@ -195,10 +218,6 @@ def _define(program: _Program, name: str, value: str, statement: str) -> None:
         program.fields["targetuniverse"] = _universe(value)
     elif folded in FIELDS:
         program.fields[folded] = _value(value)
-
-
-def _has_macros(text: str) -> bool:
-    return re.search(r"\$\w*\(", text) is not None
 
 
 def _universe(text: str) -> AdValue:
