@@ -7,11 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, assert_never
 
 from pilotage.errors import PilotageError
+from pilotage.job_folders import JobAtFaultError
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.jobs import AttemptKey, Outcome
 from pilotage_pilot.link.failures import failure_of
-from pilotage_pilot.supervise.base import Collected, JobAtFaultError, NodeAtFaultError, Workshop
+from pilotage_pilot.supervise.base import Collected, NodeAtFaultError, Workshop
 
 TIDY_AFTER_S = 0.02
 """So long after its end the folder of an attempt is removed: first the server hears of it and the next job starts."""

@@ -24,9 +24,9 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from pilotage.broker import parse_broker
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.job_environment import DEFAULT_PATH
 from pilotage.telemetry import LogLevel
 from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, Rules
-from pilotage_pilot.supervise.environment import DEFAULT_PATH
 
 ENVIRONMENT_PREFIX = "PILOTAGE_PILOT_"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.job_folders import JobAtFaultError
 from pilotage_pilot.core.jobs import GrantedJob
-from pilotage_pilot.supervise.base import JobAtFaultError
 from support.fake_pilot_edges import FakeLink, FakeWorkshop
 from support.pilot_bench import a_job
 from support.real_workshop import Bench, a_workshop

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pilotage_pilot.supervise.base import JobAtFaultError, NodeAtFaultError
+from pilotage.job_folders import JobAtFaultError
+from pilotage_pilot.supervise.base import NodeAtFaultError
 from support.payloads import shell
 from support.pilot_bench import a_job
 from support.real_workshop import SITE, a_workshop

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.job_environment import MARKER
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.supervise.cgroups import Limits, cgroup_maker
 from pilotage_pilot.supervise.descent import Warden, adopt_orphans
-from pilotage_pilot.supervise.environment import MARKER
 from pilotage_pilot.supervise.processes import children_of
 from pilotage_pilot.supervise.warden import is_in_exec, payload_pids
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pilotage.errors import NotFoundError, PilotageError
+from pilotage.job_folders import JobAtFaultError
 from pilotage_pilot.core.amounts import NOTHING, Amounts
 from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, PayloadExited, PoolsRead, RenewedLease
 from pilotage_pilot.core.instructions import PrepareJob, RequestJobs, SendHeartbeat
@@ -18,7 +19,7 @@ from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Report, ReportResul
 from pilotage_pilot.core.slot_facts import NodeSample
 from pilotage_pilot.link.base import NodeFacts
 from pilotage_pilot.node.base import Share
-from pilotage_pilot.supervise.base import Collected, Happening, JobAtFaultError, PayloadTime
+from pilotage_pilot.supervise.base import Collected, Happening, PayloadTime
 
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -17,10 +17,10 @@ import pytest
 
 from pilotage.clock import boot_time_s
 from pilotage.job_description import JobDescription
+from pilotage.job_environment import MARKER
 from pilotage.resource_tree import QueueId
 from pilotage_client.api import Client
 from pilotage_client.statuses import JobEvent, JobStatus
-from pilotage_pilot.supervise.environment import MARKER
 from pilotage_pilot.supervise.processes import Process, all_processes, living, read_process, send
 from pilotage_pilot.supervise.warden import environment_of as variables_of
 from pilotage_server.core.identity import Role

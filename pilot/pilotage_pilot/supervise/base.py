@@ -16,10 +16,6 @@ Happening = PayloadExited | LimitPassed
 """What happens to a payload by itself."""
 
 
-class JobAtFaultError(PilotageError):
-    """The payload cannot be started through the job's own fault; the text says why, for its owner."""
-
-
 class NodeAtFaultError(PilotageError):
     """The payload cannot be started through the pilot's or the node's fault; another place may do better."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pilotage.errors import NotFoundError, WorldError
 from pilotage.job_description import InputFile
-from pilotage_pilot.supervise.base import JobAtFaultError
+from pilotage.job_folders import JobAtFaultError
 
 Download = Callable[[int, str], AsyncIterator[bytes]]
 """Streams a file by the id of a job that brought it and its checksum."""

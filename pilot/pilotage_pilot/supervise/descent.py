@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pilotage_pilot.supervise.environment import MARKER
+from pilotage.job_environment import MARKER
 from pilotage_pilot.supervise.processes import children_of, children_of_first_thread
 
 _PR_SET_DUMPABLE = 4

@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pilotage.job_environment import DEFAULT_PATH, PASSED, JobIdentity, JobPlace, job_environment
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import GrantedJob
 from pilotage_pilot.supervise.folders import Folders
-
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MARKER = "PILOTAGE_ATTEMPT"
-"""Every process of a payload carries it, so that none can hide from the pilot."""
 
 _NEVER_PASSED = ("PILOTAGE_PILOT_", "PILOTAGE_TOKEN")
 
@@ -27,7 +24,7 @@ class Site:
     path: str = DEFAULT_PATH
     queue: str = ""
     node: str = ""
-    passed: tuple[str, ...] = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
+    passed: tuple[str, ...] = PASSED
 
     def marker_of(self, job: GrantedJob) -> str:
         """Return the value of the marker for a job."""
@@ -36,12 +33,30 @@ class Site:
 
 def environment_of(order: PrepareJob, site: Site, folders: Folders) -> dict[str, str]:
     """Return the environment of a payload; the owner's words win over ours, but for what the slot decides."""
-    return (
-        _passed(site.passed)
-        | _machine(site, folders)
-        | {"OMP_NUM_THREADS": str(max(1, order.slot.amounts.cpus))}
-        | _safe(order.job.description.environment)
-        | _told(order, site, folders)
+    job = order.job
+    identity = JobIdentity(
+        site.marker_of(job), job.key.job_id, job.key.attempt, job.cluster, job.process, job.owner, job.vo
+    )
+    machine = {**_passed(site.passed), "PATH": site.path, **_USER}
+    gpus = ",".join(order.slot.gpu_ids)
+    # A payload without a GPU sees none, whatever the node has.
+    devices = {"CUDA_VISIBLE_DEVICES": gpus, "NVIDIA_VISIBLE_DEVICES": gpus or "void"}
+    return job_environment(job.description, identity, _place(order, site, folders), machine) | devices
+
+
+def _place(order: PrepareJob, site: Site, folders: Folders) -> JobPlace:
+    amounts = order.slot.amounts
+    return JobPlace(
+        work=str(folders.work),
+        temporary=str(folders.temporary),
+        warning=str(folders.warning),
+        queue=site.queue,
+        node=site.node,
+        slot=order.slot.name,
+        cpus=amounts.cpus,
+        memory_mib=amounts.memory_mib,
+        job_ad=str(folders.job_ad) if order.job_ad else "",
+        machine_ad=str(folders.machine_ad) if order.machine_ad else "",
     )
 
 
@@ -55,21 +70,6 @@ def _passed(names: tuple[str, ...]) -> dict[str, str]:
     return without_secrets({name: os.environ[name] for name in names if name in os.environ})
 
 
-def _machine(site: Site, folders: Folders) -> dict[str, str]:
-    work = str(folders.work)
-    temporary = str(folders.temporary)
-    return {
-        "PATH": site.path,
-        "HOME": work,
-        "PWD": work,
-        "TMPDIR": temporary,
-        "TMP": temporary,
-        "TEMP": temporary,
-        "SHELL": "/bin/sh",
-        **_USER,
-    }
-
-
 def _user() -> dict[str, str]:
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
@@ -79,39 +79,3 @@ def _user() -> dict[str, str]:
 
 
 _USER = _user()
-
-
-def _safe(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name and "=" not in name}
-
-
-def _ads(order: PrepareJob, folders: Folders) -> dict[str, str]:
-    machine_ad = {"_CONDOR_MACHINE_AD": str(folders.machine_ad)} if order.machine_ad else {}
-    return machine_ad | ({"_CONDOR_JOB_AD": str(folders.job_ad)} if order.job_ad else {})
-
-
-def _told(order: PrepareJob, site: Site, folders: Folders) -> dict[str, str]:
-    job, slot, work = order.job, order.slot, str(folders.work)
-    gpus = ",".join(slot.gpu_ids)
-    return {
-        MARKER: site.marker_of(job),
-        "PILOTAGE_JOB_ID": str(job.key.job_id),
-        "PILOTAGE_ATTEMPT_NUMBER": str(job.key.attempt),
-        "PILOTAGE_CLUSTER": str(job.cluster),
-        "PILOTAGE_PROCESS": str(job.process),
-        "PILOTAGE_OWNER": job.owner,
-        "PILOTAGE_VO": job.vo,
-        "PILOTAGE_QUEUE": site.queue,
-        "PILOTAGE_NODE": site.node,
-        "PILOTAGE_SLOT": slot.name,
-        "PILOTAGE_CPUS": str(slot.amounts.cpus),
-        "PILOTAGE_MEMORY_MIB": str(slot.amounts.memory_mib),
-        "PILOTAGE_WARNING_FILE": str(folders.warning),
-        "_CONDOR_SCRATCH_DIR": work,
-        "_CONDOR_JOB_IWD": work,
-        "_CONDOR_SLOT": slot.name,
-        **_ads(order, folders),
-        # A payload without a GPU sees none, whatever the node has.
-        "CUDA_VISIBLE_DEVICES": gpus,
-        "NVIDIA_VISIBLE_DEVICES": gpus or "void",
-    }

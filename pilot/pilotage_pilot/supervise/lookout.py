@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from pilotage.job_output import Bounds
 from pilotage_pilot.core.events import LimitPassed
 from pilotage_pilot.core.jobs import AttemptKey
 from pilotage_pilot.supervise.base import Happening
 from pilotage_pilot.supervise.cgroups import Group
-from pilotage_pilot.supervise.output import Bounds
 from pilotage_pilot.supervise.payload import Payload, proportional_memory_mib
 from pilotage_pilot.supervise.processes import Process, all_processes
 from pilotage_pilot.supervise.work import Handling, Work

@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pilotage.job_environment import MARKER
 from pilotage_pilot.core.jobs import AttemptKey, Usage
 from pilotage_pilot.supervise.cgroups import Group
 from pilotage_pilot.supervise.descent import Descent
-from pilotage_pilot.supervise.environment import MARKER
 from pilotage_pilot.supervise.processes import (
     Process,
     all_processes,

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from pilotage.arguments import split_arguments
 from pilotage.job_description import JobDescription
-from pilotage_pilot.supervise.base import JobAtFaultError, NodeAtFaultError
-from pilotage_pilot.supervise.folders import inside
+from pilotage.job_folders import NULL, JobAtFaultError, inside
+from pilotage_pilot.supervise.base import NodeAtFaultError
 
-NULL = "/dev/null"
 _NICEST = 19
 _JOB_FAULTS = {
     errno.ENOENT: "its interpreter (first line) or loader is not on this node",

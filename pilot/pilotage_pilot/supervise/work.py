@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
+from pilotage.job_output import Bounds, Seen, cut, size_of
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.supervise.cgroups import Limits
 from pilotage_pilot.supervise.folders import Folders
-from pilotage_pilot.supervise.output import Bounds, Seen, cut, size_of
 from pilotage_pilot.supervise.payload import Payload
 from pilotage_pilot.supervise.spawn import output_path
 

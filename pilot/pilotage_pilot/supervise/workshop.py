@@ -8,34 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
+from pilotage.job_folders import JobAtFaultError, inside, remove_tree
+from pilotage.job_output import Bounds, digest_of, find_output, plain_files, size_of, stream_names
 from pilotage_pilot.core.events import PayloadExited
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import AttemptKey, StoredFile
 from pilotage_pilot.link.base import FileLink
 from pilotage_pilot.supervise.ad_files import write_ads
-from pilotage_pilot.supervise.base import Collected, Happening, JobAtFaultError, NodeAtFaultError, PayloadTime
+from pilotage_pilot.supervise.base import Collected, Happening, NodeAtFaultError, PayloadTime
 from pilotage_pilot.supervise.cache import FileCache
 from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
 from pilotage_pilot.supervise.descent import Descent, Warden, adopt_orphans
 from pilotage_pilot.supervise.environment import Site, environment_of
-from pilotage_pilot.supervise.folders import (
-    PilotFolder,
-    folders_in,
-    inside,
-    make_folders,
-    remove_small,
-    remove_tree,
-)
+from pilotage_pilot.supervise.folders import PilotFolder, folders_in, make_folders, remove_small
 from pilotage_pilot.supervise.lookout import Lookout
-from pilotage_pilot.supervise.output import (
-    Bounds,
-    digest_of,
-    find_output,
-    plain_files,
-    size_of,
-    store_small,
-    stream_names,
-)
+from pilotage_pilot.supervise.output import store_small
 from pilotage_pilot.supervise.payload import End, Payload
 from pilotage_pilot.supervise.processes import all_processes
 from pilotage_pilot.supervise.spare_folders import SpareFolders

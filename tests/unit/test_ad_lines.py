@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage_pilot.supervise.ad_files import ad_lines
+from pilotage.ad_lines import ad_lines
 
 
 def test_an_ad_is_a_line_for_each_attribute_in_its_order() -> None:
