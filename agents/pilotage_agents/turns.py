@@ -8,17 +8,21 @@ last request that was granted: this copy ends its round before the server lets a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import structlog
 
 from pilotage.clock import BootClock
-from pilotage.errors import PilotageError, StateConflictError, TurnLostError
+from pilotage.errors import PilotageError, StateConflictError, TurnLostError, WorldError
 from pilotage_agents.link import Turn, TurnLink
 from pilotage_agents.loop import Agent, Pause
 
 log = structlog.get_logger()
+
+_Result = TypeVar("_Result")
 
 _ASKED_WITHIN_A_TURN = 3
 """So often a turn is asked for in the time that it is given for: a lost answer or two lose no turn."""
@@ -47,6 +51,8 @@ class InTurn:
         self._ends_s = 0.0
         self._next_round_s = 0.0
         self._acts_elsewhere = ""
+        self._works = False
+        self._asks = False
 
     async def run_once(self) -> timedelta:
         """Take or renew the turn and do a round in it, when it is time for one; returns when to ask again."""
@@ -79,11 +85,25 @@ class InTurn:
     async def stop(self) -> None:
         """Bring to an end what this copy keeps up, unless another acts, and let another act.
 
-        A turn that has run out while this copy was asleep or cut off is asked for once more.
+        A turn that has run out while this copy was asleep or cut off is asked for once more. Where nobody answers, what
+        is this copy's own is brought to an end nevertheless.
         """
-        if self._left_s() > 0 or (not self._acts_elsewhere and await self._take()):
-            await self._agent.stop()
+        if self._left_s() <= 0 and not await self._may_end():
+            return
+        try:
+            await self._renewing_beside(self._agent.stop, lambda: None)
+        finally:
             await self._give_back()
+
+    async def _may_end(self) -> bool:
+        """Return whether this copy, which has no turn, may end what it keeps up: not while another acts."""
+        if self._acts_elsewhere:
+            return False
+        try:
+            return await self._take()
+        except WorldError as error:
+            log.warning("turn not taken", agent=self.name, reason=str(error))
+            return True
 
     async def _take(self) -> bool:
         """Ask for the turn, also to keep it; returns whether this copy has it.
@@ -108,27 +128,48 @@ class InTurn:
 
     async def _act(self) -> timedelta:
         """Do a round and renew the turn beside it; raises TurnLostError when it is lost before the round has ended."""
+        loop, length = asyncio.get_running_loop(), timedelta(0)
         try:
-            async with asyncio.timeout(None) as end, asyncio.TaskGroup() as group:
-                keeping = group.create_task(self._keep(end))
-                length = await self._agent.run_once()
-                keeping.cancel()
+            async with asyncio.timeout(None) as end:
+                length = await self._renewing_beside(self._agent.run_once, lambda: end.reschedule(loop.time()))
         except TimeoutError:
             raise TurnLostError(self._copy.turn.agent) from None
-        except ExceptionGroup as failed:  # the round's own error: the keeping of the turn raises none
-            raise failed.exceptions[0] from None
         return length
 
-    async def _keep(self, end: asyncio.Timeout) -> None:
-        """Renew the turn until it is lost; then let the round end at once."""
-        while self._left_s() > 0:
+    async def _renewing_beside(self, work: Callable[[], Awaitable[_Result]], lost: Callable[[], None]) -> _Result:
+        """Return what `work` does, with the turn renewed beside it until it is `lost`."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                keeping = group.create_task(self._keep(lost))
+                self._works = True
+                try:
+                    return await work()
+                finally:
+                    await self._end_keeping(keeping)
+        except ExceptionGroup as failed:  # the work's own error: the keeping of the turn raises none
+            raise failed.exceptions[0] from None
+
+    async def _keep(self, lost: Callable[[], None]) -> None:
+        """Renew the turn while this copy works, until it is lost; then say so."""
+        while self._works and self._left_s() > 0:
             await self._pause.wait(timedelta(seconds=min(self._asks_every_s, self._left_s())))
+            self._asks = True
             try:
                 async with asyncio.timeout(self._left_s()):
                     await self._take()
             except (PilotageError, TimeoutError) as error:
                 log.warning("turn not renewed", agent=self.name, reason=str(error), left_s=self._left_s())
-        end.reschedule(asyncio.get_running_loop().time())
+            finally:
+                self._asks = False
+        if self._works:
+            lost()
+
+    async def _end_keeping(self, keeping: asyncio.Task[None]) -> None:
+        """Renew the turn no more; a renewal that is under way is waited for, lest it come after the giving back."""
+        self._works = False
+        if not self._asks:
+            keeping.cancel()
+        await asyncio.wait([keeping])
 
     async def _give_back(self) -> None:
         self._ends_s = 0.0

@@ -150,6 +150,88 @@ async def test_a_copy_that_cannot_reach_the_server_ends_its_round_before_another
     assert first.deeds == ["began", "cut off"]
 
 
+async def all_that_can_happen() -> None:
+    """Return when everything has happened that waits for nothing but its turn in the event loop."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_renewal_under_way_when_the_round_ends_is_answered_before_the_turn_is_given_back(
+    turns: DatabaseTurns, clock: VirtualClock, fails: bool
+) -> None:
+    beats, work_done = Beats(), asyncio.Event()
+
+    async def work() -> None:
+        await work_done.wait()
+        if fails:
+            raise ServerUnreachableError("no answer")
+
+    first, second = Worker(work=work), Worker()
+    ending = asyncio.ensure_future(a_copy("a", first, turns, clock, beats).do_one_round())
+    await beats.begun()
+    turns.is_sent.clear()
+    turns.arrives.clear()
+    beats.last_beat()
+    await turns.is_sent.wait()
+    work_done.set()
+    await all_that_can_happen()
+    turns.arrives.set()
+    await asyncio.wait([ending])
+    assert isinstance(ending.exception(), ServerUnreachableError) is fails
+    await a_copy("b", second, turns, clock).run_once()
+    assert second.deeds == ["began", "ended"]
+
+
+async def test_a_copy_that_takes_long_to_stop_keeps_its_turn_until_it_has(
+    turns: DatabaseTurns, clock: VirtualClock
+) -> None:
+    beats, end_done = Beats(), asyncio.Event()
+
+    async def end() -> None:
+        await end_done.wait()
+
+    first, second = Worker(end=end), Worker()
+    copy, other = a_copy("a", first, turns, clock, beats), a_copy("b", second, turns, clock)
+    await copy.run_once()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(copy.stop())
+        for _ in range(10):
+            clock.advance(ASKED_EVERY)
+            await beats.beat()
+            await other.run_once()
+        end_done.set()
+    await other.run_once()
+    assert first.deeds[-1] == "stopped"
+    assert second.deeds == ["began", "ended"]
+
+
+async def test_a_copy_that_is_cut_off_brings_its_own_to_an_end_all_the_same(
+    turns: DatabaseTurns, clock: VirtualClock
+) -> None:
+    worker = Worker()
+    copy = a_copy("a", worker, turns, clock)
+    await copy.run_once()
+    clock.advance(seconds=TURN_S)
+    turns.is_reachable = False
+    with pytest.raises(ServerUnreachableError):
+        await copy.stop()
+    assert worker.deeds == ["began", "ended", "stopped"]
+
+
+async def test_a_copy_that_cannot_end_well_gives_its_turn_back(turns: DatabaseTurns, clock: VirtualClock) -> None:
+    async def end() -> None:
+        raise ServerUnreachableError("no answer")
+
+    second = Worker()
+    copy = a_copy("a", Worker(end=end), turns, clock)
+    await copy.run_once()
+    with pytest.raises(ServerUnreachableError, match="no answer"):
+        await copy.stop()
+    await a_copy("b", second, turns, clock).run_once()
+    assert second.deeds == ["began", "ended"]
+
+
 async def test_a_turn_that_is_over_when_the_copy_hears_of_it_begins_no_round(
     turns: DatabaseTurns, clock: VirtualClock
 ) -> None:

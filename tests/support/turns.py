@@ -18,15 +18,32 @@ from support.virtual_clock import VirtualClock
 TURN_S = 30.0
 
 
+def _is_set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class DatabaseTurns:
-    """The server's part of turns without the wire; `while_answered` happens while an answer is on its way."""
+    """The server's part of turns without the wire; `while_answered` happens while an answer is on its way.
+
+    A request for a turn arrives as soon as `arrives` is set, whether or not its sender still waits for the answer;
+    `is_sent` is set when there is one.
+    """
 
     database: Database
     is_reachable: bool = True
     while_answered: Callable[[], object] = lambda: None
+    arrives: asyncio.Event = field(default_factory=_is_set)
+    is_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take_turn(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
+        self.is_sent.set()
+        return await asyncio.shield(self._taken(turn, for_s, place))
+
+    async def _taken(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
+        await self.arrives.wait()
         self._reach()
         wanted = server_turns.Turn(turn.agent, turn.holder)
         answer = self.database.write(lambda unit: take_turn(unit, wanted, timedelta(seconds=for_s), place))
@@ -79,10 +96,11 @@ async def _at_once() -> None:
 
 @dataclass
 class Worker:
-    """An agent that notes what it does; `work` is what a round does after it was noted."""
+    """An agent that notes what it does; `work` is what a round does after it was noted, `end` what its stop does."""
 
     interval: timedelta = timedelta(days=1)
     work: Callable[[], Awaitable[None]] = _at_once
+    end: Callable[[], Awaitable[None]] = _at_once
     deeds: list[str] = field(default_factory=list)
     name: str = "worker"
 
@@ -100,6 +118,7 @@ class Worker:
         return ("would work",)
 
     async def stop(self) -> None:
+        await self.end()
         self.deeds.append("stopped")
 
 
