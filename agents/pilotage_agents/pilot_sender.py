@@ -104,7 +104,7 @@ class PilotSender:
             "wall_time_s": self._wall_time_s(queue),
         }
         stated = {name: size for name, size in sizes.items() if size is not None}
-        return {**self._connection, "queue": stated, **(queue.pilot or {})}
+        return {**self._connection, "queue": stated, "max_idle_s": self._settings.max_idle_s, **(queue.pilot or {})}
 
     def _wall_time_s(self, queue: ServedQueue) -> float:
         return queue.facts.wall_time_s or self._settings.default_wall_time_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 
 import grpc.aio
 
@@ -25,6 +26,7 @@ from pilotage.v1 import (
 )
 from pilotage.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire
 from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part
+from pilotage_agents.core.empty_pilots import EmptyReturns
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.core.provisioning import Demand, IdleSlots, Supply
 from pilotage_agents.core.serving import QueueSupply
@@ -169,7 +171,12 @@ def _shape(amounts: values_pb2.Amounts) -> Shape:
 
 def _supply(message: pool_service_pb2.QueueSupply) -> QueueSupply:
     idle = tuple(IdleSlots(_shape(each.free), each.count) for each in message.idle)
-    supply = Supply(message.pilots_waiting, message.pilots_running, idle)
+    empty = EmptyReturns(
+        message.empty_returns.pilots,
+        message.empty_returns.sendings,
+        timedelta(seconds=message.empty_returns.last_s),
+    )
+    supply = Supply(message.pilots_waiting, message.pilots_running, idle, empty)
     return QueueSupply(message.known, message.banned, supply, message.throttled, message.held)
 
 

@@ -86,8 +86,9 @@ class SiteDirectorSettings(_Section):
 
     `folder` keeps what pilots are given and what they print. `queues`: patterns of "SITE/CE/QUEUE" that it
     serves. It looks every `interval_s`, and every `urgent_interval_s` while one of its queues has no idle core.
-    `ramp_start` pilots may wait at a queue unproven, `ramp_factor` for each that is at work. `pilot_command`
-    runs a pilot when "run --config FILE" is added. `pilot`: settings of every pilot. `credential_s`: how long
+    `ramp_start` pilots may be at a queue without work, `ramp_factor` for each that is at work; fewer where pilots come
+    back that never ran a job. A pilot without a job for `max_idle_s` ends. `pilot_command` runs a pilot when
+    "run --config FILE" is added. `pilot`: settings of every pilot. `credential_s`: how long
     a pilot's token outlives the queue's wall time, which is the time it may wait in the batch queue;
     `default_wall_time_s` stands for the wall time where the tree has none. The folders of the last `keep_ended`
     pilots that ended are kept.
@@ -100,6 +101,7 @@ class SiteDirectorSettings(_Section):
     ramp_start: int = Field(default=10, ge=1, le=1000)
     ramp_factor: int = Field(default=1, ge=1, le=10)
     min_idle_pilots: int = Field(default=0, ge=0, le=10_000)
+    max_idle_s: Seconds = 1200
     pilot_command: tuple[str, ...] = Field(default=("pilotage-pilot",), min_length=1)
     pilot: dict[str, Any] = Field(default_factory=dict)
     credential_s: Seconds = 7 * 86400

@@ -108,6 +108,7 @@ folder = {_toml(str(self.root / "director"))}
 interval_s = 5
 urgent_interval_s = 1
 min_idle_pilots = 1
+max_idle_s = {_MONTH_S}
 when_stopped = "cancel"
 default_wall_time_s = {_MONTH_S}
 pilot_command = [{_toml(pilot_program)}]

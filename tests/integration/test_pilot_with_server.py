@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from pilotage.v1 import jobs_pb2
-from support.process_grid import ProcessGrid, a_process_grid, read_text
+from pilotage_agents.server_link import ServerLink
+from pilotage_server.core.identity import Role
+from support.process_grid import QUEUE, ProcessGrid, a_process_grid, read_text
 from support.until import until
 
 
@@ -123,6 +125,14 @@ async def test_a_pilot_without_work_ends_by_itself(grid: ProcessGrid) -> None:
         code, last = await pilot.ends()
     assert (code, grid.job(job_id).state) == (0, jobs_pb2.JOB_STATE_DONE)
     assert "no job" in last["reason"]
+
+
+async def test_a_site_director_hears_of_a_pilot_that_never_ran_a_job(grid: ProcessGrid) -> None:
+    async with grid.pilot(max_idle_s=0) as pilot:
+        await pilot.ends()
+    async with grid.server.async_channel(grid.server.token(Role.AGENT)) as channel:
+        (supply,) = (await ServerLink(channel).demand([QUEUE])).supplies
+    assert (supply.supply.empty.pilots, supply.supply.empty.sendings) == (1, 1)
 
 
 async def test_the_payloads_of_a_killed_pilot_die_and_the_next_pilot_clears_up(

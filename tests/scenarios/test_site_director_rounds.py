@@ -5,66 +5,21 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pilotage.errors import ServerUnreachableError, TurnLostError, WorldError
-from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
-from pilotage_agents.glidein_watch import GlideinWatch
-from pilotage_agents.link import TreeQueue
-from pilotage_agents.pilot_sender import PilotSender
-from pilotage_agents.settings import SiteDirectorSettings
-from pilotage_agents.site_director import SiteDirector
-from support.fake_batch_system import FakeBatchSystem
-from support.fake_director_link import FakeDirectorLink
-
-ONE_CORE: dict[str, Value] = {"CEType": "local", "CPUs": 1}
-QUEUE = QueueId("Lyon", "ce1", "short")
-
-
-def a_queue(queue: QueueId = QUEUE, *, enabled: bool = True, **parameters: Any) -> TreeQueue:
-    return TreeQueue(queue, enabled, {**ONE_CORE, **parameters})
-
-
-@dataclass
-class Grid:
-    """A director, its folder, its batch system, its server, and the time."""
-
-    folder: Path
-    link: FakeDirectorLink = field(default_factory=lambda: FakeDirectorLink((a_queue(),)))
-    batch: FakeBatchSystem = field(default_factory=FakeBatchSystem)
-    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
-
-    def director(self, **settings: Any) -> SiteDirector:
-        """Return a director as it is after a start."""
-        read = SiteDirectorSettings.model_validate(
-            {"folder": self.folder, "batch_systems": {"local": {"type": "local"}}, **settings}
-        )
-        folders = self.folders()
-        folders.open()
-        systems = {"local": self.batch}
-        watch = GlideinWatch(folders, self.link, systems, lambda: self.now, keep_ended=read.keep_ended)
-        sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, self.link, folders, watch)
-        return SiteDirector(read, self.link, systems, watch, sender, lambda: self.now)
-
-    def folders(self) -> GlideinFolders:
-        return GlideinFolders(self.folder / "pilots")
-
-    @property
-    def submitted(self) -> list[str]:
-        """The stamps of the glideins that the batch system has taken."""
-        return [request.stamp for request in self.batch.requests.values()]
+from support.director_grid import QUEUE, DirectorGrid, a_queue
 
 
 @pytest.fixture
-def grid(tmp_path: Path) -> Grid:
-    return Grid(tmp_path)
+def grid(tmp_path: Path) -> DirectorGrid:
+    return DirectorGrid(tmp_path)
 
 
 def read_json(path: Path) -> Any:
@@ -76,7 +31,7 @@ def read_private(path: Path) -> str:
     return path.read_text()
 
 
-async def test_a_round_asks_for_the_pools_of_all_queues_in_one_call(grid: Grid) -> None:
+async def test_a_round_asks_for_the_pools_of_all_queues_in_one_call(grid: DirectorGrid) -> None:
     grid.link.tree = tuple(a_queue(QueueId("Lyon", "ce1", str(place))) for place in range(50))
     director = grid.director()
     await director.run_once()
@@ -85,7 +40,7 @@ async def test_a_round_asks_for_the_pools_of_all_queues_in_one_call(grid: Grid) 
     assert grid.link.calls == ["pools_of", "demand"]
 
 
-async def test_waiting_jobs_call_pilots_and_the_same_jobs_call_no_more(grid: Grid) -> None:
+async def test_waiting_jobs_call_pilots_and_the_same_jobs_call_no_more(grid: DirectorGrid) -> None:
     grid.link.waiting = 3
     director = grid.director()
     await director.run_once()
@@ -96,7 +51,7 @@ async def test_waiting_jobs_call_pilots_and_the_same_jobs_call_no_more(grid: Gri
     ]
 
 
-async def test_a_pilot_is_given_server_queue_pools_and_a_token_for_itself_alone(grid: Grid) -> None:
+async def test_a_pilot_is_given_server_queue_pools_and_a_token_for_itself_alone(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.link.pools = 1, ("p1", "p2")
     grid.link.tree = (a_queue(Memory="2 GB", MaxWallTime="1 h"),)
     await grid.director(pilot={"grace_s": 3}, pilot_command=("the-pilot",)).run_once()
@@ -111,7 +66,7 @@ async def test_a_pilot_is_given_server_queue_pools_and_a_token_for_itself_alone(
     assert (request.queue, request.wall_time_s) == ("short", 3600)
 
 
-async def test_a_pilots_settings_name_no_path_of_the_directors_machine(grid: Grid) -> None:
+async def test_a_pilots_settings_name_no_path_of_the_directors_machine(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director().run_once()
     (request,) = grid.batch.requests.values()
@@ -119,7 +74,7 @@ async def test_a_pilots_settings_name_no_path_of_the_directors_machine(grid: Gri
     assert not [word for word in request.command if str(grid.folder) in word]
 
 
-async def test_every_pilot_gets_a_copy_of_the_files_that_are_for_all(grid: Grid, tmp_path: Path) -> None:
+async def test_every_pilot_gets_a_copy_of_the_files_that_are_for_all(grid: DirectorGrid, tmp_path: Path) -> None:
     (tmp_path / "authorities").write_text("PEM")
     folders = GlideinFolders(tmp_path / "another", {"ca.pem": tmp_path / "authorities"})
     folders.open()
@@ -134,7 +89,7 @@ async def test_a_file_that_is_for_all_and_is_not_there_is_named(tmp_path: Path) 
         folders.prepare(GlideinRecord("stamp0", QUEUE, "local"), "token", (), {})
 
 
-async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_token_does(grid: Grid) -> None:
+async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_token_does(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director(default_wall_time_s=1000, credential_s=50).run_once()
     (request,) = grid.batch.requests.values()
@@ -142,14 +97,14 @@ async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_toke
     assert grid.link.lifetimes_s == [1050]
 
 
-async def test_pilots_that_the_batch_system_refused_are_reported_as_ended(grid: Grid) -> None:
+async def test_pilots_that_the_batch_system_refused_are_reported_as_ended(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.refuses = 2, "the partition is down"
     await grid.director().run_once()
     assert grid.link.ended == {"stamp0": "the partition is down", "stamp1": "the partition is down"}
     assert not list(grid.folder.glob("pilots/*/token"))
 
 
-async def test_a_queue_that_refuses_pilots_is_left_alone_for_growing_whiles(grid: Grid) -> None:
+async def test_a_queue_that_refuses_pilots_is_left_alone_for_growing_whiles(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.refuses = 1, "no"
     director = grid.director()
     for _ in range(60):
@@ -158,7 +113,7 @@ async def test_a_queue_that_refuses_pilots_is_left_alone_for_growing_whiles(grid
     assert grid.link.calls.count("register_pilots") == 5  # at 0, 2, 6, 14 and 30 s
 
 
-async def test_a_director_that_has_lost_its_turn_ends_its_round_and_blames_no_queue(grid: Grid) -> None:
+async def test_a_director_that_has_lost_its_turn_ends_its_round_and_blames_no_queue(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.link.is_in_turn = 1, False
     director = grid.director()
     with pytest.raises(TurnLostError):
@@ -168,7 +123,7 @@ async def test_a_director_that_has_lost_its_turn_ends_its_round_and_blames_no_qu
     assert len(grid.submitted) == 1
 
 
-def test_a_director_that_starts_again_in_its_folder_is_the_same_copy(grid: Grid, tmp_path: Path) -> None:
+def test_a_director_that_starts_again_in_its_folder_is_the_same_copy(grid: DirectorGrid, tmp_path: Path) -> None:
     grid.director()
     other = GlideinFolders(tmp_path / "another")
     other.open()
@@ -176,7 +131,7 @@ def test_a_director_that_starts_again_in_its_folder_is_the_same_copy(grid: Grid,
     assert grid.folders().copy_id() != other.copy_id()
 
 
-async def test_a_glidein_that_ended_is_reported_once_and_its_token_removed(grid: Grid) -> None:
+async def test_a_glidein_that_ended_is_reported_once_and_its_token_removed(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     director = grid.director()
     await director.run_once()
@@ -189,7 +144,7 @@ async def test_a_glidein_that_ended_is_reported_once_and_its_token_removed(grid:
     assert not list(grid.folder.glob("pilots/*/token"))
 
 
-async def test_a_batch_system_that_gives_no_answer_kills_nobody_and_doubles_nobody(grid: Grid) -> None:
+async def test_a_batch_system_that_gives_no_answer_kills_nobody_and_doubles_nobody(grid: DirectorGrid) -> None:
     grid.link.waiting = 2
     director = grid.director()
     await director.run_once()
@@ -200,7 +155,7 @@ async def test_a_batch_system_that_gives_no_answer_kills_nobody_and_doubles_nobo
     assert len(grid.link.registered) == 2
 
 
-async def test_the_next_director_adopts_the_glideins_of_the_last_one(grid: Grid) -> None:
+async def test_the_next_director_adopts_the_glideins_of_the_last_one(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director().run_once()
     grid.batch.end("fake.1", 0, "done")
@@ -209,7 +164,7 @@ async def test_the_next_director_adopts_the_glideins_of_the_last_one(grid: Grid)
     assert grid.link.ended == {"stamp0": "done"}
 
 
-async def test_an_end_that_the_server_did_not_hear_is_told_again(grid: Grid) -> None:
+async def test_an_end_that_the_server_did_not_hear_is_told_again(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     director = grid.director()
     await director.run_once()
@@ -222,7 +177,7 @@ async def test_an_end_that_the_server_did_not_hear_is_told_again(grid: Grid) -> 
     assert grid.link.ended == {"stamp0": "done"}
 
 
-async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_end(grid: Grid) -> None:
+async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_end(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director().run_once()
     grid.folders().keep(GlideinRecord("stamp0", QUEUE, "local"))
@@ -235,7 +190,9 @@ async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_
     assert [record.glidein_id for record in grid.folders().records()] == ["fake.1"]
 
 
-async def test_a_submission_that_was_not_answered_is_adopted_by_a_later_round_and_not_repeated(grid: Grid) -> None:
+async def test_a_submission_that_was_not_answered_is_adopted_by_a_later_round_and_not_repeated(
+    grid: DirectorGrid,
+) -> None:
     grid.link.waiting, grid.batch.loses_answers = 1, True
     director = grid.director()
     await director.run_once()
@@ -245,7 +202,7 @@ async def test_a_submission_that_was_not_answered_is_adopted_by_a_later_round_an
     assert grid.submitted == ["stamp0"]
 
 
-async def test_glideins_that_cannot_be_looked_for_are_kept_and_stop_no_round(grid: Grid) -> None:
+async def test_glideins_that_cannot_be_looked_for_are_kept_and_stop_no_round(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.loses_answers = 1, True
     director = grid.director()
     await director.run_once()
@@ -266,14 +223,16 @@ async def test_glideins_that_cannot_be_looked_for_are_kept_and_stop_no_round(gri
     ],
     ids=["banned", "not enabled", "of another batch system"],
 )
-async def test_a_queue_that_is_not_to_be_used_gets_no_pilot(grid: Grid, close: Callable[[Grid], None]) -> None:
+async def test_a_queue_that_is_not_to_be_used_gets_no_pilot(
+    grid: DirectorGrid, close: Callable[[DirectorGrid], None]
+) -> None:
     grid.link.waiting = 5
     close(grid)
     await grid.director(min_idle_pilots=1).run_once()
     assert grid.submitted == []
 
 
-async def test_a_new_tree_is_served_from_the_round_that_sees_it(grid: Grid) -> None:
+async def test_a_new_tree_is_served_from_the_round_that_sees_it(grid: DirectorGrid) -> None:
     director = grid.director()
     await director.run_once()
     other = QueueId("Bologna", "ce1", "day")
@@ -282,7 +241,7 @@ async def test_a_new_tree_is_served_from_the_round_that_sees_it(grid: Grid) -> N
     assert set(grid.link.registered.values()) == {other}
 
 
-async def test_patterns_and_overrides_choose_queues_without_regard_to_case(grid: Grid) -> None:
+async def test_patterns_and_overrides_choose_queues_without_regard_to_case(grid: DirectorGrid) -> None:
     queues = [QueueId(site, "ce1", "q") for site in ("Lyon", "Bologna", "Geneva")]
     grid.link.tree = tuple(a_queue(queue) for queue in queues)
     override = {"queues": ["bologna/*/*"], "min_idle_pilots": 2}
@@ -290,13 +249,13 @@ async def test_patterns_and_overrides_choose_queues_without_regard_to_case(grid:
     assert list(grid.link.registered.values()) == [queues[1]] * 2
 
 
-async def test_a_dry_run_says_what_it_would_send_and_why_and_sends_nothing(grid: Grid) -> None:
+async def test_a_dry_run_says_what_it_would_send_and_why_and_sends_nothing(grid: DirectorGrid) -> None:
     grid.link.waiting = 4
     assert await grid.director().dry_run() == ("Lyon/ce1/short: 4 pilots (4 jobs more to run)",)
     assert grid.link.registered == {}
 
 
-async def test_a_stopped_director_ends_its_pilots_only_where_it_is_told_to(grid: Grid) -> None:
+async def test_a_stopped_director_ends_its_pilots_only_where_it_is_told_to(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     leaving = grid.director()
     await leaving.run_once()
@@ -306,7 +265,7 @@ async def test_a_stopped_director_ends_its_pilots_only_where_it_is_told_to(grid:
     assert grid.link.ended == {"stamp0": "cancelled"}
 
 
-async def test_only_the_newest_folders_of_ended_glideins_are_kept(grid: Grid) -> None:
+async def test_only_the_newest_folders_of_ended_glideins_are_kept(grid: DirectorGrid) -> None:
     grid.link.waiting = 5
     director = grid.director(keep_ended=2)
     await director.run_once()
@@ -317,7 +276,7 @@ async def test_only_the_newest_folders_of_ended_glideins_are_kept(grid: Grid) ->
     assert len(list(grid.folder.glob("pilots/*"))) == 2
 
 
-async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: Grid) -> None:
+async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: DirectorGrid) -> None:
     grid.link.waiting = 2
     await grid.director().run_once()
     (grid.folder / "pilots" / "stamp0" / "glidein.json").write_text("{")
@@ -327,7 +286,7 @@ async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: Grid) -> Non
     assert grid.link.ended == {"stamp1": "done"}
 
 
-async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: Grid) -> None:
+async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: DirectorGrid) -> None:
     grid.link.waiting = 50
     grid.link.throttled[QUEUE] = "9 of 9 attempts failed within 60 s"
     director = grid.director(min_idle_pilots=5)
@@ -338,7 +297,7 @@ async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: Grid) -> Non
     assert "its pilots do for trials: 9 of 9 attempts failed within 60 s" in line
 
 
-async def test_a_queue_that_an_operator_holds_is_sent_no_pilot_at_all(grid: Grid) -> None:
+async def test_a_queue_that_an_operator_holds_is_sent_no_pilot_at_all(grid: DirectorGrid) -> None:
     grid.link.waiting = 50
     grid.link.throttled[QUEUE] = "site SITE is held by olga: the cooling is broken"
     grid.link.held.add(QUEUE)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from pilotage.errors import NotFoundError, ServerUnreachableError, TurnLostError
 from pilotage.resource_tree import QueueId
+from pilotage_agents.core.empty_pilots import NONE_EMPTY, EmptyReturns
 from pilotage_agents.core.pilot_shape import Shape
-from pilotage_agents.core.provisioning import Demand, Supply
+from pilotage_agents.core.provisioning import Demand, IdleSlots, Supply
 from pilotage_agents.core.serving import QueueSupply
 from pilotage_agents.link import (
     DemandAnswer,
@@ -23,7 +24,8 @@ from pilotage_agents.link import (
 class FakeDirectorLink:
     """Counts the pilots of each queue from what is registered and reported; they never begin to run by themselves.
 
-    `waiting` one-core jobs could go to every queue. `calls` holds the names of the calls, in order.
+    `waiting` one-core jobs could go to every queue. `idle` are the stamps of pilots that have come and have no job,
+    `busy` of those that have one. `calls` holds the names of the calls, in order.
     """
 
     tree: tuple[TreeQueue, ...]
@@ -35,6 +37,9 @@ class FakeDirectorLink:
     banned: set[QueueId] = field(default_factory=set)
     throttled: dict[QueueId, str] = field(default_factory=dict)
     held: set[QueueId] = field(default_factory=set)
+    empty: dict[QueueId, EmptyReturns] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
+    busy: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     registered: dict[str, QueueId] = field(default_factory=dict)
     lifetimes_s: list[float] = field(default_factory=list)
@@ -85,7 +90,10 @@ class FakeDirectorLink:
 
     def _supply(self, queue: QueueId) -> QueueSupply:
         living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in self.ended]
-        supply = Supply(pilots_waiting=len(living))
+        idle, busy = self.idle.intersection(living), self.busy.intersection(living)
+        slots = (IdleSlots(Shape(cpus=1), len(idle)),) if idle else ()
+        waiting, empty = len(living) - len(idle) - len(busy), self.empty.get(queue, NONE_EMPTY)
+        supply = Supply(waiting, len(idle) + len(busy), slots, empty)
         throttled, held = self.throttled.get(queue, ""), queue in self.held
         return QueueSupply(self._knows(queue), queue in self.banned, supply, throttled, held)
 

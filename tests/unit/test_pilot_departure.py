@@ -84,6 +84,26 @@ def test_a_pilot_without_work_ends_after_its_idle_time() -> None:
     assert 60 <= bench.after_s < 63
 
 
+def good_bye(bench: PilotBench) -> SendHeartbeat:
+    """Return the last heartbeat of a pilot."""
+    (last,) = (said for said in bench.said if isinstance(said, SendHeartbeat) and said.ending)
+    return last
+
+
+def test_a_pilot_that_ends_for_want_of_work_and_ran_no_job_says_that_it_came_back_empty() -> None:
+    bench = PilotBench(rules=Rules(max_idle_s=0))
+    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
+    assert good_bye(bench).came_back_empty
+
+
+def test_a_pilot_that_is_told_to_stop_does_not_say_that_it_came_back_empty() -> None:
+    bench = PilotBench()
+    waiting = bench.one(RequestJobs)
+    bench.feed(ev.StopRequested("SIGTERM"))
+    bench.feed(ev.JobsGranted(waiting.request_id))
+    assert not good_bye(bench).came_back_empty
+
+
 def test_a_pilot_with_idle_time_zero_runs_what_there_is_and_ends() -> None:
     bench = PilotBench(rules=Rules(max_idle_s=0))
     call = bench.one(RequestJobs)

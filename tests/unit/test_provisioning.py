@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.resource_tree import QueueId
+from pilotage_agents.core.empty_pilots import EmptyReturns
 from pilotage_agents.core.pilot_shape import Shape, queue_facts
 from pilotage_agents.core.provisioning import (
     Demand,
@@ -130,13 +131,13 @@ def test_a_queue_is_filled_to_its_limits_and_the_plan_names_them(queue: QueueSta
 def test_a_queue_that_has_shown_nothing_yet_is_sent_few_pilots() -> None:
     (plan,) = plan_pilots([a_demand(1000, 0)], [a_queue(waiting=4)], Ramp(start=10))
     assert plan.pilots == 6
-    assert any("at most 10 pilots wait until more are at work" in reason for reason in plan.reasons)
+    assert any("no more than 10 may be without work until more are at work" in reason for reason in plan.reasons)
 
 
 def test_a_queue_whose_pilots_are_at_work_grows_with_them_but_not_with_idle_ones() -> None:
     at_work, idle = a_queue("a", running=40), a_queue("b", running=40, idle=40)
     assert pilots(*plan_pilots([a_demand(1000, 0)], [at_work], Ramp(10, 1))) == [40]
-    assert pilots(*plan_pilots([a_demand(1000, 0)], [idle], Ramp(10, 1))) == [10]
+    assert pilots(*plan_pilots([a_demand(1000, 0)], [idle], Ramp(10, 1))) == [0]
 
 
 def test_a_closed_queue_gets_nothing_and_its_pilots_count_for_nobody() -> None:
@@ -155,6 +156,23 @@ def test_idle_pilots_are_kept_ready_without_demand_within_the_limits() -> None:
         a_queue("d", min_idle=2, max_total=1),
     ]
     assert pilots(*plan_pilots([], queues)) == [2, 1, 0, 1]
+
+
+def test_idle_pilots_that_the_demand_leaves_idle_count_as_those_that_wait() -> None:
+    for_others = a_queue(running=7, idle=7)
+    assert pilots(*plan_pilots([a_demand(1000, 0)], [for_others], Ramp(10, 1))) == [3]
+
+
+def test_a_pilot_with_some_cores_free_is_not_without_work() -> None:
+    queue = replace(a_queue(cpus=8, running=10), supply=Supply(0, 10, idle_slots(10, Shape(cpus=2))))
+    assert pilots(*plan_pilots([a_demand(1000, 0, cpus=4)], [queue], Ramp(10, 1))) == [10]
+
+
+def test_pilots_kept_ready_are_sent_however_many_came_back_empty() -> None:
+    queue = a_queue(min_idle=2)
+    queue = replace(queue, supply=Supply(pilots_waiting=1, empty=EmptyReturns(50, 9)))
+    assert pilots(*plan_pilots([], [queue])) == [1]
+    assert pilots(*plan_pilots([a_demand(100, 0)], [queue])) == [1]
 
 
 def test_pilots_kept_ready_come_on_top_of_what_the_demand_takes() -> None:

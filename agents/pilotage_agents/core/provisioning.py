@@ -3,8 +3,9 @@
 Rules
 -----
 Demand is counted once over all queues that could take it, not once per queue: what an idle slot, a pilot on its
-way or a pilot planned a moment ago will take is gone for every other queue. Limits are those of the queue; growth
-is bounded by what the queue's pilots have shown to be good for. No memory from one cycle to the next.
+way or a pilot planned a moment ago will take is gone for every other queue. Limits are those of the queue; how many
+pilots may be without work is bounded by how many are at work, and by how many came back empty. No memory from one
+cycle to the next.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pilotage.resource_tree import QueueId
+from pilotage_agents.core.empty_pilots import NONE_EMPTY, EmptyReturns, trust
 from pilotage_agents.core.pilot_shape import Shape
 
 
@@ -39,16 +41,21 @@ class IdleSlots:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What there is at a queue already; `idle` are the slots that could take work now."""
+    """What there is at a queue already; `idle` are the slots that could take work now, `empty` who came back so."""
 
     pilots_waiting: int = 0
     pilots_running: int = 0
     idle: tuple[IdleSlots, ...] = ()
+    empty: EmptyReturns = NONE_EMPTY
 
     @property
     def idle_cpus(self) -> int:
         """Cores that live pilots have free."""
         return sum((each.free.cpus or 0) * each.count for each in self.idle)
+
+    def idle_pilots(self, pilot: Shape) -> int:
+        """Return how many pilots of this shape are seen to be without any work, all their cores in one slot."""
+        return sum(each.count for each in self.idle if (each.free.cpus or 0) >= (pilot.cpus or 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """How fast a queue grows: `start` pilots may wait there unproven, then `factor` for each that is at work."""
+    """How fast a queue grows: `start` pilots may be there without work, then `factor` for each that is at work."""
 
     start: int = 10
     factor: int = 1
@@ -226,8 +233,13 @@ def _room(queue: QueueState, ramp: Ramp) -> tuple[int, str]:
     if queue.closed:
         return 0, queue.closed
     at_work = max(0, supply.pilots_running - supply.idle_cpus // (queue.pilot.cpus or 1))
-    unproven = max(ramp.start, ramp.factor * at_work)
-    bounds = [(unproven - supply.pilots_waiting, f"at most {unproven} pilots wait until more are at work")]
+    most = max(ramp.start, ramp.factor * at_work)
+    trusted = trust(most, supply.empty)
+    idle = supply.idle_pilots(queue.pilot)
+    without_work = supply.pilots_waiting + max(0, idle - limits.min_idle)
+    # What the operator wants ready has no work by intent: it is no reason for mistrust, and mistrust none against it.
+    to_keep_ready = min(limits.min_idle - idle, most) - supply.pilots_waiting
+    bounds = [(max(trusted.pilots - without_work, to_keep_ready), trusted.words)]
     if limits.max_waiting is not None:
         bounds.append((limits.max_waiting - supply.pilots_waiting, f"MaxWaitingJobs is {limits.max_waiting}"))
     if limits.max_total is not None:

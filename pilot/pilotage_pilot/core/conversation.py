@@ -9,11 +9,13 @@ An answer that is not expected (any more) changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import assert_never
 
 from pilotage_pilot.core.attempts import STARTED, UNSTARTED, Attempt, Ending
 from pilotage_pilot.core.backlog import Backlog
 from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
+from pilotage_pilot.core.departure import Reason
 from pilotage_pilot.core.events import (
     HeartbeatAnswered,
     HeartbeatFailed,
@@ -196,24 +198,24 @@ class Conversation:
             return []
         return [self._heartbeat.send(self._heartbeat_with(news, draining, now), self._slots.version, now)]
 
-    def _heartbeat_with(self, news: bool, draining: bool, now: Moment, good_bye: str | None = None) -> SendHeartbeat:
+    def _heartbeat_with(self, news: bool, draining: bool, now: Moment) -> SendHeartbeat:
         return SendHeartbeat(
             self._new_id(),
             self._payloads.leases() + self.backlog.leases(now),
             self._tell(now),
             self._slots.slots(self._heartbeat.ads_told) if news else None,
             draining,
-            good_bye is not None,
-            good_bye or "",
-            self._attributes_version,
-            self._slots.ads.settable,
+            node_attributes_version=self._attributes_version,
+            settable=self._slots.ads.settable,
         )
 
-    def good_bye(self, reason: str, now: Moment) -> Instructions:
+    def good_bye(self, reason: Reason, now: Moment) -> Instructions:
         """Say that the pilot ends, with all that is still to tell."""
         if not self._heartbeat.is_free(now):
             return []
-        call = self._heartbeat_with(news=False, draining=True, now=now, good_bye=reason)
+        last = self._heartbeat_with(news=False, draining=True, now=now)
+        empty = reason.of_itself and not self._payloads.has_run_any
+        call = replace(last, ending=True, ending_reason=reason.text, came_back_empty=empty)
         return [self._heartbeat.send(call, self._slots.version, now)]
 
     def _tell(self, now: Moment) -> tuple[Report, ...]:

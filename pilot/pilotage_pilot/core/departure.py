@@ -37,10 +37,11 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a pilot ends, for people and for its parent process."""
+    """Why a pilot ends, for people and for its parent process; `of_itself` = nothing but work or time is lacking."""
 
     text: str
     exit_code: ExitCode = ExitCode.AS_PLANNED
+    of_itself: bool = False
 
 
 class Departure:

@@ -111,6 +111,7 @@ class SendHeartbeat:
     ending_reason: str = ""
     node_attributes_version: int = 0
     settable: tuple[str, ...] = ()
+    came_back_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)

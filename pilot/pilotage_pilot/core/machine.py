@@ -197,9 +197,12 @@ class PilotMachine:
         return not self._departure.is_open or self._lifetime.is_too_short(now)
 
     def _drain(self, reason: str, now: Moment, exit_code: ExitCode = ExitCode.AS_PLANNED) -> Instructions:
-        if not self._departure.drain(Reason(reason, exit_code)):
+        return self._drain_for(Reason(reason, exit_code), now)
+
+    def _drain_for(self, reason: Reason, now: Moment) -> Instructions:
+        if not self._departure.drain(reason):
             return []
-        return self._conversation.seeking.take_back(now) + self._payloads.drain(reason, now)
+        return self._conversation.seeking.take_back(now) + self._payloads.drain(reason.text, now)
 
     def _evict(self, reason: str, now: Moment, *, at_once: bool = False) -> Instructions:
         return self._payloads.stop_all(Ending(Outcome.EVICTED, reason), now, at_once=at_once)
@@ -232,7 +235,7 @@ class PilotMachine:
             self._warned = True
             instructions += self._payloads.warn_all(self._lifetime.time_left_s(now) or 0.0)
         if now.boot_s >= self._lifetime.close_boot_s():
-            instructions += self._drain("the end of its glidein is near", now)
+            instructions += self._drain_for(Reason("the end of its glidein is near", of_itself=True), now)
         if not self._evicted and now.boot_s >= self._lifetime.evict_boot_s():
             self._evicted = True
             self._departure.hurry(now.boot_s + self._lifetime.stop_margin_s)
@@ -245,7 +248,7 @@ class PilotMachine:
         idle_end_boot_s = self._patience.idle_end_boot_s()
         if now.boot_s >= idle_end_boot_s:
             if self._conversation.seeking.found_nothing(idle_end_boot_s):
-                return self._drain(f"it had no job for {self._rules.max_idle_s:g} s", now)
+                return self._drain_for(Reason(f"it had no job for {self._rules.max_idle_s:g} s", of_itself=True), now)
             return self._conversation.seeking.ask_once_more(now)
         if now.boot_s >= self._patience.unreachable_boot_s(self._conversation.heard_boot_s):
             self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
@@ -262,7 +265,7 @@ class PilotMachine:
         if self._departure.is_over(now):
             return [self._end()]
         if self.phase is Phase.LEAVING and self._departure.reason is not None:
-            return self._conversation.good_bye(self._departure.reason.text, now)
+            return self._conversation.good_bye(self._departure.reason, now)
         return []
 
     def _end(self) -> EndPilot:

@@ -44,6 +44,7 @@ class Payloads:
         self._rules = rules
         self._attempts = AttemptBook()
         self._node_failures = 0
+        self.has_run_any = False
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -116,6 +117,7 @@ class Payloads:
         if attempt is None or attempt.stage not in (Stage.STARTING, Stage.KILLING):
             return []
         self._node_failures = 0
+        self.has_run_any = True
         self._move(attempt, Step.STARTED, now, started=now, clock_boot_s=now.boot_s)
         if attempt.stage is Stage.KILLING:
             return [ins.KillPayload(key)]

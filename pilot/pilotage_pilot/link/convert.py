@@ -140,6 +140,7 @@ def heartbeat_to_wire(call: SendHeartbeat, node: NodeFacts) -> matcher_service_p
         ending=call.ending,
         ending_reason=call.ending_reason,
         node_attributes_version=call.node_attributes_version,
+        came_back_empty=call.came_back_empty,
     )
 
 

@@ -17,6 +17,7 @@ from pilotage.job_description import NOTHING, Value
 from pilotage.resource_tree import QueueId
 from pilotage.resources import Amount
 from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.empty_returns import EmptyReturns
 from pilotage_server.core.pilots import SlotInfo
 from pilotage_server.core.reach import Reach
 from pilotage_server.core.waiting import Waiting
@@ -51,7 +52,8 @@ class QueueSupply:
     """What there is at a queue already; `parameters` are what the tree says of it to operators.
 
     `idle` counts no slots of throttled places, which take no more than single jobs. `throttled` = why the queue gets
-    single jobs only, "" = it does not; `held` = it gets none at all.
+    single jobs only, "" = it does not; `held` = it gets none at all. `empty_returns` None =
+    no pilot came back empty.
     """
 
     known: bool
@@ -62,6 +64,7 @@ class QueueSupply:
     parameters: Mapping[str, Value] = field(default_factory=lambda: NOTHING)
     throttled: str = ""
     held: bool = False
+    empty_returns: EmptyReturns | None = None
 
 
 def demands(waiting: Iterable[Waiting], open_queues: Mapping[int, QueueId], reach: Reach) -> tuple[Demand, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.demand import Demand, IdleSlots, QueueSupply, demands, idle_slots, without_banned
+from pilotage_server.core.empty_returns import LATELY, EmptyReturns, empty_returns
 from pilotage_server.operations.trials import closed_at, not_throttled
 from pilotage_server.operations.world import World
+from pilotage_server.storage.empty_pilots import load_empty_pilots, load_proven
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.pilots import PilotCounts, count_pilots
 from pilotage_server.storage.slots import load_slots
@@ -32,26 +34,37 @@ def get_demand(unit: Unit, world: World, queues: Sequence[QueueId]) -> DemandAns
     open_queues = without_banned(queues, banned)
     counts = count_pilots(unit.session)
     idle = idle_slots(not_throttled(world, load_slots(unit.session)))
+    empty = _empty_returns(unit, queues)
     return DemandAnswer(
         demands(waiting, open_queues, world.reach),
         tuple(
-            _supply(
-                world, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), unit.now, banned=queue in banned
+            replace(
+                _supply(world, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), unit.now),
+                banned=queue in banned,
+                empty_returns=empty.get(queue),
             )
             for queue in queues
         ),
     )
 
 
+def _empty_returns(unit: Unit, queues: Sequence[QueueId]) -> dict[QueueId, EmptyReturns | None]:
+    found = load_empty_pilots(unit.session, unit.now - LATELY)
+    return {
+        queue: empty_returns(found[queue], load_proven(unit.session, queue), unit.now)
+        for queue in queues
+        if queue in found
+    }
+
+
 def _supply(
-    world: World, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], now: datetime, *, banned: bool
+    world: World, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], now: datetime
 ) -> QueueSupply:
     effective = world.tree.effective(queue, None)
     throttles = closed_at(world, queue)
     held = [each for each in throttles if each.is_held(now)]
     return QueueSupply(
         known=effective is not None,
-        banned=banned,
         pilots_waiting=pilots.arriving,
         pilots_running=pilots.alive,
         idle=idle,

@@ -32,7 +32,10 @@ from pilotage_server.storage.slots import remove_slots, store_slots
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a pilot sends: leases to be renewed, reports, its node when that is new or has changed, its good-bye."""
+    """What a pilot sends: leases to be renewed, reports, its node when that is new or has changed, its good-bye.
+
+    `came_back_empty` = it ends for want of work or of time, and never ran a job.
+    """
 
     leases: tuple[HeldLease, ...] = ()
     reports: tuple[JobReport, ...] = ()
@@ -40,6 +43,7 @@ class Heartbeat:
     ending: bool = False
     ending_reason: str = ""
     node_settings_version: int = 0
+    came_back_empty: bool = False
 
     def said_again(self) -> Heartbeat:
         """Return what still counts when it comes a second time: the leases, but no news, for that may be old."""
@@ -185,7 +189,7 @@ def _end(unit: Unit, world: World, beat: _Beat) -> None:
     """Take note that a pilot is no more."""
     reason = beat.heartbeat.ending_reason
     end_pilot_leases(unit, world, beat.credential.stamp, reason or "its pilot has ended")
-    end_pilot(unit, world, beat.credential.stamp, reason)
+    end_pilot(unit, world, beat.credential.stamp, reason, came_back_empty=beat.heartbeat.came_back_empty)
     beat.live, beat.gone = [], list(beat.heartbeat.leases)
 
 
@@ -255,8 +259,9 @@ def end_pilot_leases(unit: Unit, world: World, stamp: str, reason: str) -> None:
     steps(unit, world, [Move(jobs[each.job_id], JobCause.EVICTED, f"pilot:{stamp}", reason) for each in live])
 
 
-def end_pilot(unit: Unit, world: World, stamp: str, reason: str) -> None:
+def end_pilot(unit: Unit, world: World, stamp: str, reason: str, *, came_back_empty: bool = False) -> None:
     """Close the record of a pilot that is no more; what was taken from it runs no longer."""
-    change_pilots(unit.session, [stamp], {"state": PilotState.ENDED.value, "reason": reason, "ended": unit.now})
+    values = {"state": PilotState.ENDED.value, "reason": reason, "ended": unit.now, "came_back_empty": came_back_empty}
+    change_pilots(unit.session, [stamp], values)
     remove_slots(unit.session, [stamp])
     pilots_over(unit, world, [stamp])

@@ -80,6 +80,7 @@ def heartbeat_from_wire(message: matcher_service_pb2.ReportStateRequest) -> Hear
         ending=message.ending,
         ending_reason=fields("ending_reason", reason_from_wire),
         node_settings_version=fields.count("node_attributes_version"),
+        came_back_empty=message.came_back_empty,
     )
     fields.done()
     return heartbeat

@@ -10,6 +10,7 @@ from pilotage.v1 import pool_service_pb2, resource_service_pb2
 from pilotage.wire import queue_to_wire, section_to_wire, time_to_wire
 from pilotage_server.core.ban_records import BanRecord, Node
 from pilotage_server.core.demand import Demand, QueueSupply
+from pilotage_server.core.empty_returns import EmptyReturns
 from pilotage_server.core.tree_changes import TreeEffect
 from pilotage_server.operations.bans import BanOrder
 from pilotage_server.operations.demand import DemandAnswer
@@ -184,6 +185,13 @@ def _supply(supply: QueueSupply) -> pool_service_pb2.QueueSupply:
         throttled=supply.throttled,
         held=supply.held,
         idle=[pool_service_pb2.IdleSlots(free=amounts_to_wire(idle.free), count=idle.count) for idle in supply.idle],
+        empty_returns=_empty_returns(supply.empty_returns) if supply.empty_returns is not None else None,
     )
     section_to_wire(supply.parameters, message.parameters)
     return message
+
+
+def _empty_returns(returns: EmptyReturns) -> pool_service_pb2.EmptyReturns:
+    return pool_service_pb2.EmptyReturns(
+        pilots=returns.pilots, sendings=returns.sendings, last_s=returns.last_ago.total_seconds()
+    )

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Column, Index, Text
+from sqlalchemy import Boolean, Column, Index, Text, false, text
 from sqlmodel import Field
 
 from pilotage_server.storage.tables.base import Base, time_column
+from pilotage_server.storage.tables.conditions import EMPTY
 
 
 class PilotRow(Base, table=True):
-    """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows."""
+    """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows.
+
+    `came_back_empty` = it has ended for want of work or of time, and never ran a job.
+    """
 
     __tablename__ = "pilots"
-    __table_args__ = (Index("ix_pilots_queue", "site", "ce", "queue"),)
+    __table_args__ = (
+        Index("ix_pilots_queue", "site", "ce", "queue", "registered"),
+        Index("ix_pilots_empty", "ended", sqlite_where=text(EMPTY), postgresql_where=text(EMPTY)),
+    )
     stamp: str = Field(primary_key=True)
     site: str
     ce: str
@@ -33,6 +40,7 @@ class PilotRow(Base, table=True):
     last_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
+    came_back_empty: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
 
 
 class SlotRow(Base, table=True):

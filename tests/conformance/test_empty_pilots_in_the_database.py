@@ -1,0 +1,84 @@
+"""What a server tells of pilots that came back empty, on every database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.empty_returns import EmptyReturns
+from pilotage_server.core.pilots import GlideinReport, PilotState
+from pilotage_server.core.reports import Outcome
+from pilotage_server.operations.demand import get_demand
+from pilotage_server.storage.empty_pilots import load_empty_pilots, load_proven
+from pilotage_server.storage.engine import Database
+from support.grid import LONG, Grid, Pilot, an_idle_slot
+from support.query_plans import plan_of
+from support.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock)
+
+
+def told(grid: Grid) -> EmptyReturns | None:
+    (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(LONG)])).supplies
+    return supply.empty_returns
+
+
+def come_back(pilot: Pilot, *, empty: bool = True) -> None:
+    pilot.beat(ending=True, ending_reason="it had no job", came_back_empty=empty)
+
+
+def test_pilots_that_came_back_empty_are_told_with_the_demand(grid: Grid) -> None:
+    first, second = grid.start_pilot(), grid.start_pilot()
+    first.show(an_idle_slot())
+    grid.pass_time(minutes=5)
+    come_back(first)
+    come_back(second)
+    grid.pass_time(minutes=3)
+    come_back(grid.start_pilot())
+    grid.pass_time(minutes=1)
+    assert told(grid) == EmptyReturns(3, 2, timedelta(minutes=1))
+
+
+def test_a_pilot_that_ended_otherwise_did_not_come_back_empty(grid: Grid) -> None:
+    told_to_stop, killed, refused = grid.start_pilot(), grid.start_pilot(), grid.start_pilot()
+    come_back(told_to_stop, empty=False)
+    grid.glidein_ended(killed)
+    grid.glidein(GlideinReport(refused.stamp, "", PilotState.ENDED, "the submission failed"))
+    assert told(grid) is None
+
+
+def test_a_pilot_that_runs_its_first_job_speaks_for_its_queue(grid: Grid) -> None:
+    come_back(grid.start_pilot())
+    grid.pass_time(minutes=1)
+    grid.submit()
+    good = grid.start_pilot()
+    match = good.take()
+    assert told(grid) is not None
+    good.start(match)
+    assert told(grid) is None
+    good.finish(match)
+    assert told(grid) is None
+
+
+def test_a_pilot_that_declined_all_it_was_given_does_not_speak_for_its_queue(grid: Grid) -> None:
+    grid.submit()
+    pilot = grid.start_pilot()
+    pilot.report(pilot.take(), Outcome.DECLINED, reason="START has changed")
+    come_back(pilot)
+    assert told(grid) == EmptyReturns(1, 1, timedelta(0))
+
+
+def test_what_came_back_long_ago_does_not_count(grid: Grid) -> None:
+    come_back(grid.start_pilot())
+    grid.pass_time(hours=25)
+    assert told(grid) is None
+
+
+def test_indexes_serve(database: Database) -> None:
+    assert "ix_pilots_empty" in plan_of(database, lambda unit: load_empty_pilots(unit.session, unit.now))
+    assert "ix_pilots_queue" in plan_of(database, lambda unit: load_proven(unit.session, QueueId.parse(LONG)))

@@ -1,0 +1,56 @@
+"""A site director with its folder, and a batch system, a server and a clock in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pilotage.job_description import Value
+from pilotage.resource_tree import QueueId
+from pilotage_agents.glidein_folders import GlideinFolders
+from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.link import TreeQueue
+from pilotage_agents.pilot_sender import PilotSender
+from pilotage_agents.settings import SiteDirectorSettings
+from pilotage_agents.site_director import SiteDirector
+from support.fake_batch_system import FakeBatchSystem
+from support.fake_director_link import FakeDirectorLink
+
+ONE_CORE: dict[str, Value] = {"CEType": "local", "CPUs": 1}
+QUEUE = QueueId("Lyon", "ce1", "short")
+
+
+def a_queue(queue: QueueId = QUEUE, *, enabled: bool = True, **parameters: Any) -> TreeQueue:
+    return TreeQueue(queue, enabled, {**ONE_CORE, **parameters})
+
+
+@dataclass
+class DirectorGrid:
+    """A director, its folder, its batch system, its server, and the time."""
+
+    folder: Path
+    link: FakeDirectorLink = field(default_factory=lambda: FakeDirectorLink((a_queue(),)))
+    batch: FakeBatchSystem = field(default_factory=FakeBatchSystem)
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def director(self, **settings: Any) -> SiteDirector:
+        """Return a director as it is after a start."""
+        read = SiteDirectorSettings.model_validate(
+            {"folder": self.folder, "batch_systems": {"local": {"type": "local"}}, **settings}
+        )
+        folders = self.folders()
+        folders.open()
+        systems = {"local": self.batch}
+        watch = GlideinWatch(folders, self.link, systems, lambda: self.now, keep_ended=read.keep_ended)
+        sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, self.link, folders, watch)
+        return SiteDirector(read, self.link, systems, watch, sender, lambda: self.now)
+
+    def folders(self) -> GlideinFolders:
+        return GlideinFolders(self.folder / "pilots")
+
+    @property
+    def submitted(self) -> list[str]:
+        """The stamps of the glideins that the batch system has taken."""
+        return [request.stamp for request in self.batch.requests.values()]
