@@ -10,7 +10,14 @@ from hypothesis import HealthCheck, settings
 
 from support.shared_data import ENVIRONMENT, shared_data_dir
 
-pytest_plugins = ["support.postgresql", "support.mosquitto", "support.database", "support.server", "support.slurm"]
+pytest_plugins = [
+    "support.postgresql",
+    "support.mosquitto",
+    "support.database",
+    "support.server",
+    "support.slurm",
+    "support.sshd",
+]
 
 settings.register_profile("dev", max_examples=100, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)

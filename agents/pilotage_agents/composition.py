@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import assert_never
 from uuid import uuid4
 
@@ -16,7 +17,9 @@ from pilotage.clock import boot_time_s, now
 from pilotage.errors import InvalidInputError, Violation
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.batch_systems.places import Place, ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
+from pilotage_agents.batch_systems.ssh import SshPlace
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.glidein_folders import GlideinFolders
@@ -34,6 +37,7 @@ from pilotage_agents.settings import (
     Settings,
     SiteDirectorSettings,
     SlurmBatchSystemSettings,
+    SshSettings,
 )
 from pilotage_agents.site_director import SiteDirector
 from pilotage_agents.turns import Copy, InTurn
@@ -92,7 +96,14 @@ class _Ground:
         turn = Turn(turn_name(SiteDirector.name, settings.queues, ce_types), folders.copy_id())
         link = ServerLink(self.channel, turn)
         systems = {name: _batch_system(name, each, folders) for name, each in settings.batch_systems.items()}
-        watch = GlideinWatch(folders, link, systems, now, keep_ended=settings.keep_ended)
+        watch = GlideinWatch(
+            folders,
+            link,
+            systems,
+            now,
+            keep_ended=settings.keep_ended,
+            lost_after=timedelta(seconds=settings.lost_after_s),
+        )
         sender = PilotSender(settings, self._connection(), link, folders, watch)
         return self._in_turn(SiteDirector(settings, link, systems, watch, sender, now), turn, link)
 
@@ -108,11 +119,16 @@ class _Ground:
         return connection
 
 
+def place_of(ssh: SshSettings | None) -> Place:
+    """Return where the commands of a batch system run."""
+    return ThisMachine() if ssh is None else SshPlace(ssh)
+
+
 def _batch_system(name: str, settings: BatchSystemSettings, folders: GlideinFolders) -> BatchSystem:
     match settings:
         case LocalBatchSystemSettings():
             return LocalBatchSystem(folders.root, kill_after_s=settings.kill_after_s)
         case SlurmBatchSystemSettings():
-            return SlurmBatchSystem(name, settings)
+            return SlurmBatchSystem(name, settings, place_of(settings.ssh))
         case _:
             assert_never(settings)

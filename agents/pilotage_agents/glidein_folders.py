@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,9 +21,10 @@ from pilotage.resource_tree import QueueId
 
 log = structlog.get_logger()
 
-_RECORD, _ENDED = "glidein.json", "ended.json"
+_RECORD, _ENDED, _COLLECTED = "glidein.json", "ended.json", "collected.json"
 _COPY_ID = "copy-id"
 _TOKEN, _POOLS = "token", "pools.json"
+_MOST_UNCOLLECTED = 1000
 
 CONFIG_NAME = "pilot.json"
 """The file in a glidein's folder that configures its pilot; paths in it start from the folder, wherever that lies."""
@@ -29,12 +32,16 @@ CONFIG_NAME = "pilot.json"
 
 @dataclass(frozen=True, slots=True)
 class GlideinRecord:
-    """A glidein that this director has sent, or is about to send (`glidein_id` empty)."""
+    """A glidein that this director has sent, or is about to send (`glidein_id` empty).
+
+    `missed_since`: one whose submission was not answered has been looked for in vain since then.
+    """
 
     stamp: str
     queue: QueueId
     batch_system: str
     glidein_id: str = ""
+    missed_since: datetime | None = None
 
 
 class GlideinFolders:
@@ -99,6 +106,7 @@ class GlideinFolders:
             "queue": str(record.queue),
             "batch_system": record.batch_system,
             "glidein_id": record.glidein_id,
+            "missed_since": record.missed_since and record.missed_since.isoformat(),
         }
         try:
             _write(path.with_suffix(".new"), json.dumps(fields))
@@ -108,30 +116,45 @@ class GlideinFolders:
 
     def records(self) -> tuple[GlideinRecord, ...]:
         """Return the records of all glideins that have not been seen to end; an unreadable one is logged."""
-        found = (_read(path) for path in sorted(self.root.glob(f"*/{_RECORD}")))
+        return self._records_in(_RECORD)
+
+    def to_collect(self) -> tuple[GlideinRecord, ...]:
+        """Return the records of glideins that ended, and whose output is still to be collected."""
+        return self._records_in(_ENDED)
+
+    def _records_in(self, name: str) -> tuple[GlideinRecord, ...]:
+        found = (_read(path) for path in sorted(self.root.glob(f"*/{name}")))
         return tuple(record for record in found if record is not None)
 
     def ended(self, stamp: str) -> None:
         """Take the glidein from the records and its token away; what it printed stays for a while."""
         folder = self.path_of(stamp)
         (folder / _TOKEN).unlink(missing_ok=True)
-        try:
-            (folder / _RECORD).rename(folder / _ENDED)
-        except FileNotFoundError:
-            return
+        _rename(folder / _RECORD, _ENDED)
+
+    def collected(self, stamp: str) -> None:
+        """Note that a glidein's output is all here that will come."""
+        _rename(self.path_of(stamp) / _ENDED, _COLLECTED)
 
     def prune(self, keep: int) -> None:
-        """Remove the folders of glideins that ended, but for the `keep` newest."""
-        ended = sorted(self.root.glob(f"*/{_ENDED}"), key=_changed, reverse=True)
-        for path in ended[keep:]:
-            shutil.rmtree(path.parent, ignore_errors=True)
+        """Remove the folders of glideins that ended, but for the `keep` newest and what is still to be collected."""
+        for name, most in ((_COLLECTED, keep), (_ENDED, max(keep, _MOST_UNCOLLECTED))):
+            for path in sorted(self.root.glob(f"*/{name}"), key=_changed, reverse=True)[most:]:
+                shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _rename(path: Path, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(path.with_name(name))
 
 
 def _read(path: Path) -> GlideinRecord | None:
     try:
         fields: Any = json.loads(path.read_text())
         queue = QueueId.parse(fields["queue"])
-        return GlideinRecord(fields["stamp"], queue, fields["batch_system"], fields["glidein_id"])
+        missed = fields.get("missed_since")
+        since = datetime.fromisoformat(missed) if missed else None
+        return GlideinRecord(fields["stamp"], queue, fields["batch_system"], fields["glidein_id"], since)
     except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
         log.warning("record of a glidein cannot be read", path=str(path), reason=str(error))
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import groupby
 
 import structlog
@@ -18,10 +20,23 @@ from pilotage_agents.link import DirectorLink, GlideinReport
 log = structlog.get_logger()
 
 _NEVER_SUBMITTED = GlideinStatus(GlideinState.ENDED, "it was never submitted")
+_MOST_COLLECTED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a look at a batch system has found."""
+
+    ended: tuple[tuple[GlideinRecord, GlideinStatus], ...] = ()
+    adopted: tuple[GlideinRecord, ...] = ()
 
 
 class GlideinWatch:
-    """Keeps the records of living glideins; a batch system that gives no answer changes none of them."""
+    """Keeps the records of living glideins; a batch system that gives no answer changes none of them.
+
+    A glidein whose submission was not answered, and that is not found for `lost_after`, was never submitted: until
+    then it may still lie among what its batch system has not come to.
+    """
 
     def __init__(
         self,
@@ -31,63 +46,107 @@ class GlideinWatch:
         clock: Clock,
         *,
         keep_ended: int,
+        lost_after: timedelta,
     ) -> None:
         self._folders = folders
         self._link = link
         self._batch_systems = batch_systems
         self._clock = clock
         self._keep_ended = keep_ended
+        self._lost_after = lost_after
         self._records: dict[str, GlideinRecord] | None = None
 
-    def sent(self, record: GlideinRecord) -> None:
+    async def sent(self, record: GlideinRecord) -> None:
         """Watch a glidein from now on."""
         self._living()[record.stamp] = record
+        await self._keep(record)
 
     async def look(self, failures: QueueFailures) -> QueueFailures:
         """Ask the batch systems, tell the server who ended; returns `failures` with what was learned."""
-        ended: list[tuple[GlideinRecord, GlideinStatus]] = []
-        adopted: list[GlideinRecord] = []
-        for name, records in self._by_batch_system():
-            system = self._batch_systems.get(name)
-            if system is None:
-                log.warning("glideins of a batch system that is not configured", name=name, glideins=len(records))
-                continue
-            ended += await self._find_again(system, [each for each in records if not each.glidein_id], adopted)
-            ended += await _poll(system, [each for each in records if each.glidein_id])
-        await self._tell(ended, adopted)
+        async with asyncio.TaskGroup() as group:
+            looks = [group.create_task(self._look_at(*each)) for each in self._by_batch_system(self._living().values())]
+        ended = [each for look in looks for each in look.result().ended]
+        await self._tell(ended, [each for look in looks for each in look.result().adopted])
+        await self._collect()
         for record, status in ended:
             failures = self._judged(failures, record, status)
         return failures
 
     async def cancel_all(self) -> None:
         """Ask every glidein to end."""
-        for name, records in self._by_batch_system():
-            system = self._batch_systems.get(name)
-            if system is not None:
-                await system.cancel_many([each.glidein_id for each in records if each.glidein_id])
+        async with asyncio.TaskGroup() as group:
+            for system, records in self._by_batch_system(self._living().values()):
+                group.create_task(system.cancel_many([each.glidein_id for each in records if each.glidein_id]))
 
     def _living(self) -> dict[str, GlideinRecord]:
         if self._records is None:
             self._records = {record.stamp: record for record in self._folders.records()}
         return self._records
 
-    def _by_batch_system(self) -> list[tuple[str, list[GlideinRecord]]]:
-        records = sorted(self._living().values(), key=lambda record: record.batch_system)
-        return [(name, list(each)) for name, each in groupby(records, key=lambda record: record.batch_system)]
+    def _by_batch_system(self, records: Iterable[GlideinRecord]) -> list[tuple[BatchSystem, list[GlideinRecord]]]:
+        """Return the records of each batch system; those of one that is not configured are logged and left out."""
+        found = []
+        ordered = sorted(records, key=lambda record: record.batch_system)
+        for name, those in groupby(ordered, key=lambda record: record.batch_system):
+            system, its = self._batch_systems.get(name), list(those)
+            if system is None:
+                log.warning("glideins of a batch system that is not configured", name=name, glideins=len(its))
+            else:
+                found.append((system, its))
+        return found
 
-    async def _find_again(
-        self, system: BatchSystem, records: list[GlideinRecord], adopted: list[GlideinRecord]
-    ) -> list[tuple[GlideinRecord, GlideinStatus]]:
-        """Adopt glideins whose submission was not answered; returns those that never were submitted."""
+    async def _look_at(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> _Look:
+        unanswered = await self._find_again(system, [each for each in records if not each.glidein_id])
+        ended = await _poll(system, [each for each in records if each.glidein_id])
+        return _Look((*unanswered.ended, *ended), unanswered.adopted)
+
+    async def _find_again(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> _Look:
+        """Look for glideins whose submission was not answered; those that are not found for long never were."""
         if not records:
-            return []
+            return _Look()
         try:
             found = await system.find_again([record.stamp for record in records])
         except WorldError as error:
             log.warning("glideins could not be looked for", glideins=len(records), reason=str(error))
-            return []
-        adopted += [replace(record, glidein_id=found[record.stamp]) for record in records if record.stamp in found]
-        return [(record, _NEVER_SUBMITTED) for record in records if record.stamp not in found]
+            return _Look()
+        adopted = tuple(
+            replace(record, glidein_id=found[record.stamp], missed_since=None)
+            for record in records
+            if record.stamp in found
+        )
+        lost = [record for record in records if record.stamp not in found and await self._is_lost(record)]
+        return _Look(tuple((record, _NEVER_SUBMITTED) for record in lost), adopted)
+
+    async def _is_lost(self, record: GlideinRecord) -> bool:
+        """Return whether a glidein that is not found has been missed for long enough; from now on it is missed."""
+        if record.missed_since is None:
+            record = replace(record, missed_since=self._clock())
+            await self.sent(record)
+        assert record.missed_since is not None, "it is missed from now on"
+        return self._clock() - record.missed_since >= self._lost_after
+
+    async def _collect(self) -> None:
+        """Have what ended glideins printed; those whose batch system does not give it are asked for again."""
+        async with asyncio.TaskGroup() as group:
+            for system, records in self._by_batch_system(await asyncio.to_thread(self._folders.to_collect)):
+                group.create_task(self._collect_from(system, records[:_MOST_COLLECTED]))
+        self._folders.prune(self._keep_ended)
+
+    async def _collect_from(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> None:
+        try:
+            await system.collect([self._folders.path_of(record.stamp) for record in records])
+        except WorldError as error:
+            log.warning("output could not be collected", glideins=len(records), reason=str(error))
+            return
+        for record in records:
+            self._folders.collected(record.stamp)
+
+    async def _keep(self, record: GlideinRecord) -> None:
+        """Write the record of a living glidein; without it the next director looks for the glidein by its stamp."""
+        try:
+            await asyncio.to_thread(self._folders.keep, record)
+        except WorldError as error:
+            log.warning("record of a glidein could not be written", stamp=record.stamp, reason=str(error))
 
     async def _tell(
         self, ended: Iterable[tuple[GlideinRecord, GlideinStatus]], adopted: Iterable[GlideinRecord]
@@ -101,13 +160,11 @@ class GlideinWatch:
             return
         await self._link.report_glideins(reports)
         for record in adopted:
-            self._folders.keep(record)
-            self._living()[record.stamp] = record
+            await self.sent(record)
         for record, status in ended:
             log.info("glidein ended", stamp=record.stamp, queue=str(record.queue), reason=status.reason)
             self._folders.ended(record.stamp)
             self._living().pop(record.stamp, None)
-        self._folders.prune(self._keep_ended)
 
     def _judged(self, failures: QueueFailures, record: GlideinRecord, status: GlideinStatus) -> QueueFailures:
         if status.exit_code is None:
@@ -124,7 +181,7 @@ class GlideinWatch:
         return failures.failed(record.queue, f"a pilot ended with {status.reason}", self._clock())
 
 
-async def _poll(system: BatchSystem, records: list[GlideinRecord]) -> list[tuple[GlideinRecord, GlideinStatus]]:
+async def _poll(system: BatchSystem, records: Sequence[GlideinRecord]) -> list[tuple[GlideinRecord, GlideinStatus]]:
     """Return the glideins that the batch system says have ended."""
     if not records:
         return []

@@ -113,12 +113,10 @@ class PilotSender:
         """Keep what the batch system answered; returns the report for the server, None = nothing to say yet."""
         match answer:
             case Submitted(glidein_id):
-                submitted = replace(record, glidein_id=glidein_id)
-                self._watch.sent(submitted)
-                await asyncio.to_thread(self._folders.keep, submitted)
+                await self._watch.sent(replace(record, glidein_id=glidein_id))
                 return GlideinReport(record.stamp, glidein_id, ended=False)
             case NotSubmitted(reason):
                 return GlideinReport(record.stamp, "", ended=True, reason=reason)
             case Unanswered():
-                self._watch.sent(record)
+                await self._watch.sent(record)
                 return None

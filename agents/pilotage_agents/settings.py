@@ -39,13 +39,32 @@ class LocalBatchSystemSettings(_Section):
     kill_after_s: Seconds = 30
 
 
+class SshSettings(_Section):
+    """A host that ssh reaches without asking anybody: its key is known, and ours is in a file or an agent.
+
+    `host`: "USER@HOST", or a name from ssh's own configuration, which counts for all that is not said here.
+    `options` are ssh's, such as "-oProxyJump=gate". Each pilot has a folder of its own below `folder`, which the
+    cluster's nodes see; None = they see the director's folder under the same path. A host that is not reached within
+    `connect_timeout_s`, or has not got or given files within `transfer_timeout_s`, is tried again later.
+    """
+
+    host: Annotated[str, Field(pattern=r"^[^-\s]\S*$")]
+    port: int | None = Field(default=None, ge=1, le=65535)
+    identity_file: Annotated[str, Field(pattern="^[/~]")] | None = None
+    options: tuple[Annotated[str, Field(pattern="^-")], ...] = ()
+    folder: Annotated[str, Field(pattern="^/[^\n]*$")] | None = None
+    connect_timeout_s: int = Field(default=10, ge=1, le=600)
+    transfer_timeout_s: float = Field(default=120, ge=1, le=3600)
+
+
 class SlurmBatchSystemSettings(_Section):
     """A Slurm cluster as a batch system; a queue's name in the tree is that of its partition.
 
     `ce_types` are the values of a queue's CEType that it serves. `command_prefix` comes before every command of
     Slurm, such as ["env", "SLURM_CONF=/etc/slurm-b/slurm.conf"]. `account` is charged; empty = the user's default.
     `sbatch_options` are added to each submission, such as "--qos=grid". A command that does not answer within
-    `timeout_s` has not answered. A pilot that was told to end is killed after `kill_after_s`.
+    `timeout_s` has not answered. A pilot that was told to end is killed after `kill_after_s`. `ssh` leads to a host
+    that has the commands; None = this one has.
     """
 
     type: Literal["slurm"]
@@ -55,6 +74,7 @@ class SlurmBatchSystemSettings(_Section):
     sbatch_options: tuple[Annotated[str, Field(pattern="^-")], ...] = ()
     timeout_s: float = Field(default=30, ge=0.1, le=600)
     kill_after_s: Seconds = 30
+    ssh: SshSettings | None = None
 
 
 BatchSystemSettings = Annotated[LocalBatchSystemSettings | SlurmBatchSystemSettings, Field(discriminator="type")]
@@ -91,7 +111,8 @@ class SiteDirectorSettings(_Section):
     "run --config FILE" is added. `pilot`: settings of every pilot. `credential_s`: how long
     a pilot's token outlives the queue's wall time, which is the time it may wait in the batch queue;
     `default_wall_time_s` stands for the wall time where the tree has none. The folders of the last `keep_ended`
-    pilots that ended are kept.
+    pilots that ended are kept. A pilot whose submission was not answered, and that its batch system does not have
+    for `lost_after_s`, was never submitted; until then it counts as one that waits.
     """
 
     folder: Path
@@ -108,6 +129,7 @@ class SiteDirectorSettings(_Section):
     default_wall_time_s: Seconds = 7 * 86400
     when_stopped: WhenStopped = WhenStopped.LEAVE
     keep_ended: int = Field(default=100, ge=0)
+    lost_after_s: Seconds = 600
     batch_systems: dict[str, BatchSystemSettings] = Field(min_length=1)
     overrides: tuple[QueueSettings, ...] = ()
 

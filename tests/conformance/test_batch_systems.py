@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilotage_agents.batch_systems.base import (
+    LOG_NAME,
     BatchSystem,
     GlideinRequest,
     GlideinState,
@@ -18,15 +19,19 @@ from pilotage_agents.batch_systems.base import (
     Submitted,
 )
 from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.batch_systems.places import Place, ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
+from pilotage_agents.batch_systems.ssh import SshPlace
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.fake_batch_system import FakeBatchSystem
 from support.slurm import PARTITION, SlurmCluster
+from support.sshd import SshServer
 
 RUNS_FOR_LONG = ("sleep", "1000")
 ENDS_WELL = ("true",)
 ENDS_BADLY = ("false",)
+PRINTS_WHAT_IT_WAS_GIVEN = ("cat", "given")
 
 
 @dataclass
@@ -39,18 +44,19 @@ class Site:
     queue: str = "default"
     ids: list[str] = field(default_factory=list)
 
-    async def submit(self, *commands: tuple[str, ...]) -> list[str]:
-        """Submit glideins, which must be taken; returns their ids."""
-        requests = [self._request(f"stamp{len(self.ids) + n}", each) for n, each in enumerate(commands)]
+    async def submit(self, *commands: tuple[str, ...], given: str = "") -> list[str]:
+        """Submit glideins, which must be taken, with a file of their own; returns their ids."""
+        requests = [self._request(f"stamp{len(self.ids) + n}", each, given) for n, each in enumerate(commands)]
         answers = await self.system.submit_many(requests)
         ids = [answer.glidein_id for answer in answers if isinstance(answer, Submitted)]
         assert len(ids) == len(commands)
         self.ids += ids
         return ids
 
-    def _request(self, stamp: str, command: tuple[str, ...]) -> GlideinRequest:
+    def _request(self, stamp: str, command: tuple[str, ...], given: str) -> GlideinRequest:
         folder = self.folder / stamp
         folder.mkdir()
+        (folder / "given").write_text(given)
         return GlideinRequest(stamp, self.queue, command, folder, Shape(cpus=1))
 
 
@@ -64,21 +70,28 @@ async def end_of(system: BatchSystem, glidein_id: str) -> GlideinStatus:
             await asyncio.sleep(0)
 
 
-@pytest.fixture(params=["local", "fake", "slurm"])
+@pytest.fixture(params=["local", "fake", "slurm", "slurm over ssh"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     match request.param:
         case "fake":
             fake = FakeBatchSystem()
             found = Site(fake, lambda: fake, tmp_path)
-        case "slurm":
+        case "slurm" | "slurm over ssh":
             cluster: SlurmCluster = request.getfixturevalue("slurm")
             settings = SlurmBatchSystemSettings(type="slurm", command_prefix=cluster.command_prefix)
-            new = partial(SlurmBatchSystem, "slurm", settings)
+            new = partial(SlurmBatchSystem, "slurm", settings, _place(request, tmp_path))
             found = Site(new(), new, tmp_path, PARTITION)
         case _:
             found = Site(LocalBatchSystem(tmp_path), lambda: LocalBatchSystem(tmp_path), tmp_path)
     yield found
     await found.system.cancel_many(found.ids)
+
+
+def _place(request: pytest.FixtureRequest, folder: Path) -> Place:
+    if request.param == "slurm":
+        return ThisMachine()
+    sshd: SshServer = request.getfixturevalue("sshd")
+    return SshPlace(sshd.settings(folder=str(folder / "there")))
 
 
 async def test_every_glidein_gets_an_id_of_its_own_and_runs(site: Site) -> None:
@@ -92,6 +105,14 @@ async def test_a_glidein_that_ends_says_how(site: Site) -> None:
     well, badly = await site.submit(ENDS_WELL, ENDS_BADLY)
     assert (await end_of(site.system, well)).exit_code == 0
     assert (await end_of(site.system, badly)).exit_code == 1
+
+
+async def test_a_glidein_runs_among_its_files_and_what_it_printed_comes_into_its_folder(site: Site) -> None:
+    (ended,) = await site.submit(PRINTS_WHAT_IT_WAS_GIVEN, given="read this")
+    await end_of(site.system, ended)
+    for _ in range(2):
+        await site.system.collect([site.folder / "stamp0"])
+    assert (site.folder / "stamp0" / LOG_NAME).read_text() == "read this"
 
 
 async def test_a_cancelled_glidein_ends_and_its_neighbour_goes_on(site: Site) -> None:
@@ -137,3 +158,4 @@ async def test_nothing_asked_is_answered_with_nothing(site: Site) -> None:
     assert await site.system.poll_all([]) == {}
     assert await site.system.find_again([]) == {}
     await site.system.cancel_many([])
+    await site.system.collect([])

@@ -7,8 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, NotSubmitted, Submitted
-from pilotage_agents.batch_systems.local import LOG_NAME, LocalBatchSystem
+from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, GlideinState, NotSubmitted, Submitted
+from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.core.pilot_shape import Shape
 from support.until import until
 

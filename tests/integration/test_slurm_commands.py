@@ -17,6 +17,7 @@ from pilotage_agents.batch_systems.base import (
     Submitted,
     Unanswered,
 )
+from pilotage_agents.batch_systems.places import ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.settings import SlurmBatchSystemSettings
@@ -41,7 +42,7 @@ class Programs:
     def system(self, *, timeout_s: float = 30) -> SlurmBatchSystem:
         prefix = ("env", f"PATH={self.folder}:/usr/bin:/bin")
         return SlurmBatchSystem(
-            "big", SlurmBatchSystemSettings(type="slurm", command_prefix=prefix, timeout_s=timeout_s)
+            "big", SlurmBatchSystemSettings(type="slurm", command_prefix=prefix, timeout_s=timeout_s), ThisMachine()
         )
 
 
@@ -138,13 +139,13 @@ async def test_sbatch_gets_no_token_of_ours(programs: Programs, monkeypatch: pyt
 
 async def test_a_slurm_that_is_not_installed_is_a_refusal_that_names_the_program() -> None:
     settings = SlurmBatchSystemSettings(type="slurm", command_prefix=("/no/such/prefix",))
-    (answer,) = await SlurmBatchSystem("big", settings).submit_many(requests(Path(os.sep)))
+    (answer,) = await SlurmBatchSystem("big", settings, ThisMachine()).submit_many(requests(Path(os.sep)))
     assert answer == NotSubmitted("big: sbatch: /no/such/prefix: No such file or directory")
 
 
 async def test_a_refusal_is_in_slurms_own_words(slurm: SlurmCluster, tmp_path: Path) -> None:
     settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix)
-    (answer,) = await SlurmBatchSystem("big", settings).submit_many(requests(tmp_path, queue="shortt"))
+    (answer,) = await SlurmBatchSystem("big", settings, ThisMachine()).submit_many(requests(tmp_path, queue="shortt"))
     assert isinstance(answer, NotSubmitted)
     assert "invalid partition specified: shortt" in answer.reason
 
@@ -153,7 +154,7 @@ async def test_a_pilot_asks_slurm_for_its_sizes_and_writes_into_its_folder(slurm
     settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix)
     told = ("sh", "-c", 'echo $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE; pwd; echo "it\'s me" >&2')
     request = GlideinRequest("sized", PARTITION, told, tmp_path, Shape(cpus=2, memory_mib=300), 90)
-    (answer,) = await SlurmBatchSystem("big", settings).submit_many([request])
+    (answer,) = await SlurmBatchSystem("big", settings, ThisMachine()).submit_many([request])
     assert isinstance(answer, Submitted)
     job = answer.glidein_id.partition(".")[0]
     assert "TimeLimit=00:02:00" in slurm.run("scontrol", "show", "job", job)
@@ -163,7 +164,7 @@ async def test_a_pilot_asks_slurm_for_its_sizes_and_writes_into_its_folder(slurm
 
 async def test_a_pilot_that_does_not_end_when_it_is_told_is_killed(slurm: SlurmCluster, tmp_path: Path) -> None:
     settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix, kill_after_s=0.5)
-    system = SlurmBatchSystem("big", settings)
+    system = SlurmBatchSystem("big", settings, ThisMachine())
     deaf = ("sh", "-c", "trap '' TERM; touch ready; while :; do sleep 0.1; done")
     (answer,) = await system.submit_many([GlideinRequest("deaf", PARTITION, deaf, tmp_path, Shape())])
     assert isinstance(answer, Submitted)
@@ -176,7 +177,7 @@ async def test_only_the_pilot_is_told_to_end_and_what_it_runs_is_left_to_it(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix)
-    system = SlurmBatchSystem("big", settings)
+    system = SlurmBatchSystem("big", settings, ThisMachine())
     child = "setsid sh -c \"trap 'echo told > child' TERM; touch ready; while ! [ -e go ]; do sleep 0.1; done\" &"
     pilot = ("sh", "-c", f"{child} trap 'touch go; wait; exit 0' TERM; while :; do sleep 0.1; done")
     (answer,) = await system.submit_many([GlideinRequest("kind", PARTITION, pilot, tmp_path, Shape())])

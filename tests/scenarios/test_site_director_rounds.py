@@ -186,6 +186,8 @@ async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_
     grid.link.reports.clear()
     await grid.director().run_once()
     assert [(each.stamp, each.glidein_id) for each in grid.link.reports if not each.ended] == [("stamp0", "fake.1")]
+    grid.now += timedelta(minutes=10)
+    await grid.director().run_once()
     assert grid.link.ended == {"stamp1": "it was never submitted"}
     assert [record.glidein_id for record in grid.folders().records()] == ["fake.1"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,14 @@ class DirectorGrid:
         folders = self.folders()
         folders.open()
         systems = {"local": self.batch}
-        watch = GlideinWatch(folders, self.link, systems, lambda: self.now, keep_ended=read.keep_ended)
+        watch = GlideinWatch(
+            folders,
+            self.link,
+            systems,
+            lambda: self.now,
+            keep_ended=read.keep_ended,
+            lost_after=timedelta(seconds=read.lost_after_s),
+        )
         sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, self.link, folders, watch)
         return SiteDirector(read, self.link, systems, watch, sender, lambda: self.now)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import (
+    LOG_NAME,
     GlideinRequest,
     GlideinState,
     GlideinStatus,
@@ -16,15 +18,16 @@ from pilotage_agents.batch_systems.base import (
     Unanswered,
 )
 
-_ENDS_AT_ONCE = {"true": 0, "false": 1}
+_ENDS_AT_ONCE = {"true": 0, "cat": 0, "false": 1}
 
 
 @dataclass
 class FakeBatchSystem:
-    """Keeps glideins in `statuses` by id; `true` and `false` end at once, all else runs until it is cancelled.
+    """Keeps glideins in `statuses` by id; `true`, `cat` and `false` end at once, all else runs until it is cancelled.
 
     `refuses` is said to every submission while it is not empty. While `is_reachable` is False the batch system
-    gives no answer; while `loses_answers` it takes submissions and does not say so.
+    gives no answer; while `loses_answers` it takes submissions and does not say so; while it `keeps_output` it answers
+    all else. `collected` has the names of the folders whose output was asked for.
     """
 
     requests: dict[str, GlideinRequest] = field(default_factory=dict)
@@ -32,6 +35,8 @@ class FakeBatchSystem:
     refuses: str = ""
     is_reachable: bool = True
     loses_answers: bool = False
+    keeps_output: bool = False
+    collected: list[str] = field(default_factory=list)
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         return tuple(self._submit(request) for request in requests)
@@ -53,6 +58,15 @@ class FakeBatchSystem:
         for glidein_id in glidein_ids:
             if glidein_id in self.statuses and self.is_reachable:
                 self.end(glidein_id, 0, "cancelled")
+
+    async def collect(self, folders: Sequence[Path]) -> None:
+        if self.keeps_output or not self.is_reachable:
+            raise WorldError("the batch system does not answer", transient=True)
+        self.collected += [folder.name for folder in folders]
+        for request in self.requests.values():
+            if request.folder in folders and request.command[0] == "cat":
+                text = (request.folder / request.command[1]).read_text()
+                (request.folder / LOG_NAME).write_text(text)
 
     def end(self, glidein_id: str, exit_code: int, reason: str = "") -> None:
         """Let a glidein end, unless it has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -27,10 +27,11 @@ from pilotage_agents.core.pilot_shape import Shape
 
 JOB = SlurmId("71", "ab12")
 OF_ANY_SIZE = Shape()
+THERE = PurePosixPath("/work/ab12")
 
 
-def a_request(shape: Shape = OF_ANY_SIZE, wall_time_s: int | None = None, folder: str = "/work/ab12") -> GlideinRequest:
-    return GlideinRequest("ab12", "short", ("pilot",), Path(folder), shape, wall_time_s)
+def a_request(shape: Shape = OF_ANY_SIZE, wall_time_s: int | None = None) -> GlideinRequest:
+    return GlideinRequest("ab12", "short", ("pilot",), Path("/here/ab12"), shape, wall_time_s)
 
 
 def number(value: int | None, *, infinite: bool = False) -> dict[str, Any]:
@@ -62,7 +63,9 @@ def status(text: str) -> GlideinStatus:
 
 
 def test_a_pilot_of_known_sizes_asks_for_them() -> None:
-    told = submission(a_request(Shape(cpus=8, memory_mib=16000, disk_mib=5, gpus=2), 3601), "atlas", ("--qos=grid",))
+    told = submission(
+        a_request(Shape(cpus=8, memory_mib=16000, disk_mib=5, gpus=2), 3601), THERE, "atlas", ("--qos=grid",)
+    )
     assert told == (
         "--parsable",
         "--partition=short",
@@ -84,12 +87,12 @@ def test_a_pilot_of_known_sizes_asks_for_them() -> None:
 
 
 def test_what_is_not_known_of_a_pilot_is_left_to_the_cluster() -> None:
-    names = {option.partition("=")[0] for option in submission(a_request(Shape(memory_mib=0, gpus=0)), "", ())}
+    names = {option.partition("=")[0] for option in submission(a_request(Shape(memory_mib=0, gpus=0)), THERE, "", ())}
     assert names.isdisjoint({"--mem", "--gres", "--time", "--cpus-per-task", "--account"})
 
 
 def test_a_folder_with_a_percent_sign_is_no_pattern_of_the_output_file() -> None:
-    told = submission(a_request(folder="/work/100%j"), "", ())
+    told = submission(a_request(), PurePosixPath("/work/100%j"), "", ())
     assert "--output=/work/100%%j/pilot.log" in told
     assert "--chdir=/work/100%j" in told
 

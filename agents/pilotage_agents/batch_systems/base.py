@@ -10,6 +10,9 @@ from typing import Protocol
 
 from pilotage_agents.core.pilot_shape import Shape
 
+LOG_NAME = "pilot.log"
+"""The file in a glidein's folder that takes what its pilot prints."""
+
 
 class GlideinState(StrEnum):
     """Where a batch system has a glidein."""
@@ -98,3 +101,9 @@ class BatchSystem(Protocol):
 
     async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
         """Ask the glideins to end; those that have ended already, or never were, are no error."""
+
+    async def collect(self, folders: Sequence[Path]) -> None:
+        """Have in the folders of glideins that have ended what they printed, and nothing of theirs elsewhere.
+
+        Raises WorldError when it is to be tried again.
+        """

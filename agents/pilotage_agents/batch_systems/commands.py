@@ -1,4 +1,8 @@
-"""Commands of a batch system: run with an end to their patience, their whole process group gone afterwards."""
+"""Commands of a batch system: run with an end to their patience, their whole process group gone when it is over.
+
+What a command reads and prints lies in memory, not in pipes: a process that it leaves behind, such as the shared
+connection of ssh, holds nobody up.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,18 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 
 from pilotage.errors import WorldError
 
 _OUR_OWN = "PILOTAGE_"
 """Variables that begin so may hold our tokens, which are no business of a batch system and its jobs."""
+
+_LAST_OF_ITS_OWN = 128
+"""Exit codes above are said of a command: 128 + n = ended by signal n, 255 = ssh has not reached its host."""
+
+_KILLED_WITHIN_S = 5.0
+"""A killed process that is still there after so long is stuck in the kernel, as on a file server that is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +41,46 @@ class Answer:
         return said or f"exit code {self.exit_code}, and not a word"
 
 
-async def ask(command: Sequence[str], *, timeout_s: float, stdin: str = "") -> Answer:
-    """Run a command to its end; raises WorldError when it cannot be started, or does not end in time."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(os.environ),
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise WorldError(f"{command[0]}: {error.strerror}", transient=False) from error
-    try:
-        async with asyncio.timeout(timeout_s):
-            stdout, stderr = await process.communicate(stdin.encode())
-    except TimeoutError as error:
-        raise WorldError(f"no answer within {timeout_s:g} s", transient=True) from error
-    finally:
-        await _gone(process)
-    assert process.returncode is not None, "communicate() returns when the process has ended"
-    return Answer(process.returncode, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
+async def ask(command: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Answer:
+    """Run a command to its end.
+
+    Raises WorldError when it cannot be started, and a transient one when nobody knows what it has done: it does not end
+    in time, a signal has ended it, or a shell or ssh says as much of it.
+    """
+    with _memory() as given, _memory() as output, _memory() as errors:
+        given.write(stdin)
+        given.seek(0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=given,
+                stdout=output,
+                stderr=errors,
+                env=_environment(os.environ),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorldError(f"{command[0]}: {error.strerror}", transient=False) from error
+        try:
+            async with asyncio.timeout(timeout_s):
+                exit_code = await process.wait()
+        except TimeoutError as error:
+            raise WorldError(f"no answer within {timeout_s:g} s", transient=True) from error
+        finally:
+            await _gone(process)
+        answer = Answer(exit_code, _text(output), _text(errors))
+        if not 0 <= exit_code <= _LAST_OF_ITS_OWN:
+            raise WorldError(answer.complaint, transient=True)
+        return answer
+
+
+def _memory() -> FileIO:
+    return FileIO(os.memfd_create("pilotage"), "r+")
+
+
+def _text(memory: FileIO) -> str:
+    # From the start, wherever the processes that share its position have left it.
+    return os.pread(memory.fileno(), os.fstat(memory.fileno()).st_size, 0).decode(errors="replace")
 
 
 def _environment(ours: Mapping[str, str]) -> dict[str, str]:
@@ -63,4 +92,6 @@ async def _gone(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILLED_WITHIN_S):
+                await process.wait()

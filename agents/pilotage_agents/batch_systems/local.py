@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from pilotage_agents.batch_systems.base import (
+    LOG_NAME,
     GlideinRequest,
     GlideinState,
     GlideinStatus,
@@ -25,9 +26,6 @@ from pilotage_agents.batch_systems.base import (
     Submitted,
 )
 from pilotage_agents.batch_systems.processes import Process, facts_of, has_variable, this_boot
-
-LOG_NAME = "pilot.log"
-"""The file in a glidein's folder that takes what its pilot prints."""
 
 _EXIT_NAME = "exit_code"
 _STAMP_VARIABLE = "PILOTAGE_GLIDEIN"
@@ -89,6 +87,9 @@ class LocalBatchSystem:
             for process in processes:
                 process.signal(signal.SIGKILL, whole_group=True)
             await asyncio.gather(*(process.end() for process in processes))
+
+    async def collect(self, folders: Sequence[Path]) -> None:
+        """Do nothing: glideins print into their folders; see BatchSystem."""
 
     def _status(self, glidein_id: str) -> GlideinStatus:
         glidein = _Glidein.of(glidein_id)

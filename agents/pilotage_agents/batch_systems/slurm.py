@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import structlog
 
@@ -17,7 +18,8 @@ from pilotage_agents.batch_systems.base import (
     Submitted,
     Unanswered,
 )
-from pilotage_agents.batch_systems.commands import Answer, ask
+from pilotage_agents.batch_systems.commands import Answer
+from pilotage_agents.batch_systems.places import Place
 from pilotage_agents.batch_systems.slurm_text import (
     ACCOUNTS,
     SlurmId,
@@ -42,17 +44,23 @@ _Statuses = dict[SlurmId, GlideinStatus]
 
 
 class SlurmBatchSystem:
-    """Runs glideins as batch jobs of this user; `name` is what the settings call the cluster.
+    """Runs glideins as batch jobs of one user; `name` is what the settings call the cluster.
 
-    A job that has left Slurm's queue has ended when its accounting says so, or its controller knows no such job.
+    Its commands run at `place`, which has the glideins' folders where the nodes see them. A job that has left Slurm's
+    queue has ended when its accounting says so, or its controller knows no such job.
     """
 
-    def __init__(self, name: str, settings: SlurmBatchSystemSettings) -> None:
+    def __init__(self, name: str, settings: SlurmBatchSystemSettings, place: Place) -> None:
         self._name = name
         self._settings = settings
+        self._place = place
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         """Submit one job each; after one that is not answered no other is tried. See BatchSystem."""
+        try:
+            await self._place.bring([request.folder for request in requests])
+        except WorldError as error:
+            return tuple(NotSubmitted(f"{self._name}: {error}") for _ in requests)
         answers: list[Submission] = []
         for request in requests:
             if answers and isinstance(answers[-1], Unanswered):
@@ -92,8 +100,13 @@ class SlurmBatchSystem:
         except WorldError as error:
             log.warning("glideins could not be cancelled", batch_system=self._name, reason=str(error))
 
+    async def collect(self, folders: Sequence[Path]) -> None:
+        """Fetch what the pilots printed from where Slurm is; see BatchSystem."""
+        await self._place.collect(folders)
+
     async def _submit(self, request: GlideinRequest) -> Submission:
-        options = submission(request, self._settings.account, self._settings.sbatch_options)
+        folder = self._place.path_of(request.folder)
+        options = submission(request, folder, self._settings.account, self._settings.sbatch_options)
         try:
             answer = await self._ask("sbatch", *options, stdin=script(request.command))
         except WorldError as error:
@@ -186,7 +199,7 @@ class SlurmBatchSystem:
     async def _ask(self, program: str, *arguments: str, stdin: str = "") -> Answer:
         command = (*self._settings.command_prefix, program, *arguments)
         try:
-            return await ask(command, timeout_s=self._settings.timeout_s, stdin=stdin)
+            return await self._place.ask(command, timeout_s=self._settings.timeout_s, stdin=stdin.encode())
         except WorldError as error:
             raise WorldError(f"{self._name}: {program}: {error}", transient=error.transient) from error
 

@@ -13,13 +13,11 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Self
 
 from pilotage.errors import WorldError
-from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus
-
-LOG_NAME = "pilot.log"
-"""The file in a glidein's folder that takes what its pilot prints."""
+from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, GlideinState, GlideinStatus
 
 _COMMENT, _NAME = "pilotage:", "pilotage-"
 _WAITING = frozenset(
@@ -84,9 +82,12 @@ class SlurmId:
         return cls(job, stamp) if job.isdecimal() and stamp else None
 
 
-def submission(request: GlideinRequest, account: str, options: Sequence[str]) -> tuple[str, ...]:
-    """Return what sbatch is told; `options` win over sizes, and nothing over what finds the glidein again."""
-    shape, folder = request.shape, str(request.folder).replace("%", "%%")
+def submission(request: GlideinRequest, folder: PurePath, account: str, options: Sequence[str]) -> tuple[str, ...]:
+    """Return what sbatch is told; `folder` is the glidein's where Slurm sees it.
+
+    `options` win over sizes, and nothing over what finds the glidein again.
+    """
+    shape, no_pattern = request.shape, str(folder).replace("%", "%%")
     sizes = {
         "partition": request.queue,
         "account": account,
@@ -101,8 +102,8 @@ def submission(request: GlideinRequest, account: str, options: Sequence[str]) ->
     ours = {
         "comment": _COMMENT + request.stamp,
         "job-name": _NAME + request.stamp,
-        "chdir": str(request.folder),
-        "output": f"{folder}/{LOG_NAME}",
+        "chdir": str(folder),
+        "output": f"{no_pattern}/{LOG_NAME}",
         "open-mode": "append",
     }
     # A pilot that Slurm would start again is one that the server has counted as lost.

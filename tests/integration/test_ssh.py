@@ -1,0 +1,150 @@
+"""A host over ssh as it fails: away, a stranger, without room; and what it never is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import WorldError
+from pilotage_agents.batch_systems.commands import ask
+from pilotage_agents.batch_systems.ssh import SshPlace
+from support.sshd import SshServer
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "ab12"
+    found.mkdir()
+    return found
+
+
+async def complaint_of(place: SshPlace) -> str:
+    """Return why a command was not answered, which may be otherwise the next time."""
+    with pytest.raises(WorldError) as caught:
+        await place.ask(("true",), timeout_s=PATIENCE_S)
+    assert caught.value.transient
+    return str(caught.value)
+
+
+async def test_a_host_that_is_away_has_not_answered_and_may_be_back(sshd: SshServer, folder: Path) -> None:
+    place = SshPlace(sshd.settings(folder="/tmp/never"))
+    sshd.stop()
+    try:
+        assert "Connection refused" in await complaint_of(place)
+        for each in (place.bring, place.collect):
+            with pytest.raises(WorldError, match="Connection refused"):
+                await each([folder])
+    finally:
+        sshd.start()
+    assert (await place.ask(("true",), timeout_s=PATIENCE_S)).exit_code == 0
+
+
+async def test_a_host_whose_key_is_not_known_is_never_taken_for_good(sshd: SshServer, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    options = ("-F/dev/null", f"-oUserKnownHostsFile={known}", "-oStrictHostKeyChecking=no")
+    assert "Host key verification failed" in await complaint_of(SshPlace(sshd.settings(options=options)))
+    assert not known.exists()
+
+
+async def test_a_host_with_another_key_than_before_is_refused(sshd: SshServer, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{sshd.port} {(sshd.folder / 'other_key.pub').read_text()}")
+    options = ("-F/dev/null", f"-oUserKnownHostsFile={known}")
+    assert "Host key verification failed" in await complaint_of(SshPlace(sshd.settings(options=options)))
+
+
+async def test_a_host_that_does_not_let_us_in_asks_nobody_for_a_password(sshd: SshServer) -> None:
+    place = SshPlace(sshd.settings(identity_file=str(sshd.folder / "other_key")))
+    assert "Permission denied" in await complaint_of(place)
+
+
+async def test_an_answer_of_ssh_itself_is_none_of_the_command(sshd: SshServer) -> None:
+    with pytest.raises(WorldError, match="exit code 255"):
+        await SshPlace(sshd.settings()).ask(("sh", "-c", "exit 255"), timeout_s=PATIENCE_S)
+
+
+async def test_an_ssh_that_is_not_installed_is_no_passing_trouble(
+    sshd: SshServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(WorldError, match="ssh: No such file") as caught:
+        await SshPlace(sshd.settings()).ask(("true",), timeout_s=PATIENCE_S)
+    assert not caught.value.transient
+
+
+async def test_files_that_have_no_place_there_are_a_failure_that_names_it(
+    sshd: SshServer, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(WorldError, match=f"127.0.0.1: mkdir: .*{tmp_path}/file"):
+        await SshPlace(sshd.settings(folder=f"{tmp_path}/file")).bring([folder])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+async def test_secrets_go_into_no_folder_of_somebody_else(sshd: SshServer, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "glideins").mkdir()
+    os.chown(tmp_path / "glideins", 65534, 65534)
+    with pytest.raises(WorldError, match="glideins belongs to somebody else"):
+        await SshPlace(sshd.settings(folder=str(tmp_path))).bring([folder])
+    assert not list((tmp_path / "glideins").iterdir())
+
+
+async def test_the_directors_own_folder_is_never_removed_even_where_it_is_named_as_that_there(
+    sshd: SshServer, folder: Path
+) -> None:
+    place = SshPlace(sshd.settings(folder=str(folder.parent)))
+    (folder / "glidein.json").write_text("record")
+    await place.bring([folder])
+    await place.collect([folder])
+    assert (folder / "glidein.json").read_text() == "record"
+
+
+async def test_only_the_end_of_a_long_log_comes_back(sshd: SshServer, folder: Path, tmp_path: Path) -> None:
+    place = SshPlace(sshd.settings(folder=str(tmp_path / "there")))
+    await place.bring([folder])
+    log = Path(place.path_of(folder)) / "pilot.log"
+    log.write_bytes(b"a" * 1000 + b"b" * (1 << 20))
+    await place.collect([folder])
+    assert (folder / "pilot.log").read_bytes() == b"b" * (1 << 20)
+
+
+async def test_a_file_that_lies_in_many_folders_goes_once(sshd: SshServer, tmp_path: Path) -> None:
+    folders = [tmp_path / f"stamp{n}" for n in range(3)]
+    for each in folders:
+        each.mkdir()
+    (folders[0] / "bundle").write_bytes(b"x" * 1000)
+    for each in folders[1:]:
+        (each / "bundle").hardlink_to(folders[0] / "bundle")
+    place = SshPlace(sshd.settings(folder=str(tmp_path / "there")))
+    await place.bring(folders)
+    files = {os.stat(Path(place.path_of(each)) / "bundle").st_ino for each in folders}
+    assert len(files) == 1
+
+
+async def test_a_log_that_finds_no_room_here_stays_there(sshd: SshServer, folder: Path, tmp_path: Path) -> None:
+    place = SshPlace(sshd.settings(folder=str(tmp_path / "there")))
+    await place.bring([folder])
+    log = Path(place.path_of(folder)) / "pilot.log"
+    log.write_text("bye\n")
+    (folder / "pilot.log").mkdir()
+    with pytest.raises(WorldError, match="Is a directory"):
+        await place.collect([folder])
+    assert log.read_text() == "bye\n"
+
+
+async def test_a_connection_that_is_shared_by_the_users_own_configuration_serves_later_commands(
+    sshd: SshServer, tmp_path: Path
+) -> None:
+    control = tmp_path / "control"
+    options = (*sshd.settings().options, "-oControlMaster=auto", "-oControlPersist=60", f"-oControlPath={control}")
+    place = SshPlace(sshd.settings(options=options))
+    try:
+        for _ in range(2):
+            assert (await place.ask(("echo", "here"), timeout_s=PATIENCE_S)).stdout == "here\n"
+        assert control.is_socket()
+    finally:
+        await ask(("ssh", "-Oexit", f"-oControlPath={control}", "any"), timeout_s=PATIENCE_S)

@@ -1,0 +1,106 @@
+"""Glideins of a site director whose submission, record or output is lost for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import WorldError
+from pilotage_agents.batch_systems.base import GlideinStatus
+from pilotage_agents.core.queue_failures import QueueFailures
+from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glidein_watch import GlideinWatch
+from support.director_grid import QUEUE, DirectorGrid
+from support.fake_batch_system import FakeBatchSystem
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> DirectorGrid:
+    return DirectorGrid(tmp_path)
+
+
+async def test_a_pilot_that_its_batch_system_comes_to_late_is_adopted_and_its_like_is_not_sent(
+    grid: DirectorGrid,
+) -> None:
+    grid.link.waiting, grid.batch.loses_answers = 1, True
+    director = grid.director()
+    await director.run_once()
+    late = grid.batch.requests.pop("fake.1")
+    for _ in range(9):
+        await director.run_once()
+        grid.now += timedelta(minutes=1)
+    assert grid.link.ended == {}
+    grid.batch.requests["fake.1"] = late
+    await director.run_once()
+    grid.now += timedelta(minutes=10)
+    await director.run_once()
+    assert [(each.stamp, each.glidein_id) for each in grid.link.reports] == [("stamp0", "fake.1")]
+    assert len(grid.link.registered) == 1
+
+
+async def test_pilots_whose_records_cannot_be_written_are_watched_all_the_same(
+    grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullDisk(GlideinFolders):
+        def keep(self, record: GlideinRecord) -> None:
+            if record.glidein_id:
+                raise WorldError("no space left on device", transient=True)
+            super().keep(record)
+
+    monkeypatch.setattr(grid, "folders", lambda: FullDisk(grid.folder / "pilots"))
+    grid.link.waiting = 3
+    director = grid.director()
+    await director.run_once()
+    assert [report.stamp for report in grid.link.reports] == ["stamp0", "stamp1", "stamp2"]
+    grid.link.waiting = 0
+    for glidein_id in grid.batch.requests:
+        grid.batch.end(glidein_id, 0, "done")
+    await director.run_once()
+    assert set(grid.link.ended) == {"stamp0", "stamp1", "stamp2"}
+
+
+async def test_batch_systems_are_asked_at_the_same_time(grid: DirectorGrid) -> None:
+    both = asyncio.Barrier(2)
+
+    class Other(FakeBatchSystem):
+        async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
+            async with asyncio.timeout(30):
+                await both.wait()
+            return await super().poll_all(glidein_ids)
+
+    folders = grid.folders()
+    folders.open()
+    systems = {"a": Other(), "b": Other()}
+    for name in systems:
+        folders.prepare(GlideinRecord(f"stamp-{name}", QUEUE, name, "id"), "token", (), {})
+    watch = GlideinWatch(folders, grid.link, systems, lambda: grid.now, keep_ended=5, lost_after=timedelta())
+    await watch.look(QueueFailures())
+    assert grid.link.reports == []
+
+
+async def test_the_output_of_ended_pilots_is_collected_once_and_when_it_can_be(grid: DirectorGrid) -> None:
+    grid.link.waiting = 2
+    director = grid.director(keep_ended=0)
+    await director.run_once()
+    grid.link.waiting = 0
+    grid.batch.end("fake.1", 0, "done")
+    grid.batch.keeps_output = True
+    await director.run_once()
+    assert (grid.folder / "pilots" / "stamp0").exists()
+    grid.batch.keeps_output = False
+    await director.run_once()
+    await director.run_once()
+    assert grid.batch.collected == ["stamp0"]
+    assert not (grid.folder / "pilots" / "stamp0").exists()
+
+
+async def test_what_was_brought_for_pilots_that_were_refused_is_collected_too(grid: DirectorGrid) -> None:
+    grid.link.waiting, grid.batch.refuses = 1, "no"
+    director = grid.director()
+    await director.run_once()
+    await director.run_once()
+    assert grid.batch.collected == ["stamp0"]
