@@ -138,6 +138,7 @@ class CopyRequest:
 
     `name` is the copy's own, finds it again, and is the same whenever the same attempt is asked for again. `ad` is the
     transformed ad, with RoutedFromJobId, RoutedBy and RouteName; `description` is what it is to run, after the ad.
+    `shared_proxy` is the path of the X.509 proxy that the route gives all its copies, "" = it gives none.
     """
 
     name: str
@@ -149,6 +150,7 @@ class CopyRequest:
     owner: str
     vo: str
     group: str
+    shared_proxy: str = ""
 
 
 class CopyTarget(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pilotage.folding import fold
 from pilotage.job_description import JobDescription
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,7 +59,20 @@ def job_environment(
 ) -> dict[str, str]:
     """Return the environment of a job; `machine` is what the machine says: PATH, USER, and what is passed on."""
     threads = {} if place.cpus is None else {"OMP_NUM_THREADS": str(max(1, place.cpus))}
-    return {**machine, **_folders(place), **threads, **_safe(description.environment), **_told(identity, place)}
+    proxy = input_file_of(description, "x509userproxy")
+    brought = {"X509_USER_PROXY": f"{place.work}/{proxy}"} if proxy else {}
+    own = _safe(description.environment)
+    return {**machine, **_folders(place), **threads, **brought, **own, **_told(identity, place)}
+
+
+def input_file_of(description: JobDescription, attribute: str) -> str:
+    """Return the name of the input file that an attribute of a job names, with or without folders; "" = none."""
+    wanted = fold(attribute)
+    said = next((value for name, value in description.attributes.items() if fold(name) == wanted), "")
+    names = [file.name for file in description.input_files]
+    if not isinstance(said, str):
+        return ""
+    return said if said in names else next((name for name in names if name == said.rsplit("/", 1)[-1]), "")
 
 
 def _folders(place: JobPlace) -> dict[str, str]:

@@ -1,0 +1,148 @@
+"""What every place that copies go to does, whatever it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pilotage.job_output import Bounds
+from pilotage.resource_tree import QueueId
+from pilotage_agents.batch_systems.base import NotSubmitted
+from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.copy_folders import CopyFolders
+from pilotage_agents.queue_target import QueueTarget
+from pilotage_agents.route_edges import CopyState, CopyTarget
+from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
+from support.fake_copy_target import FakeCopyTarget
+
+RUNS_FOR_LONG = ("/bin/sleep", "1000")
+QUEUE = QueueId("LOCAL", "here", "default")
+
+
+@dataclass
+class Place:
+    """A target under test; `restarted` gives what a router sees after its restart. Names are `name` and a number."""
+
+    target: CopyTarget
+    restarted: Callable[[], CopyTarget]
+    name: str = "pilotage-7"
+    files: HeldFiles = field(default_factory=HeldFiles)
+    references: list[str] = field(default_factory=list)
+
+    async def submit(self, *commands: tuple[str, ...]) -> list[str]:
+        """Submit copies that run these commands, which must be taken; returns their references."""
+        first = len(self.references)
+        copies = [a_copy(f"{self.name}-{first + n}", *command) for n, command in enumerate(commands)]
+        found = await submitted(self.target, self.files, *copies)
+        self.references += found
+        return found
+
+
+def over_local(folder: Path) -> QueueTarget:
+    return QueueTarget(QUEUE, LocalBatchSystem(folder), CopyFolders(folder, Bounds(1 << 20)))
+
+
+@pytest.fixture(params=["fake", "queue"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    if request.param == "fake":
+        fake = FakeCopyTarget(tmp_path)
+        found = Place(fake, lambda: fake)
+    else:
+        new = partial(over_local, tmp_path)
+        found = Place(new(), new)
+    yield found
+    await found.target.cancel(found.references)
+
+
+async def test_a_copy_that_ends_by_itself_says_how(place: Place) -> None:
+    well, badly = await place.submit(("/bin/true",), ("/bin/false",))
+    assert ((await end_of(place.target, well)).state, (await end_of(place.target, well)).exit_code) == (
+        CopyState.COMPLETED,
+        0,
+    )
+    assert ((await end_of(place.target, badly)).state, (await end_of(place.target, badly)).exit_code) == (
+        CopyState.COMPLETED,
+        1,
+    )
+
+
+async def test_what_a_copy_has_written_comes_back(place: Place) -> None:
+    (reference,) = await place.submit(("/bin/echo", "'hello  world'"))
+    await end_of(place.target, reference)
+    assert (await texts_of(place.target, reference))["stdout"] == "hello  world\n"
+
+
+async def test_a_copy_runs_until_it_is_cancelled_and_its_neighbour_goes_on(place: Place) -> None:
+    first, second = await place.submit(RUNS_FOR_LONG, RUNS_FOR_LONG)
+    await status_when(place.target, first, (CopyState.RUNNING,))
+    await status_when(place.target, second, (CopyState.RUNNING,))
+    await place.target.cancel([first])
+    await end_of(place.target, first)
+    assert (await place.target.poll([second]))[second].state is CopyState.RUNNING
+
+
+async def test_copies_outlive_their_router_and_are_found_by_the_next_one(place: Place) -> None:
+    running, ended = await place.submit(RUNS_FOR_LONG, ("/bin/echo", "hello"))
+    await end_of(place.target, ended)
+    after = place.restarted()
+    await status_when(after, running, (CopyState.RUNNING,))
+    assert (await end_of(after, ended)).exit_code == 0
+    assert (await texts_of(after, ended))["stdout"] == "hello\n"
+    await after.cancel([running])
+    await end_of(after, running)
+
+
+async def test_a_copy_whose_answer_was_lost_is_found_by_its_name(place: Place) -> None:
+    running, ended = await place.submit(RUNS_FOR_LONG, ("/bin/true",))
+    await end_of(place.target, ended)
+    names = [f"{place.name}-0", f"{place.name}-1"]
+    found = await place.restarted().find_again([*names, f"{place.name}-99"])
+    assert dict(found) == dict(zip(names, (running, ended), strict=True))
+
+
+async def test_a_copy_that_was_made_before_is_not_made_twice(place: Place) -> None:
+    (reference,) = await place.submit(RUNS_FOR_LONG)
+    again = a_copy(f"{place.name}-0", *RUNS_FOR_LONG)
+    assert await submitted(place.restarted(), place.files, again) == [reference]
+    await place.target.cancel([reference])
+    await end_of(place.target, reference)
+    assert await submitted(place.target, place.files, again) == [reference], "not even one that has ended"
+
+
+async def test_a_copy_whose_input_is_not_there_is_not_made_and_its_neighbour_is(place: Place) -> None:
+    (reference,) = await place.submit(("/bin/true",))
+    lost = place.files.add("input", "content")
+    place.files.contents.clear()
+    answer, other = await place.target.submit(
+        [a_copy(f"{place.name}-8", "/bin/true", input_files=(lost,)), a_copy(f"{place.name}-0", "/bin/true")],
+        place.files,
+    )
+    assert isinstance(answer, NotSubmitted)
+    assert "input" in answer.reason
+    assert not isinstance(other, NotSubmitted)
+    assert not await place.target.find_again([f"{place.name}-8"])
+    await end_of(place.target, reference)
+
+
+async def test_a_reference_that_means_nothing_is_unknown_and_not_gone(place: Place) -> None:
+    assert (await place.target.poll(["no such"]))["no such"].state is CopyState.UNKNOWN
+    await place.target.cancel(["no such"])
+
+
+async def test_a_copy_that_was_brought_to_an_end_leaves_nothing(place: Place) -> None:
+    (reference,) = await place.submit(("/bin/true",))
+    await end_of(place.target, reference)
+    await place.target.forget([reference])
+    await place.target.forget([reference])
+
+
+async def test_nothing_asked_is_answered_with_nothing(place: Place) -> None:
+    assert await place.target.submit([], place.files) == ()
+    assert await place.target.poll([]) == {}
+    assert await place.target.find_again([]) == {}
+    await place.target.cancel([])
+    await place.target.forget([])

@@ -1,0 +1,95 @@
+"""A place for copies in memory, which passes the same conformance suite as the real ones and can be made to fail."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilotage.errors import PilotageError, WorldError
+from pilotage_agents.batch_systems.base import NotSubmitted, Submission, Submitted, Unanswered
+from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
+
+_ENDED = (CopyState.COMPLETED, CopyState.GONE)
+_EXIT_CODES = {"/bin/true": 0, "/bin/false": 1, "/bin/echo": 0}
+_PATIENT = CopyStatus(CopyState.RUNNING)
+
+
+def _by_program(copy: CopyRequest) -> CopyStatus:
+    exit_code = _EXIT_CODES.get(copy.description.executable)
+    return _PATIENT if exit_code is None else CopyStatus(CopyState.COMPLETED, exit_code=exit_code)
+
+
+@dataclass
+class FakeCopyTarget:
+    """Keeps copies by reference, which is "ref:" and the name; what they leave lies in `folder`.
+
+    `begins` says where a new copy is: `true`, `false` and `echo` of /bin are done at once, all else runs until it is
+    cancelled. `refuses` is said to every submission while it is not empty. While `is_reachable` is False the target
+    gives no answer; while `loses_answers` it takes submissions and does not say so. `made` counts how often each
+    name was really made.
+    """
+
+    folder: Path
+    begins: Callable[[CopyRequest], CopyStatus] = _by_program
+    copies: dict[str, CopyRequest] = field(default_factory=dict)
+    statuses: dict[str, CopyStatus] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    refuses: str = ""
+    is_reachable: bool = True
+    loses_answers: bool = False
+
+    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+        return tuple([await self._submit(copy, files) for copy in copies])
+
+    async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
+        if not self.is_reachable:
+            raise WorldError("the target does not answer", transient=True)
+        return {name: f"ref:{name}" for name in names if f"ref:{name}" in self.statuses}
+
+    async def poll(self, references: Collection[str]) -> Mapping[str, CopyStatus]:
+        unknown = CopyStatus(CopyState.UNKNOWN, "the target gives no answer")
+        return {each: self.statuses.get(each, unknown) if self.is_reachable else unknown for each in references}
+
+    async def collect(self, reference: str) -> tuple[LeftFile, ...]:
+        if not self.is_reachable or reference not in self.copies:
+            raise WorldError("the target does not answer", transient=True)
+        description = self.copies[reference].description
+        path = self.folder / reference.removeprefix("ref:")
+        path.write_text(" ".join(shlex.split(description.arguments)) + "\n")
+        return (LeftFile(description.stdout or "stdout", path),)
+
+    async def cancel(self, references: Collection[str]) -> None:
+        for reference in references:
+            self.cancelled.append(reference)
+            if self.is_reachable and reference in self.statuses:
+                self.becomes(reference, CopyStatus(CopyState.GONE, "cancelled"))
+
+    async def forget(self, references: Collection[str]) -> None:
+        for reference in references:
+            self.forgotten.append(reference)
+            self.copies.pop(reference, None)
+            self.statuses.pop(reference, None)
+
+    def becomes(self, reference: str, status: CopyStatus) -> None:
+        """Have a copy somewhere else from now on, unless it has ended."""
+        if self.statuses[reference].state not in _ENDED:
+            self.statuses[reference] = status
+
+    async def _submit(self, copy: CopyRequest, files: InputFiles) -> Submission:
+        if self.refuses or not self.is_reachable:
+            return NotSubmitted(self.refuses or "the target does not answer")
+        reference = f"ref:{copy.name}"
+        if reference not in self.statuses:
+            try:
+                for file in copy.description.input_files:
+                    await files.fetch(copy.job_id, file, self.folder / f"{copy.name}.input")
+            except PilotageError as error:
+                return NotSubmitted(str(error))
+            self.copies[reference] = copy
+            self.statuses[reference] = self.begins(copy)
+            self.made[copy.name] = self.made.get(copy.name, 0) + 1
+        return Unanswered("the answer was lost") if self.loses_answers else Submitted(reference)

@@ -1,0 +1,91 @@
+"""What a batch system's word and a copy's own words come to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pilotage_agents.batch_systems.base import GlideinState, GlideinStatus
+from pilotage_agents.core.copy_scripts import CopyEnd, CopyStart, end_in, start_in
+from pilotage_agents.core.copy_status import copy_status, leaves_open
+from pilotage_agents.route_edges import CopyState
+
+BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)
+START = CopyStart(BEGAN, "node7")
+WHOLE = f"code 3\ntime {int(BEGAN.timestamp()) + 60}\n0m0.00s 0m0.01s\n1m2.50s 0m0.25s\nwhole\n"
+
+
+def an_end(exit_code: int = 0, *, was_told: bool = False) -> CopyEnd:
+    return CopyEnd(exit_code, BEGAN + timedelta(seconds=60), was_told, 62.75)
+
+
+def said(state: GlideinState, exit_code: int | None = None) -> GlideinStatus:
+    return GlideinStatus(state, "its words", exit_code)
+
+
+def test_the_file_of_an_end_is_read_in_whole_or_not_at_all() -> None:
+    assert end_in(WHOLE) == an_end(3)
+    assert end_in(WHOLE.replace("whole", "told\nwhole")) == an_end(3, was_told=True)
+    for length in range(len(WHOLE) - 1):
+        assert end_in(WHOLE[:length]) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "whole", "code x\ntime 5\nwhole\n", "code 1\ntime 99999999999999999999\nwhole\n", "code 1\nwhole\n"]
+)
+def test_what_cannot_be_an_end_is_none(text: str) -> None:
+    assert end_in(text) is None
+
+
+def test_cpu_time_that_is_not_told_is_not_known() -> None:
+    end = end_in("code 0\ntime 5\n0m0.01s 0m0.00s\nwhole\n")
+    assert end is not None
+    assert end.cpu_s is None
+
+
+def test_the_start_names_the_node() -> None:
+    assert start_in(f"{int(BEGAN.timestamp())} node7\n") == START
+    assert start_in("node7") is None
+    assert start_in("") is None
+
+
+def test_a_copy_is_idle_and_then_runs_where_it_says() -> None:
+    assert copy_status(said(GlideinState.WAITING), None, None).state is CopyState.IDLE
+    running = copy_status(said(GlideinState.RUNNING), START, None)
+    assert (running.state, running.node, running.started) == (CopyState.RUNNING, "node7", BEGAN)
+
+
+def test_a_copy_that_wrote_its_end_has_completed() -> None:
+    status = copy_status(said(GlideinState.ENDED, 0), START, an_end(3))
+    assert (status.state, status.exit_code, status.cpu_s, status.wall_s) == (CopyState.COMPLETED, 3, 62.75, 60.0)
+    assert copy_status(said(GlideinState.ENDED), START, an_end(3)).state is CopyState.COMPLETED
+
+
+def test_a_copy_that_signalled_itself_has_completed_and_one_that_was_ended_is_gone() -> None:
+    told = an_end(143, was_told=True)
+    assert copy_status(said(GlideinState.ENDED, 0), START, told).state is CopyState.COMPLETED
+    ended = copy_status(said(GlideinState.ENDED), START, told)
+    assert (ended.state, ended.exit_code) == (CopyState.GONE, None)
+    assert "its words" in ended.reason
+
+
+def test_a_copy_that_left_no_word_is_gone_for_the_batch_systems_reason() -> None:
+    status = copy_status(said(GlideinState.ENDED), START, None)
+    assert status.state is CopyState.GONE
+    assert "its words" in status.reason
+    assert (status.node, status.started) == ("node7", BEGAN)
+
+
+def test_what_the_batch_system_does_not_know_is_unknown_unless_its_end_is_written() -> None:
+    unknown = said(GlideinState.UNKNOWN)
+    assert copy_status(unknown, START, None).state is CopyState.UNKNOWN
+    assert copy_status(unknown, START, an_end(0)).state is CopyState.COMPLETED
+    assert copy_status(unknown, START, an_end(143, was_told=True)).state is CopyState.UNKNOWN
+
+
+def test_a_wrapper_that_ended_well_has_written_an_end_that_is_still_to_come() -> None:
+    assert leaves_open(said(GlideinState.ENDED, 0), None)
+    assert not leaves_open(said(GlideinState.ENDED, 1), None)
+    assert not leaves_open(said(GlideinState.ENDED), None)
+    assert not leaves_open(said(GlideinState.ENDED, 0), an_end())
