@@ -19,15 +19,16 @@ TURNS_A_LOOK = 40
 """Every so many turns it looks, whatever has happened."""
 
 TURNS_BETWEEN_LOOKS = 5
-"""It looks at once when jobs fail, but leaves out so many turns."""
+"""It looks at once when jobs fail, but leaves out so many turns, and twice as many after each look for nothing."""
 
-_FAILURES = frozenset({JobCause.FAILED, JobCause.START_FAILED})
+_FAILURES = frozenset({JobCause.FAILED, JobCause.START_FAILED, JobCause.ATTEMPTS_EXHAUSTED})
 
 
 class HealthDuty:
     """Throttles places whose jobs fail fast, and opens those that prove well, unless another server was quicker.
 
     A black hole eats hundreds of jobs a second: as many failures as the least place may have are a reason to look.
+    Where jobs fail all the time for their own sake, that soon costs no more than the looks that are made anyway.
     """
 
     def __init__(self, transactions: Transactions) -> None:
@@ -36,6 +37,7 @@ class HealthDuty:
         self._many = transactions.world.rules.health.least_failures
         self._failures = 0
         self._turns = TURNS_A_LOOK
+        self._rest = TURNS_BETWEEN_LOOKS
         transactions.world.event_listeners.append(self._hear)
 
     def _hear(self, events: Sequence[JobEvent]) -> None:
@@ -45,11 +47,12 @@ class HealthDuty:
     async def run_once(self) -> None:
         """Look at what has ended since the last look, if it is time to."""
         self._turns += 1
-        is_urgent = self._failures >= self._many and self._turns > TURNS_BETWEEN_LOOKS
-        if not is_urgent and self._turns < TURNS_A_LOOK:
+        are_many = self._failures >= self._many
+        if self._turns < TURNS_A_LOOK and not (are_many and self._turns > self._rest):
             return
         self._failures = self._turns = 0
         look = await self._transactions.read(self._watch.look)
+        self._rest = 2 * self._rest if are_many and not look.changes else TURNS_BETWEEN_LOOKS
         if await self._are_made(look.changes):
             self._watch.keep(look)
 

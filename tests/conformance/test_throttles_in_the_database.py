@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier
 
@@ -98,6 +99,17 @@ def test_what_ends_for_other_reasons_tells_nothing_of_its_place(grid: Grid) -> N
     pilot.start(match)
     grid.glidein_ended(pilot)
     assert ended(grid) == []
+
+
+def test_a_start_that_failed_as_the_last_attempt_of_its_job_is_a_failure(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, rules=Rules(attempt_limit=1))
+    (job,) = grid.submit()
+    pilot = a_pilot(grid)
+    pilot.report(pilot.take(), Outcome.START_FAILED, reason="no space left")
+    assert grid.job(job).state is JobState.FAILED
+    assert ended(grid) == [("n1", True, 1)]
 
 
 def test_a_signal_is_a_failure(grid: Grid) -> None:
@@ -320,6 +332,44 @@ def test_idle_slots_of_a_throttled_node_are_no_supply(grid: Grid) -> None:
     assert idle() == 1
     throttled(grid, QUEUE)
     assert idle() == 0
+
+
+def test_a_change_is_not_stored_over_a_trial_that_another_server_has_begun(grid: Grid, clock: VirtualClock) -> None:
+    old = throttled(grid)
+    clock.advance(seconds=100)
+    assert len(a_pilot(grid).claim()) == 1
+    judged = Change(old, replace(old, proofs=1, next_trial=clock()))
+    assert grid.write(lambda unit, world: store_changes(unit, world, [judged])) == []
+    (there,) = known(grid)
+    assert there.next_trial == clock() + timedelta(minutes=2)
+    again = Change(there, replace(there, proofs=1, next_trial=None))
+    assert grid.write(lambda unit, world: store_changes(unit, world, [again])) == [again]
+    assert again.new is not None
+    last = Change(again.new, replace(again.new, proofs=2))
+    assert grid.write(lambda unit, world: store_changes(unit, world, [last])) == [last]
+
+
+def test_where_nobody_watches_a_place_is_open_when_its_hold_ends(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(health=HealthRules(watch=False)))
+    grid.submit(count=50)
+    watch = HealthWatch()
+    for_an_hour = ClosedBy(NODE, "new disk", "olga", clock() + timedelta(hours=1))
+    held = grid.write(lambda unit, world: hold_place(unit, world, for_an_hour))
+    clock.advance(minutes=59)
+    assert look(grid, watch) == []
+    clock.advance(minutes=1)
+    (change,) = look(grid, watch)
+    assert change.old == held
+    grid.write(lambda unit, world: store_changes(unit, world, [change]))
+    pilots = a_pilot(grid), a_pilot(grid)
+    assert [len(pilot.claim()) for pilot in pilots] == [1, 1]
+
+
+def test_where_nobody_watches_any_more_what_was_throttled_is_opened(database: Database, clock: VirtualClock) -> None:
+    throttled(Grid(database, clock))
+    (change,) = look(Grid(database, clock, rules=Rules(health=HealthRules(watch=False))), HealthWatch())
+    assert change.new is not None
+    assert (change.new.state.value, change.new.reason) == ("opened", "nobody looks for black holes")
 
 
 def test_where_nobody_watches_nothing_is_throttled(database: Database, clock: VirtualClock) -> None:

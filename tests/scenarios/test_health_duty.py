@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pilotage_server.core.amounts import Amounts
@@ -10,6 +12,7 @@ from pilotage_server.health_duty import TURNS_A_LOOK, TURNS_BETWEEN_LOOKS, Healt
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Database
 from support.grid import Grid, Pilot
+from support.statements import statements
 from support.virtual_clock import VirtualClock
 
 
@@ -54,3 +57,18 @@ async def test_failures_that_another_server_has_heard_of_are_seen_at_the_next_lo
     assert not other.world.throttles
     await duty.run_once()
     assert [str(place) for place in other.world.throttles] == ["CERN/hole"]
+
+
+async def test_where_jobs_go_on_failing_for_their_own_sake_it_looks_less_and_less_often(grid: Grid) -> None:
+    grid.submit(count=300)
+    duty = HealthDuty(Transactions(grid.database, grid.world))
+    nodes = [a_pilot(grid, f"node{number}") for number in range(2)]
+    looks: list[int] = []
+    with statements(grid.database) as asked:
+        for turn in range(120):
+            for node in nodes:
+                end_jobs(node, 1, 1)
+            asked.clear()
+            await duty.run_once()
+            looks += [turn] if asked else []
+    assert [later - before for before, later in pairwise(looks)] == [6, 11, 21, 40, 40]

@@ -146,6 +146,13 @@ def judge_trials(
     return _went_well(each, good, rules, now) if good else each
 
 
+def unwatched(each: Throttle, now: datetime) -> Throttle:
+    """Return the throttle where nobody looks for black holes: it is open as soon as no operator holds it."""
+    if not each.is_closed or each.is_held(now):
+        return each
+    return opened(each, now, reason="nobody looks for black holes")
+
+
 def _is_new(tried: Attempts, each: Throttle) -> bool:
     is_later = each.judged is None or tried.matched > each.judged
     return is_later and each.place in places_of(tried.spot.queue, tried.spot.node)
@@ -197,11 +204,13 @@ def review(
     testimonies = {level: Testimony(level, elsewhere) for level in {each.place.level for each in throttles}}
     changes: list[Change] = []
     for each in throttles:
-        judged = judge_trials(each, news, testimonies[each.place.level], rules, now)
+        after = unwatched(each, now)
+        if rules.watch:
+            after = judge_trials(each, news, testimonies[each.place.level], rules, now)
         if is_forgotten(each, rules, now):
             changes.append(Change(each, None))
-        elif judged is not each:
-            changes.append(Change(each, judged))
+        elif after is not each:
+            changes.append(Change(each, after))
     found = find_black_holes(counts, closed_places(throttles), opened_places(throttles), rules)
     return [*changes, *(Change(None, throttle(each, rules, now)) for each in found)]
 

@@ -16,7 +16,10 @@ from pilotage_server.storage import bulk
 from pilotage_server.storage.tables.conditions import UNREPORTED
 
 _SPOT = "site, ce, queue, node, charged_vo, charged_group, charged_owner"
-_FAILURE = "SELECT 1 FROM job_events WHERE id > ? AND id <= ? AND cause IN ('failed', 'start failed') LIMIT 1"
+_FAILURE = """
+    SELECT 1 FROM job_events
+    WHERE id > ? AND id <= ? AND cause IN ('failed', 'start failed', 'attempts exhausted') LIMIT 1
+"""
 _ENDED = f"""
     SELECT {_SPOT}, is_failure, count(*), max(matched), max(wall_s) FROM (
         SELECT {_SPOT}, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE

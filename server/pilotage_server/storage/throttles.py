@@ -30,8 +30,9 @@ _GIVE_BACK = "UPDATE throttles SET next_trial = ? WHERE place = ? AND next_trial
 _CHANGE = """
     UPDATE throttles SET state = ?, since = ?, reason = ?, ordered_by = ?, failures = ?, ends = ?, proofs = ?,
         pause_s = ?, next_trial = ?, judged = ?
-    WHERE place = ? AND state = ? AND since = ? AND judged = ?
+    WHERE place = ? AND state = ? AND since = ? AND judged = ? AND coalesce(next_trial, since) = ?
 """
+"""Nothing is equal to NULL: a `next_trial` that there is not is compared as `since`, which it never is else."""
 
 
 def load_throttles(session: Session) -> tuple[Throttle, ...]:
@@ -52,8 +53,8 @@ def put(session: Session, new: Throttle) -> None:
 def change(session: Session, old: Throttle, new: Throttle) -> bool:
     """Store the new throttle in the place of the old one; False = another server was quicker."""
     assert old.judged is not None, "what was stored has been judged"
-    old_values = old.state.value, bulk.moment(session, old.since), bulk.moment(session, old.judged)
-    return bulk.once(session, _CHANGE, *_values(session, new), old.place.key, *old_values) == 1
+    times = (bulk.moment(session, time) for time in (old.since, old.judged, old.next_trial or old.since))
+    return bulk.once(session, _CHANGE, *_values(session, new), old.place.key, old.state.value, *times) == 1
 
 
 def remove(session: Session, old: Throttle) -> bool:
