@@ -190,6 +190,35 @@ def test_of_pilots_that_ask_at_the_same_time_one_has_the_trial(grid: Grid, clock
         assert sorted(map(len, threads.map(ask, pilots))) == [0, 0, 0, 0, 0, 1]
 
 
+def test_what_a_server_hands_out_that_has_not_heard_of_the_throttle_is_no_trial(
+    grid: Grid, clock: VirtualClock
+) -> None:
+    other, watch = grid.restarted(), HealthWatch()
+    look(grid, watch)
+    throttled(grid)
+    unheard, tried = a_pilot(other), a_pilot(grid)
+    clock.advance(seconds=100)
+    trial, stray = tried.take(), unheard.take()
+    unheard.report(stray, Outcome.EXITED, exit_code=0, wall_s=1)
+    assert look(grid, watch) == []
+    tried.report(trial, Outcome.EXITED, exit_code=0, wall_s=1)
+    (change,) = look(grid, watch)
+    assert change.new is not None
+    assert change.new.proofs == 1
+
+
+def test_a_trial_that_lasts_is_told_apart_from_what_else_runs_there(grid: Grid, clock: VirtualClock) -> None:
+    before = a_pilot(grid)
+    before.start(before.take())
+    throttled(grid)
+    clock.advance(seconds=100)
+    tried = a_pilot(grid)
+    tried.start(tried.take())
+    clock.advance(seconds=60)
+    lasted = [each.lasted for each in running(grid) if each.lasted is not None]
+    assert sorted((each.trial, each.number) for each in lasted) == [(False, 1), (True, 1)]
+
+
 def test_a_node_in_a_throttled_queue_needs_a_trial_of_both(grid: Grid, clock: VirtualClock) -> None:
     throttled(grid, QUEUE)
     clock.advance(seconds=50)

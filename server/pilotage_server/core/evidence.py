@@ -26,7 +26,8 @@ PARTS = 5
 class Attempts(NamedTuple):
     """Attempts at one spot that did alike: they failed fast or not.
 
-    The last of them was matched at `matched`, and the one that ran longest has run for `longest` so far.
+    The last of them was matched at `matched`, and the one that ran longest has run for `longest` so far. `trial` = each
+    was matched as a trial of the throttled places that it was at.
     """
 
     spot: Spot
@@ -34,6 +35,7 @@ class Attempts(NamedTuple):
     number: int
     matched: datetime
     longest: timedelta
+    trial: bool = False
 
 
 class Running(NamedTuple):

@@ -2,9 +2,10 @@
 
 Rules
 -----
-Only attempts that were matched after the last one that was judged tell of the place as it is now: what was there when
-it was throttled proves nothing. A job that has outlasted the time in which failures count as fast proves the place well
-while it still runs. A place that was opened, by its proofs or by an operator, is left alone for one interval.
+Only trials that were matched after the last one that was judged tell of the place as it is now: what was there when it
+was throttled, or comes from a server that had not heard of it, proves nothing. A job that has outlasted the time in
+which failures count as fast proves the place well while it still runs. A place that was opened, by its proofs or by an
+operator, is left alone for one interval.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from pilotage_server.core.health import (
     Spot,
     Testimony,
     find_black_holes,
-    places_of,
     without,
 )
 
@@ -155,7 +155,7 @@ def unwatched(each: Throttle, now: datetime) -> Throttle:
 
 def _is_new(tried: Attempts, each: Throttle) -> bool:
     is_later = each.judged is None or tried.matched > each.judged
-    return is_later and each.place in places_of(tried.spot.queue, tried.spot.node)
+    return tried.trial and is_later and each.place in tried.spot.places
 
 
 def _failed_again(each: Throttle, tried: Sequence[Attempts], rules: HealthRules, now: datetime) -> Throttle:

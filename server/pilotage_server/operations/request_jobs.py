@@ -23,7 +23,7 @@ from pilotage_server.operations.pilot_calls import Command, commands_of, credent
 from pilotage_server.operations.pool_views import get_submit_pools_for_queue
 from pilotage_server.operations.reports import ReportResult, record_reports
 from pilotage_server.operations.slot_offers import NO_OFFERS, Offers, read_offers, take_in_parts
-from pilotage_server.operations.trials import Admitted, admitted, give_back
+from pilotage_server.operations.trials import Admitted, admitted, settle_trial
 from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.claims import lock_jobs
@@ -137,8 +137,7 @@ def _match(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
     for call, matches in zip(asking, made_matches(unit, world, made), strict=True):
         call.matches = matches
     for call, trial in trials:
-        if not call.matches:
-            give_back(unit, trial)
+        settle_trial(unit, trial, call.matches)
 
 
 def _try_throttled(

@@ -1,11 +1,12 @@
 """Trials of throttled places: a slot there is matched only where a trial is due, and then with a single job.
 
-A trial is claimed in the database together with its job, so that several servers try a place once.
+A trial is claimed in the database together with its job, so that several servers try a place once. Its attempt is
+marked: what servers hand out there that have not heard of the throttle yet proves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pilotage.resource_tree import QueueId
@@ -14,8 +15,10 @@ from pilotage_server.core.pilots import SlotInfo
 from pilotage_server.core.throttles import Throttle, trial_ends
 from pilotage_server.operations.match_slots import Asking
 from pilotage_server.operations.slot_offers import Offers
+from pilotage_server.operations.work import Match
 from pilotage_server.operations.world import World
 from pilotage_server.storage import throttles as stored
+from pilotage_server.storage.attempts import mark_trials
 from pilotage_server.storage.engine import Unit
 
 
@@ -49,16 +52,22 @@ def admitted(unit: Unit, world: World, pilot: Asking, offers: Offers) -> Admitte
     if slot is None or not all(_is_due(unit, each) for each in throttles):
         return None
     claimed = [each.place for each in throttles if _is_claimed(unit, world, each)]
-    trial = Admitted(replace(offers, slots=(slot._replace(ahead=0, max_jobs=1),)), tuple(claimed))
     if len(claimed) < len(throttles):
-        give_back(unit, trial)
+        _give_back(unit, claimed)
         return None
-    return trial
+    return Admitted(replace(offers, slots=(slot._replace(ahead=0, max_jobs=1),)), tuple(claimed))
 
 
-def give_back(unit: Unit, trial: Admitted) -> None:
-    """Let another slot have the trial: there was no job for this one."""
-    for place in trial.trials:
+def settle_trial(unit: Unit, trial: Admitted, matches: Sequence[Match]) -> None:
+    """Note which attempt is the trial; where there was no job for the slot, let another have it."""
+    if matches:
+        mark_trials(unit.session, [(match.job_id, match.attempt) for match in matches])
+    else:
+        _give_back(unit, trial.trials)
+
+
+def _give_back(unit: Unit, claimed: Iterable[Place]) -> None:
+    for place in claimed:
         stored.give_back_trial(unit.session, place, unit.now)
 
 

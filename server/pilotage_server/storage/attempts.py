@@ -162,6 +162,11 @@ def change_columns(session: Session, keys: Sequence[AttemptKey], columns: many_r
     many_rows.change(session, ATTEMPTS, where, columns)
 
 
+def mark_trials(session: Session, keys: Sequence[AttemptKey]) -> None:
+    """Note that the attempts are trials of the throttled places that they are at."""
+    change_columns(session, keys, {"trial": [True] * len(keys)})
+
+
 def close(session: Session, key: AttemptKey) -> None:
     """Ask its pilot no more for an attempt that was lost by silence: its word would come too late."""
     bulk.once(session, _CLOSE, True, *key, sorted(LOST_BY_SILENCE))

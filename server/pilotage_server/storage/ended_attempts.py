@@ -21,8 +21,8 @@ _FAILURE = """
     WHERE id > ? AND id <= ? AND cause IN ('failed', 'start failed', 'attempts exhausted') LIMIT 1
 """
 _ENDED = f"""
-    SELECT {_SPOT}, is_failure, count(*), max(matched), max(wall_s) FROM (
-        SELECT {_SPOT}, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
+    SELECT {_SPOT}, trial, is_failure, count(*), max(matched), max(wall_s) FROM (
+        SELECT {_SPOT}, trial, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
             WHEN attempts.outcome = 'start failed' THEN 1
             WHEN attempts.outcome = 'exited' AND attempts.wall_s < ?
                 AND (coalesce(attempts.exit_code, -1) <> 0 OR coalesce(attempts.signal, 0) <> 0) THEN 1
@@ -33,15 +33,16 @@ _ENDED = f"""
             AND job_events.cause IN ('done', 'failed', 'start failed', 'attempts exhausted')
             AND attempts.outcome IN ('exited', 'start failed', 'limit exceeded')
     ) AS ended
-    GROUP BY {_SPOT}, is_failure
+    GROUP BY {_SPOT}, trial, is_failure
 """  # noqa: S608 - names of columns
 _RUNNING = f"""
-    SELECT {_SPOT}, min(begun), sum(CASE WHEN begun <= ? THEN 1 ELSE 0 END), max(CASE WHEN begun <= ? THEN matched END)
+    SELECT {_SPOT}, trial, min(begun),
+        sum(CASE WHEN begun <= ? THEN 1 ELSE 0 END), max(CASE WHEN begun <= ? THEN matched END)
     FROM (
-        SELECT {_SPOT}, matched, CASE WHEN started > matched THEN started ELSE matched END AS begun
+        SELECT {_SPOT}, trial, matched, CASE WHEN started > matched THEN started ELSE matched END AS begun
         FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND started <= ? AND matched <= ?
     ) AS running
-    GROUP BY {_SPOT}
+    GROUP BY {_SPOT}, trial
 """  # noqa: S608
 
 
@@ -65,14 +66,16 @@ def load_running(session: Session, fast: timedelta, now: datetime) -> list[Runni
 
 
 def _running(row: Sequence[Any], now: datetime) -> Running:
-    *spot, begun, lasted, matched = row
+    *spot, trial, begun, count, matched = row
     where, longest = _spot(spot), now - bulk.time_of(begun)
-    return Running(where, longest, Attempts(where, False, lasted, bulk.time_of(matched), longest) if lasted else None)
+    lasted = Attempts(where, False, count, bulk.time_of(matched), longest, bool(trial)) if count else None
+    return Running(where, longest, lasted)
 
 
 def _ended(row: Sequence[Any]) -> Attempts:
-    *spot, failed, count, matched, longest_s = row
-    return Attempts(_spot(spot), bool(failed), count, bulk.time_of(matched), timedelta(seconds=longest_s))
+    *spot, trial, failed, count, matched, longest_s = row
+    longest = timedelta(seconds=longest_s)
+    return Attempts(_spot(spot), bool(failed), count, bulk.time_of(matched), longest, bool(trial))
 
 
 def _spot(row: Sequence[Any]) -> Spot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Text, TextClause, text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, String, Text, TextClause, text
 from sqlmodel import Field
 
 from pilotage_server.storage.tables.base import NEVER_REUSED, Base, BigId, id_column, time_column
@@ -26,7 +26,7 @@ def _partial(name: str, *columns: str | TextClause, where: str) -> Index:
 
 
 def _zero(kind: type[Any]) -> Column[Any]:
-    """Return the column of a number that the database itself starts at zero."""
+    """Return the column of a number that the database itself starts at zero, or of a truth that it denies."""
     return Column(kind, nullable=False, server_default="0")
 
 
@@ -135,7 +135,7 @@ class AttemptRow(Base, table=True):
 
     `reported` = its pilot has said how it ended; until then the pilot may still be running it. The `charged_…` name
     the account that pays for it, and `weight` is what it pays for a second. `metered` = since when it has to pay
-    still, None = it uses nothing now.
+    still, None = it uses nothing now. `trial` = it tells whether a throttled place does well again.
     """
 
     __tablename__ = "attempts"
@@ -169,6 +169,7 @@ class AttemptRow(Base, table=True):
     charged_group: str = Field(default="", sa_column=_no_text())
     charged_owner: str = Field(default="", sa_column=_no_text())
     metered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    trial: bool = Field(default=False, sa_column=_zero(Boolean))
 
 
 class JobEventRow(Base, table=True):
