@@ -96,7 +96,7 @@ def test_output_that_cannot_be_stored_is_tried_again_and_then_costs_the_attempt(
         for store in bench.take(StoreOutput):
             bench.feed(ev.OutputFailed(store.key, transient("no route")))
         bench.pass_time(10)
-    assert bench.outcome(job) is Outcome.START_FAILED
+    assert bench.outcome(job) is Outcome.OUTPUT_LOST
     assert "no route" in bench.reports()[-1].reason
 
 

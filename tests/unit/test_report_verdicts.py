@@ -65,6 +65,11 @@ def judge(job: JobRecord, attempt: AttemptRecord, stamp: str = "p1", **report: A
         ({"outcome": Outcome.EVICTED}, (JobCause.EVICTED,), "evicted"),
         ({"outcome": Outcome.DECLINED}, (JobCause.DECLINED,), "declined"),
         ({"outcome": Outcome.KILLED}, (JobCause.LEASE_LOST,), "killed"),
+        (
+            {"outcome": Outcome.OUTPUT_LOST, "reason": "it could not be stored"},
+            (JobCause.START_FAILED,),
+            "output lost: it could not be stored",
+        ),
     ],
 )
 def test_an_outcome_leads_to_its_step(report: dict[str, Any], causes: tuple[JobCause, ...], reason: str) -> None:
@@ -74,10 +79,10 @@ def test_an_outcome_leads_to_its_step(report: dict[str, Any], causes: tuple[JobC
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_only_failed_starts_and_lost_leases_are_spent(outcome: Outcome) -> None:
+def test_only_failed_starts_lost_outputs_and_lost_leases_are_spent(outcome: Outcome) -> None:
     verdict = judge(a_leased_job(), an_attempt(), outcome=outcome)
     assert isinstance(verdict, Accept)
-    assert verdict.spends is (outcome in {Outcome.START_FAILED, Outcome.KILLED})
+    assert verdict.spends is (outcome in {Outcome.START_FAILED, Outcome.KILLED, Outcome.OUTPUT_LOST})
 
 
 def test_a_short_job_whose_start_was_never_told_has_started_too() -> None:

@@ -82,6 +82,7 @@ class Outcome(StrEnum):
     EVICTED = "evicted"
     DECLINED = "declined"
     KILLED = "killed"
+    OUTPUT_LOST = "output lost"
 
 
 class ReportedState(StrEnum):

@@ -171,7 +171,7 @@ class Payloads:
             retry = now.boot_s + event.failure.pause_s(failures)
             self._attempts.put(replace(attempt, store_failures=failures, retry_boot_s=retry))
             return []
-        ending = Ending(Outcome.START_FAILED, f"its output could not be stored: {event.failure.why}")
+        ending = Ending(Outcome.OUTPUT_LOST, f"it could not be stored: {event.failure.why}")
         return self._finish(attempt, Step.ABANDONED, now, ending=ending)
 
     def _finish(self, attempt: Attempt, step: Step, now: Moment, **changes: Any) -> Instructions:

@@ -40,6 +40,7 @@ OUTCOMES = {
     Outcome.EVICTED: jobs_pb2.OUTCOME_EVICTED,
     Outcome.DECLINED: jobs_pb2.OUTCOME_DECLINED,
     Outcome.KILLED: jobs_pb2.OUTCOME_KILLED,
+    Outcome.OUTPUT_LOST: jobs_pb2.OUTCOME_OUTPUT_LOST,
 }
 STATES = {
     ReportedState.RUNNING: jobs_pb2.JOB_STATE_RUNNING,

@@ -177,6 +177,8 @@ _ENDS: dict[Outcome, tuple[JobCause, bool]] = {
     Outcome.DECLINED: (JobCause.DECLINED, False),
     # a pilot that killed on its own saw its lease run out before the server did
     Outcome.KILLED: (JobCause.LEASE_LOST, True),
+    # for the job it is as if it had never started, for its place it is not
+    Outcome.OUTPUT_LOST: (JobCause.START_FAILED, True),
 }
 
 

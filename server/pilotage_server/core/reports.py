@@ -29,6 +29,7 @@ class Outcome(StrEnum):
     EVICTED = "evicted"
     DECLINED = "declined"
     KILLED = "killed"
+    OUTPUT_LOST = "output lost"
 
 
 @dataclass(frozen=True, slots=True)
