@@ -21,7 +21,7 @@ TURNS_A_LOOK = 40
 TURNS_BETWEEN_LOOKS = 5
 """It looks at once when jobs fail, but leaves out so many turns, and twice as many after each look for nothing."""
 
-_FAILURES = frozenset({JobCause.FAILED, JobCause.START_FAILED, JobCause.ATTEMPTS_EXHAUSTED})
+_FAILURES = frozenset({JobCause.PLUGGED, JobCause.FAILED, JobCause.START_FAILED, JobCause.ATTEMPTS_EXHAUSTED})
 
 
 class HealthDuty:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,26 @@ def test_what_ends_for_other_reasons_tells_nothing_of_its_place(grid: Grid) -> N
     pilot.start(match)
     grid.glidein_ended(pilot)
     assert ended(grid) == []
+
+
+def test_a_payload_that_is_plugged_has_failed_there_and_then_and_not_again_at_its_end(
+    grid: Grid, clock: VirtualClock
+) -> None:
+    pilot = a_pilot(grid)
+    match = pilot.take()
+    pilot.start(match)
+    failed: dict[str, Any] = {"exit_code": 1, "wall_s": 3}
+    pilot.report(match, state=JobState.RUNNING, plugged=True, **failed)
+    pilot.report(match, state=JobState.RUNNING, plugged=True, **failed)
+    job = grid.job(match.job_id)
+    assert (job.state, job.reason) == (JobState.RUNNING, "exit code 1 after 3 s: its slot is kept for a while")
+    assert ended(grid) == [("n1", True, 1)]
+    clock.advance(minutes=5)
+    assert running(grid) == []
+    pilot.report(match, Outcome.EXITED, **failed)
+    job = grid.job(match.job_id)
+    assert (job.state, job.reason, job.wall_clock) == (JobState.FAILED, "exit code 1", timedelta(seconds=3))
+    assert ended(grid) == [("n1", True, 1)]
 
 
 def test_output_that_could_not_be_stored_says_nothing_of_the_place(grid: Grid) -> None:

@@ -181,3 +181,14 @@ async def test_a_payload_that_failed_fast_keeps_its_slot_for_the_time_of_the_plu
     assert (job.state, job.exit_code) == (jobs_pb2.JOB_STATE_FAILED, 4)
     assert after.started.ToDatetime() - job.started.ToDatetime() >= timedelta(seconds=1)
     assert after.state == jobs_pb2.JOB_STATE_DONE
+
+
+async def test_an_owner_sees_at_once_that_a_payload_has_failed_that_is_plugged(grid: ProcessGrid) -> None:
+    async with grid.pilot(cpus=1, plug_s=600):
+        failed = grid.submit(script="exit 4")
+        await until(lambda: "plugged" in grid.causes(failed))
+        job = grid.job(failed)
+        assert job.state == jobs_pb2.JOB_STATE_RUNNING
+        assert job.reason.startswith("exit code 4 after ")
+        grid.remove(failed)
+        await until(lambda: grid.job(failed).state == jobs_pb2.JOB_STATE_REMOVED)

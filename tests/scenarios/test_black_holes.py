@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pilotage_server.core.amounts import Amounts
+from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import NodeState, Outcome
 from pilotage_server.operations.health import HealthWatch, list_health, store_changes
 from pilotage_server.storage.engine import Database
@@ -52,6 +53,16 @@ class Farm:
         pilot.start(matches[0])
         self.pass_time(runs_s)
         pilot.report(matches[0], Outcome.EXITED, exit_code=int(fails), wall_s=runs_s)
+        return True
+
+    def plug(self, pilot: Pilot) -> bool:
+        """Let a pilot with a plug take a job that fails after a second; False = it got none."""
+        matches = pilot.ask().matches
+        if not matches:
+            return False
+        pilot.start(matches[0])
+        pilot.report(matches[0], state=JobState.RUNNING, plugged=True, exit_code=1, wall_s=1)
+        self.pass_time(1)
         return True
 
     def burn(self, pilot: Pilot, seconds: float) -> int:
@@ -146,6 +157,27 @@ def test_each_trial_that_fails_doubles_the_pause(farm: Farm) -> None:
     assert not hole.ask().matches
     farm.pass_time(51)
     assert hole.ask().matches
+
+
+def test_payloads_that_are_plugged_speak_against_their_node_at_once(farm: Farm) -> None:
+    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+    for _ in range(6):
+        assert farm.plug(farm.pilot(GOOD, "hole"))
+    assert farm.states() == {"node S/hole": "throttled"}
+
+
+def test_a_trial_that_is_plugged_has_failed_however_long_it_keeps_its_slot(farm: Farm) -> None:
+    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+    farm.burn(farm.pilot(GOOD, "hole"), 60)
+    farm.pass_time(101)
+    one, other = farm.pilot(GOOD, "hole"), farm.pilot(GOOD, "hole")
+    assert farm.plug(one)
+    farm.pass_time(150)
+    assert not other.ask().matches
+    (throttle,) = farm.grid.read(lambda unit, _: list_health(unit))
+    assert (throttle.proofs, throttle.pause) == (0, timedelta(seconds=200))
+    farm.pass_time(51)
+    assert other.ask().matches
 
 
 def test_a_trial_for_which_no_job_waits_is_there_for_the_next_who_asks(farm: Farm) -> None:

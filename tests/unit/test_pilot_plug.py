@@ -5,10 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pilotage_pilot.core import events as ev
-from pilotage_pilot.core.instructions import KillPayload, RequestJobs, StopPayload, StoreOutput, SuspendPayload
-from pilotage_pilot.core.jobs import Outcome
+from pilotage_pilot.core.instructions import (
+    KillPayload,
+    RequestJobs,
+    SendHeartbeat,
+    StopPayload,
+    StoreOutput,
+    SuspendPayload,
+)
+from pilotage_pilot.core.jobs import Outcome, ReportedState
 from pilotage_pilot.core.rules import Rules
-from support.pilot_bench import ONE, TWO, PilotBench, a_job
+from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
 PLUGGED = Rules(plug_s=1200)
 
@@ -41,6 +48,36 @@ def test_what_is_told_of_it_is_how_it_ended_and_for_how_long_it_ran() -> None:
     bench.feed(ev.OutputStored(ONE.key))
     report = bench.reports()[-1]
     assert (report.outcome, report.exit_code, report.wall_s) == (Outcome.EXITED, 1, 1.0)
+
+
+def told(bench: PilotBench) -> list[tuple[ReportedState, int | None, float]]:
+    """Return what the server was told of the job, and when: its states with exit code and run time."""
+    return [(report.state, report.exit_code, report.wall_s) for report in bench.reports() if report.key == ONE.key]
+
+
+def test_the_server_is_told_once_and_soon_that_it_has_failed() -> None:
+    bench = a_plugged_pilot()
+    bench.pass_time(100)
+    assert told(bench)[-1] == (ReportedState.PLUGGED, 1, 1.0)
+    said = len(told(bench))
+    bench.feed(ev.SuspendRequested())
+    bench.pass_time(100)
+    assert len(told(bench)) == said
+    bench.feed(ev.ContinueRequested())
+    bench.pass_time(1000)
+    bench.feed(ev.OutputStored(ONE.key))
+    assert told(bench)[-1] == (ReportedState.DONE, 1, 1.0)
+
+
+def test_the_server_is_told_again_when_the_message_was_lost() -> None:
+    bench = a_plugged_pilot()
+    bench.hears = False
+    bench.pass_time(10)
+    (beat,) = bench.take(SendHeartbeat)
+    bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
+    bench.hears = True
+    bench.pass_time(100)
+    assert told(bench)[-1] == (ReportedState.PLUGGED, 1, 1.0)
 
 
 def test_its_lease_is_kept_meanwhile() -> None:

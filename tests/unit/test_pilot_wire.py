@@ -76,6 +76,13 @@ def test_a_report_says_that_the_slot_wants_the_job_held() -> None:
     assert not report_to_wire(Report(KEY, ReportedState.RUNNING)).HasField("hold")
 
 
+def test_a_report_says_that_a_payload_has_failed_and_keeps_its_slot() -> None:
+    said = report_to_wire(Report(KEY, ReportedState.PLUGGED, exit_code=1, wall_s=3.0))
+    assert (said.state, said.plugged, said.exit_code) == (jobs_pb2.JOB_STATE_RUNNING, True, 1)
+    assert said.outcome == jobs_pb2.OUTCOME_UNSPECIFIED
+    assert not report_to_wire(Report(KEY, ReportedState.RUNNING)).plugged
+
+
 def test_an_answer_orders_occupied_slots_and_brings_what_operators_set() -> None:
     message = matcher_service_pb2.RequestJobsResponse(
         vacate=[matcher_service_pb2.Vacate(slot="slot2", reason="a better job", by_rank=True)],

@@ -78,6 +78,25 @@ def test_an_outcome_leads_to_its_step(report: dict[str, Any], causes: tuple[JobC
     assert (verdict.causes, verdict.reason) == (causes, reason)
 
 
+@pytest.mark.parametrize(
+    ("state", "steps"),
+    [
+        (JobState.MATCHED, (JobCause.STARTED, JobCause.PLUGGED)),
+        (JobState.RUNNING, (JobCause.PLUGGED,)),
+        (JobState.SUSPENDED, (JobCause.CONTINUED, JobCause.PLUGGED)),
+    ],
+)
+def test_a_payload_that_has_failed_and_is_plugged_is_told_of_a_job_that_goes_on(
+    state: JobState, steps: tuple[JobCause, ...]
+) -> None:
+    failed: dict[str, Any] = {"state": JobState.RUNNING, "plugged": True, "exit_code": 7, "wall_s": 3.04}
+    reason = "exit code 7 after 3.04 s: its slot is kept for a while"
+    assert judge(a_leased_job(state), an_attempt(), **failed) == Accept(steps, reason=reason)
+    assert judge(a_leased_job(state), an_attempt(plugged=True), **failed) == Repeat()
+    given_up = judge(a_leased_job(JobState.WAITING), an_attempt(**LOST), **failed)
+    assert given_up == Accept((JobCause.PLUGGED,), reason=reason, adopts=True)
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_only_failed_starts_lost_outputs_and_lost_leases_are_spent(outcome: Outcome) -> None:
     verdict = judge(a_leased_job(), an_attempt(), outcome=outcome)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from pilotage.errors import StateConflictError
+from pilotage_pilot.core.events import PayloadExited
 from pilotage_pilot.core.jobs import (
     NOTHING_USED,
     AttemptKey,
@@ -25,7 +26,6 @@ from pilotage_pilot.core.jobs import (
     Usage,
 )
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.plug import Plug
 from pilotage_pilot.core.slot_states import RUNNING, Activity, SlotState
 
 
@@ -141,7 +141,8 @@ class Attempt:
 
     `retry_boot_s` is when storing is tried again, None = it is not. `report_boot_s` is when its stage has to be told at
     the latest, if there is anything to tell. `clock_boot_s` is since when it runs or is suspended. `told` is the last
-    state that was sent to the server. `plug` = its payload has failed, which is kept back for a while.
+    state that was sent to the server. `plug_end_boot_s` is until when a payload that has failed keeps its slot, None =
+    none does.
     """
 
     job: GrantedJob
@@ -161,7 +162,7 @@ class Attempt:
     store_failures: int = 0
     report_boot_s: float = 0.0
     told: ReportedState | None = None
-    plug: Plug | None = None
+    plug_end_boot_s: float | None = None
 
     @property
     def key(self) -> AttemptKey:
@@ -184,6 +185,16 @@ class Attempt:
             return replace(self, suspended_s=self.suspended_s + passed, clock_boot_s=now.boot_s)
         return replace(self, run_s=self.run_s + passed, clock_boot_s=now.boot_s)
 
+    def after_exit(self, exited: PayloadExited, now: Moment) -> Attempt:
+        """Return the attempt whose payload is gone: its clocks stand still."""
+        return replace(
+            self.clocked(now),
+            clock_boot_s=None,
+            exit_code=exited.exit_code,
+            signal=exited.signal,
+            usage=exited.usage,
+        )
+
     def wall_end_boot_s(self) -> float | None:
         """Return when the job's own wall time is over if it goes on running; None = no limit, or not running."""
         limit = self.job.description.wall_time
@@ -196,9 +207,19 @@ class Attempt:
         wall_end = self.wall_end_boot_s()
         return wall_end is not None and wall_end <= now.boot_s
 
+    @property
+    def is_plugged(self) -> bool:
+        """Whether its payload has failed, and keeps its slot for a while."""
+        return self.plug_end_boot_s is not None
+
+    @property
+    def shown(self) -> ReportedState | None:
+        """The state that the server is told; None = its stage is not worth a word."""
+        return SHOWN_STATES.get(self.stage) if not self.is_plugged else ReportedState.PLUGGED
+
     def untold(self) -> ReportedState | None:
         """Return the state that the server has yet to be told; None = nothing new."""
-        shown = SHOWN_STATES.get(self.stage)
+        shown = self.shown
         if shown is self.told or (shown is ReportedState.RUNNING and self.ending is not None):
             return None
         return shown
@@ -215,15 +236,17 @@ class Attempt:
 
     def report(self) -> Report:
         """Return what there is to tell of it now."""
-        state = SHOWN_STATES[self.stage]
+        state = self.shown
+        assert state is not None, "there is something to tell"
         ended = state is ReportedState.DONE
+        exited = ended or state is ReportedState.PLUGGED
         ending = self.ending or Ending(Outcome.EXITED)
         return Report(
             key=self.key,
             state=state,
             outcome=ending.outcome if ended else None,
-            exit_code=self.exit_code if ended else None,
-            signal=self.signal if ended else None,
+            exit_code=self.exit_code if exited else None,
+            signal=self.signal if exited else None,
             reason=ending.reason if ended else "",
             started=self.started.utc if self.started else None,
             ended=self.ended.utc if self.ended else None,

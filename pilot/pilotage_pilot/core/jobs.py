@@ -86,9 +86,10 @@ class Outcome(StrEnum):
 
 
 class ReportedState(StrEnum):
-    """The state that a report has an attempt in."""
+    """The state that a report has an attempt in; plugged = its payload has failed, and its slot is kept."""
 
     RUNNING = "RUNNING"
+    PLUGGED = "PLUGGED"
     SUSPENDED = "SUSPENDED"
     COMPLETING = "COMPLETING"
     DONE = "DONE"

@@ -29,7 +29,7 @@ from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, 
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_slots import JobOrder, NodeSlots
-from pilotage_pilot.core.plug import Plug, plug_of
+from pilotage_pilot.core.plug import plug_end_boot_s
 from pilotage_pilot.core.rules import Rules
 from pilotage_pilot.core.slot_events import ContinueJob, KillJob, StopJob, SuspendJob
 
@@ -130,25 +130,23 @@ class Payloads:
         attempt = self._attempts.get(event.key)
         if attempt is None or attempt.stage not in STARTED:
             return []
-        plug = plug_of(event, attempt.started, self._rules.plug_s) if attempt.ending is None else None
-        if plug is not None and plug.until_boot_s > now.boot_s:
-            self._attempts.put(replace(attempt.clocked(now), clock_boot_s=None, plug=plug))
+        kept = plug_end_boot_s(event, attempt.started, self._rules.plug_s) if attempt.ending is None else None
+        attempt = attempt.after_exit(event, now)
+        if kept is not None and kept > now.boot_s:
+            self._attempts.put(replace(attempt, plug_end_boot_s=kept, report_boot_s=self._tell_by(now)))
             return []
-        return self._exited(attempt, event, now)
-
-    def _unplug(self, attempt: Attempt, plug: Plug, now: Moment) -> Instructions:
-        return self._exited(replace(attempt, ending=None, plug=None), plug.exited, now)
-
-    def _exited(self, attempt: Attempt, event: PayloadExited, now: Moment) -> Instructions:
         over = Ending(Outcome.LIMIT_EXCEEDED, event.limit) if event.limit else Ending(Outcome.EXITED)
-        ending = attempt.ending or over
-        left = {"exit_code": event.exit_code, "signal": event.signal, "usage": event.usage, "clock_boot_s": None}
-        attempt = attempt.clocked(now)
+        return self._exited(attempt, attempt.ending or over, now)
+
+    def _unplug(self, attempt: Attempt, now: Moment) -> Instructions:
+        return self._exited(replace(attempt, plug_end_boot_s=None), Ending(Outcome.EXITED), now)
+
+    def _exited(self, attempt: Attempt, ending: Ending, now: Moment) -> Instructions:
         if ending.outcome not in KEEPS_OUTPUT or attempt.started is None:
-            return self._finish(attempt, Step.LEFT_NOTHING, now, ending=ending, **left)
-        self._move(attempt, Step.LEFT_FILES, now, ending=ending, ended=now, **left)
-        self.slots.job_ended(event.key, now, keeps_disk_mib=attempt.job.amounts.disk_mib)
-        return [ins.StoreOutput(event.key)]
+            return self._finish(attempt, Step.LEFT_NOTHING, now, ending=ending)
+        self._move(attempt, Step.LEFT_FILES, now, ending=ending, ended=now)
+        self.slots.job_ended(attempt.key, now, keeps_disk_mib=attempt.job.amounts.disk_mib)
+        return [ins.StoreOutput(attempt.key)]
 
     def stored(self, event: OutputStored, now: Moment) -> Instructions:
         """Let an attempt whose files are safe be reported."""
@@ -209,8 +207,8 @@ class Payloads:
 
     def drain(self, reason: str, now: Moment) -> Instructions:
         """Let the slots take no more jobs; those that are plugged end at once."""
-        plugged = [(attempt, attempt.plug) for attempt in self._attempts.under_way() if attempt.plug is not None]
-        ends = [instruction for attempt, plug in plugged for instruction in self._unplug(attempt, plug, now)]
+        plugged = [attempt for attempt in self._attempts.under_way() if attempt.is_plugged]
+        ends = [instruction for attempt in plugged for instruction in self._unplug(attempt, now)]
         return ends + self.obey(self.slots.drain(now, reason), now)
 
     def obey(self, orders: Iterable[JobOrder], now: Moment) -> Instructions:
@@ -222,17 +220,17 @@ class Payloads:
         match effect:
             case SuspendJob():
                 self._move(attempt.clocked(now), Step.SUSPENDED, now)
-                return [ins.SuspendPayload(attempt.key)] if attempt.plug is None else []
+                return [ins.SuspendPayload(attempt.key)] if not attempt.is_plugged else []
             case ContinueJob():
                 self._move(attempt.clocked(now), Step.CONTINUED, now)
                 # A payload whose lease has ended meanwhile is about to be killed.
-                goes_on = attempt.lease_end_boot_s > now.boot_s and attempt.plug is None
+                goes_on = attempt.lease_end_boot_s > now.boot_s and not attempt.is_plugged
                 return [ins.ContinuePayload(attempt.key)] if goes_on else []
             case StopJob(_, reason, hold) | KillJob(reason, hold):
                 if attempt.stage not in UNSTARTED | STARTED - {Stage.KILLING}:
                     return []
-                if attempt.plug is not None:
-                    return self._unplug(attempt, attempt.plug, now)
+                if attempt.is_plugged:
+                    return self._unplug(attempt, now)
                 ending = attempt.ending or Ending(Outcome.EVICTED, reason, hold)
                 gently = isinstance(effect, StopJob) and attempt.stage not in UNSTARTED
                 step = Step.STOP_ORDERED if gently else Step.KILL_ORDERED
@@ -244,7 +242,7 @@ class Payloads:
     def warn(self, key: AttemptKey, left_s: float) -> Instructions:
         """Warn a payload, if it runs or is suspended."""
         attempt = self._attempts.get(key)
-        if attempt is None or attempt.plug is not None or attempt.stage not in (Stage.RUNNING, Stage.SUSPENDED):
+        if attempt is None or attempt.is_plugged or attempt.stage not in (Stage.RUNNING, Stage.SUSPENDED):
             return []
         return [ins.WarnPayload(key, left_s)]
 
@@ -264,8 +262,8 @@ class Payloads:
         if attempt.retry_boot_s is not None and attempt.retry_boot_s <= now.boot_s:
             self._attempts.put(replace(attempt, retry_boot_s=None))
             return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
-        if attempt.plug is not None and attempt.plug.until_boot_s <= now.boot_s:
-            return self._unplug(attempt, attempt.plug, now)
+        if attempt.plug_end_boot_s is not None and attempt.plug_end_boot_s <= now.boot_s:
+            return self._unplug(attempt, now)
         if attempt.is_out_of_time(now):
             limit = attempt.job.description.wall_time
             ending = Ending(Outcome.LIMIT_EXCEEDED, f"it ran longer than its wall time of {limit}")
@@ -277,8 +275,7 @@ class Payloads:
         for attempt in self._attempts.under_way():
             if attempt.stage in UNSTARTED | STARTED and attempt.stage is not Stage.KILLING:
                 yield attempt.lease_end_boot_s
-            plug_end_boot_s = None if attempt.plug is None else attempt.plug.until_boot_s
-            for moment in (attempt.retry_boot_s, attempt.wall_end_boot_s(), plug_end_boot_s):
+            for moment in (attempt.retry_boot_s, attempt.wall_end_boot_s(), attempt.plug_end_boot_s):
                 if moment is not None:
                     yield moment
 
@@ -303,8 +300,11 @@ class Payloads:
         self._attempts.remove_ended(key)
 
     def _move(self, attempt: Attempt, step: Step, now: Moment, **changes: Any) -> None:
-        report_boot_s = now.boot_s + self._rules.report_delay_s
-        self._attempts.put(attempt.step(step, report_boot_s=report_boot_s, **changes))
+        self._attempts.put(attempt.step(step, report_boot_s=self._tell_by(now), **changes))
+
+    def _tell_by(self, now: Moment) -> float:
+        """Return when the server is told at the latest what is news now."""
+        return now.boot_s + self._rules.report_delay_s
 
     def validate(self) -> None:
         """Raise AssertionError where attempts and slots do not go together."""

@@ -44,6 +44,7 @@ OUTCOMES = {
 }
 STATES = {
     ReportedState.RUNNING: jobs_pb2.JOB_STATE_RUNNING,
+    ReportedState.PLUGGED: jobs_pb2.JOB_STATE_RUNNING,
     ReportedState.SUSPENDED: jobs_pb2.JOB_STATE_SUSPENDED,
     ReportedState.COMPLETING: jobs_pb2.JOB_STATE_COMPLETING,
     ReportedState.DONE: jobs_pb2.JOB_STATE_DONE,
@@ -118,6 +119,7 @@ def report_to_wire(report: Report) -> jobs_pb2.JobReport:
         peak_memory_mib=report.usage.peak_memory_mib,
         output_files=[_file_to_wire(file) for file in report.output_files],
         hold=_hold_to_wire(report.hold) if report.hold is not None else None,
+        plugged=report.state is ReportedState.PLUGGED,
     )
 
 

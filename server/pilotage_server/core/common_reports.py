@@ -71,7 +71,7 @@ class Alike:
 
 def tells_numbers_only(report: JobReport) -> bool:
     """Whether a report tells numbers only."""
-    return not (report.reason or report.output_files or report.hold)
+    return not (report.reason or report.output_files or report.hold or report.plugged)
 
 
 def word_of(job: HeldJob, report: JobReport) -> Word:

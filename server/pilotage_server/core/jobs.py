@@ -36,6 +36,7 @@ class JobCause(StrEnum):
     STARTED = "started"
     SUSPENDED = "suspended"
     CONTINUED = "continued"
+    PLUGGED = "plugged"
     COMPLETING = "completing"
     DONE = "done"
     FAILED = "failed"
@@ -95,6 +96,7 @@ TRANSITIONS: dict[tuple[JobState, JobCause], JobState] = {
     (JobState.HELD, JobCause.RELEASED): JobState.WAITING,
     (JobState.HELD, JobCause.REMOVED): JobState.REMOVED,
     (JobState.MATCHED, JobCause.STARTED): JobState.RUNNING,
+    (JobState.RUNNING, JobCause.PLUGGED): JobState.RUNNING,
     (JobState.RUNNING, JobCause.SUSPENDED): JobState.SUSPENDED,
     (JobState.SUSPENDED, JobCause.CONTINUED): JobState.RUNNING,
     **{(state, JobCause.COMPLETING): JobState.COMPLETING for state in LEASED - {JobState.COMPLETING}},

@@ -29,7 +29,8 @@ class AttemptRecord(NamedTuple):
     """One attempt of a job; `ended` None = it holds its lease; `reported` = its pilot has said how it ended.
 
     `outcome` is a pilot's outcome or, where the server ended the lease, the cause of that. `account` is charged
-    `weight` core seconds a second, since `metered` still; None = the attempt uses nothing now.
+    `weight` core seconds a second, since `metered` still; None = the attempt uses nothing now. `plugged` = its payload
+    has failed and keeps its slot for a while.
     """
 
     job_id: int
@@ -47,6 +48,7 @@ class AttemptRecord(NamedTuple):
     reason: str = ""
     reported: bool = False
     metered: datetime | None = None
+    plugged: bool = False
 
     @property
     def key(self) -> tuple[int, int]:
@@ -62,7 +64,7 @@ class AttemptRecord(NamedTuple):
         return AttemptRecord._make(values)
 
 
-_CHANGING = ("ended", "outcome", "reason", "reported", "metered")
+_CHANGING = ("ended", "outcome", "reason", "reported", "metered", "plugged")
 """Fields that may change; each is a column of the same name."""
 _PLACES = {name: AttemptRecord._fields.index(name) for name in _CHANGING}
 
@@ -100,7 +102,7 @@ def judge_report(job: JobRecord | None, attempt: AttemptRecord | None, report: J
         # one answer for all three, so that a pilot learns nothing of jobs that were never its own
         return Refuse(f"attempt {report.attempt} of job {report.job_id} is not this pilot's")
     if attempt.ended is None:
-        return judge_live(job.state, report)
+        return Repeat() if attempt.plugged and report.plugged else judge_live(job.state, report)
     if attempt.reported:
         return _of_answered(attempt, report)
     return _adopted(report) if is_adoptable(job, attempt) else _of_ended(attempt, report)
@@ -139,6 +141,8 @@ def gone_reason(attempt: AttemptRecord) -> str:
 def _adopted(report: JobReport) -> Verdict:
     if report.outcome is Outcome.KILLED:
         return Accept((), reason="its lease was lost, and the pilot killed it")
+    if report.plugged:
+        return Accept((JobCause.PLUGGED,), reason=_plug_reason(report), adopts=True)
     if report.outcome is None:
         causes = {JobState.SUSPENDED: (JobCause.SUSPENDED,), JobState.COMPLETING: (JobCause.COMPLETING,)}
         return Accept(causes.get(report.state, ()), adopts=True)
@@ -149,6 +153,9 @@ def _adopted(report: JobReport) -> Verdict:
 def judge_live(state: JobState, report: JobReport) -> Accept | Repeat:
     """Return what the report of the pilot that has the lease means for a job in that state."""
     assert state in LEASED, "an attempt that has not ended holds a lease"
+    if report.outcome is None and report.plugged and state is not JobState.COMPLETING:
+        before = _PROGRESS.get((state, JobState.RUNNING), ())
+        return Accept((*before, JobCause.PLUGGED), reason=_plug_reason(report))
     if report.outcome is None:
         causes = _PROGRESS.get((state, report.state))
         return Repeat() if causes is None else Accept(causes, reason=report.reason)
@@ -223,6 +230,10 @@ def _exit_text(report: JobReport) -> str:
     if report.signal:
         return f"signal {report.signal}"
     return "no exit code" if report.exit_code is None else f"exit code {report.exit_code}"
+
+
+def _plug_reason(report: JobReport) -> str:
+    return f"{_exit_text(report)} after {report.wall_s:.3g} s: its slot is kept for a while"
 
 
 def is_last(spent_attempts: int, attempt_limit: int) -> bool:

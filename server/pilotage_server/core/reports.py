@@ -44,7 +44,8 @@ class JobReport(NamedTuple):
     """What a pilot says of one attempt; `outcome` None = it has not ended, and `state` is where the pilot has it.
 
     Times are on the pilot's clock. `wall_s` counts no suspended time. `peak_memory_mib` is its largest resident
-    memory. `hold` counts with the outcome EVICTED only: the job is held instead of waiting again.
+    memory. `hold` counts with the outcome EVICTED only: the job is held instead of waiting again. `plugged` = the
+    payload has failed, and keeps its slot for a while before that is its outcome.
     """
 
     job_id: int
@@ -62,6 +63,7 @@ class JobReport(NamedTuple):
     peak_memory_mib: int = 0
     output_files: tuple[ReportedOutput, ...] = ()
     hold: HoldWish | None = None
+    plugged: bool = False
 
 
 FACTS = ("exit_code", "signal", "cpu_s", "wall_s", "suspended_s", "peak_memory_mib")

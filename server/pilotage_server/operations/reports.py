@@ -166,9 +166,15 @@ def _note_facts(desk: _Desk, told: Told, verdict: Accept) -> None:
     if report.outcome is not None:
         desk.ended[told.stamp] += 1
         values |= {"reported": True, "outcome": report.outcome.value, "reason": verdict.reason}
-    elif JobCause.STARTED in verdict.causes:
-        values["started"] = report.started or desk.unit.now
+    else:
+        values |= _progress(verdict, report, desk.unit.now)
     desk.book.change(told.key, values)
+
+
+def _progress(verdict: Accept, report: JobReport, now: datetime) -> dict[str, Any]:
+    """Return what an attempt takes from a report that it goes on."""
+    started = {"started": report.started or now} if JobCause.STARTED in verdict.causes else {}
+    return started | ({"plugged": True} if JobCause.PLUGGED in verdict.causes else {})
 
 
 def _note_answered(desk: _Desk, told: Told, attempt: AttemptRecord | None) -> None:

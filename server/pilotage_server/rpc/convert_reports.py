@@ -49,6 +49,7 @@ def job_report_from_wire(message: jobs_pb2.JobReport) -> JobReport:
         message.peak_memory_mib,
         each(message.output_files, _output_file),
         _hold_wish(message.hold) if message.HasField("hold") else None,
+        message.plugged,
     )
 
 

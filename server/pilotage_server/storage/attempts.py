@@ -23,7 +23,8 @@ AttemptKey = tuple[int, int]
 """Job id and attempt."""
 
 _SELECT = """SELECT job_id, attempt, pilot_stamp, site, ce, queue, node, slot, cpus, weight,
-    charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered FROM attempts"""
+    charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered, plugged
+    FROM attempts"""
 _OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
 _HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
 _UNREPORTED = f"{_SELECT} WHERE pilot_stamp = ? AND {UNREPORTED} ORDER BY job_id, attempt"
@@ -175,7 +176,7 @@ def close(session: Session, key: AttemptKey) -> None:
 def _record(row: Sequence[Any]) -> AttemptRecord:
     """Return the record of one row of _SELECT."""
     job_id, attempt, stamp, site, ce, queue, node, slot, cpus, weight, vo, group, owner, *times_and_end = row
-    matched, ended, outcome, reason, reported, metered = times_and_end
+    matched, ended, outcome, reason, reported, metered, plugged = times_and_end
     return AttemptRecord(
         job_id,
         attempt,
@@ -192,4 +193,5 @@ def _record(row: Sequence[Any]) -> AttemptRecord:
         reason,
         bool(reported),
         metered and bulk.time_of(metered),
+        bool(plugged),
     )

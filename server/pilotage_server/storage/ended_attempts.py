@@ -18,20 +18,22 @@ from pilotage_server.storage.tables.conditions import UNREPORTED
 _SPOT = "site, ce, queue, node, charged_vo, charged_group, charged_owner"
 _FAILURE = """
     SELECT 1 FROM job_events
-    WHERE id > ? AND id <= ? AND cause IN ('failed', 'start failed', 'attempts exhausted') LIMIT 1
+    WHERE id > ? AND id <= ? AND cause IN ('plugged', 'failed', 'start failed', 'attempts exhausted') LIMIT 1
 """
 _ENDED = f"""
     SELECT {_SPOT}, trial, is_failure, count(*), max(matched), max(wall_s) FROM (
         SELECT {_SPOT}, trial, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
             WHEN attempts.outcome = 'start failed' THEN 1
-            WHEN attempts.outcome = 'exited' AND attempts.wall_s < ?
+            WHEN (attempts.outcome = 'exited' OR plugged) AND attempts.wall_s < ?
                 AND (coalesce(attempts.exit_code, -1) <> 0 OR coalesce(attempts.signal, 0) <> 0) THEN 1
             ELSE 0 END AS is_failure
         FROM job_events JOIN attempts
             ON attempts.job_id = job_events.job_id AND attempts.attempt = job_events.attempt
-        WHERE job_events.id > ? AND job_events.id <= ?
-            AND job_events.cause IN ('done', 'failed', 'start failed', 'attempts exhausted')
-            AND attempts.outcome IN ('exited', 'start failed', 'limit exceeded')
+        WHERE job_events.id > ? AND job_events.id <= ? AND (
+            job_events.cause = 'plugged'
+            OR job_events.cause IN ('done', 'failed', 'start failed', 'attempts exhausted')
+                AND attempts.outcome IN ('exited', 'start failed', 'limit exceeded') AND NOT plugged
+        )
     ) AS ended
     GROUP BY {_SPOT}, trial, is_failure
 """  # noqa: S608 - names of columns
@@ -40,7 +42,7 @@ _RUNNING = f"""
         sum(CASE WHEN begun <= ? THEN 1 ELSE 0 END), max(CASE WHEN begun <= ? THEN matched END)
     FROM (
         SELECT {_SPOT}, trial, matched, CASE WHEN started > matched THEN started ELSE matched END AS begun
-        FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND started <= ? AND matched <= ?
+        FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND NOT plugged AND started <= ? AND matched <= ?
     ) AS running
     GROUP BY {_SPOT}, trial
 """  # noqa: S608
@@ -52,7 +54,10 @@ def has_failures(session: Session, after: int, up_to: int) -> bool:
 
 
 def load_ended(session: Session, after: int, up_to: int, fast: timedelta) -> list[Attempts]:
-    """Return the attempts that have ended by themselves in this part of the feed: those that did alike together."""
+    """Return the attempts that have ended by themselves in this part of the feed: those that did alike together.
+
+    What is plugged counts when it has failed, and no more when that becomes its outcome.
+    """
     return list(map(_ended, bulk.rows(session, _ENDED, fast.total_seconds(), after, up_to)))
 
 

@@ -135,7 +135,8 @@ class AttemptRow(Base, table=True):
 
     `reported` = its pilot has said how it ended; until then the pilot may still be running it. The `charged_…` name
     the account that pays for it, and `weight` is what it pays for a second. `metered` = since when it has to pay
-    still, None = it uses nothing now. `trial` = it tells whether a throttled place does well again.
+    still, None = it uses nothing now. `trial` = it tells whether a throttled place does well again. `plugged` = its
+    payload has failed, and keeps its slot for a while.
     """
 
     __tablename__ = "attempts"
@@ -170,6 +171,7 @@ class AttemptRow(Base, table=True):
     charged_owner: str = Field(default="", sa_column=_no_text())
     metered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     trial: bool = Field(default=False, sa_column=_zero(Boolean))
+    plugged: bool = Field(default=False, sa_column=_zero(Boolean))
 
 
 class JobEventRow(Base, table=True):
