@@ -70,12 +70,16 @@ class OperatorCalls(Connection):
 
     def hold_place(
         self, place: resource_service_pb2.Place, *, reason: str, until: datetime | None = None
-    ) -> resource_service_pb2.Throttle:
-        """Let a site, a queue or a node get no job; `until` None = until it is opened."""
+    ) -> tuple[resource_service_pb2.Throttle, list[str]]:
+        """Let a site, a queue or a node get no job, and return its throttle and warnings.
+
+        `until` None = until it is opened.
+        """
         request = resource_service_pb2.HoldPlaceRequest(
             request_id=new_request_id(), place=place, reason=reason, until=time_to_wire(until)
         )
-        return self._resources.HoldPlace(request).throttle
+        held = self._resources.HoldPlace(request)
+        return held.throttle, list(held.warnings)
 
     def open_place(self, place: resource_service_pb2.Place) -> resource_service_pb2.Throttle:
         """Let a place get jobs again that is throttled or held."""

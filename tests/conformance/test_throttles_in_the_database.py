@@ -57,6 +57,10 @@ def throttled(grid: Grid, place: Place = NODE) -> Throttle:
     return grid.database.write(store)
 
 
+def a_hold(site: str, node: str) -> ClosedBy:
+    return ClosedBy(Place(Level.NODE, site, node=node), "broken", "olga")
+
+
 def known(grid: Grid) -> list[Throttle]:
     return list(grid.read(lambda unit, _: list_health(unit)))
 
@@ -346,6 +350,30 @@ def test_a_place_that_the_tree_does_not_have_is_refused_with_the_nearest(grid: G
         grid.write(lambda unit, world: hold_place(unit, world, ClosedBy(place, "broken", "olga")))
 
 
+def test_a_node_is_held_in_whichever_letter_case_it_is_named(grid: Grid) -> None:
+    pilot = a_pilot(grid, "Node17.cern.ch")
+    held = grid.write(lambda unit, world: hold_place(unit, world, a_hold("cern", "NODE17.CERN.CH")))
+    assert held.warnings == ()
+    assert str(held.throttle.place) == "CERN/node17.cern.ch"
+    assert not pilot.claim()
+    grid.write(lambda unit, world: open_place(unit, world, Place(Level.NODE, "Cern", node="node17.CERN.ch"), "olga"))
+    assert len(pilot.claim()) == 1
+
+
+def test_a_node_of_which_no_pilot_has_told_is_held_with_a_warning(grid: Grid) -> None:
+    a_pilot(grid, "node17")
+    held = grid.write(lambda unit, world: hold_place(unit, world, a_hold("CERN", "node71")))
+    told = "no pilot has told of a node node71 at CERN; the nearest name there is node17; it is held for when one comes"
+    assert held.warnings == (told,)
+    assert not a_pilot(grid, "node71").claim()
+
+
+def test_a_ce_is_not_taken_for_a_node(grid: Grid) -> None:
+    with pytest.raises(InvalidInputError, match="CERN/ce01 is a CE and no node; name one of its queues"):
+        grid.write(lambda unit, world: hold_place(unit, world, a_hold("CERN", "CE01")))
+    assert known(grid) == []
+
+
 def test_an_end_in_the_past_is_refused(grid: Grid, clock: VirtualClock) -> None:
     with pytest.raises(InvalidInputError, match="has passed"):
         grid.write(lambda unit, world: hold_place(unit, world, ClosedBy(NODE, "broken", "olga", clock())))
@@ -418,7 +446,7 @@ def test_where_nobody_watches_a_place_is_open_when_its_hold_ends(database: Datab
     assert look(grid, watch) == []
     clock.advance(minutes=1)
     (change,) = look(grid, watch)
-    assert change.old == held
+    assert change.old == held.throttle
     grid.write(lambda unit, world: store_changes(unit, world, [change]))
     pilots = a_pilot(grid), a_pilot(grid)
     assert [len(pilot.claim()) for pilot in pilots] == [1, 1]

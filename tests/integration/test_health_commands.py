@@ -82,6 +82,13 @@ def test_an_operator_holds_a_queue_for_a_while(server: RunningServer, pilotage: 
     grid.close()
 
 
+def test_an_operator_who_holds_a_node_that_nobody_knows_is_warned(server: RunningServer, pilotage: Command) -> None:
+    WireGrid(server).put_tree()
+    held = pilotage.run("health", "hold", "site/n17", "--reason", "new disk")
+    assert (held.returncode, held.stdout) == (0, "SITE/n17 is held\n")
+    assert held.stderr == "warning: no pilot has told of a node n17 at SITE; it is held for when one comes\n"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -57,7 +57,9 @@ def list_throttles(client: Client, as_json: bool) -> None:
 def hold(client: Client, name: str, reason: str, duration: str | None) -> None:
     """Let a place get no job; when the time is over, it is tried with single jobs."""
     until = clock.now() + parse_duration(duration, "--for") if duration else None
-    held = client.hold_place(_place(name), reason=reason, until=until)
+    held, warnings = client.hold_place(_place(name), reason=reason, until=until)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
     click.echo(f"{_name(held.place)} is held" + (f" until {until.isoformat(timespec='seconds')}" if until else ""))
 
 

@@ -18,6 +18,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple, Self
 
+from pilotage.folding import fold
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 
@@ -31,7 +32,10 @@ class Level(StrEnum):
 
 
 class Place(NamedTuple):
-    """A node, a queue or a site; what its level does not name is ""."""
+    """A node, a queue or a site; what its level does not name is "".
+
+    The name of a node is folded: hosts know no letter case.
+    """
 
     level: Level
     site: str
@@ -71,7 +75,7 @@ class Place(NamedTuple):
 def places_of(queue: QueueId, node: str) -> tuple[Place, ...]:
     """Return the places that a slot is at, the narrowest first; `node` "" = it is not known."""
     wider = Place(Level.QUEUE, *queue), Place(Level.SITE, queue.site)
-    return (Place(Level.NODE, queue.site, node=node), *wider) if node else wider
+    return (Place(Level.NODE, queue.site, node=fold(node)), *wider) if node else wider
 
 
 @dataclass(frozen=True, slots=True)

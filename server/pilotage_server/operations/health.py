@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.folding import fold
 from pilotage_server.core.ban_records import Node, find_node
 from pilotage_server.core.evidence import Attempts, Evidence
 from pilotage_server.core.health import HealthRules, Level, Place
@@ -26,6 +28,7 @@ from pilotage_server.storage import throttles as stored
 from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_running
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import feed_bounds
+from pilotage_server.storage.pilots import load_nodes
 
 
 class Look(NamedTuple):
@@ -91,20 +94,43 @@ def list_health(unit: Unit) -> tuple[Throttle, ...]:
     return stored.load_throttles(unit.session)
 
 
-def hold_place(unit: Unit, world: World, ordered: ClosedBy) -> Throttle:
-    """Let a place get no job, in the place of what is known of it, and return its throttle.
+class HeldPlace(NamedTuple):
+    """The throttle of a place that is held, and what the operator should know."""
+
+    throttle: Throttle
+    warnings: tuple[str, ...] = ()
+
+
+def hold_place(unit: Unit, world: World, ordered: ClosedBy) -> HeldPlace:
+    """Let a place get no job, in the place of what is known of it.
+
+    A node may be held before any pilot has been there.
 
     Raises
     ------
     InvalidInputError
-        For a place that the tree does not have, no reason, or an end that has passed.
+        For a place that the tree does not have, or an end that has passed.
     """
     if ordered.until is not None and ordered.until <= unit.now:
         raise InvalidInputError(Violation("until", f"{ordered.until.isoformat()} has passed"))
-    closed = hold(ordered._replace(place=_in_the_tree(world, ordered.place)), unit.now, world.rules.health)
+    place = _in_the_tree(world, ordered.place)
+    warnings = _doubts(unit, world, place) if place.level is Level.NODE else ()
+    closed = hold(ordered._replace(place=place), unit.now, world.rules.health)
     stored.put(unit.session, closed)
     _tell(unit, world)
-    return closed
+    return HeldPlace(closed, warnings)
+
+
+def _doubts(unit: Unit, world: World, place: Place) -> tuple[str, ...]:
+    """Return what speaks for it that there is no such node."""
+    known = {fold(node) for node in load_nodes(unit.session, place.site)}
+    if place.node in known:
+        return ()
+    if any((fold(queue.site), fold(queue.ce)) == (fold(place.site), place.node) for queue in world.tree.queues):
+        raise InvalidInputError(Violation("node", f"{place} is a CE and no node; name one of its queues"))
+    near = get_close_matches(place.node, sorted(known), n=1)
+    hint = f"; the nearest name there is {near[0]}" if near else ""
+    return (f"no pilot has told of a node {place.node} at {place.site}{hint}; it is held for when one comes",)
 
 
 def open_place(unit: Unit, world: World, place: Place, by: str) -> Throttle:
@@ -132,7 +158,7 @@ def _in_the_tree(world: World, place: Place) -> Place:
             found = find_node(world.tree.queues, Node(place.site, place.ce, place.queue))
         case Level.SITE | Level.NODE:
             found = find_node(world.tree.queues, Node(place.site))
-    return Place(place.level, found.site, found.ce or "", found.queue or "", place.node)
+    return Place(place.level, found.site, found.ce or "", found.queue or "", fold(place.node))
 
 
 def _tell(unit: Unit, world: World) -> None:

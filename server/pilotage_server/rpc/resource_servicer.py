@@ -124,7 +124,10 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         ordered = closed_by_from_wire(request, caller().owner)
 
         def hold(unit: Unit, world: World) -> resource_service_pb2.HoldPlaceResponse:
-            return resource_service_pb2.HoldPlaceResponse(throttle=throttle_to_wire(hold_place(unit, world, ordered)))
+            held = hold_place(unit, world, ordered)
+            return resource_service_pb2.HoldPlaceResponse(
+                throttle=throttle_to_wire(held.throttle), warnings=held.warnings
+            )
 
         return await self._transactions.once(
             caller(), "HoldPlace", request, resource_service_pb2.HoldPlaceResponse, hold

@@ -211,6 +211,12 @@ def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePil
     return tuple(pilot for pilot in found if pilot.node in wanted)
 
 
+def load_nodes(session: Session, site: str) -> list[str]:
+    """Return the names of the nodes of a site that any pilot there has told, as far as is known."""
+    names = select(PILOTS.c.node).where(PILOTS.c.site == site, PILOTS.c.node != "").distinct()
+    return list(session.execute(names).scalars())
+
+
 def at_queue(queue: QueueId) -> Any:
     """Return the condition that a pilot is of this queue."""
     return (PILOTS.c.site == queue.site) & (PILOTS.c.ce == queue.ce) & (PILOTS.c.queue == queue.queue)
