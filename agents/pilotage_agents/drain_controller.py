@@ -17,7 +17,7 @@ from pilotage_agents.core.draining import (
     drained_nodes,
     plan_drains,
 )
-from pilotage_agents.core.serving import is_named
+from pilotage_agents.core.serving import is_named, naming_nothing
 from pilotage_agents.link import DrainLink
 from pilotage_agents.loop import Pause
 from pilotage_agents.settings import EVERY_QUEUE, DrainControllerSettings
@@ -37,6 +37,7 @@ class DrainController:
         self._goal = Goal(settings.setpoint, settings.width)
         self._link = link
         self._pause = pause
+        self._naming_nothing: tuple[str, ...] = ()
 
     async def run_once(self) -> timedelta:
         """Put drained nodes back once jobs have had time to come, then drain as many as are missing."""
@@ -55,7 +56,8 @@ class DrainController:
         """Return what a round would tell which node and why, as if the wait for jobs were over; changes nothing."""
         farm = await self._farm()
         plan = plan_drains(farm, self._goal, drained_nodes(farm, self._goal.width))
-        return (plan.reason, *map(_line, plan.decisions))
+        unused = (f"{pattern}: no queue of the tree is called so" for pattern in self._naming_nothing)
+        return (*unused, plan.reason, *map(_line, plan.decisions))
 
     async def stop(self) -> None:
         """Return at once: nodes stay as they were told, for the next copy to go on."""
@@ -64,8 +66,16 @@ class DrainController:
         patterns = self._settings.queues
         if patterns == EVERY_QUEUE:
             return await self._link.farm(())
-        queues = [queue.id for queue in await self._link.queues() if is_named(queue.id, patterns)]
-        return await self._link.farm(queues) if queues else Farm((), {})
+        tree = [queue.id for queue in await self._link.queues()]
+        self._note_unused(naming_nothing(patterns, tree))
+        queues = [queue for queue in tree if is_named(queue, patterns)]
+        return await self._link.farm(queues) if queues else Farm((), ())
+
+    def _note_unused(self, patterns: tuple[str, ...]) -> None:
+        """Warn of patterns in the settings that name nothing, when they are others than before."""
+        if patterns and patterns != self._naming_nothing:
+            log.warning("no queue of the tree is called so", patterns=patterns)
+        self._naming_nothing = patterns
 
     async def _carry_out(self, plan: Plan) -> None:
         for value in (False, True):

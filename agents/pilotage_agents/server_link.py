@@ -25,7 +25,7 @@ from pilotage.v1 import (
     values_pb2,
 )
 from pilotage.wire import queue_from_wire, queue_to_wire, section_from_wire, time_from_wire
-from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part
+from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part, Waiting
 from pilotage_agents.core.empty_pilots import EmptyReturns
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.core.provisioning import Demand, IdleSlots, Supply
@@ -117,7 +117,8 @@ class ServerLink:
         """Return the nodes of these queues (none = of all) and what waits for them."""
         request = node_service_pb2.GetNodeUseRequest(queues=_to_wire(queues), attribute=ONLY_MULTICORE)
         answer = await self._nodes.GetNodeUse(request)
-        return Farm(tuple(_node(each) for each in answer.nodes), _widths(answer.waiting))
+        waiting = (Waiting(each.cpus, each.jobs, frozenset(each.queue_indexes)) for each in answer.demands)
+        return Farm(tuple(_node(each) for each in answer.nodes), tuple(waiting))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
         """Set OnlyMulticore on all these nodes, or on none of them."""
@@ -181,9 +182,13 @@ def _supply(message: pool_service_pb2.QueueSupply) -> QueueSupply:
 
 
 def _node(message: node_service_pb2.NodeUse) -> Node:
-    parts = tuple(Part(each.free_cpus, _widths(each.running)) for each in message.parts)
     name = NodeName(message.node.site, message.node.node)
-    return Node(name, parts, can_be_told=message.settable, only_multicore=message.holds)
+    return Node(name, tuple(map(_part, message.parts)), can_be_told=message.settable, only_multicore=message.holds)
+
+
+def _part(message: node_service_pb2.PartUse) -> Part:
+    queue = message.queue_index if message.HasField("queue_index") else None
+    return Part(message.free_cpus, _widths(message.running), queue)
 
 
 def _widths(counts: Iterable[node_service_pb2.WidthCount]) -> dict[int, int]:

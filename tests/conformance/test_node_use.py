@@ -11,7 +11,7 @@ from pilotage.bans import Ban
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.node_settings import NodeId, NodeSettings
-from pilotage_server.core.node_use import FarmUse, NodeUse, PartUse
+from pilotage_server.core.node_use import FarmUse, NodeUse, PartUse, WaitingJobs
 from pilotage_server.core.reports import SlotState
 from pilotage_server.operations.node_settings import set_node_attributes
 from pilotage_server.operations.node_use import get_node_use
@@ -22,12 +22,13 @@ from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 OTHER = "Lyon/ce1/q"
+SHORT = LONG + "er"
 FLAG = "OnlyMulticore"
 
 
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> Grid:
-    return Grid(database, clock, LONG, OTHER)
+    return Grid(database, clock, LONG, OTHER, SHORT)
 
 
 def use(grid: Grid, *queues: str) -> FarmUse:
@@ -51,15 +52,31 @@ def test_a_node_shows_its_free_cores_and_its_jobs_by_their_cores(grid: Grid) -> 
     pilot = grid.start_pilot()
     dynamic = a_busy_slot("slot1_1"), a_busy_slot("slot1_2"), a_busy_slot("slot1_3", 8)
     pilot.show(a_partitionable_slot(6), *dynamic, settable_attributes=(FLAG,))
-    parts = (PartUse(6, {1: 2, 8: 1}),)
+    parts = (PartUse(6, {1: 2, 8: 1}, 0),)
     assert use(grid).nodes == (NodeUse(node_of(pilot), parts, settable=True, holds=False),)
 
 
-def test_a_claim_without_a_job_keeps_its_cores_and_an_idle_static_slot_keeps_none(grid: Grid) -> None:
-    claimed = replace(a_busy_slot("slot1_1"), activity="Idle", job_id=0)
-    grid.start_pilot().show(a_partitionable_slot(15), claimed, an_idle_slot("slot2", 4), a_busy_slot("slot3", 4))
+def test_a_claim_without_a_job_keeps_its_cores_and_an_idle_static_slot_has_them_free(grid: Grid) -> None:
+    claimed, held = (replace(a_busy_slot(name), activity="Idle", job_id=0) for name in ("slot1_1", "slot4"))
+    static = an_idle_slot("slot2", 4), a_busy_slot("slot3", 4), held
+    grid.start_pilot().show(a_partitionable_slot(15), claimed, *static)
     (node,) = use(grid).nodes
-    assert node.parts == (PartUse(15, {1: 1}), PartUse(0, {}), PartUse(0, {4: 1}))
+    assert node.parts == tuple(PartUse(*each, 0) for each in ((15, {1: 1}), (4, {}), (0, {4: 1}), (0, {1: 1})))
+
+
+def test_no_job_can_come_to_a_pilot_that_drains_or_is_at_a_banned_queue(grid: Grid, clock: VirtualClock) -> None:
+    drained, banned, plain = grid.start_pilot(), grid.start_pilot(OTHER), grid.start_pilot()
+    for pilot in (drained, banned, plain):
+        pilot.show(a_partitionable_slot(8), a_busy_slot("slot1_1", 8))
+    grid.drain(drained)
+    grid.world.bans = (Ban("Lyon", None, None, "power cut", clock() + timedelta(hours=1)),)
+    found = use(grid)
+    assert [node.parts for node in found.nodes] == [
+        (PartUse(0, {8: 1}, None),),
+        (PartUse(8, {8: 1}, 0),),
+        (PartUse(8, {8: 1}, None),),
+    ]
+    assert found.queues == (QueueId.parse(LONG),)
 
 
 def test_pilots_of_one_host_are_parts_of_one_node(grid: Grid) -> None:
@@ -105,19 +122,47 @@ def test_waiting_jobs_are_counted_by_cores_where_they_could_go_to_a_node_that_is
     grid.submit(count=5, request_cpus=1)
     grid.submit(count=2, request_cpus=8)
     grid.submit(count=3, request_cpus=8, sites=["Lyon"])
-    assert use(grid).waiting == {}, "no node is there"
+    assert use(grid).widths == {}, "no node is there"
     grid.start_pilot().show(a_partitionable_slot(0))
-    assert use(grid).waiting == {1: 5, 8: 2}
+    assert use(grid).widths == {1: 5, 8: 2}
     grid.start_pilot(OTHER).show(a_partitionable_slot(0))
-    assert use(grid).waiting == {1: 5, 8: 5}
-    assert use(grid, LONG).waiting == {1: 5, 8: 2}
+    assert use(grid).widths == {1: 5, 8: 5}
+    assert use(grid, LONG).widths == {1: 5, 8: 2}
+
+
+def test_waiting_jobs_are_told_apart_by_the_queues_that_they_could_go_to(grid: Grid) -> None:
+    for queue in (LONG, OTHER):
+        grid.start_pilot(queue).show(a_partitionable_slot(0))
+    grid.submit(count=5, request_cpus=8)
+    grid.submit(count=2, request_cpus=8, sites=["Lyon"])
+    grid.submit(count=3, request_cpus=8, sites=["Lyon"], request_memory_mib=1)
+    found = use(grid)
+    assert found.queues == (QueueId.parse(LONG), QueueId.parse(OTHER))
+    assert found.waiting == (WaitingJobs(8, 5, (0, 1)), WaitingJobs(8, 5, (1,)))
+    assert [part.queue for node in found.nodes for part in node.parts] == [0, 1]
+
+
+def test_a_node_with_pilots_of_several_queues_is_told_by_who_asks_for_the_first_of_them(grid: Grid) -> None:
+    first, second = grid.start_pilot(LONG), grid.start_pilot(SHORT)
+    for pilot in (first, second):
+        pilot.show(a_partitionable_slot(0), name="n1", settable_attributes=(FLAG,))
+    assert [
+        node.settable for queues in ((LONG,), (SHORT,), (SHORT, LONG), ()) for node in use(grid, *queues).nodes
+    ] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    (node,) = use(grid, SHORT).nodes
+    assert len(node.parts) == 1, "its jobs count all the same"
 
 
 def test_jobs_do_not_wait_for_nodes_of_a_banned_queue(grid: Grid, clock: VirtualClock) -> None:
     grid.submit(count=5)
     grid.start_pilot().show(a_partitionable_slot(0))
     grid.world.bans = (Ban("CERN", None, None, "power cut", clock() + timedelta(hours=1)),)
-    assert use(grid).waiting == {}
+    assert use(grid).widths == {}
     assert len(use(grid).nodes) == 1
 
 

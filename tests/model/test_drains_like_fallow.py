@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage_agents.core.draining import Farm, Goal, Node, NodeName, Part, drained_nodes, plan_drains
+from pilotage_agents.core.draining import Farm, Goal, Node, NodeName, Part, Waiting, drained_nodes, plan_drains
 
 WIDTH = 8
 
@@ -76,7 +76,8 @@ def test_nodes_are_told_what_fallow_would_tell_them(
         )
         for each in machines
     )
-    farm = Farm(nodes, {1: single_queued, WIDTH: multi_queued})
+    here = frozenset({0})
+    farm = Farm(nodes, (Waiting(1, single_queued, here), Waiting(WIDTH, multi_queued, here)))
     plan = plan_drains(farm, Goal(setpoint, WIDTH), drained_nodes(farm, WIDTH))
     told = {each.node.node: each.only_multicore for each in plan.decisions}
     before = {each.name: each.only_multicore for each in machines}

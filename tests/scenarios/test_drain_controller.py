@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from pilotage.errors import NotFoundError, TurnLostError
 from pilotage.resource_tree import QueueId
-from pilotage_agents.core.draining import Farm, Node, NodeName, Part
+from pilotage_agents.core.draining import Farm, Node, NodeName, Part, Waiting
 from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.settings import DrainControllerSettings
 from support.drain_link import GridDrainLink
-from support.grid import LONG
+from support.grid import LONG, a_tree
 from support.site_policies import SitePolicies
 from support.virtual_grid import VirtualGrid
 
 CORES = 16
+LYON = "Lyon/ce1/q"
 A_HEARTBEAT_S = 31.0
 
 
@@ -115,6 +117,34 @@ async def test_only_nodes_of_the_queues_that_it_serves_are_told(
     assert link.told == [("node1", True)]
 
 
+async def test_settings_that_name_no_queue_of_the_tree_are_told_once(link: GridDrainLink) -> None:
+    controller = a_controller(link, queues=("CERN/*/*", "CENR/*/*"))
+    with capture_logs() as logs:
+        for _ in range(2):
+            await controller.run_once()
+    assert [each["patterns"] for each in logs if each["log_level"] == "warning"] == [("CENR/*/*",)]
+    assert (await controller.dry_run())[0] == "CENR/*/*: no queue of the tree is called so"
+
+
+async def test_only_nodes_to_which_waiting_multicore_jobs_could_go_drain(
+    grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
+) -> None:
+    grid.grid.put(a_tree(LONG, LYON))
+    policy = policies.path("multicore-drain.conf")
+    for queue in (LONG, LONG, LYON):
+        grid.node(policy, cpus=CORES, queue=queue)
+    for _ in range(4 * CORES):
+        grid.submit(900.0, request_cpus=1)
+    grid.pass_time(A_HEARTBEAT_S)
+    grid.submit(60.0, request_cpus=8, sites=("Lyon",))
+    controller = a_controller(link, setpoint=800)
+    await controller.run_once()
+    assert link.told == [("node3", True)]
+    grid.submit(60.0, request_cpus=8, sites=("CERN",))
+    await controller.run_once()
+    assert link.told[1:] == [("node1", True), ("node2", True)]
+
+
 class FlakyLink(GridDrainLink):
     """A server that knows five full nodes, some of which are gone when they are to be told."""
 
@@ -123,7 +153,7 @@ class FlakyLink(GridDrainLink):
 
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
         nodes = tuple(Node(NodeName("CERN", f"n{number}"), (Part(0, {1: 16}),)) for number in range(5))
-        return Farm(nodes, {1: 1, 8: 1})
+        return Farm(nodes, tuple(Waiting(cores, 1, frozenset({0})) for cores in (1, 8)))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
         if not self.in_turn:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from pilotage.resource_tree import QueueId
-from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part
+from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part, Waiting
 from pilotage_agents.link import TreeQueue
 from pilotage_server.core.node_settings import NodeId
 from pilotage_server.operations.node_settings import set_node_attributes
@@ -30,13 +30,14 @@ class GridDrainLink:
         nodes = (
             Node(
                 NodeName(each.node.site, each.node.node),
-                tuple(Part(part.free_cpus, part.running) for part in each.parts),
+                tuple(Part(part.free_cpus, part.running, part.queue) for part in each.parts),
                 each.settable,
                 each.holds,
             )
             for each in use.nodes
         )
-        return Farm(tuple(nodes), use.waiting)
+        waiting = (Waiting(each.cpus, each.jobs, frozenset(each.queues)) for each in use.waiting)
+        return Farm(tuple(nodes), tuple(waiting))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
         ids = [NodeId(node.site, node.node) for node in nodes]

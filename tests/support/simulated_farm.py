@@ -15,7 +15,7 @@ from itertools import count
 from typing import NamedTuple
 
 from pilotage.resource_tree import QueueId
-from pilotage_agents.core.draining import Farm, Node, NodeName, Part
+from pilotage_agents.core.draining import Farm, Node, NodeName, Part, Waiting
 from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.link import TreeQueue
 from support.traces import TracedJob
@@ -68,7 +68,8 @@ class SimulatedFarm:
             Node(node.name, (Part(node.free, dict(node.running)),), only_multicore=node.only_multicore)
             for node in self._nodes.values()
         )
-        return Farm(tuple(nodes), {cores: len(waiting) for cores, waiting in self._waiting.items()})
+        waiting = (Waiting(cores, len(jobs), frozenset({0})) for cores, jobs in self._waiting.items())
+        return Farm(tuple(nodes), tuple(waiting))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
         for name in nodes:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from pilotage_agents.core.draining import Farm, Goal, Node, NodeName, Part, Plan, drained_nodes, plan_drains
+from pilotage_agents.core.draining import Farm, Goal, Node, NodeName, Part, Plan, Waiting, drained_nodes, plan_drains
 
 BOTH = {1: 100, 8: 100}
 WIDTH = 8
@@ -18,9 +21,15 @@ def a_node(
     return Node(NodeName("CERN", f"n{number}"), (part,), can_be_told, draining)
 
 
+def a_farm(*nodes: Node, waiting: dict[int, int] | None = None) -> Farm:
+    """Return a farm of one queue for which jobs wait, by their cores."""
+    counts = BOTH if waiting is None else waiting
+    return Farm(nodes, tuple(Waiting(cores, jobs, frozenset({0})) for cores, jobs in counts.items()))
+
+
 def plan(*nodes: Node, setpoint: int = 0, waiting: dict[int, int] | None = None, now: bool = True) -> Plan:
     """Return the plan for these nodes; `now` = those with room were so a while ago too."""
-    farm = Farm(nodes, BOTH if waiting is None else waiting)
+    farm = a_farm(*nodes, waiting=waiting)
     return plan_drains(farm, Goal(setpoint, WIDTH), drained_nodes(farm, WIDTH) if now else ())
 
 
@@ -83,8 +92,8 @@ def test_a_job_of_any_other_number_of_cores_than_one_is_a_multicore_job() -> Non
 
 
 def test_a_drained_node_is_put_back_also_when_a_job_has_taken_the_room_meanwhile() -> None:
-    before = Farm((a_node(1, free=8, single=8, draining=True),), BOTH)
-    after = Farm((a_node(1, free=0, single=8, wide=1, draining=True),), BOTH)
+    before = a_farm(a_node(1, free=8, single=8, draining=True))
+    after = a_farm(a_node(1, free=0, single=8, wide=1, draining=True))
     made = plan_drains(after, Goal(8, WIDTH), drained_nodes(before, WIDTH))
     assert told(made) == [("n1", False)]
 
@@ -122,6 +131,65 @@ def test_cores_in_different_parts_of_a_node_make_no_room_together() -> None:
     assert told(plan(halves, setpoint=8)) == []
     uneven = Node(NodeName("CERN", "n1"), (Part(4, {1: 3}), Part(5, {1: 3})))
     assert told(plan(uneven, setpoint=8)) == [("n1", True)]
+
+
+def test_a_part_that_can_never_have_room_makes_its_node_no_nearer() -> None:
+    narrow = Part(5, {1: 1})
+    mixed = Node(NodeName("CERN", "n1"), (narrow, Part(1, {1: 7})))
+    assert told(plan(mixed, a_node(2, free=2, single=6), setpoint=8)) == [("n2", True)]
+    assert plan(mixed, setpoint=8).decisions[0].reason.startswith("it has 1 cores free beside 7 single-core jobs")
+    draining = replace(mixed, only_multicore=True), a_node(2, free=2, single=6, draining=True)
+    assert told(plan(*draining, setpoint=8)) == [("n1", False)]
+
+
+def test_cores_where_no_job_can_come_are_no_room_but_the_jobs_there_count() -> None:
+    closed = Part(8, {1: 8, WIDTH: 1}, None)
+    assert told(plan(Node(NodeName("CERN", "n1"), (closed,)), setpoint=16)) == []
+    draining = Node(NodeName("CERN", "n1"), (closed, Part(2, {1: 6})), only_multicore=True)
+    assert told(plan(draining, a_node(2, single=16), setpoint=16)) == []
+
+
+HERE, THERE = (frozenset({number}) for number in range(2))
+
+
+def at(queue: int, number: int, free: int = 0, *, draining: bool = False) -> Node:
+    """Return a node of a queue with so many free cores, all others in use by single-core jobs."""
+    part = Part(free, {1: 16 - free}, queue)
+    return Node(NodeName("CERN", f"n{number}"), (part,), only_multicore=draining)
+
+
+def planned(nodes: Sequence[Node], setpoint: int, *waiting: tuple[int, int, frozenset[int]]) -> Plan:
+    farm = Farm(tuple(nodes), tuple(Waiting(*each) for each in waiting))
+    return plan_drains(farm, Goal(setpoint, WIDTH), drained_nodes(farm, WIDTH))
+
+
+def test_nodes_of_queues_that_the_waiting_multicore_jobs_cannot_reach_take_all_jobs() -> None:
+    nodes = at(0, 1, 6), at(0, 2, 6, draining=True), at(1, 3), at(1, 4)
+    made = planned(nodes, 800, (1, 9, HERE | THERE), (8, 5, THERE))
+    assert told(made) == [("n2", False), ("n3", True), ("n4", True)]
+    assert made.decisions[0].reason == "no multicore jobs wait for it"
+
+
+def test_nodes_drain_only_where_single_core_jobs_would_take_the_cores() -> None:
+    nodes = at(0, 1, 6, draining=True), at(1, 2)
+    made = planned(nodes, 800, (1, 9, THERE), (8, 5, HERE | THERE))
+    assert told(made) == [("n1", False), ("n2", True)]
+    assert made.decisions[0].reason == "no single-core jobs wait for it"
+    assert planned(nodes, 800, (1, 9, THERE), (8, 5, HERE)).reason == "no single-core jobs wait"
+
+
+def test_each_waiting_multicore_job_gets_a_node_before_any_gets_a_second() -> None:
+    nodes = at(0, 1, 7), at(0, 2, 6), at(0, 3, 5), at(1, 4, 2), at(1, 5, 1)
+    waiting = (1, 99, HERE | THERE), (8, 1, HERE), (8, 2, THERE)
+    assert told(planned(nodes, 24, *waiting)) == [("n1", True), ("n4", True), ("n5", True)]
+    assert told(planned(nodes, 32, *waiting)) == [("n1", True), ("n2", True), ("n4", True), ("n5", True)]
+
+
+def test_a_node_that_drains_already_is_for_the_job_that_has_the_fewest_other_ways() -> None:
+    nodes = at(0, 1, 7, draining=True), at(0, 2, 6), at(1, 3, 1)
+    waiting = (1, 99, HERE | THERE), (8, 1, HERE | THERE), (8, 1, HERE)
+    assert told(planned(nodes, 16, *waiting)) == [("n2", True)]
+    assert told(planned(nodes, 16, *waiting[:2], (8, 1, THERE))) == [("n3", True)]
 
 
 def test_every_decision_says_why() -> None:

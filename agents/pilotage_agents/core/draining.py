@@ -5,16 +5,17 @@ Rules
 Those of Fallow (S. Jones, Liverpool). The setpoint is how many cores multicore jobs should have; no job is ever
 stopped for it. A node that is told OnlyMulticore drains: its single-core jobs end one by one and none come. Once it has
 room for a multicore job it is drained; it is put back a while later, when a job has had the time to take the room.
-While jobs of only one kind wait, or none, no node is kept from anything. Otherwise the nodes nearest to drained begin
-to drain, as many as jobs are missing to the setpoint, those that drain already not counted again; and where too many
-drain, those furthest from drained take all jobs again first. A single-core job has one core; every other job is a
-multicore job, and counts as one of the width in use, as in Fallow. Jobs on nodes that cannot be told are counted too.
+A node is kept from nothing while jobs of only one kind wait that could go to its queues, or none. Otherwise the nodes
+nearest to drained begin to drain, as many as jobs are missing to the setpoint, those that drain already not counted
+again; and where too many drain, those furthest from drained take all jobs again first. Nodes come first for which a
+multicore job waits that no other node drains for. A single-core job has one core; every other job is a multicore job,
+and counts as one of the width in use, as in Fallow. Jobs on nodes that cannot be told are counted too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ONLY_MULTICORE = "OnlyMulticore"
 """The attribute of nodes that policies look at."""
@@ -34,15 +35,23 @@ class NodeName:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a node in which a wide slot can come free: its free cores, and its jobs by their cores."""
+    """A part of a node in which a wide slot can come free: its free cores, and its jobs by their cores.
+
+    `queue` = its pilot's, as the farm numbers them; None = no job can come there.
+    """
 
     free_cpus: int
     running: Mapping[int, int]
+    queue: int | None = 0
 
     @property
     def single(self) -> int:
         """How many single-core jobs run there."""
         return single_core(self.running)
+
+    def may_have_room(self, width: int) -> bool:
+        """Whether a job of so many cores would fit in if the single-core jobs ended."""
+        return self.free_cpus + self.single >= width
 
     def nearness(self, width: int) -> float:
         """Return how near to drained it is: more free cores are nearer, then more jobs that may end; 0 = it is."""
@@ -59,30 +68,57 @@ class Node:
     can_be_told: bool = True
     only_multicore: bool = False
 
+    @property
+    def queues(self) -> frozenset[int]:
+        """The queues whose jobs can come there."""
+        return frozenset(part.queue for part in self.parts if part.queue is not None)
+
+    def at(self, queues: Collection[int]) -> Node:
+        """Return the node with those of its parts alone that are at these queues."""
+        return replace(self, parts=tuple(part for part in self.parts if part.queue in queues))
+
     def has_room(self, width: int) -> bool:
         """Whether a job of so many cores fits in now."""
         return any(part.free_cpus >= width for part in self.parts)
 
-    def may_have_room(self, width: int) -> bool:
-        """Whether a job of so many cores would fit in if the single-core jobs of a part ended."""
-        return any(part.free_cpus + part.single >= width for part in self.parts)
+    def able_parts(self, width: int) -> list[Part]:
+        """Return the parts in which a job of so many cores would fit if their single-core jobs ended."""
+        return [part for part in self.parts if part.may_have_room(width)]
 
-    def nearness(self, width: int) -> float:
-        """Return the nearness of its part that is nearest to drained."""
-        return max((part.nearness(width) for part in self.parts), default=0.0)
+    def nearest(self, width: int) -> Part:
+        """Return the part that is nearest to drained, of the able ones if there are any; the node has parts."""
+        return max(self.able_parts(width) or self.parts, key=lambda part: part.nearness(width))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Jobs that wait: so many, each of so many cores, which could go to these queues."""
+
+    cpus: int
+    jobs: int
+    queues: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Farm:
-    """Nodes, and the jobs that wait for them by their cores."""
+    """Nodes, and the jobs that wait for them, each counted once."""
 
     nodes: tuple[Node, ...]
-    waiting: Mapping[int, int]
+    waiting: tuple[Waiting, ...]
 
     @property
     def multicore_running(self) -> int:
         """How many multicore jobs run on all nodes."""
         return sum(multicore(part.running) for node in self.nodes for part in node.parts)
+
+    def wanted(self, *, multicore: bool) -> tuple[Waiting, ...]:
+        """Return the multicore jobs that wait, or the single-core ones."""
+        return tuple(each for each in self.waiting if each.jobs > 0 and (each.cpus != 1) is multicore)
+
+    @property
+    def contested(self) -> frozenset[int]:
+        """The queues for which jobs of both kinds wait."""
+        return _queues_of(self.wanted(multicore=True)) & _queues_of(self.wanted(multicore=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +162,20 @@ def multicore(jobs: Mapping[int, int]) -> int:
 
 
 def drained_nodes(farm: Farm, width: int) -> frozenset[NodeName]:
-    """Return the nodes that take multicore jobs alone and have room for one."""
-    return frozenset(node.name for node in _told(farm) if node.has_room(width))
+    """Return the nodes that take multicore jobs alone and have room for one of those that wait."""
+    contested = farm.contested
+    return frozenset(node.name for node in _told(farm) if node.at(contested).has_room(width))
 
 
 def plan_drains(farm: Farm, goal: Goal, drained: Collection[NodeName]) -> Plan:
     """Return what to tell nodes; `drained` are those that were so a while ago, and are put back now."""
-    told = _told(farm)
+    told, contested = _told(farm), farm.contested
     back = [_again(node, f"it has had room for {goal.width} cores") for node in told if node.name in drained]
-    draining = [node for node in told if node.name not in drained]
-    idle = _nothing_to_do(farm)
-    if idle:
-        return Plan((*back, *(_again(node, idle) for node in draining)), idle)
+    others = [node for node in told if node.name not in drained]
+    back += [_again(node, f"{_what_lacks(farm, node.queues)} for it") for node in others if not node.queues & contested]
+    if not contested:
+        return Plan(tuple(back), _what_lacks(farm, frozenset().union(*(node.queues for node in farm.nodes))))
+    draining = [node.at(contested) for node in others if node.queues & contested]
     running = farm.multicore_running
     missing = goal.jobs - running - len(draining)
     reason = (
@@ -145,7 +183,7 @@ def plan_drains(farm: Farm, goal: Goal, drained: Collection[NodeName]) -> Plan:
         f" {abs(missing)} {'missing' if missing >= 0 else 'too many'}"
     )
     if missing >= 0:
-        return Plan((*back, *_begun(farm, goal.width, missing)), reason)
+        return Plan((*back, *_begun(farm, draining, goal.width, missing)), reason)
     return Plan((*back, *_cancelled(draining, goal.width, -missing)), reason)
 
 
@@ -153,22 +191,46 @@ def _told(farm: Farm) -> list[Node]:
     return [node for node in farm.nodes if node.can_be_told and node.only_multicore]
 
 
-def _nothing_to_do(farm: Farm) -> str:
-    """Return why no node needs to drain; "" = jobs of both kinds wait."""
-    if not multicore(farm.waiting):
-        return "no multicore jobs wait"
-    return "" if single_core(farm.waiting) else "no single-core jobs wait"
+def _queues_of(waiting: Iterable[Waiting]) -> frozenset[int]:
+    return frozenset(queue for each in waiting for queue in each.queues)
 
 
-def _begun(farm: Farm, width: int, most: int) -> Iterable[Decision]:
+def _what_lacks(farm: Farm, queues: frozenset[int]) -> str:
+    """Return which jobs lack, so that nodes of these queues need not drain."""
+    return f"no {'single-core' if queues & _queues_of(farm.wanted(multicore=True)) else 'multicore'} jobs wait"
+
+
+def _begun(farm: Farm, draining: Iterable[Node], width: int, most: int) -> Iterable[Decision]:
     """Yield the nodes that begin to drain, the nearest to drained first."""
-    able = [
-        node
-        for node in farm.nodes
-        if node.can_be_told and not node.only_multicore and not node.has_room(width) and node.may_have_room(width)
-    ]
-    for node in _by_nearness(able, width, nearest_first=True)[:most]:
-        yield Decision(node.name, True, f"{_state(node)}, and is nearest to room for {width}")
+    contested = farm.contested
+    there = [node.at(contested) for node in farm.nodes if node.can_be_told and not node.only_multicore]
+    able = [node for node in there if not node.has_room(width) and node.able_parts(width)]
+    nearest = _by_nearness(able, width, nearest_first=True)
+    unserved = _Unserved(farm.wanted(multicore=True))
+    for node in draining:
+        unserved.serve(node, width)
+    first = [node for node in nearest if unserved.serve(node, width)][:most]
+    served = {node.name for node in first}
+    chosen = [*first, *(node for node in nearest if node.name not in served)][:most]
+    for node in _by_nearness(chosen, width, nearest_first=True):
+        yield Decision(node.name, True, f"{_state(node, width)}, and is nearest to room for {width}")
+
+
+class _Unserved:
+    """The multicore jobs that wait and that no node drains for."""
+
+    def __init__(self, waiting: Iterable[Waiting]) -> None:
+        self._waiting = sorted(waiting, key=lambda each: len(each.queues))
+        self._left = [each.jobs for each in self._waiting]
+
+    def serve(self, node: Node, width: int) -> bool:
+        """Let the node be for one of them, the one with the fewest queues; returns whether there is one for it."""
+        queues = frozenset(part.queue for part in node.able_parts(width))
+        for place, each in enumerate(self._waiting):
+            if self._left[place] and queues & each.queues:
+                self._left[place] -= 1
+                return True
+        return False
 
 
 def _cancelled(draining: Iterable[Node], width: int, most: int) -> Iterable[Decision]:
@@ -183,13 +245,13 @@ def _cancelled(draining: Iterable[Node], width: int, most: int) -> Iterable[Deci
 
 def _by_nearness(nodes: Iterable[Node], width: int, *, nearest_first: bool) -> Sequence[Node]:
     sign = -1 if nearest_first else 1
-    return sorted(nodes, key=lambda node: (sign * node.nearness(width), node.name))
+    return sorted(nodes, key=lambda node: (sign * node.nearest(width).nearness(width), node.name))
 
 
 def _again(node: Node, reason: str) -> Decision:
     return Decision(node.name, False, reason)
 
 
-def _state(node: Node) -> str:
-    free = max((part.free_cpus for part in node.parts), default=0)
-    return f"it has {free} cores free beside {sum(part.single for part in node.parts)} single-core jobs"
+def _state(node: Node, width: int) -> str:
+    part = node.nearest(width)
+    return f"it has {part.free_cpus} cores free beside {part.single} single-core jobs"

@@ -76,5 +76,11 @@ def is_named(queue: QueueId, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, fold(pattern)) for pattern in patterns)
 
 
+def naming_nothing(patterns: Iterable[str], queues: Iterable[QueueId]) -> tuple[str, ...]:
+    """Return those of the `patterns` that name none of the queues."""
+    known = tuple(queues)
+    return tuple(pattern for pattern in patterns if not any(is_named(queue, (pattern,)) for queue in known))
+
+
 def _smallest(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)

@@ -3,9 +3,10 @@
 Rules
 -----
 The cores of a partitionable slot and those of its dynamic slots are one part of a node, in which a wider slot can come
-free; a static slot is a part by itself. A dynamic slot counts also while its claim has no job: its cores are not free.
-An attribute of a node is what was set from afar, else what the ad of its first slot says; it holds only where it is
-True itself.
+free; a static slot is a part by itself. A slot counts also while its claim has no job: its cores are not free, and
+neither are those of a pilot that takes no more jobs. An attribute of a node is what was set from afar, else what
+the ad of its first slot says; it holds only where it is True itself. A node with pilots of several queues is told by
+who asks for the first of them, so that no two tell it different things.
 """
 
 from __future__ import annotations
@@ -26,10 +27,14 @@ from pilotage_server.core.waiting import Waiting
 
 @dataclass(frozen=True, slots=True)
 class PartUse:
-    """A part of a node: its free cores, and how many slots are in use there, by their cores."""
+    """A part of a node: its free cores, and how many slots are in use there, by their cores.
+
+    `queue` = its pilot's, as a place among the farm's queues; None = no job can come there.
+    """
 
     free_cpus: int
     running: Mapping[int, int]
+    queue: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,50 +48,93 @@ class NodeUse:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingJobs:
+    """Jobs that each ask so many cores and could go to the same queues, told by their places among the farm's."""
+
+    cpus: int
+    jobs: int
+    queues: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FarmUse:
-    """Nodes, by site and name, and how many jobs wait that could go to their queues, by the cores that each asks."""
+    """Nodes, by site and name; their queues that are not banned, in order; and what waits for these."""
 
     nodes: tuple[NodeUse, ...]
-    waiting: Mapping[int, int]
+    queues: tuple[QueueId, ...]
+    waiting: tuple[WaitingJobs, ...]
+
+    @property
+    def widths(self) -> Counter[int]:
+        """How many jobs wait by the cores that each asks, wherever they could go."""
+        widths: Counter[int] = Counter()
+        for each in self.waiting:
+            widths[each.cpus] += each.jobs
+        return widths
 
 
-def node_uses(slots: Iterable[SlotInfo], told: Mapping[NodeId, NodeSettings], attribute: str) -> tuple[NodeUse, ...]:
-    """Return the nodes of these slots; of a pilot's slots none must be missing."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: an attribute of nodes, and of which queues (none = of all)."""
+
+    attribute: str
+    queues: frozenset[QueueId] = frozenset()
+
+    def is_about(self, queue: QueueId) -> bool:
+        """Whether what is at the queue is asked for."""
+        return not self.queues or queue in self.queues
+
+
+def node_uses(
+    slots: Iterable[SlotInfo], question: Question, queues: Sequence[QueueId], told: Mapping[NodeId, NodeSettings]
+) -> tuple[NodeUse, ...]:
+    """Return the nodes of the queues asked for; of all slots none must be missing, `queues` take jobs."""
     of_nodes: dict[NodeId, list[SlotInfo]] = defaultdict(list)
     for info in slots:
         of_nodes[NodeId(info.queue.site, info.node)].append(info)
+    places = {queue: place for place, queue in enumerate(queues)}
     return tuple(
-        _node_use(node, infos, told.get(node, NodeSettings(node)), attribute)
+        _node_use(node, infos, question, places, told.get(node, NodeSettings(node)))
         for node, infos in sorted(of_nodes.items())
+        if any(question.is_about(info.queue) for info in infos)
     )
 
 
-def waiting_widths(waiting: Iterable[Waiting], queues: Sequence[QueueId], reach: Reach) -> Counter[int]:
-    """Return how many jobs wait that could go to one of the queues, by the cores that each asks."""
-    widths: Counter[int] = Counter()
+def waiting_jobs(waiting: Iterable[Waiting], queues: Sequence[QueueId], reach: Reach) -> tuple[WaitingJobs, ...]:
+    """Return the jobs that wait and could go to some of the queues."""
+    found: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for each in waiting:
-        if each.count > 0 and any(reach.can_go(each.task_queue, queue) for queue in queues):
-            widths[each.task_queue.traits.amounts.cpus] += each.count
-    return widths
+        places = tuple(place for place, queue in enumerate(queues) if reach.can_go(each.task_queue, queue))
+        if each.count > 0 and places:
+            found[each.task_queue.traits.amounts.cpus, places] += each.count
+    return tuple(WaitingJobs(cpus, jobs, places) for (cpus, places), jobs in sorted(found.items()))
 
 
-def _node_use(node: NodeId, infos: Sequence[SlotInfo], told: NodeSettings, attribute: str) -> NodeUse:
-    settable = any(not info.draining and not not_settable((attribute,), info.settable_attributes) for info in infos)
-    return NodeUse(node, _parts(infos), settable, _holds(infos[0], told, attribute))
+def _node_use(
+    node: NodeId, infos: Sequence[SlotInfo], question: Question, places: Mapping[QueueId, int], told: NodeSettings
+) -> NodeUse:
+    attribute, asked = question.attribute, [info for info in infos if question.is_about(info.queue)]
+    settable = question.is_about(min(info.queue for info in infos)) and any(
+        not info.draining and not not_settable((attribute,), info.settable_attributes) for info in asked
+    )
+    return NodeUse(node, _parts(asked, places), settable, _holds(infos[0], told, attribute))
 
 
-def _parts(infos: Iterable[SlotInfo]) -> tuple[PartUse, ...]:
+def _parts(infos: Iterable[SlotInfo], places: Mapping[QueueId, int]) -> tuple[PartUse, ...]:
     free: Counter[tuple[str, str]] = Counter()
     running: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    queues: dict[tuple[str, str], int | None] = {}
     for info in infos:
         slot = info.slot
         name, _, is_dynamic = slot.name.partition("_")
-        part = running[info.pilot_stamp, name]
-        if slot.partitionable:
-            free[info.pilot_stamp, name] = slot.free.cpus
-        elif is_dynamic or slot.job_id:
-            part[slot.amounts.cpus] += 1
-    return tuple(PartUse(free[key], counts) for key, counts in sorted(running.items()))
+        key = info.pilot_stamp, name
+        queues[key] = None if info.draining else places.get(info.queue)
+        in_use = running[key]
+        if not slot.partitionable and (is_dynamic or slot.job_id or slot.state == "Claimed"):
+            in_use[slot.amounts.cpus] += 1
+        elif info.asks_for_work:
+            free[key] = slot.free.cpus
+    return tuple(PartUse(free[key], counts, queues[key]) for key, counts in sorted(running.items()))
 
 
 def _holds(slot: SlotInfo, told: NodeSettings, attribute: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
-from pilotage_server.core.node_use import FarmUse, node_uses, waiting_widths
+from pilotage_server.core.node_use import FarmUse, Question, node_uses, waiting_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.node_settings import load_node_settings
@@ -18,13 +18,14 @@ def get_node_use(unit: Unit, world: World, queues: Sequence[QueueId], attribute:
 
     Its cost grows with slots and task queues, not with the jobs that wait.
     """
-    chosen = frozenset(queues)
-    slots = [info for info in load_slots(unit.session) if not chosen or info.queue in chosen]
+    question = Question(attribute, frozenset(queues))
+    slots = load_slots(unit.session)
     with world.lock:
         waiting = world.waiting.waiting()
-    present = sorted({info.queue for info in slots})
-    open_queues = [queue for queue in present if not active_bans(world.bans, queue, unit.now)]
+    present = sorted({info.queue for info in slots if question.is_about(info.queue)})
+    open_queues = tuple(queue for queue in present if not active_bans(world.bans, queue, unit.now))
     return FarmUse(
-        node_uses(slots, load_node_settings(unit.session), attribute),
-        waiting_widths(waiting, open_queues, world.reach),
+        node_uses(slots, question, open_queues, load_node_settings(unit.session)),
+        open_queues,
+        waiting_jobs(waiting, open_queues, world.reach),
     )

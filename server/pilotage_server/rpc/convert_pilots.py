@@ -146,7 +146,13 @@ def node_settings_to_wire(settings: NodeSettings) -> node_service_pb2.NodeSettin
 def farm_use_to_wire(farm: FarmUse) -> node_service_pb2.GetNodeUseResponse:
     """Return the message of what jobs use of nodes and what waits for them."""
     return node_service_pb2.GetNodeUseResponse(
-        nodes=[_node_use_to_wire(node) for node in farm.nodes], waiting=_widths_to_wire(farm.waiting)
+        nodes=[_node_use_to_wire(node) for node in farm.nodes],
+        waiting=_widths_to_wire(farm.widths),
+        queues=map(queue_to_wire, farm.queues),
+        demands=[
+            node_service_pb2.WaitingJobs(cpus=each.cpus, jobs=each.jobs, queue_indexes=each.queues)
+            for each in farm.waiting
+        ],
     )
 
 
@@ -154,7 +160,9 @@ def _node_use_to_wire(use: NodeUse) -> node_service_pb2.NodeUse:
     return node_service_pb2.NodeUse(
         node=node_service_pb2.NodeId(site=use.node.site, node=use.node.node),
         parts=[
-            node_service_pb2.PartUse(free_cpus=part.free_cpus, running=_widths_to_wire(part.running))
+            node_service_pb2.PartUse(
+                free_cpus=part.free_cpus, running=_widths_to_wire(part.running), queue_index=part.queue
+            )
             for part in use.parts
         ],
         settable=use.settable,
