@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PACKAGES := proto server pilot agents client tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench bench-smoke sim-drain clean
+.PHONY: help venv demo test check format bench bench-smoke sim-drain pilot-bundle clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,7 +35,7 @@ check: $(VENV)/.stubs ## lint, formats, import rules, types
 	$(BIN)/buf lint proto
 	$(BIN)/buf format --diff --exit-code proto
 	$(BIN)/lint-imports
-	$(BIN)/mypy $(PACKAGES) bench
+	$(BIN)/mypy $(PACKAGES) bench deploy/pilot_bundle
 
 format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff check --fix .
@@ -53,6 +53,9 @@ bench-%: $(VENV)/.stubs ## run one of them, bench/bench_%.py: bench-rates, bench
 
 sim-drain: $(VENV)/.stubs ## let the drain controller look after a simulated farm: JSON lines, and docs/how-to/draining.svg
 	@$(BIN)/python bench/sim_drain.py $(OPTIONS)
+
+pilot-bundle: $(VENV)/.stubs ## one file that is a pilot on a bare Python: dist/pilotage-pilot-VERSION-cpXY-MACHINE.pyz
+	@$(BIN)/python deploy/pilot_bundle/build_bundle.py $(OPTIONS)
 
 clean: ## remove what the targets above have made
 	rm -rf $(VENV) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -17,6 +17,7 @@ pytest_plugins = [
     "support.server",
     "support.slurm",
     "support.sshd",
+    "support.bundle",
 ]
 
 settings.register_profile("dev", max_examples=100, deadline=None)

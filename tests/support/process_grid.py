@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from pilotage_pilot.link.server_link import stamp_of_token
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id, running_server
 
+PILOT = (sys.executable, "-m", "pilotage_pilot.main")
 QUEUE = QueueId("SITE", "ce01", "long")
 TREE = {"sites": {"SITE": {"ces": {"ce01": {"queues": {"long": {"CPUs": 2, "Memory": 4000}}}}}}}
 TIMEOUT_S = 30
@@ -100,7 +101,9 @@ class ProcessGrid:
             return getattr(JobServiceStub(channel), method)(getattr(job_service_pb2, f"{method}Request")(**fields))
 
     @asynccontextmanager
-    async def pilot(self, **settings: Any) -> AsyncIterator[PilotProcess]:
+    async def pilot(
+        self, program: Sequence[str] = PILOT, environment: Mapping[str, str] | None = None, /, **settings: Any
+    ) -> AsyncIterator[PilotProcess]:
         """Start a pilot by its command; what is left of it at the end of the block is killed."""
         scratch = self.folder / "scratch"
         file = self.folder / f"{request_id()}.token"
@@ -110,8 +113,8 @@ class ProcessGrid:
         config.write_text(json.dumps({**given, "cpus": 2, "memory_mib": 4000, "grace_s": 1, **settings}))
         log = file.with_suffix(".log")
         with log.open("wb") as stderr:
-            command = ("-m", "pilotage_pilot.main", "run", "--config", str(config))
-            process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=stderr)
+            command = (*program, "run", "--config", str(config))
+            process = await asyncio.create_subprocess_exec(*command, stderr=stderr, env=environment)
         try:
             yield PilotProcess(process, log, scratch, stamp_of_token(token))
         finally:

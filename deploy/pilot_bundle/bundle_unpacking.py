@@ -1,0 +1,157 @@
+"""Unpacks a pilot bundle once on a node, for compiled modules cannot be read from an archive, and starts its pilot.
+
+What is unpacked is a Python environment in a folder that only its owner can read. Its name tells the content and the
+interpreter, so that all pilots of one user on a node share it; it appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+_PACKAGES = "site/"
+_NODE_UNFIT = 4
+"""The pilot's exit code where the node is not fit for work."""
+
+_UNUSED_S = 30 * 86400
+"""What no pilot was started from for so long is removed."""
+
+
+def start(bundle: str, key: str) -> NoReturn:
+    """Become the pilot with the arguments of this process; exits where it cannot be unpacked."""
+    try:
+        folder = _unpacked(Path(bundle), key)
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
+        sys.stderr.write(f"{os.path.basename(bundle)}: cannot be unpacked: {error}\n")
+        sys.exit(_NODE_UNFIT)
+    python = str(folder / "bin" / "python")
+    sys.stdout.flush()
+    os.execv(python, [python, "-I", "-m", "pilotage_pilot.main", *sys.argv[1:]])  # noqa: S606 - no shell is wanted
+
+
+def _unpacked(bundle: Path, key: str) -> Path:
+    """Return the folder of the environment, in the first place that can hold it; raises OSError that names them all."""
+    ours = f"pilotage-pilot-{os.geteuid()}-"
+    name = ours + hashlib.sha256(f"{key} {_interpreter()}".encode()).hexdigest()[:16]
+    faults: list[str] = []
+    with zipfile.ZipFile(bundle) as archive:
+        for place in dict.fromkeys(_places()):
+            try:
+                folder = _unpacked_in(place.absolute(), name, archive)
+            except OSError as error:
+                faults.append(f"{place}: {error.strerror or error}")
+                continue
+            _remove_unused(place, ours, folder)
+            return folder
+    raise OSError("; ".join(faults))
+
+
+def _interpreter() -> str:
+    """Return the path of this Python; within a virtual environment, that of the one that it was made with."""
+    return getattr(sys, "_base_executable", sys.executable)
+
+
+def _places() -> Iterator[Path]:
+    """Yield where to unpack, best first: the batch system's scratch or /tmp, and at last where the pilot is started."""
+    given = [os.environ[name] for name in ("_CONDOR_SCRATCH_DIR", "TMPDIR") if os.environ.get(name)]
+    for place in given or ["/tmp"]:  # noqa: S108 - its folder is the user's own, and looked at before it is used
+        yield Path(place)
+    yield Path(".")
+
+
+def _unpacked_in(place: Path, name: str, archive: zipfile.ZipFile) -> Path:
+    if os.statvfs(place).f_flag & os.ST_NOEXEC:
+        raise OSError(errno.EACCES, "nothing may be executed there (noexec)")
+    folder = place / name
+    if _is_whole(folder, archive):
+        os.utime(folder)
+        return folder
+    new = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=place))
+    try:
+        _unpack(archive, new)
+        _put(new, folder, archive)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return folder
+
+
+def _is_whole(folder: Path, archive: zipfile.ZipFile) -> bool:
+    """Whether the folder has all files: those who clear up /tmp take files that were not read for long.
+
+    Raises OSError where it is not ours alone.
+    """
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077 or folder.is_symlink():
+        raise OSError(errno.EPERM, f"{folder.name} is not this user's alone")
+    packages = _packages(folder)
+    return (folder / "bin" / "python").exists() and all(
+        _size(packages / info.filename.removeprefix(_PACKAGES)) == info.file_size for info in _files(archive)
+    )
+
+
+def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Write the environment; a folder that is not whole in the end is nobody's yet."""
+    packages = _packages(folder)
+    for info in _files(archive):
+        path = packages / info.filename.removeprefix(_PACKAGES)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(info) as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(_interpreter())
+    home = os.path.dirname(_interpreter())
+    (folder / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+
+
+def _put(new: Path, folder: Path, archive: zipfile.ZipFile) -> None:
+    """Give the new folder its name; one that another pilot has put there meanwhile is as good."""
+    while True:
+        try:
+            new.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            if _is_whole(folder, archive):
+                return
+            folder.rename(new.with_name(new.name + ".old"))
+            shutil.rmtree(new.with_name(new.name + ".old"), ignore_errors=True)
+        else:
+            return
+
+
+def _remove_unused(place: Path, ours: str, used: Path) -> None:
+    for folder in place.glob(f"{ours}*"):
+        try:
+            unused = folder != used and time.time() - folder.lstat().st_mtime > _UNUSED_S
+        except OSError:
+            continue
+        if unused:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _files(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+    return (info for info in archive.infolist() if info.filename.startswith(_PACKAGES))
+
+
+def _packages(folder: Path) -> Path:
+    return folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
