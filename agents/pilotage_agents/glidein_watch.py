@@ -167,15 +167,15 @@ class GlideinWatch:
             self._living().pop(record.stamp, None)
 
     def _judged(self, failures: QueueFailures, record: GlideinRecord, status: GlideinStatus) -> QueueFailures:
-        if status.exit_code is None:
-            return failures
         if status.exit_code == 0:
             return failures.went_well(record.queue)
+        if status.exit_code is None and not status.has_failed:
+            return failures
         log.warning(
             "pilot ended in error",
             stamp=record.stamp,
             queue=str(record.queue),
-            exit_code=status.exit_code,
+            reason=status.reason,
             output=str(self._folders.path_of(record.stamp)),
         )
         return failures.failed(record.queue, f"a pilot ended with {status.reason}", self._clock())

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.telemetry import LogLevel
@@ -57,21 +57,29 @@ class SshSettings(_Section):
     transfer_timeout_s: float = Field(default=120, ge=1, le=3600)
 
 
+def _names_no_cluster(option: str) -> str:
+    if option.startswith(("-M", "--cluster")):
+        raise ValueError("clusters are chosen by `cluster`, so that all commands ask the same one")
+    return option
+
+
 class SlurmBatchSystemSettings(_Section):
     """A Slurm cluster as a batch system; a queue's name in the tree is that of its partition.
 
     `ce_types` are the values of a queue's CEType that it serves. `command_prefix` comes before every command of
     Slurm, such as ["env", "SLURM_CONF=/etc/slurm-b/slurm.conf"]. `account` is charged; empty = the user's default.
-    `sbatch_options` are added to each submission, such as "--qos=grid". A command that does not answer within
-    `timeout_s` has not answered. A pilot that was told to end is killed after `kill_after_s`. `ssh` leads to a host
-    that has the commands; None = this one has.
+    `cluster` is where jobs go, of several that the commands know; empty = their own. `sbatch_options` are added to
+    each submission, such as "--qos=grid". A command that does not answer within `timeout_s` has not answered. A pilot
+    that was told to end is killed after `kill_after_s`. `ssh` leads to a host that has the commands; None = this one
+    has.
     """
 
     type: Literal["slurm"]
     ce_types: tuple[str, ...] = ("slurm",)
     command_prefix: tuple[str, ...] = ()
     account: str = ""
-    sbatch_options: tuple[Annotated[str, Field(pattern="^-")], ...] = ()
+    cluster: Annotated[str, Field(pattern=r"^[^\s,;-][^\s,;]*$|^$")] = ""
+    sbatch_options: tuple[Annotated[str, Field(pattern="^-"), AfterValidator(_names_no_cluster)], ...] = ()
     timeout_s: float = Field(default=30, ge=0.1, le=600)
     kill_after_s: Seconds = 30
     ssh: SshSettings | None = None

@@ -60,7 +60,8 @@ def test_a_job_on_a_node_that_only_slurm_has_lost_goes_on_or_runs_elsewhere_and_
     site.open_gate()
     site.all_done(ids)
     assert len(site.lines("ended0")) == 1
-    assert site.submissions() == 2
+    # None for the job, where the pilot has taken it on again before the pause after the loss was over.
+    assert site.submissions() in (1, 2)
     site.comes_back(node)
 
 

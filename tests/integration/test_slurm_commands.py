@@ -39,10 +39,12 @@ class Programs:
         path.write_text(f"#!/bin/sh\ncd {self.folder}\n{script}\n")
         path.chmod(0o755)
 
-    def system(self, *, timeout_s: float = 30) -> SlurmBatchSystem:
+    def system(self, *, timeout_s: float = 30, cluster: str = "") -> SlurmBatchSystem:
         prefix = ("env", f"PATH={self.folder}:/usr/bin:/bin")
         return SlurmBatchSystem(
-            "big", SlurmBatchSystemSettings(type="slurm", command_prefix=prefix, timeout_s=timeout_s), ThisMachine()
+            "big",
+            SlurmBatchSystemSettings(type="slurm", command_prefix=prefix, timeout_s=timeout_s, cluster=cluster),
+            ThisMachine(),
         )
 
 
@@ -130,6 +132,56 @@ async def test_after_a_submission_without_an_answer_no_other_is_tried(programs: 
     assert (programs.folder / "tries").read_text() == "tried\n"
 
 
+@pytest.mark.parametrize("end", ['kill -KILL "$$"', "exit 143", "exit 255"])
+async def test_a_submission_that_a_signal_or_ssh_has_cut_short_is_no_refusal(programs: Programs, end: str) -> None:
+    programs.put("sbatch", end)
+    (answer,) = await programs.system().submit_many(requests(programs.folder))
+    assert isinstance(answer, Unanswered)
+
+
+async def test_a_controller_that_gives_no_answer_for_one_job_is_asked_for_no_other(programs: Programs) -> None:
+    programs.put("squeue", NO_JOBS)
+    programs.put("sacct", "exit 1")
+    programs.put("scontrol", "echo asked >> asked; kill -KILL $$")
+    statuses = await programs.system().poll_all([f"{job}.stamp{job}" for job in range(5)])
+    assert {status.state for status in statuses.values()} == {GlideinState.UNKNOWN}
+    assert (programs.folder / "asked").read_text() == "asked\n"
+
+
+async def test_every_command_asks_the_cluster_that_jobs_go_to(programs: Programs) -> None:
+    for name, script in (("squeue", NO_JOBS), ("sacct", "true"), ("scontrol", "exit 1"), ("sbatch", "echo '71;far'")):
+        programs.put(name, f'echo "$0 $*" >> asked\n{script}')
+    system = programs.system(cluster="far")
+    assert await system.submit_many(requests(programs.folder)) == (Submitted("71.stamp0"),)
+    await system.poll_all(["71.stamp0"])
+    asked = (programs.folder / "asked").read_text().splitlines()
+    assert len(asked) == 4
+    assert all(" --clusters=far " in line for line in asked)
+
+
+async def test_a_job_that_went_to_a_cluster_nobody_would_ask_is_cancelled_and_refused(programs: Programs) -> None:
+    programs.put("sbatch", "echo '71;far'")
+    programs.put("scancel", 'echo "$*" > cancelled')
+    (answer,) = await programs.system().submit_many(requests(programs.folder))
+    reason = 'big: sbatch has sent it to the cluster far: say cluster = "far" for that one'
+    assert answer == NotSubmitted(reason)
+    assert (programs.folder / "cancelled").read_text() == "--clusters=far 71\n"
+
+
+async def test_the_user_whose_jobs_count_is_asked_for_once(programs: Programs) -> None:
+    programs.put("id", "echo asked >> asked; echo 1001")
+    programs.put(
+        "squeue",
+        """echo '{"jobs": [
+        {"job_id": 71, "user_id": 1001, "name": "pilotage-stamp0", "job_state": "RUNNING"},
+        {"job_id": 72, "user_id": 1002, "name": "pilotage-stamp1", "job_state": "RUNNING"}]}'""",
+    )
+    system = programs.system()
+    for _ in range(2):
+        assert await system.find_again(["stamp0", "stamp1"]) == {"stamp0": "71.stamp0"}
+    assert (programs.folder / "asked").read_text() == "asked\n"
+
+
 async def test_sbatch_gets_no_token_of_ours(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTAGE_TOKEN", "secret")
     programs.put("sbatch", "env > seen; echo 71")
@@ -163,7 +215,7 @@ async def test_a_pilot_asks_slurm_for_its_sizes_and_writes_into_its_folder(slurm
 
 
 async def test_a_pilot_that_does_not_end_when_it_is_told_is_killed(slurm: SlurmCluster, tmp_path: Path) -> None:
-    settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix, kill_after_s=0.5)
+    settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix, kill_after_s=0)
     system = SlurmBatchSystem("big", settings, ThisMachine())
     deaf = ("sh", "-c", "trap '' TERM; touch ready; while :; do sleep 0.1; done")
     (answer,) = await system.submit_many([GlideinRequest("deaf", PARTITION, deaf, tmp_path, Shape())])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import WorldError
-from pilotage_agents.batch_systems.base import GlideinStatus
+from pilotage_agents.batch_systems.base import GlideinState, GlideinStatus
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
 from pilotage_agents.glidein_watch import GlideinWatch
@@ -61,6 +61,17 @@ async def test_pilots_whose_records_cannot_be_written_are_watched_all_the_same(
         grid.batch.end(glidein_id, 0, "done")
     await director.run_once()
     assert set(grid.link.ended) == {"stamp0", "stamp1", "stamp2"}
+
+
+async def test_a_queue_whose_pilots_cannot_be_started_is_left_alone_for_a_while(grid: DirectorGrid) -> None:
+    grid.link.waiting = 1
+    director = grid.director()
+    await director.run_once()
+    grid.batch.statuses["fake.1"] = GlideinStatus(GlideinState.ENDED, "LAUNCH_FAILED", has_failed=True)
+    await director.run_once()
+    assert len(grid.submitted) == 1
+    (line,) = await director.dry_run()
+    assert "the last: a pilot ended with LAUNCH_FAILED" in line
 
 
 async def test_batch_systems_are_asked_at_the_same_time(grid: DirectorGrid) -> None:

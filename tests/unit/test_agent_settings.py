@@ -58,6 +58,30 @@ def test_a_configuration_that_cannot_be_used_ends_the_command_with_a_line_that_s
     assert words in capsys.readouterr().err
 
 
+SLURM = GOOD.replace('"local"', '"slurm"')
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('sbatch_options = ["-Mbig"]', "sbatch_options.0: value error, clusters are chosen by `cluster`"),
+        ('sbatch_options = ["--clusters=big"]', "clusters are chosen by `cluster`"),
+        ('cluster = "big,small"', "cluster: "),
+        ('ssh = { host = "-oProxyCommand=evil" }', "ssh.host: "),
+        ('ssh = { host = "user@host extra" }', "ssh.host: "),
+        ('ssh = { host = "login", folder = "scratch" }', "ssh.folder: "),
+        ('ssh = { host = "login", identity_file = "key" }', "ssh.identity_file: "),
+        ("ssh = { folder = '/scratch' }", "ssh.host: "),
+    ],
+)
+def test_a_batch_system_that_cannot_be_reached_so_is_refused_with_its_place(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        read_settings(written(tmp_path, f"{SLURM}{line}\n"))
+    assert words in str(caught.value)
+
+
 def test_a_configuration_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["site-director", "--once", "--config", str(tmp_path / "no.toml")]) == 2
     assert capsys.readouterr().err == f"pilotage-agents: {tmp_path}/no.toml: No such file or directory\n"

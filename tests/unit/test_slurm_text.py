@@ -106,9 +106,15 @@ def test_a_script_runs_the_command_as_it_is(command: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("said", "job"),
-    [("71\n", "71"), ("71;big\n", "71"), ("Welcome to big\n71;big\n", "71"), ("", None), ("Submitted\n", None)],
+    [
+        ("71\n", ("71", "")),
+        ("71;big\n", ("71", "big")),
+        ("Welcome to big\n71;big\n", ("71", "big")),
+        ("", None),
+        ("Submitted\n", None),
+    ],
 )
-def test_the_job_id_is_the_last_word_of_sbatch(said: str, job: str | None) -> None:
+def test_the_job_id_and_its_cluster_are_the_last_word_of_sbatch(said: str, job: tuple[str, str] | None) -> None:
     assert submitted_job(said) == job
 
 
@@ -175,6 +181,35 @@ def test_exit_codes_of_all_releases_are_read_and_those_of_others_doing_are_not(
 ) -> None:
     found = status(an_answer(state, said))
     assert (found.state, found.exit_code) == (GlideinState.ENDED, code)
+
+
+@pytest.mark.parametrize(
+    ("state", "failed"),
+    [
+        ("LAUNCH_FAILED", True),
+        ("BOOT_FAIL", True),
+        ("NODE_FAIL", True),
+        ("FAILED", True),
+        ("CANCELLED", False),
+        ("PREEMPTED", False),
+        ("TIMEOUT", False),
+    ],
+)
+def test_what_could_not_be_started_or_was_lost_has_failed_without_an_exit_code(state: str, failed: bool) -> None:
+    found = status(an_answer(state))
+    assert (found.exit_code, found.has_failed) == (None, failed)
+
+
+@pytest.mark.parametrize("user_id", [1001, number(1001)])
+def test_a_job_of_another_user_is_none_of_ours_though_it_says_so(user_id: object) -> None:
+    answer = an_answer("RUNNING", user_id=user_id)
+    assert queue_of(answer, 1000) == {}
+    assert set(queue_of(answer, 1001)) == {JOB}
+    assert set(queue_of(answer)) == {JOB}
+
+
+def test_a_job_whose_user_is_not_told_is_known_by_its_stamp() -> None:
+    assert set(queue_of(an_answer("RUNNING"), 1000)) == {JOB}
 
 
 def test_a_drain_reason_and_node_names_with_spaces_are_only_words() -> None:

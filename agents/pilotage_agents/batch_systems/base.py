@@ -73,11 +73,15 @@ Submission = Submitted | NotSubmitted | Unanswered
 
 @dataclass(frozen=True, slots=True)
 class GlideinStatus:
-    """What a batch system says of a glidein; `exit_code` None = it has not ended, or nobody knows."""
+    """What a batch system says of a glidein; `exit_code` None = it has not ended, or nobody knows.
+
+    `has_failed`: it could not be started, or was lost with its node, so that there is no exit code that says so.
+    """
 
     state: GlideinState
     reason: str = ""
     exit_code: int | None = None
+    has_failed: bool = False
 
 
 class BatchSystem(Protocol):

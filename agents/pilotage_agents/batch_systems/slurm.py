@@ -36,7 +36,7 @@ from pilotage_agents.settings import SlurmBatchSystemSettings
 
 log = structlog.get_logger()
 
-_SQUEUE = ("squeue", "--json", "--me", "--all", "--states=all")
+_SQUEUE = ("squeue", "--json", "--noheader", "--me", "--all", "--states=all")
 _LOOK_AGAIN_S = 0.5
 _MOST_IN_A_COMMAND = 500
 
@@ -54,6 +54,7 @@ class SlurmBatchSystem:
         self._name = name
         self._settings = settings
         self._place = place
+        self._user_id: int | None = None
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         """Submit one job each; after one that is not answered no other is tried. See BatchSystem."""
@@ -117,7 +118,18 @@ class SlurmBatchSystem:
         job = submitted_job(answer.stdout)
         if job is None:
             return Unanswered(f"{self._name}: sbatch: its answer holds no job id: {answer.complaint}")
-        return Submitted(str(SlurmId(job, request.stamp)))
+        if job[1] and job[1] != self._settings.cluster:
+            return await self._called_back(*job)
+        return Submitted(str(SlurmId(job[0], request.stamp)))
+
+    async def _called_back(self, job: str, cluster: str) -> NotSubmitted:
+        """Cancel a job that went to a cluster which no later command would ask for it."""
+        reason = f'{self._name}: sbatch has sent it to the cluster {cluster}: say cluster = "{cluster}" for that one'
+        try:
+            await self._ask_cluster(cluster, "scancel", job)
+        except WorldError as error:
+            log.warning("job could not be cancelled", batch_system=self._name, job=job, reason=str(error))
+        return NotSubmitted(reason)
 
     async def _statuses(self, jobs: Collection[SlurmId]) -> _Statuses:
         """Return what Slurm says of each of the jobs."""
@@ -139,7 +151,17 @@ class SlurmBatchSystem:
         """Return what becomes known of jobs that are not in the queue."""
         accounts = await self._accounts(jobs) if jobs else {}
         ended = {job: accounts[job] for job in jobs if job in accounts and _has_ended(accounts[job])}
-        return ended | {job: await self._word_of_controller(job) for job in jobs if job not in ended}
+        return ended | await self._words_of_controller([job for job in jobs if job not in ended])
+
+    async def _words_of_controller(self, jobs: Sequence[SlurmId]) -> _Statuses:
+        """Return what the controller says of each of the jobs; one that gives no answer is asked no more."""
+        statuses: _Statuses = {}
+        for job in jobs:
+            try:
+                statuses[job] = await self._word_of_controller(job)
+            except WorldError as error:
+                return dict.fromkeys(jobs, GlideinStatus(GlideinState.UNKNOWN, str(error))) | statuses
+        return statuses
 
     async def _accounts(self, jobs: Sequence[SlurmId]) -> _Statuses:
         """Return what the accounting says of jobs; nothing where there is none, or it gives no answer."""
@@ -155,10 +177,7 @@ class SlurmBatchSystem:
 
     async def _word_of_controller(self, job: SlurmId) -> GlideinStatus:
         """Return the status of a job that is not in the queue: it has ended where the controller knows no such job."""
-        try:
-            answer = await self._ask("scontrol", "--oneliner", "show", "job", job.job)
-        except WorldError as error:
-            return GlideinStatus(GlideinState.UNKNOWN, str(error))
+        answer = await self._ask("scontrol", "--oneliner", "show", "job", job.job)
         if answer.exit_code != 0 and denies_job(answer.complaint):
             return GlideinStatus(GlideinState.ENDED, f"{self._name} knows no job {job.job} any more")
         if answer.exit_code != 0:
@@ -191,13 +210,28 @@ class SlurmBatchSystem:
         answer = await self._ask(*_SQUEUE)
         if answer.exit_code != 0:
             raise WorldError(f"{self._name}: squeue: {answer.complaint}", transient=True)
+        user_id = await self._user()
         try:
-            return queue_of(answer.stdout)
+            # A whole cluster's queue is megabytes of JSON.
+            return await asyncio.to_thread(queue_of, answer.stdout, user_id)
         except WorldError as error:
             raise WorldError(f"{self._name}: squeue: {error}", transient=True) from error
 
+    async def _user(self) -> int | None:
+        """Return the id of the user that our jobs are of; None = it cannot be told."""
+        if self._user_id is None:
+            answer = await self._ask_cluster("", "id", "-u")
+            said = answer.stdout.strip()
+            self._user_id = int(said) if answer.exit_code == 0 and said.isdecimal() else None
+        return self._user_id
+
     async def _ask(self, program: str, *arguments: str, stdin: str = "") -> Answer:
-        command = (*self._settings.command_prefix, program, *arguments)
+        """Ask one of Slurm's commands."""
+        return await self._ask_cluster(self._settings.cluster, program, *arguments, stdin=stdin)
+
+    async def _ask_cluster(self, cluster: str, program: str, *arguments: str, stdin: str = "") -> Answer:
+        chosen = (f"--clusters={cluster}",) if cluster else ()
+        command = (*self._settings.command_prefix, program, *chosen, *arguments)
         try:
             return await self._place.ask(command, timeout_s=self._settings.timeout_s, stdin=stdin.encode())
         except WorldError as error:

@@ -51,6 +51,9 @@ _ENDED = frozenset(
 _OF_ITS_OWN_DOING = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
 """How a job ends by itself: in all other ends its exit code is that of whoever ended it."""
 
+_IN_VAIN = frozenset({"FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "LAUNCH_FAILED", "NODE_FAIL"})
+"""Ends that speak against the queue, also where the job was never started and so has no exit code."""
+
 _HEARD_NOTHING = (
     "timed out",
     "zero bytes",
@@ -119,11 +122,14 @@ def script(command: Sequence[str]) -> str:
     return f"#!/bin/sh\nexec {shlex.join(command)}\n"
 
 
-def submitted_job(stdout: str) -> str | None:
-    """Return the job id in what sbatch prints, "ID" or "ID;CLUSTER"; None = there is none."""
+def submitted_job(stdout: str) -> tuple[str, str] | None:
+    """Return job id and cluster in what sbatch prints, "ID" or "ID;CLUSTER"; None = there is none.
+
+    The cluster is empty where it is that of all commands.
+    """
     lines = stdout.split()
-    job = lines[-1].partition(";")[0] if lines else ""
-    return job if job.isdecimal() else None
+    job, _, cluster = lines[-1].partition(";") if lines else ("", "", "")
+    return (job, cluster) if job.isdecimal() else None
 
 
 def heard_nothing(complaint: str) -> bool:
@@ -136,11 +142,12 @@ def denies_job(complaint: str) -> bool:
     return _NO_SUCH_JOB in complaint.lower()
 
 
-def queue_of(stdout: str) -> dict[SlurmId, GlideinStatus]:
-    """Return our jobs in an answer of `squeue --json`.
+def queue_of(stdout: str, user_id: int | None = None) -> dict[SlurmId, GlideinStatus]:
+    """Return our jobs in an answer of `squeue --json`, which may be all that there are: 22.05 ignores --me.
 
-    A job that cannot be read is UNKNOWN, and its reason names the field. Raises WorldError when the answer is not
-    whole: no JSON, without jobs, or with errors.
+    Those of users other than `user_id` are left out, whatever they call themselves; None = it is not known. A job that
+    cannot be read is UNKNOWN, and its reason names the field. Raises WorldError when the answer is not whole: no JSON,
+    without jobs, or with errors.
     """
     try:
         answer: Any = json.loads(stdout)
@@ -150,12 +157,17 @@ def queue_of(stdout: str) -> dict[SlurmId, GlideinStatus]:
         raise _unreadable("it has no list of jobs")
     if answer.get("errors"):
         raise _unreadable(f"it has errors: {json.dumps(answer['errors'])[:500]}")
-    found = ((_our_id(job), job) for job in answer["jobs"] if isinstance(job, dict))
+    jobs = (job for job in answer["jobs"] if isinstance(job, dict) and _is_of(user_id, job))
+    found = ((_our_id(job), job) for job in jobs)
     return {slurm_id: _status(job) for slurm_id, job in found if slurm_id is not None}
 
 
 def _unreadable(why: str) -> WorldError:
     return WorldError(f"its answer cannot be read: {why}", transient=True)
+
+
+def _is_of(user_id: int | None, job: dict[str, Any]) -> bool:
+    return user_id is None or _number(job.get("user_id")) in (None, user_id)
 
 
 def _our_id(job: dict[str, Any]) -> SlurmId | None:
@@ -187,7 +199,7 @@ def status_of(words: Sequence[str], exit_code: int | None, why: str = "") -> Gli
     code = exit_code if not _OF_ITS_OWN_DOING.isdisjoint(words) else None
     # What could not even be started has failed, and has no exit code.
     if code is None or (code == 0 and "COMPLETED" not in words):
-        return GlideinStatus(GlideinState.ENDED, said)
+        return GlideinStatus(GlideinState.ENDED, said, has_failed=not _IN_VAIN.isdisjoint(words))
     return GlideinStatus(GlideinState.ENDED, f"{said}, exit code {code}", code)
 
 
