@@ -20,10 +20,11 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.folding import fold
 from pilotage.job_file import read_job_file
 from pilotage.new_job_ad import new_job_ad, overlaid
+from pilotage.route_verdicts import JobScopes
 from pilotage_agents.core.failure_rate import FailureRate
 from pilotage_agents.core.route_copies import copy_of
 from pilotage_agents.core.route_table import InvalidRoutesError, Route, RouteTable
-from pilotage_agents.core.routing import JobScopes, Occupancy, Verdict, chosen, verdicts
+from pilotage_agents.core.routing import Occupancy, Verdict, chosen, verdicts
 from pilotage_agents.route_files import read_route_file
 from pilotage_agents.route_targets import read_targets
 

@@ -10,6 +10,7 @@ import pytest
 
 from pilotage.classads import AdValue
 from pilotage.resource_tree import QueueId
+from pilotage.route_verdicts import JobScopes, Obstacle, ObstacleKind
 from pilotage_agents.core.failure_rate import FailureRate
 from pilotage_agents.core.route_table import (
     GRID,
@@ -21,7 +22,7 @@ from pilotage_agents.core.route_table import (
     Targets,
     target_key,
 )
-from pilotage_agents.core.routing import JobScopes, Obstacle, ObstacleKind, Occupancy, chosen, verdicts
+from pilotage_agents.core.routing import Occupancy, chosen, verdicts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ASKING: dict[str, AdValue] = {"WantJobRouter": True, "Owner": "ann", "queue": "long"}
