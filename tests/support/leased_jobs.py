@@ -39,7 +39,7 @@ def lease_to(database: Database, world: World, job_id: int, stamp: str = "p1") -
         )
         account = Account(job.vo, job.group, job.owner)
         attempt = AttemptRecord(
-            job_id, matched.attempt, stamp, THE_QUEUE, "n1", "slot1", 1, 1.0, account, matched=unit.now
+            job_id, matched.attempt, stamp, THE_QUEUE, "n1", "slot1", 1, 1.0, account, unit.now, metered=unit.now
         )
         insert_attempts(unit.session, [attempt])
         return step(unit, world, matched, JobCause.STARTED, reason="", actor=f"pilot:{stamp}", started=unit.now)

@@ -15,6 +15,7 @@ from pilotage.v1 import (
     pilot_service_pb2,
     pool_service_pb2,
     resource_service_pb2,
+    route_service_pb2,
     share_service_pb2,
 )
 from pilotage_server.core.identity import Identity, Role
@@ -32,6 +33,7 @@ FILES: list[FileDescriptor] = [
         pilot_service_pb2,
         pool_service_pb2,
         resource_service_pb2,
+        route_service_pb2,
         share_service_pb2,
     )
 ]

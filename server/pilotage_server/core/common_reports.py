@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.jobs import FINAL, JobCause, JobState, next_state
-from pilotage_server.core.leases import Accept, Repeat, judge_live, time_ran
+from pilotage_server.core.leases import Accept, Repeat, judge_live, meter_begins, time_ran
 from pilotage_server.core.reports import FACTS, JobReport
 
 
@@ -59,10 +59,11 @@ Columns = dict[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Jobs of which the same word is said, and the reports that say it."""
+    """Jobs of which the same word is said, and the reports that say it; `begins` = their meters begin with it."""
 
     jobs: Sequence[HeldJob]
     reports: Sequence[JobReport]
+    begins: bool = False
 
     def same(self, **values: Any) -> Columns:
         """Return columns in which all the jobs have the same values."""
@@ -76,7 +77,8 @@ def tells_numbers_only(report: JobReport) -> bool:
 
 def word_of(job: HeldJob, report: JobReport) -> Word:
     """Return what the report says of the job; the numbers of both left out."""
-    return (job.state, report.state, report.outcome, report.exit_code, report.signal, report.started is None)
+    is_metered = job.metered is not None
+    return (job.state, is_metered, report.state, report.outcome, report.exit_code, report.signal, not report.started)
 
 
 def common_steps(before: JobState, example: JobReport) -> tuple[Step, ...] | None:
@@ -99,8 +101,17 @@ def common_steps(before: JobState, example: JobReport) -> tuple[Step, ...] | Non
 
 
 _SIMPLE = frozenset({JobState.MATCHED, JobState.RUNNING, JobState.COMPLETING})
-"""States of jobs whose attempts have been metered without a pause."""
+"""States of jobs whose attempts have been metered without a pause since their match, or their start."""
 _COMMON = frozenset({JobCause.STARTED, JobCause.DONE, JobCause.FAILED})
+
+
+def metered_from_start(steps: Sequence[Step], alike: Alike, now: datetime) -> Alike:
+    """Return the jobs as they are when the meters of attempts that use nothing before they start have begun to run."""
+    if steps[0].cause is not JobCause.STARTED:
+        return alike
+    pairs = zip(alike.jobs, alike.reports, strict=True)
+    jobs = [job._replace(metered=meter_begins(report, job.matched, now)) for job, report in pairs]
+    return Alike(jobs, alike.reports, begins=True)
 
 
 def job_changes(steps: Sequence[Step], alike: Alike, now: datetime) -> Columns:
@@ -126,8 +137,8 @@ def attempt_changes(steps: Sequence[Step], alike: Alike, now: datetime) -> Colum
     last, example = steps[-1], alike.reports[0]
     changes: Columns = dict(zip(FACTS, zip(*map(_facts, alike.reports), strict=True), strict=True))
     if example.outcome is None:
-        changes["started"] = _started(alike, now)
-        return changes
+        metered = {"metered": [job.metered for job in alike.jobs]} if alike.begins else {}
+        return {**changes, **metered, "started": _started(alike, now)}
     if example.started is not None:
         changes["started"] = [report.started for report in alike.reports]
     ended = alike.same(ended=now, metered=None, reported=True, outcome=example.outcome.value, reason=last.reason)

@@ -73,8 +73,12 @@ class Place(NamedTuple):
 
 
 def places_of(queue: QueueId, node: str) -> tuple[Place, ...]:
-    """Return the places that a slot is at, the narrowest first; `node` "" = it is not known."""
-    wider = Place(Level.QUEUE, *queue), Place(Level.SITE, queue.site)
+    """Return the places that a slot is at, the narrowest first; `node` "" = it is not known.
+
+    Another server that copies go to is a site without queues.
+    """
+    site = Place(Level.SITE, queue.site)
+    wider = (Place(Level.QUEUE, *queue), site) if queue.queue else (site,)
     return (Place(Level.NODE, queue.site, node=fold(node)), *wider) if node else wider
 
 

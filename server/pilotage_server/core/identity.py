@@ -41,3 +41,8 @@ class Identity:
     def sees_everything(self) -> bool:
         """Whether the caller may see and change the jobs of others."""
         return bool(self.roles & {Role.OPERATOR, Role.ADMIN})
+
+    @property
+    def is_shown_everything(self) -> bool:
+        """Whether the caller may see the jobs of others, and what happens to them."""
+        return self.sees_everything or Role.AGENT in self.roles

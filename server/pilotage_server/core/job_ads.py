@@ -22,6 +22,7 @@ from pilotage_server.core.job_attributes import DEFAULTS, INDIVIDUAL, described,
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import FINAL, JobState, job_status
 from pilotage_server.core.macros import render
+from pilotage_server.core.routes import router_of
 from pilotage_server.core.task_queues import NO_NAMES, Traits, traits_of
 
 _KIB_IN_MIB = 1024
@@ -120,7 +121,11 @@ def _life(job: JobRecord, now: datetime) -> dict[str, AdValue]:
 
 
 def _places(job: JobRecord) -> dict[str, AdValue]:
-    return {"RemoteHost": host_text(job)} if job.is_leased and job.node else {}
+    if not job.is_leased:
+        return {}
+    router = router_of(job)
+    routed: dict[str, AdValue] = {"RouteName": job.slot, "RoutedBy": router} if router else {}
+    return routed | ({"RemoteHost": host_text(job)} if job.node else {})
 
 
 def _ends(job: JobRecord) -> dict[str, AdValue]:

@@ -44,6 +44,11 @@ def may_see(identity: Identity, owner: str, vo: str) -> bool:
     return identity.sees_everything or (identity.owner == owner and identity.vo == vo)
 
 
+def may_be_shown(identity: Identity, owner: str, vo: str) -> bool:
+    """Return whether the caller may see what belongs to this owner of this VO."""
+    return identity.is_shown_everything or may_see(identity, owner, vo)
+
+
 def refusal_of(job: JobRecord, change: JobChange, max_releases: int | None = None) -> str:
     """Return why the change cannot be made; empty = it can. `max_releases` None = a job is released without limit."""
     if (job.state, CAUSES[change]) not in TRANSITIONS:

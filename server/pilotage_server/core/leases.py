@@ -215,6 +215,11 @@ def time_ran(report: JobReport, started: datetime | None, matched: datetime, now
     return max(timedelta(0), now - started)
 
 
+def meter_begins(report: JobReport, matched: datetime, now: datetime) -> datetime:
+    """Return since when an attempt uses something that uses nothing before its payload starts, as the report tells."""
+    return max(matched, min(now, report.started or now))
+
+
 def outcome_reason(report: JobReport) -> str:
     """Return how the attempt ended, in words for people; empty = it ended well."""
     if report.outcome is Outcome.EVICTED and report.hold is not None:

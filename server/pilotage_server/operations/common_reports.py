@@ -18,6 +18,7 @@ from pilotage_server.core.common_reports import (
     attempt_changes,
     common_steps,
     job_changes,
+    metered_from_start,
     tells_numbers_only,
     word_of,
 )
@@ -27,7 +28,7 @@ from pilotage_server.core.job_policies import UNDER_POLICY
 from pilotage_server.core.jobs import FINAL
 from pilotage_server.core.reports import JobReport
 from pilotage_server.operations.event_outbox import tell
-from pilotage_server.operations.metering import settle
+from pilotage_server.operations.metering import begin_metering, settle
 from pilotage_server.operations.pilot_calls import credential_of
 from pilotage_server.operations.running_counts import count_ended
 from pilotage_server.operations.world import World
@@ -39,7 +40,10 @@ from pilotage_server.storage.pilots import count_ended_jobs
 
 
 class Told(NamedTuple):
-    """A report, the pilot that it is from, and the attempt that it tells of."""
+    """A report, the stamp of who holds the attempt that it tells of, and whose call brought it.
+
+    `actor` is who the events name.
+    """
 
     identity: Identity
     stamp: str
@@ -93,10 +97,13 @@ def _take(unit: Unit, world: World, steps: Sequence[Step], jobs: Sequence[HeldJo
     if not steps:
         return
     alike = Alike(jobs, [each.report for each in told])
+    if jobs[0].metered is None:
+        alike = metered_from_start(steps, alike, unit.now)
+        begin_metering(unit, world, alike.jobs)
     change_locked(unit.session, [job.job_id for job in jobs], job_changes(steps, alike, unit.now))
     change_columns(unit.session, [each.key for each in told], attempt_changes(steps, alike, unit.now))
     if steps[-1].after in FINAL:
-        settle(unit, world, jobs)
+        settle(unit, world, alike.jobs)
         count_ended(unit, world, [(job.queue, job.task_queue_id) for job in jobs])
     watched = [job.job_id for job in jobs if job.is_watched]
     if watched and steps[-1].after in UNDER_POLICY:

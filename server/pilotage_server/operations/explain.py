@@ -6,14 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pilotage.bans import active_bans
 from pilotage.classad_evaluation import Ad
-from pilotage.eligibility import Refusal, Refused, Verdict
-from pilotage.errors import InvalidRequirementsError, Violation
 from pilotage.folding import fold, folded_set
 from pilotage.job_description import JobDescription, Value
-from pilotage.job_fit import full_verdict
-from pilotage.requirements import read_requirements
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.explain import (
@@ -43,6 +38,7 @@ from pilotage_server.core.slots import obstacles
 from pilotage_server.core.task_queues import TaskQueue, traits_of
 from pilotage_server.core.waiting import Head
 from pilotage_server.operations.query_jobs import get_jobs
+from pilotage_server.operations.queue_verdicts import mapping_obstacle, queue_verdicts
 from pilotage_server.operations.running_counts import running_counts
 from pilotage_server.operations.trials import closed_at
 from pilotage_server.operations.world import World
@@ -79,7 +75,7 @@ def explain_job(unit: Unit, world: World, identity: Identity, job_id: int) -> Ex
     (job,) = get_jobs(unit, identity, [job_id])
     description = load_description(unit.session, job.template_id)
     task_queue = _task_queue(world, job, description)
-    verdicts = _verdicts(unit, world, job, description, task_queue)
+    verdicts = queue_verdicts(unit, world, description, task_queue)
     asking = _Asking(task_queue, _job_ad(unit, world, job, description, task_queue))
     outlooks = _outlooks(unit, world, asking, eligible(verdicts))
     ahead, order = _order(unit, world, job, task_queue, outlooks) if waits(job) else (0, "")
@@ -120,34 +116,6 @@ def _job_ad(unit: Unit, world: World, job: JobRecord, description: JobDescriptio
     return Ad({**full_job_ad(job, description, unit.now), "SubmittorPrio": priority, "SubmitterUserPrio": priority})
 
 
-def _verdicts(
-    unit: Unit, world: World, job: JobRecord, description: JobDescription, task_queue: TaskQueue
-) -> dict[QueueId, Verdict]:
-    """Return what stands against the job on every queue, in the order of the tree."""
-    section = description.requirements
-    view = world.tree.as_seen_by(job.vo)
-    try:
-        requirements = read_requirements(section, job.vo, world.tree.declarations) if section else None
-    except InvalidRequirementsError as error:
-        # A tree that came later has left them without a meaning; then no queue satisfies them.
-        return dict.fromkeys(view, Refused(tuple(_meaningless(violation) for violation in error.violations)))
-    return {
-        queue: full_verdict(
-            requirements,
-            task_queue.needs,
-            effective,
-            active_bans(world.bans, queue, unit.now),
-            unit.now,
-        )
-        for queue, effective in view.items()
-    }
-
-
-def _meaningless(violation: Violation) -> Refusal:
-    """Return the refusal that a requirement without a meaning gets from every queue."""
-    return Refusal(violation.where, None, None, (), violation.why)
-
-
 def _outlooks(unit: Unit, world: World, asking: _Asking, queues: Sequence[QueueId]) -> tuple[QueueOutlook, ...]:
     """Return who is at each of the queues, as far as he serves the job's VO, the best outlook first."""
     serving = {
@@ -185,11 +153,9 @@ def _outlook(
 
 def _obstacle(unit: Unit, world: World, asking: _Asking, queue: QueueId, there: Sequence[SlotInfo]) -> str:
     task_queue = asking.task_queue
-    mapping = world.mappings.get(task_queue.pool_id)
-    if task_queue.pool_id and (mapping is None or mapping.mapped is None):
-        return "its pool has no mapping at present"
-    if not world.reach.can_go(task_queue, queue):
-        return "the pool's mapping, which is older than the tree, does not have this queue yet"
+    why = mapping_obstacle(world, task_queue, queue)
+    if why:
+        return why
     reached = LimitRound(running_counts(unit, world, queue)).reached(task_queue.traits)
     if reached is not None:
         return f"the limit is reached: {reached}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
-from pilotage_server.core.identity import Identity
+from pilotage_server.core.identity import Identity, Role
 from pilotage_server.core.job_files import MAX_INLINE_BYTES, OutputFile, ReportedOutput, is_checksum
+from pilotage_server.core.routes import is_routers
 from pilotage_server.operations.query_jobs import visible_job
 from pilotage_server.storage import files as stored
 from pilotage_server.storage.engine import Unit
@@ -59,18 +60,24 @@ def find_download(unit: Unit, identity: Identity, job_id: int, checksum: str) ->
     """Return when the caller may fetch this content of this job; raises NotFoundError otherwise.
 
     Owners and operators fetch what a job brings and what it left; a pilot fetches what a job brings that it
-    holds the lease of.
+    holds the lease of, an agent what one brings that some job router holds.
     """
     if identity.pilot is not None:
-        job = load_job(unit.session, job_id)
-        allowed = job.is_leased and job.pilot_stamp == identity.pilot.stamp
-        allowed = allowed and stored.brings(unit.session, job.template_id, checksum)
+        allowed = _is_brought(unit, job_id, checksum, identity.pilot.stamp.__eq__)
+    elif Role.AGENT in identity.roles and _is_brought(unit, job_id, checksum, is_routers):
+        allowed = True
     else:
         job = visible_job(unit, identity, job_id)
         allowed = stored.brings(unit.session, job.template_id, checksum)
         allowed = allowed or stored.left(unit.session, job_id, checksum)
     if not allowed:
         raise NotFoundError("content", f"{checksum} of job {job_id}")
+
+
+def _is_brought(unit: Unit, job_id: int, checksum: str, holds_it: Callable[[str], bool]) -> bool:
+    """Whether the job brings this content, and its lease is held under a stamp of which this is true."""
+    job = load_job(unit.session, job_id)
+    return job.is_leased and holds_it(job.pilot_stamp) and stored.brings(unit.session, job.template_id, checksum)
 
 
 def list_outputs(unit: Unit, identity: Identity, job_id: int, attempt: int = 0) -> Outputs:

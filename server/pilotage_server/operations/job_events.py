@@ -33,7 +33,7 @@ def read_feed(
     if after >= newest:
         return FeedPage((), after_position, at_end=True)
     up_to = min(newest, after + WINDOW)
-    whose = None if identity.sees_everything else (identity.vo, identity.owner)
+    whose = None if identity.is_shown_everything else (identity.vo, identity.owner)
     events = events_between(unit.session, after, up_to, FeedQuery(whose, tuple(job_ids)), limit)
     if len(events) == limit:
         return FeedPage(events, events[-1].position, at_end=False)

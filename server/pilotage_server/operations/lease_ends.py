@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import BY_WISH, JobCause
+from pilotage_server.core.routes import is_routers
 from pilotage_server.operations.attempt_book import AttemptBook
 from pilotage_server.operations.metering import settle
 from pilotage_server.operations.world import World
@@ -39,4 +40,6 @@ def leases_ended(unit: Unit, world: World, ends: Sequence[LeaseEnd], book: Attem
         book.change(end.key, {"ended": unit.now, "metered": None, **told})
     still_open = [end for end, _ in open_ends]
     for stamp in sorted({end.job.pilot_stamp for end in still_open if end.cause in BY_WISH}):
+        if is_routers(stamp):  # it asks by itself which copies are wanted no more
+            continue
         unit.after_commit(partial(world.call_pilot, stamp))

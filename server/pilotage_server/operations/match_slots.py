@@ -197,4 +197,5 @@ def _attempt(unit: Unit, claimed: Claimed) -> AttemptRecord:
         weight=claimed.choice.weight,
         account=claimed.choice.task_queue.account,
         matched=unit.now,
+        metered=unit.now,
     )

@@ -1,7 +1,8 @@
 """What attempts use: charged to their accounts when it ends or pauses, and known to the shares as it goes on.
 
-An attempt is metered from its match to its end. Where suspended time is discounted, the meter stops while its job
-is suspended. What it has used is charged in one piece each time the meter stops.
+An attempt is metered from its match to its end; one that a job router holds from its start, for until then it waits in
+somebody else's queue. Where suspended time is discounted, the meter stops while its job is suspended. What it has used
+is charged in one piece each time the meter stops.
 """
 
 from __future__ import annotations
@@ -51,6 +52,13 @@ def settle(unit: Unit, world: World, attempts: Iterable[AttemptRecord | HeldJob]
         ended.setdefault(account, []).extend(weights)
     for account, weights in ended.items():
         unit.after_commit(partial(world.run_ended, account, sum(weights), unit.now, len(weights)))
+
+
+def begin_metering(unit: Unit, world: World, jobs: Iterable[HeldJob]) -> None:
+    """Let the shares know of attempts that have begun to use something; the caller writes down since when."""
+    for job in jobs:
+        if job.metered is not None:
+            unit.after_commit(partial(world.run_started, job.account, job.weight, unit.now, job.metered))
 
 
 def go_on(unit: Unit, world: World, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime) -> None:

@@ -10,7 +10,7 @@ from pilotage.errors import PermissionDeniedError
 from pilotage.folding import fold
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
-from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.identity import Identity
 from pilotage_server.core.pools import Pool
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
@@ -69,7 +69,7 @@ def visible_vo(identity: Identity, vo: str) -> str | None:
     PermissionDeniedError
         When he may not see that VO's part.
     """
-    if identity.sees_everything or Role.AGENT in identity.roles:
+    if identity.is_shown_everything:
         return vo or None
     if vo and fold(vo) != fold(identity.vo):
         raise PermissionDeniedError(f"only operators see what belongs to other VOs than their own, such as {vo}")

@@ -10,10 +10,12 @@ from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_ads import full_job_ad
-from pilotage_server.core.job_changes import may_see
+from pilotage_server.core.job_changes import may_be_shown, may_see
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.page_tokens import position_of, token_of
+from pilotage_server.core.routes import router_of
+from pilotage_server.storage.copies import load_copies
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.templates import load_description
@@ -56,7 +58,7 @@ def get_jobs(unit: Unit, identity: Identity, job_ids: Sequence[int]) -> tuple[Jo
     found = load_jobs(unit.session, job_ids)
     for job_id in job_ids:
         job = found.get(job_id)
-        if job is None or not may_see(identity, job.owner, job.vo):
+        if job is None or not may_be_shown(identity, job.owner, job.vo):
             raise NotFoundError("job", str(job_id))
     return tuple(found[job_id] for job_id in job_ids)
 
@@ -87,7 +89,11 @@ def get_description(unit: Unit, identity: Identity, job_id: int) -> JobDescripti
 def get_ad(unit: Unit, identity: Identity, job_id: int) -> Mapping[str, AdValue]:
     """Return a job as a ClassAd, as its policies look at it; raises NotFoundError."""
     job = visible_job(unit, identity, job_id)
-    return full_job_ad(job, load_description(unit.session, job.template_id), unit.now)
+    ad = full_job_ad(job, load_description(unit.session, job.template_id), unit.now)
+    if not job.is_leased or not router_of(job):
+        return ad
+    copy = load_copies(unit.session, [(job.id, job.attempt)]).get((job.id, job.attempt))
+    return ad | {"RoutedToJobId": copy.reference} if copy is not None and copy.reference else ad
 
 
 def _query(identity: Identity, wanted: JobFilter) -> JobQuery:

@@ -1,4 +1,4 @@
-"""Pilots' reports of attempts: those of many pilots are judged, each in its turn, and recorded together.
+"""Reports of attempts, from pilots and job routers: judged each in its turn, and recorded together.
 
 Most are of the common kind, and are recorded in the quick way (`common_reports`). The plain way here is for all others,
 and would leave the same of those.
@@ -17,7 +17,7 @@ from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import LEASED, JobCause, next_state
-from pilotage_server.core.leases import Accept, AttemptRecord, Refuse, Repeat, judge_report, time_ran
+from pilotage_server.core.leases import Accept, AttemptRecord, Refuse, Repeat, judge_report, meter_begins, time_ran
 from pilotage_server.core.reports import JobReport
 from pilotage_server.core.rounds import rounds
 from pilotage_server.operations.attempt_book import AttemptBook
@@ -67,12 +67,19 @@ def record_reports(
 
     Nobody else may move the jobs meanwhile: `claims.lock_jobs` comes first.
     """
-    told = [each for identity, reports in calls for each in told_by(identity, reports)]
+    results = iter(record_told(unit, world, [each for caller, reports in calls for each in told_by(caller, reports)]))
+    return [tuple(islice(results, len(reports))) for _, reports in calls]
+
+
+def record_told(unit: Unit, world: World, told: Sequence[Told]) -> list[ReportResult]:
+    """Record what those say of attempts who hold them, and return what became of each report, in order.
+
+    The same is asked of who calls.
+    """
     common = record_common(unit, world, told)
     rest = [place for place in range(len(told)) if place not in common]
     refusals = dict(zip(rest, record_plainly(unit, world, [told[place] for place in rest]), strict=True))
-    results = (ReportResult(*each.key, refusals.get(place, "")) for place, each in enumerate(told))
-    return [tuple(islice(results, len(reports))) for _, reports in calls]
+    return [ReportResult(*each.key, refusals.get(place, "")) for place, each in enumerate(told)]
 
 
 def record_plainly(unit: Unit, world: World, told: Sequence[Told]) -> list[str]:
@@ -118,6 +125,9 @@ def _accept(desk: _Desk, told: Told, verdict: Accept, attempt: AttemptRecord) ->
     if verdict.adopts:
         job = _adopt(desk, told, job, attempt)
     _note_facts(desk, told, verdict)
+    if attempt.metered is None and JobCause.STARTED in verdict.causes:
+        since = meter_begins(told.report, attempt.matched, desk.unit.now)
+        go_on(desk.unit, desk.world, desk.book, [told.key], since)
     reason, files = verdict.reason, told.report.output_files
     if files:
         reason = _with_notes(reason, desk.outputs.keep(told.identity, told.key, files))

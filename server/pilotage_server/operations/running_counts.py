@@ -18,6 +18,7 @@ from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.limits import LimitRound, limit_key
 from pilotage_server.core.rules import RunningLimit
 from pilotage_server.core.task_queues import TaskQueue, Traits
+from pilotage_server.operations.task_queueing import task_queues_of
 from pilotage_server.operations.world import World
 from pilotage_server.storage import limits as stored
 from pilotage_server.storage.claims import count_leased
@@ -171,11 +172,7 @@ def _count(
 
 
 def _traits(unit: Unit, world: World, task_queue_ids: set[int]) -> dict[int, Traits]:
-    with world.lock:
-        known = {id_: world.waiting.task_queue(id_) for id_ in task_queue_ids}
-    found = {task_queue.id: task_queue.traits for task_queue in known.values() if task_queue is not None}
-    rest = load_task_queues(unit.session, task_queue_ids - found.keys())
-    return found | {task_queue.id: task_queue.traits for task_queue in rest}
+    return {id_: task_queue.traits for id_, task_queue in task_queues_of(unit, world, task_queue_ids).items()}
 
 
 def count_anew(unit: Unit, world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from functools import partial
 
 from pilotage_server.core.accounting import Account
@@ -13,7 +13,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.holdings import pools_now
 from pilotage_server.storage.significant_attributes import hold_significant
-from pilotage_server.storage.task_queues import find_or_insert
+from pilotage_server.storage.task_queues import find_or_insert, load_task_queues
 from pilotage_server.storage.templates import load_descriptions
 from pilotage_server.storage.trees import hold_tree
 
@@ -31,6 +31,14 @@ def hold_places(unit: Unit) -> frozenset[str]:
 def key_names(unit: Unit, world: World) -> frozenset[str]:
     """Return the folded names of the attributes that tell task queues apart, which stay these until the commit."""
     return hold_places(unit) | world.rules.key_attributes()
+
+
+def task_queues_of(unit: Unit, world: World, ids: Set[int]) -> dict[int, TaskQueue]:
+    """Return the task queues of these ids, which jobs are in, by id: from the memory, else from the database."""
+    with world.lock:
+        known = {id_: world.waiting.task_queue(id_) for id_ in ids}
+    found = {id_: task_queue for id_, task_queue in known.items() if task_queue is not None}
+    return found | {each.id: each for each in load_task_queues(unit.session, ids - found.keys())}
 
 
 class TaskQueues:

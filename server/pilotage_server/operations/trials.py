@@ -49,13 +49,21 @@ def admitted(unit: Unit, world: World, pilot: Asking, offers: Offers) -> Admitte
     if not throttles:
         return Admitted(offers)
     slot = next((slot for slot in offers.slots if slot.occupied is None), None)
-    if slot is None or not all(_is_due(unit, each) for each in throttles):
+    if slot is None:
         return None
-    claimed = [each.place for each in throttles if _is_claimed(unit, world, each)]
+    trials = claim_trials(unit, world, throttles)
+    return Admitted(replace(offers, slots=(slot._replace(ahead=0, max_jobs=1),)), trials) if trials else None
+
+
+def claim_trials(unit: Unit, world: World, throttles: Sequence[Throttle]) -> tuple[Place, ...]:
+    """Claim the trials of all these places for one job, and return the places; none = some place has none now."""
+    if not all(_is_due(unit, each) for each in throttles):
+        return ()
+    claimed = tuple(each.place for each in throttles if _is_claimed(unit, world, each))
     if len(claimed) < len(throttles):
         _give_back(unit, claimed)
-        return None
-    return Admitted(replace(offers, slots=(slot._replace(ahead=0, max_jobs=1),)), tuple(claimed))
+        return ()
+    return claimed
 
 
 def settle_trial(unit: Unit, trial: Admitted, matches: Sequence[Match]) -> None:

@@ -9,7 +9,7 @@ from pilotage_server.core.identity import Identity, Role
 
 _OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
 _OWNERS = _OPERATORS | {Role.USER}
-_FILE_HOLDERS = _OWNERS | {Role.PILOT}
+_FILE_HOLDERS = _OWNERS | {Role.PILOT, Role.AGENT}
 _AGENTS = _OPERATORS | {Role.AGENT}
 _EVERY_PERSON = _AGENTS | {Role.USER}
 _PILOTS = frozenset({Role.PILOT})
@@ -17,13 +17,13 @@ _PILOTS = frozenset({Role.PILOT})
 _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     "JobService": {
         "SubmitJobs": _OWNERS,
-        "GetJobs": _OWNERS,
+        "GetJobs": _EVERY_PERSON,
         "ListJobs": _OWNERS,
         "GetJobDescription": _OWNERS,
         "GetJobAd": _OWNERS,
         "WaitForJobs": _OWNERS,
         "GetJobEvents": _OWNERS,
-        "WatchEvents": _OWNERS,
+        "WatchEvents": _EVERY_PERSON,
         "ChangeJobs": _OWNERS,
         "EditJob": _OWNERS,
         "ExplainJob": _OWNERS,
@@ -76,6 +76,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "PutRoutes": _AGENTS,
         "ListRoutes": _EVERY_PERSON,
         "ExplainRoutes": _OWNERS,
+        "GiveUpCopies": _OPERATORS,
     },
     "ShareService": {"ListShares": _EVERY_PERSON, "SetShares": _OPERATORS},
     "IdentityService": {"WhoAmI": frozenset(Role), "IssueToken": frozenset({Role.ADMIN})},

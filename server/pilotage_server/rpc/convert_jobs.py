@@ -115,7 +115,7 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
     """Return the message of a job."""
     return jobs_pb2.Job(
         id=job.id,
-        state=_state_to_wire(job.state),
+        state=state_to_wire(job.state),
         reason=job.reason,
         owner=job.owner,
         vo=job.vo,
@@ -142,7 +142,8 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
     )
 
 
-def _state_to_wire(state: JobState) -> jobs_pb2.JobState.ValueType:
+def state_to_wire(state: JobState) -> jobs_pb2.JobState.ValueType:
+    """Return the number of a state."""
     number: jobs_pb2.JobState.ValueType = enum_to_wire(jobs_pb2.JobState, state.value)
     return number
 
@@ -153,13 +154,13 @@ def event_to_wire(event: JobEvent) -> jobs_pb2.JobEvent:
         position=event.position,
         job_id=event.job_id,
         time=time_to_wire(event.time),
-        to=_state_to_wire(event.to_state),
+        to=state_to_wire(event.to_state),
         cause=event.cause.value,
         reason=event.reason,
         attempt=event.attempt,
         actor=event.actor,
     )
-    setattr(message, "from", _state_to_wire(event.from_state))  # the field's name is a word of Python's
+    setattr(message, "from", state_to_wire(event.from_state))  # the field's name is a word of Python's
     return message
 
 

@@ -30,6 +30,8 @@ from pilotage.v1 import (
     pool_service_pb2_grpc,
     resource_service_pb2,
     resource_service_pb2_grpc,
+    route_service_pb2,
+    route_service_pb2_grpc,
     share_service_pb2,
     share_service_pb2_grpc,
 )
@@ -51,6 +53,7 @@ from pilotage_server.rpc.pilot_servicer import PilotServicer, PilotTokens
 from pilotage_server.rpc.pool_servicer import PoolServicer
 from pilotage_server.rpc.reception import Reception
 from pilotage_server.rpc.resource_servicer import ResourceServicer
+from pilotage_server.rpc.route_servicer import RouteServicer
 from pilotage_server.rpc.share_servicer import ShareServicer
 from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
 from pilotage_server.rpc.transactions import Transactions
@@ -77,6 +80,7 @@ SERVICES = tuple(
         (pilot_service_pb2, "PilotService"),
         (pool_service_pb2, "PoolService"),
         (resource_service_pb2, "ResourceService"),
+        (route_service_pb2, "RouteService"),
         (share_service_pb2, "ShareService"),
     )
 )
@@ -150,6 +154,8 @@ class RpcServer:
         resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
         pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(PilotServicer(transactions, tokens), server)
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
+        routes = RouteServicer(transactions, ground.store)
+        route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)

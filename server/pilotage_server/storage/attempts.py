@@ -40,7 +40,7 @@ _account = lru_cache(maxsize=4096)(Account)
 
 
 def insert_attempts(session: Session, attempts: Sequence[AttemptRecord]) -> None:
-    """Store new attempts, which hold their leases and use something from their match on."""
+    """Store new attempts, which hold their leases."""
     columns: dict[str, Sequence[Any]] = {
         "job_id": [each.job_id for each in attempts],
         "attempt": [each.attempt for each in attempts],
@@ -56,7 +56,7 @@ def insert_attempts(session: Session, attempts: Sequence[AttemptRecord]) -> None
         "charged_group": [each.account.group for each in attempts],
         "charged_owner": [each.account.owner for each in attempts],
         "matched": [each.matched for each in attempts],
-        "metered": [each.matched for each in attempts],
+        "metered": [each.metered for each in attempts],
     }
     columns |= {name: [value] * len(attempts) for name, value in _UNSET.items()}
     many_rows.add(session, ATTEMPTS, columns)

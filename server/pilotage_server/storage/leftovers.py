@@ -19,10 +19,17 @@ from pilotage_server.storage.tables.conditions import UNREPORTED
 from pilotage_server.storage.templates import INPUT_FILES, TEMPLATES, release_templates
 
 # A job that is being rescheduled at this moment is locked, and no longer ours to remove.
-_ENDED = "SELECT id, template_id FROM jobs WHERE ended < ? ORDER BY ended LIMIT ? FOR UPDATE SKIP LOCKED"
+# While an attempt lingers, what it has left behind somewhere must still be found.
+_ENDED = """
+    SELECT id, template_id FROM jobs WHERE ended < ? AND lease_until IS NULL ORDER BY ended LIMIT ?
+    FOR UPDATE SKIP LOCKED
+"""
 _DELETE_BY_JOB = tuple(
     f"DELETE FROM {table} WHERE {job} = ANY(?)"  # noqa: S608 - names of tables
-    for table, job in (("output_files", "job_id"), ("attempts", "job_id"), ("job_events", "job_id"), ("jobs", "id"))
+    for table, job in (
+        *((table, "job_id") for table in ("output_files", "attempts", "copies", "job_events")),
+        ("jobs", "id"),
+    )
 )
 
 

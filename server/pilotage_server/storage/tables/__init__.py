@@ -3,7 +3,19 @@
 Times are aware and in UTC. Amounts: cores, MiB, GPUs. Texts named `*_json` hold canonical JSON.
 """
 
-from pilotage_server.storage.tables import accounts, agents, files, health, jobs, limits, pilots, resources
+from pilotage_server.storage.tables import accounts, agents, files, health, jobs, limits, pilots, resources, routes
 from pilotage_server.storage.tables.base import UtcDateTime, metadata
 
-__all__ = ["UtcDateTime", "accounts", "agents", "files", "health", "jobs", "limits", "metadata", "pilots", "resources"]
+__all__ = [
+    "UtcDateTime",
+    "accounts",
+    "agents",
+    "files",
+    "health",
+    "jobs",
+    "limits",
+    "metadata",
+    "pilots",
+    "resources",
+    "routes",
+]

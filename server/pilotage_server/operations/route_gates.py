@@ -1,0 +1,97 @@
+"""Whether jobs may go to the places that routes lead to: what holds for matches there holds for copies too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from pilotage.bans import active_bans
+from pilotage.eligibility import NoAccess, Refused
+from pilotage.job_fit import ban_refusal
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.limits import LimitRound
+from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.operations.queue_verdicts import mapping_obstacle, queue_verdict
+from pilotage_server.operations.running_counts import limits_at_present
+from pilotage_server.operations.trials import claim_trials, closed_at
+from pilotage_server.operations.world import World
+from pilotage_server.storage.attempts import AttemptKey
+from pilotage_server.storage.engine import Unit
+
+
+def gates_of(unit: Unit, world: World, wanted: Sequence[QueueId]) -> dict[QueueId, Gate]:
+    """Return the gates of the places that copies are to go to, each named as often as copies are to go there."""
+    limits = limits_at_present(unit, world, set(wanted), len(wanted))
+    return {place: Gate(unit, world, place, limits.at(world.limits.at(place))) for place in dict.fromkeys(wanted)}
+
+
+class Gate:
+    """Decides which jobs may go to one place; what it has let in counts for those that come after.
+
+    `trial` is the attempt by which a throttled place is tried, None = it is not tried.
+    """
+
+    def __init__(self, unit: Unit, world: World, place: QueueId, limits: LimitRound) -> None:
+        self._unit = unit
+        self._world = world
+        self._place = place
+        self._limits = limits
+        self._throttles = closed_at(world, place)
+        self._is_tried = False
+        self.trial: AttemptKey | None = None
+        self._unfit: dict[int, str] = {}
+
+    def enter(self, job: JobRecord, task_queue: TaskQueue) -> str:
+        """Let the job in and return "", or return why it may not go here."""
+        why = self._shut_to(job, task_queue) or self._throttled(job)
+        if not why:
+            self._limits.given(task_queue.traits)
+        return why
+
+    def obstacle(self, job: JobRecord, task_queue: TaskQueue) -> str:
+        """Return why the job could not go here; "" = it could. Nothing is claimed for it."""
+        return self._shut_to(job, task_queue) or (str(self._throttles[0]) if self._throttles else "")
+
+    def _shut_to(self, job: JobRecord, task_queue: TaskQueue) -> str:
+        return self._closed or self._why_unfit(job, task_queue) or self._full(task_queue)
+
+    @cached_property
+    def _closed(self) -> str:
+        """Why no job may go here."""
+        if self._place.queue and not self._world.tree.knows(self._place):
+            return f"the tree in force has no queue {self._place}"
+        ban = next(iter(active_bans(self._world.bans, self._place, self._unit.now)), None)
+        return ban_refusal(ban).why if ban is not None else ""
+
+    def _why_unfit(self, job: JobRecord, task_queue: TaskQueue) -> str:
+        """Return why no job of the task queue may go here; what another server admits is its own business."""
+        if not self._place.queue or self._world.reach.can_go(task_queue, self._place):
+            return ""
+        if task_queue.id not in self._unfit:
+            self._unfit[task_queue.id] = self._refusal(job, task_queue)
+        return self._unfit[task_queue.id]
+
+    def _refusal(self, job: JobRecord, task_queue: TaskQueue) -> str:
+        description = self._world.descriptions.of(self._unit, [job.template_id])[job.template_id]
+        verdict = queue_verdict(self._unit, self._world, description, task_queue, self._place)
+        if isinstance(verdict, NoAccess):
+            return f"VO {job.vo} may not use queue {self._place}"
+        if isinstance(verdict, Refused):
+            return f"queue {self._place} cannot run it: {verdict.refusals[0]}"
+        return mapping_obstacle(self._world, task_queue, self._place) or "what may go where has just changed"
+
+    def _full(self, task_queue: TaskQueue) -> str:
+        reached = self._limits.reached(task_queue.traits)
+        return f"the limit is reached: {reached}" if reached is not None else ""
+
+    def _throttled(self, job: JobRecord) -> str:
+        """Return why the place gets no job because of its health; its trial, if one is due, is the first that asks."""
+        if not self._throttles:
+            return ""
+        if not self._is_tried:
+            self._is_tried = True
+            if claim_trials(self._unit, self._world, self._throttles):
+                self.trial = (job.id, job.attempt + 1)
+                return ""
+        return str(self._throttles[0])

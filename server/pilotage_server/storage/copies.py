@@ -1,0 +1,62 @@
+"""Copies of jobs in the database: which router made them of which attempt, and what finds them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from pilotage_server.core.routes import CopyRecord
+from pilotage_server.storage import bulk, many_rows
+from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
+from pilotage_server.storage.job_rows import JOBS
+from pilotage_server.storage.tables import metadata
+
+COPIES = metadata.tables["copies"]
+
+_OF_JOBS = "SELECT job_id, attempt, router, route, target, reference, routed FROM copies WHERE job_id = ANY(?)"
+
+
+def insert_copies(session: Session, copies: Sequence[CopyRecord]) -> None:
+    """Store new copies."""
+    columns = {name: [getattr(copy, name) for copy in copies] for name in CopyRecord._fields}
+    many_rows.add(session, COPIES, columns)
+
+
+def load_copies(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, CopyRecord]:
+    """Return the copies by job and attempt; those that there are not are left out."""
+    wanted = set(keys)
+    if not wanted:
+        return {}
+    rows = bulk.rows(session, _OF_JOBS, sorted({job_id for job_id, _ in wanted}))
+    return {copy.key: copy for copy in map(_copy, rows) if copy.key in wanted}
+
+
+def last_copy(session: Session, job_id: int) -> CopyRecord | None:
+    """Return the copy that was made of a job last; None = none was."""
+    copies = map(_copy, bulk.rows(session, _OF_JOBS, [job_id]))
+    return max(copies, key=lambda copy: copy.attempt, default=None)
+
+
+def _copy(row: Sequence[Any]) -> CopyRecord:
+    """Return the copy of one row of _OF_JOBS."""
+    job_id, attempt, router, route, target, reference, routed = row
+    return CopyRecord(job_id, attempt, router, route, target, reference, bulk.time_of(routed))
+
+
+def set_references(session: Session, told: Sequence[tuple[AttemptKey, str]]) -> None:
+    """Keep what finds copies again at their targets."""
+    many_rows.change(session, COPIES, _keys([key for key, _ in told]), {"reference": [text for _, text in told]})
+
+
+def set_nodes(session: Session, told: Sequence[tuple[AttemptKey, str]]) -> None:
+    """Keep on which nodes copies run: with their attempts, and with their jobs where it is the job's last attempt."""
+    nodes = {"node": [node for _, node in told]}
+    keys = _keys([key for key, _ in told])
+    many_rows.change(session, ATTEMPTS, keys, nodes)
+    many_rows.change(session, JOBS, {"id": keys["job_id"], "attempt": keys["attempt"]}, nodes)
+
+
+def _keys(keys: Sequence[AttemptKey]) -> many_rows.Columns:
+    return {"job_id": [job_id for job_id, _ in keys], "attempt": [attempt for _, attempt in keys]}

@@ -1,0 +1,327 @@
+"""Job routers take waiting jobs for copies, on every database: which are given, what they are then, how they end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from pilotage.errors import NotFoundError, TurnLostError
+from pilotage_server.core.ban_records import Node
+from pilotage_server.core.health import Level, Place
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import HoldWish, Outcome
+from pilotage_server.core.rules import Rules, RunningLimit
+from pilotage_server.core.throttles import ClosedBy
+from pilotage_server.operations.bans import BanOrder, ban
+from pilotage_server.operations.health import hold_place
+from pilotage_server.operations.query_jobs import get_ad
+from pilotage_server.storage.engine import Database
+from support.grid import LONG, Grid
+from support.routers import Router, a_copy, open_jobs
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+SHORT = "CERN/ce01/short"
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock, LONG, SHORT)
+
+
+@pytest.fixture
+def router(grid: Grid) -> Router:
+    return Router(grid).begin()
+
+
+def test_a_waiting_job_is_given_once_and_no_pilot_gets_it(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    assert router.take(job_id) == [job_id]
+    assert pilot.claim() == []
+    assert router.refusal(a_copy(job_id)) == "it is MATCHED"
+    job = grid.job(job_id)
+    assert (job.state, job.attempt, job.slot, str(job.queue)) == (JobState.MATCHED, 1, "north", LONG)
+    assert job.reason == f"route north to queue {LONG}"
+
+
+def test_a_job_that_a_pilot_has_is_not_given(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    grid.start_pilot().take()
+    assert router.refusal(a_copy(job_id)) == "it is MATCHED"
+    assert grid.job(job_id).pilot_stamp == "p1"
+
+
+def test_jobs_of_one_call_are_given_or_refused_one_by_one(grid: Grid, router: Router) -> None:
+    free, held = grid.submit(), grid.submit()
+    grid.change(JobChange.HOLD, *held)
+    answers = router.route(a_copy(held[0]), a_copy(4711), a_copy(free[0], SHORT, "south"))
+    assert [(each.job_id, each.attempt, each.refusal) for each in answers] == [
+        (held[0], 0, "it is HELD"),
+        (4711, 0, "there is no job 4711"),
+        (free[0], 1, ""),
+    ]
+
+
+def test_only_the_copy_of_the_router_that_has_the_turn_is_given_jobs(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    other = Router(grid, holder="another")
+    with pytest.raises(TurnLostError):
+        other.take(job_id)
+    assert grid.job(job_id).state is JobState.WAITING
+    router.take(job_id)
+    other.attempts[job_id] = 1
+    with pytest.raises(TurnLostError):
+        other.finish(job_id)
+    assert grid.job(job_id).state is JobState.MATCHED
+
+
+def test_a_copy_that_runs_and_ends_ends_its_job(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    assert router.start(job_id, reference="slurm 17", node="n42").results[0].accepted
+    job = grid.job(job_id)
+    assert (job.state, job.node) == (JobState.RUNNING, "n42")
+    router.finish(job_id)
+    assert grid.job(job_id).state is JobState.DONE
+    assert grid.history(job_id) == [(1, "exited")]
+    assert router.copies() == []
+
+
+def test_a_payload_that_fails_at_the_target_fails_its_job(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    router.finish(job_id, exit_code=3, started=grid.clock())
+    job = grid.job(job_id)
+    assert (job.state, job.exit_code, job.reason) == (JobState.FAILED, 3, "exit code 3")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.EVICTED, Outcome.DECLINED])
+def test_a_copy_that_is_lost_or_cannot_be_made_gives_its_job_back_with_nothing_spent(
+    grid: Grid, router: Router, outcome: Outcome
+) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    router.take(job_id)
+    router.report(job_id, outcome, reason="vanished")
+    job = grid.job(job_id)
+    assert (job.state, job.spent_attempts, job.lease_until) == (JobState.WAITING, 0, None)
+    assert pilot.claim() == [job_id]
+
+
+def test_a_copy_that_its_target_holds_holds_its_job(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    router.report(job_id, Outcome.EVICTED, hold=HoldWish("too much memory", 7))
+    job = grid.job(job_id)
+    assert (job.state, job.reason, job.hold_subcode) == (JobState.HELD, "too much memory", 7)
+    assert not job.lingers
+
+
+@pytest.mark.parametrize("change", [JobChange.REMOVE, JobChange.HOLD, JobChange.RESCHEDULE])
+def test_a_copy_whose_job_is_taken_away_is_unwanted_until_its_end_is_told(
+    grid: Grid, router: Router, change: JobChange
+) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    router.take(job_id)
+    assert router.unwanted() == []
+    grid.change(change, job_id)
+    assert router.unwanted() == [(job_id, 1)]
+    assert pilot.claim() == []
+    assert router.refusal(a_copy(job_id)), "its copy may still run"
+    assert router.report(job_id, Outcome.KILLED).results[0].accepted
+    assert router.unwanted() == []
+    if change is not JobChange.REMOVE:
+        grid.change(JobChange.RELEASE, job_id)
+        assert router.take(job_id) == [job_id]
+    assert grid.job(job_id).spent_attempts == 0
+
+
+def test_a_job_that_is_taken_away_waits_for_its_router_however_long_that_takes(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    grid.change(JobChange.RESCHEDULE, job_id)
+    for _ in range(5):
+        grid.pass_time(days=10)
+    assert router.refusal(a_copy(job_id)) == "its last attempt may still be running"
+    assert grid.why(job_id).summary.startswith("It waits for the word of job router router of sky that its copy")
+
+
+def test_a_router_that_is_silent_for_long_loses_no_job(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    router.start(job_id)
+    for _ in range(5):
+        assert grid.pass_time(days=10).jobs == ()
+    assert router.finish(job_id).results[0].accepted
+    assert grid.job(job_id).state is JobState.DONE
+
+
+def test_what_a_router_is_to_bring_to_an_end_is_known_after_a_restart(grid: Grid, router: Router) -> None:
+    first, second, third = grid.submit(count=3)
+    router.take(first)
+    grid.clock.advance(timedelta(seconds=1))
+    router.take(second, third, target="far.example:4711")
+    router.start(first, reference="slurm 17")
+    router.finish(third)
+    grid.change(JobChange.HOLD, second)
+    router.grid = grid.restarted()
+    one, two = router.copies()
+    assert (one.copy.key, one.copy.reference, one.state, one.unwanted) == (
+        (first, 1), "slurm 17", JobState.RUNNING, ""
+    )  # fmt: skip
+    assert (two.copy.key, two.copy.reference, two.copy.target) == ((second, 1), "", "server far.example:4711")
+    assert "held" in two.unwanted
+    assert Router(grid, "another").copies() == []
+
+
+def test_a_router_may_not_speak_of_another_s_copies(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    other = Router(grid, "another", attempts={job_id: 1}).begin()
+    (result,) = other.finish(job_id, node="elsewhere", reference="mine").results
+    assert result.refusal == f"attempt 1 of job {job_id} is no copy of this router's"
+    assert (grid.job(job_id).state, grid.job(job_id).node) == (JobState.MATCHED, "")
+    assert router.copies()[0].copy.reference == ""
+
+
+def test_reports_that_come_twice_change_nothing(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    for _ in range(2):
+        assert router.start(job_id).results[0].accepted
+    for _ in range(2):
+        assert router.finish(job_id).results[0].accepted
+    assert grid.history(job_id) == [(1, "exited")]
+
+
+def test_the_unknown_queue_is_refused(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    assert router.refusal(a_copy(job_id, "CERN/ce01/none")) == "the tree in force has no queue CERN/ce01/none"
+
+
+def test_a_queue_that_the_job_does_not_fit_says_the_first_reason(grid: Grid, router: Router) -> None:
+    grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"Memory": 1000, "Enabled": True}}}}}}})
+    (wide,) = grid.submit(request_memory_mib=4000)
+    (tagged,) = grid.submit(requirements={"Tags": ["GPU"]})
+    assert router.refusal(a_copy(wide)).startswith(f"queue {LONG} cannot run it: Memory: 1000 MiB is less than 4000")
+    assert router.refusal(a_copy(tagged)) == f"queue {LONG} cannot run it: Tags: it is not stated for this queue"
+
+
+def test_a_queue_that_is_closed_to_the_job_s_vo_is_refused(grid: Grid, router: Router) -> None:
+    grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"VOs": ["atlas"]}}}}}}})
+    (job_id,) = grid.submit()
+    vo = grid.job(job_id).vo
+    assert router.refusal(a_copy(job_id)) == f"VO {vo} may not use queue {LONG}"
+
+
+def test_another_server_admits_whom_it_likes(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit(requirements={"Tags": ["GPU"]})
+    assert router.take(job_id, target="far.example:4711") == [job_id]
+    job = grid.job(job_id)
+    assert job.queue is not None
+    assert tuple(job.queue) == ("far.example:4711", "", "")
+    assert "by route north to server far.example:4711, attempt 1" in grid.why(job_id).summary
+
+
+def test_running_limits_hold_for_copies_too(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("CERN", None, None, "vo", "lhcb", 3)
+    grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
+    router = Router(grid).begin()
+    ids = grid.submit(count=5)
+    assert grid.start_pilot().claim() == ids[:1]
+    assert router.take(*ids[1:]) == ids[1:3]
+    assert router.refusal(a_copy(ids[4])) == f"the limit is reached: {limit}"
+    assert grid.start_pilot().claim() == []
+    router.finish(ids[1])
+    assert router.take(*ids[3:]) == ids[3:4]
+
+
+def test_a_place_that_is_held_gets_no_copy_and_a_throttled_one_a_single_one(grid: Grid, router: Router) -> None:
+    ids = grid.submit(count=4)
+    queue = Place(Level.QUEUE, "CERN", "ce01", "long")
+    held = ClosedBy(queue, "too many fail", "olga", grid.clock() + timedelta(minutes=10))
+    grid.write(lambda unit, world: hold_place(unit, world, held))
+    assert "queue CERN/ce01/long is held by olga: too many fail" in router.refusal(a_copy(ids[0]))
+    assert router.take(ids[0], target=SHORT) == ids[:1]
+    grid.clock.advance(minutes=11)
+    assert router.take(*ids[1:]) == ids[1:2]
+    marked = text("SELECT job_id, attempt FROM attempts WHERE trial")
+    assert grid.read(lambda unit, _: unit.session.execute(marked).all()) == [(ids[1], 1)]
+
+
+def test_a_banned_queue_gets_no_copy(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    order = BanOrder(Node("CERN"), "power cut")
+    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
+    assert router.refusal(a_copy(job_id)) == "CERN is banned: power cut"
+
+
+def test_what_a_copy_uses_is_charged_from_its_start_on(grid: Grid, router: Router) -> None:
+    waiting, running = grid.submit(count=2, request_cpus=2)
+    router.take(waiting, running)
+    grid.pass_time(hours=1)
+    router.start(running)
+    assert used_s(grid) == pytest.approx(0, abs=1e-6)
+    grid.pass_time(hours=1)
+    router.finish(running)
+    router.report(waiting, Outcome.EVICTED)
+    assert used_s(grid) == pytest.approx(used_s(grid.restarted()))
+    assert 6800 < used_s(grid) < 7200, "two cores for an hour, and a little of it has decayed"
+
+
+def test_a_copy_of_which_start_and_end_are_told_together_is_charged_for_the_time_between(
+    grid: Grid, router: Router
+) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    started = grid.clock() + timedelta(minutes=10)
+    grid.pass_time(minutes=20)
+    router.finish(job_id, started=started)
+    assert used_s(grid) == pytest.approx(600, rel=0.01)
+    assert used_s(grid) == pytest.approx(used_s(grid.restarted()))
+
+
+def used_s(grid: Grid) -> float:
+    """Return what all accounts together have used, in core seconds."""
+    shares = grid.world.shares
+    return sum(shares.use(account, grid.clock()).core_s for account in shares.accounts())
+
+
+def test_a_router_that_is_given_up_frees_its_jobs(grid: Grid, router: Router) -> None:
+    held, running, done = grid.submit(count=3)
+    pilot = grid.start_pilot()
+    router.take(held, running, done)
+    router.start(running)
+    router.finish(done)
+    grid.change(JobChange.RESCHEDULE, held)
+    given_up = router.give_up()
+    assert (open_jobs(given_up.copies), given_up.more) == ([held, running], False)
+    assert [grid.job(each).state for each in (held, running, done)] == ["WAITING", "WAITING", "DONE"]
+    assert sorted(pilot.claim() + pilot.claim()) == [held, running]
+    assert sorted(router.unwanted()) == [(held, 1), (running, 1)], "should it come back, it hears of it"
+
+
+def test_a_router_that_nobody_knows_cannot_be_given_up(grid: Grid, router: Router) -> None:
+    with pytest.raises(NotFoundError, match="there is no job router router of sky"):
+        router.give_up()
+
+
+def test_the_ad_of_a_job_tells_how_it_is_routed(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    router.start(job_id, reference="slurm 17", node="n42")
+    ad = grid.read(lambda unit, _: get_ad(unit, an_operator(), job_id))
+    told = {name: ad[name] for name in ("RouteName", "RoutedBy", "RoutedToJobId", "RemoteHost")}
+    assert told == {
+        "RouteName": "north",
+        "RoutedBy": "router of sky",
+        "RoutedToJobId": "slurm 17",
+        "RemoteHost": "north@n42",
+    }
+    router.finish(job_id)
+    assert not grid.read(lambda unit, _: get_ad(unit, an_operator(), job_id)).keys() & {"RouteName", "RoutedToJobId"}

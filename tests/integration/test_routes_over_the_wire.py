@@ -1,0 +1,244 @@
+"""RouteService over the wire: jobs are looked at, routed and brought to an end; what is refused, with its place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import pytest
+
+from pilotage.description_wire import description_from_wire
+from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, TurnLostError
+from pilotage.job_description import InputFile, JobDescription
+from pilotage.v1 import jobs_pb2
+from pilotage.v1.agent_service_pb2 import TakeTurnRequest
+from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
+from pilotage.v1.job_service_pb2 import (
+    JOB_CHANGE_HOLD,
+    DownloadFileRequest,
+    GetJobsRequest,
+    ListOutputFilesRequest,
+    UploadFileRequest,
+    WatchEventsRequest,
+)
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.route_service_pb2 import (
+    CopyReport,
+    ExplainRoutesRequest,
+    GiveUpCopiesRequest,
+    LeftOutRoute,
+    ListCopiesRequest,
+    ListRoutesRequest,
+    LookAtJobsRequest,
+    NewCopy,
+    PutRoutesRequest,
+    ReportCopiesRequest,
+    ReportCopiesResponse,
+    RouteJobsRequest,
+    RouteJobsResponse,
+    RouteOutline,
+)
+from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
+from pilotage.v1.values_pb2 import Turn
+from pilotage.wire import queue_to_wire
+from pilotage_server.core.identity import Role
+from support.server import RunningServer, request_id, shared_server
+from support.wire_grid import QUEUE, WireGrid, a_job
+
+__all__ = ["shared_server"]
+
+
+@pytest.fixture
+def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
+    opened = WireGrid(shared_server)
+    opened.put_tree()
+    yield opened
+    opened.close()
+
+
+class WireRouter:
+    """A job router that speaks to the server and makes no copies."""
+
+    def __init__(self, grid: WireGrid) -> None:
+        channel = grid.channel(grid.server.token(Role.AGENT, owner="agent:router"))
+        self.routes = RouteServiceStub(channel)
+        self.jobs = JobServiceStub(channel)
+        self.turn = Turn(agent=f"router {request_id()}", holder="me")
+        AgentServiceStub(channel).TakeTurn(TakeTurnRequest(turn=self.turn, for_s=600))
+
+    def route(self, *job_ids: int, id_: str = "") -> RouteJobsResponse:
+        """Take jobs for copies."""
+        copies = [
+            NewCopy(job_id=job_id, route="north", target=f"queue {QUEUE}", queue=queue_to_wire(QUEUE))
+            for job_id in job_ids
+        ]
+        return self.routes.RouteJobs(RouteJobsRequest(request_id=id_ or request_id(), turn=self.turn, copies=copies))
+
+    def tell(self, *copies: CopyReport) -> ReportCopiesResponse:
+        """Say what becomes of copies."""
+        return self.routes.ReportCopies(ReportCopiesRequest(request_id=request_id(), turn=self.turn, copies=copies))
+
+    def upload(self, content: bytes) -> str:
+        """Upload a file and return its checksum."""
+        checksum = hashlib.sha256(content).hexdigest()
+        pieces = [UploadFileRequest(checksum=checksum, size=len(content), content=content)]
+        return self.jobs.UploadFile(iter(pieces)).checksum
+
+    def download(self, job_id: int, checksum: str) -> bytes:
+        """Fetch a file of a job."""
+        pieces = self.jobs.DownloadFile(DownloadFileRequest(job_id=job_id, checksum=checksum))
+        return b"".join(piece.content for piece in pieces)
+
+
+@pytest.fixture
+def router(grid: WireGrid) -> WireRouter:
+    return WireRouter(grid)
+
+
+def an_end(job_id: int, attempt: int = 1, **facts: object) -> CopyReport:
+    report = jobs_pb2.JobReport(
+        job_id=job_id,
+        attempt=attempt,
+        outcome=jobs_pb2.OUTCOME_EXITED,
+        exit_code=0,
+        **facts,  # type: ignore[arg-type]
+    )
+    return CopyReport(job_id=job_id, attempt=attempt, report=report)
+
+
+def test_jobs_are_looked_at_with_what_a_copy_is_to_run(grid: WireGrid, router: WireRouter) -> None:
+    description = JobDescription("/bin/echo", arguments="$(Process)", count=2, attributes={"WantRoute": True})
+    first, second = grid.submit(description)
+    found = router.routes.LookAtJobs(LookAtJobsRequest(job_ids=[second, 999_999, first])).jobs
+    assert [job.job_id for job in found] == [second, first]
+    assert found[0].state == jobs_pb2.JOB_STATE_WAITING
+    assert "WantRoute = true" in found[0].ad
+    run = description_from_wire(found[0].description)
+    assert (run.arguments, run.environment["PILOTAGE_ATTEMPT"]) == ("1", "1")
+    assert (found[0].owner, found[0].vo) == ("alice", grid.vo)
+
+
+def test_a_job_is_routed_runs_and_is_done_with_what_its_copy_has_left(grid: WireGrid, router: WireRouter) -> None:
+    content = b"what the copy reads"
+    checksum = hashlib.sha256(content).hexdigest()
+    grid.jobs.UploadFile(iter([UploadFileRequest(checksum=checksum, size=len(content), content=content)]))
+    brings = JobDescription("/bin/cat", input_files=(InputFile("in", checksum=checksum, size=len(content)),))
+    (job_id,) = grid.submit(brings)
+    with pytest.raises(NotFoundError):
+        router.download(job_id, checksum)
+    (routed,) = router.route(job_id).jobs
+    assert (routed.attempt, routed.refusal) == (1, "")
+    assert router.download(job_id, checksum) == content
+    (listed,) = router.routes.ListCopies(ListCopiesRequest(router=router.turn.agent)).copies
+    assert (listed.job_id, listed.route, listed.state) == (job_id, "north", jobs_pb2.JOB_STATE_MATCHED)
+    left = [
+        jobs_pb2.OutputFile(name="out", checksum=router.upload(b"written"), size=7),
+        jobs_pb2.OutputFile(name="log", checksum=hashlib.sha256(b"said").hexdigest(), size=4, content=b"said"),
+    ]
+    (result,) = router.tell(an_end(job_id, output_files=left)).results
+    assert result.accepted
+    assert grid.state_of(job_id) == "DONE"
+    files = grid.jobs.ListOutputFiles(ListOutputFilesRequest(job_id=job_id)).files
+    assert sorted(file.name for file in files) == ["log", "out"]
+    assert not router.routes.ListCopies(ListCopiesRequest(router=router.turn.agent)).copies
+
+
+def test_a_repeated_request_routes_no_job_twice(grid: WireGrid, router: WireRouter) -> None:
+    (job_id,) = grid.submit(a_job())
+    id_ = request_id()
+    assert router.route(job_id, id_=id_) == router.route(job_id, id_=id_)
+    assert router.route(job_id).jobs[0].refusal == "it is MATCHED"
+
+
+def test_a_router_that_only_asks_hears_what_is_wanted_no_more(grid: WireGrid, router: WireRouter) -> None:
+    (job_id,) = grid.submit(a_job())
+    router.route(job_id)
+    assert not router.tell().unwanted
+    grid.change(JOB_CHANGE_HOLD, job_id)
+    (unwanted,) = router.tell().unwanted
+    assert (unwanted.job_id, unwanted.attempt) == (job_id, 1)
+    assert "because" in unwanted.reason
+
+
+def test_an_agent_hears_of_all_jobs_and_a_user_of_his_own(grid: WireGrid, router: WireRouter) -> None:
+    (job_id,) = grid.submit(a_job())
+    assert router.jobs.GetJobs(GetJobsRequest(job_ids=[job_id])).jobs[0].id == job_id
+    request = WatchEventsRequest(job_ids=[job_id], until_now=True)
+    assert [event.job_id for page in router.jobs.WatchEvents(request) for event in page.events] == [job_id]
+    bob = grid.user("bob")
+    assert not [event for page in bob.WatchEvents(request) for event in page.events]
+    with pytest.raises(NotFoundError):
+        bob.GetJobs(GetJobsRequest(job_ids=[job_id]))
+
+
+def test_what_routers_tell_of_their_routes_is_shown_to_everybody(grid: WireGrid, router: WireRouter) -> None:
+    outlines = [
+        RouteOutline(name="north", target=f"queue {QUEUE}", requirements="WantRoute", max_jobs=10, copies=3, idle=1),
+        RouteOutline(name="south", target="server far:4711", own='[a = "b"]', max_jobs=1, max_idle_jobs=0, copies=1),
+    ]
+    left_out = [LeftOutRoute(name="west", reason="no target")]
+    told = PutRoutesRequest(turn=router.turn, routes=outlines, max_jobs=100, left_out=left_out)
+    router.routes.PutRoutes(told)
+    users = RouteServiceStub(grid.channel(grid.server.token(vo=grid.vo)))
+    (mine,) = [each for each in users.ListRoutes(ListRoutesRequest()).routers if each.name == router.turn.agent]
+    assert (list(mine.routes), mine.max_jobs, mine.HasField("constraint")) == (outlines, 100, False)
+    assert list(mine.left_out) == left_out
+
+
+def test_users_route_nothing_and_only_operators_give_up(grid: WireGrid, router: WireRouter) -> None:
+    (job_id,) = grid.submit(a_job())
+    router.route(job_id)
+    users = RouteServiceStub(grid.channel(grid.server.token(vo=grid.vo)))
+    with pytest.raises(PermissionDeniedError):
+        users.RouteJobs(RouteJobsRequest(request_id=request_id()))
+    give_up = GiveUpCopiesRequest(request_id=request_id(), router=router.turn.agent)
+    with pytest.raises(PermissionDeniedError):
+        router.routes.GiveUpCopies(give_up)
+    operators = RouteServiceStub(grid.channel(grid.server.token(Role.OPERATOR, owner="olga")))
+    (copy,) = operators.GiveUpCopies(give_up).copies
+    assert (copy.job_id, copy.state) == (job_id, jobs_pb2.JOB_STATE_WAITING)
+
+
+def test_out_of_turn_nothing_is_changed(grid: WireGrid, router: WireRouter) -> None:
+    (job_id,) = grid.submit(a_job())
+    router.turn.holder = "another"
+    with pytest.raises(TurnLostError):
+        router.route(job_id)
+    with pytest.raises(TurnLostError):
+        router.routes.PutRoutes(PutRoutesRequest(turn=router.turn))
+    assert grid.state_of(job_id) == "WAITING"
+
+
+def test_a_faulty_request_is_refused_with_every_place(router: WireRouter) -> None:
+    copies = [NewCopy(job_id=1, route="n", target="t"), NewCopy(job_id=1, route="", target="t")]
+    with pytest.raises(InvalidInputError) as caught:
+        router.routes.RouteJobs(RouteJobsRequest(request_id=request_id(), copies=copies))
+    places = [violation.where for violation in caught.value.violations]
+    assert places == ["turn.agent", "turn.holder", "copies[1].route", "copies"]
+    report = CopyReport(
+        job_id=2, attempt=1, report=jobs_pb2.JobReport(job_id=3, attempt=1, state=jobs_pb2.JOB_STATE_WAITING)
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        router.tell(report)
+    assert [violation.where for violation in caught.value.violations] == ["copies[0].report.state"]
+
+
+def test_a_report_must_be_of_the_copy_that_it_stands_with(router: WireRouter) -> None:
+    report = jobs_pb2.JobReport(job_id=3, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
+    with pytest.raises(InvalidInputError, match="is of another job or attempt"):
+        router.tell(CopyReport(job_id=2, attempt=1, report=report))
+
+
+def test_an_owner_is_told_what_routes_say_of_his_job_and_nobody_else(grid: WireGrid, router: WireRouter) -> None:
+    (job_id,) = grid.submit(a_job())
+    outline = RouteOutline(name="north", target=f"queue {QUEUE}", requirements="WantRoute", max_jobs=1, copies=1)
+    router.routes.PutRoutes(PutRoutesRequest(turn=router.turn, routes=[outline]))
+    mine = RouteServiceStub(grid.channel(grid.server.token(vo=grid.vo)))
+    answer = mine.ExplainRoutes(ExplainRoutesRequest(job_id=job_id))
+    (verdict,) = [each for each in answer.verdicts if each.router == router.turn.agent]
+    assert [each.kind for each in verdict.obstacles] == ["requirements", "full"]
+    assert not answer.HasField("copy")
+    assert answer.obstacle == ""
+    others = RouteServiceStub(grid.channel(grid.server.token(owner="bob", vo=grid.vo)))
+    with pytest.raises(NotFoundError):
+        others.ExplainRoutes(ExplainRoutesRequest(job_id=job_id))

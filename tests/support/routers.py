@@ -1,0 +1,113 @@
+"""A job router of a grid: it takes jobs for copies and says what becomes of them, and makes none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import JobReport, Outcome
+from pilotage_server.core.routes import CopyReport, NewCopy, RoutedJob
+from pilotage_server.core.turns import Turn
+from pilotage_server.operations.copies import (
+    CopiesAnswer,
+    GivenUp,
+    OpenCopy,
+    give_up_copies,
+    list_copies,
+    report_copies,
+)
+from pilotage_server.operations.route_jobs import route_jobs
+from pilotage_server.operations.turns import take_turn
+from support.grid import LONG, Grid
+from support.submissions import an_operator
+
+AN_AGENT = Identity("agent:router", "", (), frozenset({Role.AGENT}))
+FOR_LONG = timedelta(days=365)
+
+
+def a_copy(job_id: int, target: str = LONG, route: str = "north") -> NewCopy:
+    """Return a copy that is to be made; a target without slashes is another server."""
+    queue = QueueId.parse(target) if "/" in target else None
+    return NewCopy(job_id, route, f"queue {target}" if queue else f"server {target}", queue)
+
+
+@dataclass
+class Router:
+    """A job router that has its turn and believes what it is told; `attempts` are those that it was given, by job."""
+
+    grid: Grid
+    name: str = "router of sky"
+    holder: str = "one"
+    attempts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def turn(self) -> Turn:
+        """The turn that it acts in."""
+        return Turn(self.name, self.holder)
+
+    def begin(self) -> Router:
+        """Take the turn for long, and return itself."""
+        self.grid.database.write(lambda unit: take_turn(unit, self.turn, FOR_LONG, "here"))
+        return self
+
+    def route(self, *copies: NewCopy) -> list[RoutedJob]:
+        """Take jobs for copies and return the answers."""
+        answers = self.grid.write(lambda unit, world: route_jobs(unit, world, self.turn, copies))
+        self.attempts.update((each.job_id, each.attempt) for each in answers if not each.refusal)
+        return list(answers)
+
+    def take(self, *job_ids: int, target: str = LONG, route: str = "north") -> list[int]:
+        """Take jobs and return the ids of those that were given."""
+        answers = self.route(*(a_copy(job_id, target, route) for job_id in job_ids))
+        return [each.job_id for each in answers if not each.refusal]
+
+    def refusal(self, copy: NewCopy) -> str:
+        """Ask for one job and return why it is not given."""
+        (answer,) = self.route(copy)
+        assert answer.attempt == 0 or not answer.refusal
+        return answer.refusal
+
+    def tell(self, *reports: CopyReport) -> CopiesAnswer:
+        """Say what becomes of copies."""
+        return self.grid.write(lambda unit, world: report_copies(unit, world, AN_AGENT, self.turn, reports))
+
+    def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> CopiesAnswer:
+        """Say how one copy goes, or how it ended."""
+        return self.tell(self.a_report(job_id, outcome, node=node, **fields))
+
+    def a_report(
+        self, job_id: int, outcome: Outcome | None = None, *, node: str = "", reference: str = "", **fields: Any
+    ) -> CopyReport:
+        """Return what there is to say of a copy."""
+        attempt = self.attempts[job_id]
+        return CopyReport(job_id, attempt, reference, node, JobReport(job_id, attempt, outcome=outcome, **fields))
+
+    def start(self, *job_ids: int, **fields: Any) -> CopiesAnswer:
+        """Say that copies run."""
+        return self.tell(*(self.a_report(job_id, state=JobState.RUNNING, **fields) for job_id in job_ids))
+
+    def finish(self, *job_ids: int, exit_code: int = 0, **fields: Any) -> CopiesAnswer:
+        """Say that the payloads of copies have ended by themselves."""
+        return self.tell(*(self.a_report(job_id, Outcome.EXITED, exit_code=exit_code, **fields) for job_id in job_ids))
+
+    def unwanted(self) -> list[tuple[int, int]]:
+        """Return which copies are wanted no more."""
+        return [(each.job_id, each.attempt) for each in self.tell().unwanted]
+
+    def copies(self) -> list[OpenCopy]:
+        """Return the copies that are to be brought to an end."""
+        return list(self.grid.read(lambda unit, _: list_copies(unit, self.name)))
+
+    def give_up(self) -> GivenUp:
+        """Let an operator give the router up."""
+        return self.grid.write(lambda unit, world: give_up_copies(unit, world, an_operator(), self.name))
+
+
+def open_jobs(copies: Iterable[OpenCopy]) -> list[int]:
+    """Return the jobs of copies."""
+    return [each.copy.job_id for each in copies]
