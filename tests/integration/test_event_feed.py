@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
-from support.server import RunningServer
 from support.wire_grid import WireGrid, a_job
-
-
-@pytest.fixture
-def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
-    grid = WireGrid(shared_server)
-    grid.put_tree()
-    yield grid
-    grid.close()
 
 
 async def test_the_feed_is_followed_and_resumed_without_a_gap(grid: WireGrid) -> None:

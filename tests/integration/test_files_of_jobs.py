@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import pytest
 
 from pilotage.errors import InvalidInputError, NotFoundError
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2
-from support.server import RunningServer, request_id
+from support.server import request_id
 from support.wire_grid import WireGrid, a_job
-
-
-@pytest.fixture
-def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
-    grid = WireGrid(shared_server)
-    grid.put_tree()
-    yield grid
-    grid.close()
 
 
 def upload(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,16 +11,8 @@ from pilotage.errors import InvalidInputError, PermissionDeniedError
 from pilotage.v1 import job_service_pb2, jobs_pb2, matcher_service_pb2, matcher_service_pb2_grpc, pilot_service_pb2
 from pilotage_server.core.identity import Role
 from support.polls import SOON_S
-from support.server import RunningServer, request_id
+from support.server import request_id
 from support.wire_grid import QUEUE, WireGrid, a_job
-
-
-@pytest.fixture
-def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
-    grid = WireGrid(shared_server)
-    grid.put_tree()
-    yield grid
-    grid.close()
 
 
 def test_a_request_whose_answer_was_lost_gets_the_same_jobs(grid: WireGrid) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -15,25 +14,10 @@ from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
 from pilotage.v1 import matcher_service_pb2
 from support.polls import Polls
-from support.server import RunningServer
 from support.wire_grid import WireGrid, a_job
 
 PREFERS_BATCH = "[Rank = TARGET.Batch =?= True]"
 LONGER_S = 20.0
-
-
-@pytest.fixture
-def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
-    grid = WireGrid(shared_server)
-    grid.put_tree()
-    yield grid
-    grid.close()
-
-
-@pytest.fixture
-async def polls(grid: WireGrid) -> AsyncIterator[Polls]:
-    async with Polls(grid) as polls:
-        yield polls
 
 
 def a_batch_job() -> JobDescription:

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-
-import pytest
 
 from pilotage.clock import boot_time_s
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import job_service_pb2, jobs_pb2, pilot_service_pb2, resource_service_pb2
 from support.polls import SOON_S, Polls
-from support.server import RunningServer, request_id
+from support.server import request_id
 from support.wire_grid import WireGrid, a_job
-
-
-@pytest.fixture
-def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
-    grid = WireGrid(shared_server)
-    grid.put_tree()
-    yield grid
-    grid.close()
-
-
-@pytest.fixture
-async def polls(grid: WireGrid) -> AsyncIterator[Polls]:
-    async with Polls(grid) as polls:
-        yield polls
 
 
 async def test_a_new_job_ends_the_wait_of_as_many_pilots_as_it_needs(grid: WireGrid, polls: Polls) -> None:
