@@ -17,7 +17,8 @@ from pilotage_pilot.core.attempts import Ending
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.payloads import Instructions, Payloads
+from pilotage_pilot.core.payload_ends import Instructions
+from pilotage_pilot.core.payloads import Payloads
 from pilotage_pilot.core.slot_book import NodeSlot
 from pilotage_pilot.core.slot_offers import SlotOffers
 from pilotage_pilot.core.slot_states import Activity, SlotState

@@ -28,7 +28,8 @@ from pilotage_pilot.core.instructions import ReportRefusedAttributes, RequestJob
 from pilotage_pilot.core.job_seeking import JobSeeking
 from pilotage_pilot.core.jobs import AttemptKey, Outcome, Report, ReportedState, ReportResult
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.payloads import Instructions, Payloads
+from pilotage_pilot.core.payload_ends import Instructions
+from pilotage_pilot.core.payloads import Payloads
 from pilotage_pilot.core.placing import Placing
 from pilotage_pilot.core.pools import PoolList
 from pilotage_pilot.core.rules import Lifetime, Rules

@@ -25,7 +25,8 @@ from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_looks import NodeLooks
 from pilotage_pilot.core.node_slots import NodeSlots
 from pilotage_pilot.core.patience import NEVER, Patience
-from pilotage_pilot.core.payloads import Instructions, Payloads
+from pilotage_pilot.core.payload_ends import Instructions
+from pilotage_pilot.core.payloads import Payloads
 from pilotage_pilot.core.rules import Lifetime, Rules
 
 
@@ -78,13 +79,13 @@ class PilotMachine:
             case ev.StartFailed():
                 return self._payloads.start_failed(event, now)
             case ev.PayloadExited():
-                return self._payloads.exited(event, now)
+                return self._payloads.ends.exited(event, now)
             case ev.LimitPassed(key, reason):
                 return self._payloads.stop(key, Ending(Outcome.LIMIT_EXCEEDED, reason), now)
             case ev.OutputStored():
-                return self._payloads.stored(event, now) + self._next_turns(now)
+                return self._payloads.ends.stored(event, now) + self._next_turns(now)
             case ev.OutputFailed():
-                return self._payloads.store_failed(event, now)
+                return self._payloads.ends.store_failed(event, now)
             case _:
                 return self._react_beyond(event, now)
 

@@ -1,4 +1,4 @@
-"""The attempts that a pilot holds: how each goes on, and when and why it is stopped.
+"""The attempts that a pilot holds: how each goes on until its payload is gone, and when and why it is stopped.
 
 Rules
 -----
@@ -16,7 +16,6 @@ from typing import Any, assert_never
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.attempt_book import AttemptBook
 from pilotage_pilot.core.attempts import (
-    KEEPS_OUTPUT,
     SLOT_SHOWS,
     STARTED,
     UNSTARTED,
@@ -25,24 +24,23 @@ from pilotage_pilot.core.attempts import (
     Stage,
     Step,
 )
-from pilotage_pilot.core.events import FailureKind, OutputFailed, OutputStored, PayloadExited, StartFailed
+from pilotage_pilot.core.events import StartFailed
 from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.node_slots import JobOrder, NodeSlots
-from pilotage_pilot.core.plug import plug_end_boot_s
+from pilotage_pilot.core.payload_ends import Instructions, PayloadEnds
 from pilotage_pilot.core.rules import Rules
 from pilotage_pilot.core.slot_events import ContinueJob, KillJob, StopJob, SuspendJob
 
-Instructions = list[ins.Instruction]
-
 
 class Payloads:
-    """The attempts of one pilot, with the slots that they are in."""
+    """The attempts of one pilot, with the slots that they are in; `ends` takes those over whose payloads are gone."""
 
     def __init__(self, slots: NodeSlots, rules: Rules) -> None:
         self.slots = slots
         self._rules = rules
         self._attempts = AttemptBook()
+        self.ends = PayloadEnds(self._attempts, slots, rules)
         self._node_failures = 0
         self.has_run_any = False
 
@@ -97,7 +95,7 @@ class Payloads:
         if attempt is None or attempt.stage not in (Stage.PREPARING, Stage.KILLING):
             return []
         if attempt.stage is Stage.KILLING:
-            return self._finish(attempt, Step.PREPARED, now)
+            return self.ends.finish(attempt, Step.PREPARED, now)
         self._move(attempt, Step.PREPARED, now)
         return [ins.StartPayload(key)]
 
@@ -109,7 +107,7 @@ class Payloads:
         if attempt.ending is None and event.outcome is Outcome.START_FAILED:
             self._node_failures += 1
         ending = attempt.ending or Ending(event.outcome, event.reason)
-        return self._finish(attempt, Step.NOT_STARTED, now, ending=ending)
+        return self.ends.finish(attempt, Step.NOT_STARTED, now, ending=ending)
 
     def started(self, key: AttemptKey, now: Moment) -> Instructions:
         """Note that a payload runs; kill it where that was ordered meanwhile."""
@@ -122,62 +120,6 @@ class Payloads:
         if attempt.stage is Stage.KILLING:
             return [ins.KillPayload(key)]
         return self.obey(self.slots.job_started(key, now), now)
-
-    # From its end to the outcome --------------------------------------------------------------------------------
-
-    def exited(self, event: PayloadExited, now: Moment) -> Instructions:
-        """Store what a payload left, where its outcome keeps it, unless it has failed so fast that it is plugged."""
-        attempt = self._attempts.get(event.key)
-        if attempt is None or attempt.stage not in STARTED:
-            return []
-        kept = plug_end_boot_s(event, attempt.started, self._rules.plug_s) if attempt.ending is None else None
-        attempt = attempt.after_exit(event, now)
-        if kept is not None and kept > now.boot_s:
-            self._attempts.put(replace(attempt, plug_end_boot_s=kept, report_boot_s=self._tell_by(now)))
-            return []
-        over = Ending(Outcome.LIMIT_EXCEEDED, event.limit) if event.limit else Ending(Outcome.EXITED)
-        return self._exited(attempt, attempt.ending or over, now)
-
-    def _unplug(self, attempt: Attempt, now: Moment) -> Instructions:
-        return self._exited(replace(attempt, plug_end_boot_s=None), Ending(Outcome.EXITED), now)
-
-    def _exited(self, attempt: Attempt, ending: Ending, now: Moment) -> Instructions:
-        if ending.outcome not in KEEPS_OUTPUT or attempt.started is None:
-            return self._finish(attempt, Step.LEFT_NOTHING, now, ending=ending)
-        self._move(attempt, Step.LEFT_FILES, now, ending=ending, ended=now)
-        self.slots.job_ended(attempt.key, now, keeps_disk_mib=attempt.job.amounts.disk_mib)
-        return [ins.StoreOutput(attempt.key)]
-
-    def stored(self, event: OutputStored, now: Moment) -> Instructions:
-        """Let an attempt whose files are safe be reported."""
-        attempt = self._attempts.get(event.key)
-        if attempt is None or attempt.stage is not Stage.STORING or attempt.ending is None:
-            return []
-        ending = attempt.ending
-        if event.notes:
-            ending = replace(ending, reason="; ".join(filter(None, (ending.reason, event.notes))))
-        return self._finish(attempt, Step.STORED, now, ending=ending, files=event.files)
-
-    def store_failed(self, event: OutputFailed, now: Moment) -> Instructions:
-        """Try again later, or give the job back when its output cannot be stored."""
-        attempt = self._attempts.get(event.key)
-        if attempt is None or attempt.stage is not Stage.STORING or attempt.ended is None:
-            return []
-        patient = now.boot_s - attempt.ended.boot_s < self._rules.store_patience_s
-        if event.failure.kind is not FailureKind.REFUSED and patient:
-            failures = attempt.store_failures + 1
-            retry = now.boot_s + event.failure.pause_s(failures)
-            self._attempts.put(replace(attempt, store_failures=failures, retry_boot_s=retry))
-            return []
-        ending = Ending(Outcome.OUTPUT_LOST, f"it could not be stored: {event.failure.why}")
-        return self._finish(attempt, Step.ABANDONED, now, ending=ending)
-
-    def _finish(self, attempt: Attempt, step: Step, now: Moment, **changes: Any) -> Instructions:
-        changes |= {"ended": attempt.ended or now, "retry_boot_s": None, "report_boot_s": now.boot_s}
-        self._attempts.put(attempt.step(step, **changes))
-        self.slots.job_ended(attempt.key, now)
-        self.slots.files_are_safe(attempt.key)
-        return [ins.ForgetAttempt(attempt.key)]
 
     # Orders -----------------------------------------------------------------------------------------------------
 
@@ -195,7 +137,7 @@ class Payloads:
         if attempt is None or attempt.stage in (Stage.KILLING, Stage.REPORTING):
             return []
         if attempt.stage is Stage.STORING:
-            return self._finish(attempt, Step.ABANDONED, now, ending=ending)
+            return self.ends.finish(attempt, Step.ABANDONED, now, ending=ending)
         self._attempts.put(replace(attempt, ending=attempt.ending or ending))
         return self.obey(self.slots.kill(key, ending.reason, None, now), now)
 
@@ -208,7 +150,7 @@ class Payloads:
     def drain(self, reason: str, now: Moment) -> Instructions:
         """Let the slots take no more jobs; those that are plugged end at once."""
         plugged = [attempt for attempt in self._attempts.under_way() if attempt.is_plugged]
-        ends = [instruction for attempt in plugged for instruction in self._unplug(attempt, now)]
+        ends = [instruction for attempt in plugged for instruction in self.ends.unplug(attempt, now)]
         return ends + self.obey(self.slots.drain(now, reason), now)
 
     def obey(self, orders: Iterable[JobOrder], now: Moment) -> Instructions:
@@ -230,7 +172,7 @@ class Payloads:
                 if attempt.stage not in UNSTARTED | STARTED - {Stage.KILLING}:
                     return []
                 if attempt.is_plugged:
-                    return self._unplug(attempt, now)
+                    return self.ends.unplug(attempt, now)
                 ending = attempt.ending or Ending(Outcome.EVICTED, reason, hold)
                 gently = isinstance(effect, StopJob) and attempt.stage not in UNSTARTED
                 step = Step.STOP_ORDERED if gently else Step.KILL_ORDERED
@@ -263,7 +205,7 @@ class Payloads:
             self._attempts.put(replace(attempt, retry_boot_s=None))
             return [ins.StoreOutput(attempt.key)] if attempt.stage is Stage.STORING else []
         if attempt.plug_end_boot_s is not None and attempt.plug_end_boot_s <= now.boot_s:
-            return self._unplug(attempt, now)
+            return self.ends.unplug(attempt, now)
         if attempt.is_out_of_time(now):
             limit = attempt.job.description.wall_time
             ending = Ending(Outcome.LIMIT_EXCEEDED, f"it ran longer than its wall time of {limit}")
@@ -300,11 +242,7 @@ class Payloads:
         self._attempts.remove_ended(key)
 
     def _move(self, attempt: Attempt, step: Step, now: Moment, **changes: Any) -> None:
-        self._attempts.put(attempt.step(step, report_boot_s=self._tell_by(now), **changes))
-
-    def _tell_by(self, now: Moment) -> float:
-        """Return when the server is told at the latest what is news now."""
-        return now.boot_s + self._rules.report_delay_s
+        self._attempts.put(attempt.step(step, report_boot_s=self._rules.tell_by_boot_s(now), **changes))
 
     def validate(self) -> None:
         """Raise AssertionError where attempts and slots do not go together."""

@@ -19,7 +19,8 @@ from pilotage_pilot.core.events import JobsGranted, VacateOrder
 from pilotage_pilot.core.instructions import SlotOffer
 from pilotage_pilot.core.jobs import GrantedJob, Outcome
 from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.payloads import Instructions, Payloads
+from pilotage_pilot.core.payload_ends import Instructions
+from pilotage_pilot.core.payloads import Payloads
 from pilotage_pilot.core.slot_offers import SlotOffers
 
 

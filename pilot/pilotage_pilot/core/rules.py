@@ -60,6 +60,10 @@ class Rules:
         """Return how long before its end a lease of `lease_s` is taken to be over."""
         return min(self.lease_margin_s, lease_s / 10)
 
+    def tell_by_boot_s(self, now: Moment) -> float:
+        """Return when the server is told at the latest what is news now of a job that goes on."""
+        return now.boot_s + self.report_delay_s
+
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
