@@ -18,6 +18,7 @@ import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.resource_tree import QueueId
+from pilotage_agents.bundle_store import BundleStore
 
 log = structlog.get_logger()
 
@@ -53,6 +54,7 @@ class GlideinFolders:
     def __init__(self, root: Path, given: Mapping[str, Path] = MappingProxyType({})) -> None:
         self.root = root
         self._given = given
+        self._bundles = BundleStore(root.with_name("bundles"))
 
     def open(self) -> None:
         """Make the folder; raises WorldError when that cannot be."""
@@ -79,17 +81,28 @@ class GlideinFolders:
         """Return the folder of the pilot `stamp`."""
         return self.root / stamp
 
-    def prepare(self, record: GlideinRecord, token: str, pools: Sequence[str], config: Mapping[str, object]) -> Path:
+    def prepare(
+        self,
+        record: GlideinRecord,
+        token: str,
+        pools: Sequence[str],
+        config: Mapping[str, object],
+        bundle: Path | None = None,
+    ) -> Path:
         """Write all that the pilot is given, the record last; returns the folder.
 
-        `config` is completed by where token and pools are. Raises WorldError when it cannot be written.
+        `config` is completed by where token and pools are. `bundle` is the pilot itself, None = it is there already.
+        Raises WorldError when it cannot be written.
         """
+        program = None if bundle is None else self._bundles.copy_of(bundle)
         folder = self.path_of(record.stamp)
         completed = {**config, "token_file": _TOKEN, "pools_file": _POOLS}
         try:
             folder.mkdir(mode=0o700)
             for name, path in self._given.items():
                 shutil.copy(path, folder / name)
+            if program is not None:
+                self._bundles.give(program, folder)
             _write(folder / _TOKEN, token)
             _write(folder / _POOLS, json.dumps(list(pools)))
             _write(folder / CONFIG_NAME, json.dumps(completed, indent=1, sort_keys=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import (
@@ -84,11 +85,13 @@ class PilotSender:
         return await batch_system.submit_many(requests)
 
     def _prepared(self, queue: ServedQueue, record: GlideinRecord, token: str, pools: Sequence[str]) -> GlideinRequest:
-        folder = self._folders.prepare(record, token, pools, self._config(queue))
+        bundle = Path(queue.pilot_bundle) if queue.pilot_bundle else None
+        folder = self._folders.prepare(record, token, pools, self._config(queue), bundle)
+        program = self._settings.pilot_command if bundle is None else (queue.python, bundle.name)
         return GlideinRequest(
             stamp=record.stamp,
             queue=queue.id.queue,
-            command=(*self._settings.pilot_command, "run", "--config", CONFIG_NAME),
+            command=(*program, "run", "--config", CONFIG_NAME),
             folder=folder,
             shape=queue.facts.pilot,
             wall_time_s=queue.facts.wall_time_s,

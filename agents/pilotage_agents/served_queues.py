@@ -12,6 +12,9 @@ from pilotage_agents.core.serving import ServedQueue, is_named
 from pilotage_agents.link import TreeQueue
 from pilotage_agents.settings import SiteDirectorSettings
 
+_FOR_ALL = {"min_idle_pilots", "pilot_bundle", "python"}
+"""The director's settings that queues may have otherwise."""
+
 
 def served_queues(settings: SiteDirectorSettings, tree: Iterable[TreeQueue]) -> tuple[ServedQueue, ...]:
     """Return the queues of the tree that the director serves, in its order."""
@@ -30,12 +33,13 @@ def served_queues(settings: SiteDirectorSettings, tree: Iterable[TreeQueue]) -> 
 
 
 def _served(settings: SiteDirectorSettings, queue: TreeQueue, batch_system: str, facts: QueueFacts) -> ServedQueue:
-    said: dict[str, Any] = {"min_idle_pilots": settings.min_idle_pilots}
+    said: dict[str, Any] = settings.model_dump(include=_FOR_ALL, exclude_none=True)
     pilot = dict(settings.pilot)
     for override in _overrides(settings, queue.id):
         said |= override.model_dump(exclude={"queues", "pilot"}, exclude_none=True)
         pilot |= override.pilot
-    return ServedQueue(queue.id, batch_system, facts, queue.enabled, pilot=pilot, **said)
+    bundle = str(said.pop("pilot_bundle", ""))
+    return ServedQueue(queue.id, batch_system, facts, queue.enabled, pilot=pilot, pilot_bundle=bundle, **said)
 
 
 def _overrides(settings: SiteDirectorSettings, queue: QueueId) -> Any:

@@ -100,12 +100,15 @@ class QueueSettings(_Section):
 
     `min_idle_pilots` are kept ready there without any demand. `max_pilots` bounds pilots beside what the tree
     says. `vos`: the VOs that pilots serve; none = all that the queue admits. `pilot`: settings of the pilot.
+    `pilot_bundle` and `python`: as for the director, where nodes have another Python or architecture.
     """
 
     queues: tuple[str, ...] = Field(min_length=1)
     min_idle_pilots: int | None = Field(default=None, ge=0, le=10_000)
     max_pilots: int | None = Field(default=None, ge=0)
     vos: tuple[str, ...] | None = None
+    pilot_bundle: Path | None = None
+    python: Annotated[str, Field(min_length=1)] | None = None
     pilot: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -116,7 +119,8 @@ class SiteDirectorSettings(_Section):
     serves. It looks every `interval_s`, and every `urgent_interval_s` while one of its queues has no idle core.
     `ramp_start` pilots may be at a queue without work, `ramp_factor` for each that is at work; fewer where pilots come
     back that never ran a job. A pilot without a job for `max_idle_s` ends. `pilot_command` runs a pilot when
-    "run --config FILE" is added. `pilot`: settings of every pilot. `credential_s`: how long
+    "run --config FILE" is added. `pilot_bundle`: one file that goes with each pilot, and is run by `python` on its node
+    in place of the command. `pilot`: settings of every pilot. `credential_s`: how long
     a pilot's token outlives the queue's wall time, which is the time it may wait in the batch queue;
     `default_wall_time_s` stands for the wall time where the tree has none. The folders of the last `keep_ended`
     pilots that ended are kept. A pilot whose submission was not answered, and that its batch system does not have
@@ -132,6 +136,8 @@ class SiteDirectorSettings(_Section):
     min_idle_pilots: int = Field(default=0, ge=0, le=10_000)
     max_idle_s: Seconds = 1200
     pilot_command: tuple[str, ...] = Field(default=("pilotage-pilot",), min_length=1)
+    pilot_bundle: Path | None = None
+    python: str = Field(default="python3", min_length=1)
     pilot: dict[str, Any] = Field(default_factory=dict)
     credential_s: Seconds = 7 * 86400
     default_wall_time_s: Seconds = 7 * 86400
@@ -243,11 +249,20 @@ def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _anchored(settings: Settings, folder: Path) -> Settings:
     """Return the settings with every relative path starting from `folder`."""
-    director = settings.site_director
     return settings.model_copy(
         update={
             "token_file": folder / settings.token_file if settings.token_file else None,
             "ca_file": folder / settings.ca_file if settings.ca_file else None,
-            "site_director": director and director.model_copy(update={"folder": folder / director.folder}),
+            "site_director": settings.site_director and _director_anchored(settings.site_director, folder),
         }
     )
+
+
+def _director_anchored(director: SiteDirectorSettings, folder: Path) -> SiteDirectorSettings:
+    overrides = tuple(each.model_copy(update=_bundle_anchored(each, folder)) for each in director.overrides)
+    update = {"folder": folder / director.folder, "overrides": overrides, **_bundle_anchored(director, folder)}
+    return director.model_copy(update=update)
+
+
+def _bundle_anchored(settings: SiteDirectorSettings | QueueSettings, folder: Path) -> dict[str, Path]:
+    return {"pilot_bundle": folder / settings.pilot_bundle} if settings.pilot_bundle else {}

@@ -38,7 +38,8 @@ class QueueSupply:
 class ServedQueue:
     """A queue that the director fills; `vos` empty = all that the queue admits.
 
-    `max_pilots` None = only the tree limits them. `pilot` holds settings of its pilots, by name.
+    `max_pilots` None = only the tree limits them. `pilot` holds settings of its pilots, by name. `pilot_bundle` is
+    the file that goes with each, "" = the pilot is there already; `python` is what runs it.
     """
 
     id: QueueId
@@ -49,6 +50,8 @@ class ServedQueue:
     max_pilots: int | None = None
     vos: tuple[str, ...] = ()
     pilot: Mapping[str, object] | None = None
+    pilot_bundle: str = ""
+    python: str = "python3"
 
     def state(self, there: QueueSupply, failures: QueueFailures, now: datetime) -> QueueState:
         """Return the queue as a plan needs it; where it is throttled, one pilot is enough for its trials."""

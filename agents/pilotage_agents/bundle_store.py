@@ -1,0 +1,46 @@
+"""The director's copies of pilot bundles, of which each glidein's folder gets a link.
+
+A glidein keeps the bundle that it was sent with, also when the operator puts another in its place meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from pilotage.errors import WorldError
+
+
+class BundleStore:
+    """Keeps one copy of each bundle below `folder`, on the file system of the glideins' folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def copy_of(self, bundle: Path) -> Path:
+        """Return the copy of a bundle as it is now; raises WorldError when there is none."""
+        copy = self._folder / hashlib.sha256(os.fsencode(bundle)).hexdigest()[:16] / bundle.name
+        try:
+            if not copy.exists() or _mark(copy) != _mark(bundle):
+                copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                new = copy.with_name(f"{copy.name}.new")
+                shutil.copy2(bundle, new)
+                new.replace(copy)
+        except OSError as error:
+            raise WorldError(f"{error.filename or bundle}: {error.strerror}", transient=True) from error
+        return copy
+
+    def give(self, copy: Path, folder: Path) -> None:
+        """Put a copy into a glidein's folder; raises OSError."""
+        try:
+            (folder / copy.name).hardlink_to(copy)
+        except OSError:  # not every file system has links from folder to folder
+            shutil.copy2(copy, folder)
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    """Return what tells a file from the one that was there before."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns

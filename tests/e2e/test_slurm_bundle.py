@@ -1,0 +1,46 @@
+"""A real Slurm whose nodes have a bare Python and no home: pilots run from the bundle that goes with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.bundle import BARE_PYTHON
+from support.slurm import SlurmCluster
+from support.slurm_site import Site, running_site
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """Return the folder that the nodes' batch jobs have for scratch."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def site(slurm: SlurmCluster, tmp_path: Path, scratch: Path, pilot_bundle: Path) -> Iterator[Site]:
+    bare = f"--export=PATH=/usr/bin:/bin,HOME=/nonexistent,TMPDIR={scratch}"
+    more = f"""
+sbatch_options = {json.dumps([bare])}
+[[site_director.overrides]]
+queues = ["*/*/*"]
+python = {json.dumps(BARE_PYTHON[0])}
+pilot_bundle = {json.dumps(str(pilot_bundle))}
+"""
+    with running_site(slurm, tmp_path, more) as found:
+        yield found
+
+
+def test_pilots_run_from_their_bundle_on_nodes_that_have_nothing(site: Site, scratch: Path) -> None:
+    ids = site.submit(2)
+    site.all_run(ids)
+    unpacked = list(scratch.glob("pilotage-pilot-*/bin/python"))
+    assert len(unpacked) == 1
+    site.open_gate()
+    site.all_done(ids)
+    site.until(lambda: len(site.ended_pilots()) == site.submissions() == 2)
+    assert set(site.ended_pilots()) == {"it had no job for 1 s"}
