@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pilotage.folding import fold
@@ -10,7 +10,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_agents.core.pilot_shape import QueueFacts, queue_facts
 from pilotage_agents.core.serving import ServedQueue, is_named
 from pilotage_agents.link import TreeQueue
-from pilotage_agents.settings import SiteDirectorSettings
+from pilotage_agents.settings import BatchSystemSettings, SiteDirectorSettings
 
 _FOR_ALL = {"min_idle_pilots", "pilot_bundle", "python"}
 """The director's settings that queues may have otherwise."""
@@ -18,11 +18,7 @@ _FOR_ALL = {"min_idle_pilots", "pilot_bundle", "python"}
 
 def served_queues(settings: SiteDirectorSettings, tree: Iterable[TreeQueue]) -> tuple[ServedQueue, ...]:
     """Return the queues of the tree that the director serves, in its order."""
-    by_ce_type = {
-        fold(ce_type): name
-        for name, batch_system in settings.batch_systems.items()
-        for ce_type in batch_system.ce_types
-    }
+    by_ce_type = names_by_ce_type(settings.batch_systems)
     served = []
     for queue in tree:
         facts = queue_facts(queue.parameters)
@@ -30,6 +26,11 @@ def served_queues(settings: SiteDirectorSettings, tree: Iterable[TreeQueue]) -> 
         if batch_system is not None and is_named(queue.id, settings.queues):
             served.append(_served(settings, queue, batch_system, facts))
     return tuple(served)
+
+
+def names_by_ce_type(batch_systems: Mapping[str, BatchSystemSettings]) -> dict[str, str]:
+    """Return the names of batch systems by the folded CETypes of the queues that they serve; of two the later one."""
+    return {fold(ce_type): name for name, each in batch_systems.items() for ce_type in each.ce_types}
 
 
 def _served(settings: SiteDirectorSettings, queue: TreeQueue, batch_system: str, facts: QueueFacts) -> ServedQueue:

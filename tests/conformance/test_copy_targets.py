@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,18 @@ from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import NotSubmitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.batch_systems.places import ThisMachine
+from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.copy_folders import CopyFolders
-from pilotage_agents.queue_target import QueueTarget
+from pilotage_agents.queue_copies import QueueCopies
+from pilotage_agents.remote_server import RemoteServer
 from pilotage_agents.route_edges import CopyState, CopyTarget
+from pilotage_agents.server_copies import ServerCopies
+from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.fake_copy_target import FakeCopyTarget
+from support.process_grid import ProcessGrid, a_process_grid
+from support.slurm import PARTITION, SlurmCluster
 
 RUNS_FOR_LONG = ("/bin/sleep", "1000")
 QUEUE = QueueId("LOCAL", "here", "default")
@@ -42,20 +50,51 @@ class Place:
         return found
 
 
-def over_local(folder: Path) -> QueueTarget:
-    return QueueTarget(QUEUE, LocalBatchSystem(folder), CopyFolders(folder, Bounds(1 << 20)))
+def over_local(folder: Path) -> QueueCopies:
+    return QueueCopies(QUEUE, LocalBatchSystem(folder), CopyFolders(folder, Bounds(1 << 20)), "here")
 
 
-@pytest.fixture(params=["fake", "queue"])
+def over_slurm(folder: Path, cluster: SlurmCluster) -> QueueCopies:
+    settings = SlurmBatchSystemSettings(type="slurm", command_prefix=cluster.command_prefix)
+    system = SlurmBatchSystem("slurm", settings, ThisMachine())
+    return QueueCopies(QueueId("SITE", "slurm1", PARTITION), system, CopyFolders(folder, Bounds(1 << 20)), "here")
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessGrid]:
+    with a_process_grid(tmp_path_factory.mktemp("another")) as grid:
+        yield grid
+
+
+@asynccontextmanager
+async def over_server(folder: Path, grid: ProcessGrid) -> AsyncIterator[Place]:
+    """Give another server, which has a pilot, as a place for copies."""
+    (folder / "token").write_text(grid.server.token(owner="router"))
+    async with grid.pilot():
+        server = RemoteServer([grid.server.address], None)
+        new = partial(ServerCopies, server, folder / "copies", folder / "token", folder.name)
+        try:
+            yield Place(new(), new)
+        finally:
+            await server.close()
+
+
+@pytest.fixture(params=["fake", "queue", "slurm", "server"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    if request.param == "fake":
-        fake = FakeCopyTarget(tmp_path)
-        found = Place(fake, lambda: fake)
-    else:
-        new = partial(over_local, tmp_path)
-        found = Place(new(), new)
-    yield found
-    await found.target.cancel(found.references)
+    async with AsyncExitStack() as stack:
+        match request.param:
+            case "fake":
+                fake = FakeCopyTarget(tmp_path)
+                found = Place(fake, lambda: fake)
+            case "server":
+                found = await stack.enter_async_context(over_server(tmp_path, request.getfixturevalue("grid")))
+            case "slurm":
+                cluster = request.getfixturevalue("slurm")
+                found = Place(over_slurm(tmp_path, cluster), partial(over_slurm, tmp_path, cluster))
+            case _:
+                found = Place(over_local(tmp_path), partial(over_local, tmp_path))
+        yield found
+        await found.target.cancel(found.references)
 
 
 async def test_a_copy_that_ends_by_itself_says_how(place: Place) -> None:

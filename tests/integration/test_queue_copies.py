@@ -19,12 +19,13 @@ from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.copy_folders import CopyFolders
-from pilotage_agents.queue_target import QueueTarget
+from pilotage_agents.queue_copies import QueueCopies
 from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus
 from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.fake_batch_system import FakeBatchSystem
 
-NAME = "pilotage-7-3"
+NAME, ORIGIN = "pilotage-7-3", "here"
+CALLED = f"{NAME}-{ORIGIN}"
 QUEUE = QueueId("LOCAL", "here", "default")
 MOST_BYTES = 20_000
 HOSTILE = "it's $(touch pwned) `touch pwned` \"$HOME\" \\ ; touch pwned\n#'"
@@ -35,12 +36,12 @@ class Site:
     """The target under test, over this machine's processes."""
 
     folder: Path
-    target: QueueTarget
+    target: QueueCopies
     files: HeldFiles
     references: list[str]
 
     def of(self, name: str) -> Path:
-        return self.folder / NAME / name
+        return self.folder / CALLED / name
 
     async def run(self, copy: CopyRequest) -> CopyStatus:
         """Run a copy to its end."""
@@ -60,8 +61,10 @@ class Site:
         return dict(await texts_of(self.target, self.references[-1]))
 
 
-def a_target(folder: Path) -> QueueTarget:
-    return QueueTarget(QUEUE, LocalBatchSystem(folder, kill_after_s=10), CopyFolders(folder, Bounds(MOST_BYTES)))
+def a_target(folder: Path) -> QueueCopies:
+    return QueueCopies(
+        QUEUE, LocalBatchSystem(folder, kill_after_s=10), CopyFolders(folder, Bounds(MOST_BYTES)), "here"
+    )
 
 
 @pytest.fixture
@@ -108,7 +111,7 @@ async def test_a_copy_sees_what_it_would_see_under_a_pilot_and_nothing_of_the_ag
         "PILOTAGE_NODE": os.uname().nodename,
         "PILOTAGE_CPUS": "2",
         "PILOTAGE_MEMORY_MIB": "50",
-        "PILOTAGE_ATTEMPT": NAME,
+        "PILOTAGE_ATTEMPT": CALLED,
         "CUDA_VISIBLE_DEVICES": "",
         "HOME": str(site.of("work")),
         "TMPDIR": str(site.of("tmp")),
@@ -146,7 +149,7 @@ async def test_variables_may_have_any_name(site: Site) -> None:
 
 async def test_what_a_copy_is_given_is_for_its_owner_alone(site: Site) -> None:
     await site.script("umask 022")
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (site.folder / NAME).iterdir()}
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (site.folder / CALLED).iterdir()}
     assert stat.S_IMODE(site.of("").stat().st_mode) == 0o700
     given = ("job.sh", "wrapper.sh", "job.ad", "copy.json", "work", "tmp")
     assert not [name for name in given if modes[name] & 0o077]
@@ -186,7 +189,7 @@ async def test_a_job_that_cannot_be_run_as_described_is_not_submitted_and_leaves
     program = str(described.pop("executable", "/bin/true"))
     (answer,) = await site.target.submit([a_copy(NAME, program, **described)], site.files)
     assert isinstance(answer, NotSubmitted)
-    assert not (site.folder / NAME).exists()
+    assert not (site.folder / CALLED).exists()
 
 
 async def test_output_files_come_back_by_name_pattern_and_folder_and_none_from_outside(site: Site) -> None:
@@ -258,7 +261,7 @@ class Pushed:
     """A target over a batch system in memory, and one copy that was pushed into it."""
 
     batch: FakeBatchSystem
-    target: QueueTarget
+    target: QueueCopies
     reference: str
     folder: Path
 
@@ -276,17 +279,17 @@ class Pushed:
 @pytest.fixture
 async def pushed(tmp_path: Path) -> Pushed:
     batch = FakeBatchSystem()
-    target = QueueTarget(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)))
+    target = QueueCopies(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)
     copy = a_copy(
         NAME, "/bin/true", request_cpus=4, request_memory_mib=800, request_gpus=1, wall_time=timedelta(hours=1)
     )
     (reference,) = await submitted(target, HeldFiles(), copy)
-    return Pushed(batch, target, reference, tmp_path / NAME)
+    return Pushed(batch, target, reference, tmp_path / CALLED)
 
 
 async def test_sizes_and_wall_time_go_to_the_batch_system(pushed: Pushed) -> None:
     request = pushed.request
-    assert (request.stamp, request.queue, request.folder) == (NAME, "default", pushed.folder)
+    assert (request.stamp, request.queue, request.folder) == (CALLED, "default", pushed.folder)
     assert (request.shape.cpus, request.shape.memory_mib, request.shape.gpus) == (4, 800, 1)
     assert request.wall_time_s == 3600
 
@@ -325,10 +328,10 @@ async def test_a_link_in_place_of_what_a_copy_wrote_leads_nowhere(pushed: Pushed
 
 async def test_a_copy_that_ended_before_its_answer_came_is_found_by_what_it_wrote(tmp_path: Path) -> None:
     batch = FakeBatchSystem(loses_answers=True)
-    target = QueueTarget(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)))
+    target = QueueCopies(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], HeldFiles())
     assert not isinstance(answer, Submitted | NotSubmitted)
-    (tmp_path / NAME / "ended").write_text("code 4\ntime 1010\nwhole\n")
+    (tmp_path / CALLED / "ended").write_text("code 4\ntime 1010\nwhole\n")
     batch.end("fake.1", 0)
     found = await target.find_again([NAME])
     status = (await target.poll([found[NAME]]))[found[NAME]]
@@ -337,7 +340,7 @@ async def test_a_copy_that_ended_before_its_answer_came_is_found_by_what_it_wrot
 
 async def test_a_batch_system_that_cannot_say_what_it_has_gets_no_copy_twice(tmp_path: Path) -> None:
     batch = FakeBatchSystem(loses_answers=True)
-    target = QueueTarget(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)))
+    target = QueueCopies(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)
     copy = a_copy(NAME, "/bin/sleep", "1000")
     await target.submit([copy], HeldFiles())
     batch.is_reachable = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import structlog
@@ -56,11 +56,15 @@ class _Reference:
         return cls(name, batch_id)
 
 
-class QueueTarget:
-    """Pushes copies into the batch system of `queue`; `folders` keeps what they are given and leave."""
+class QueueCopies:
+    """Pushes copies into the batch system of `queue`; `folders` keeps what they are given and leave.
 
-    def __init__(self, queue: QueueId, batch_system: BatchSystem, folders: CopyFolders) -> None:
+    `origin` tells this router's copies from those of others that push into the same batch system as the same user.
+    """
+
+    def __init__(self, queue: QueueId, batch_system: BatchSystem, folders: CopyFolders, origin: str) -> None:
         self._queue = queue
+        self._origin = origin
         self._batch_system = batch_system
         self._folders = folders
         self._starts: dict[str, CopyStart] = {}
@@ -68,13 +72,14 @@ class QueueTarget:
 
     async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
         """Make folders and batch jobs; see CopyTarget."""
-        ready = await asyncio.to_thread(lambda: [copy.name for copy in copies if self._folders.record(copy.name)])
+        called = [replace(copy, name=self._called(copy.name)) for copy in copies]
+        ready = await asyncio.to_thread(lambda: [copy.name for copy in called if self._folders.record(copy.name)])
         try:
-            made = await self.find_again(ready) if ready else {}
+            made = await self._made_before(ready)
         except WorldError as error:
             # Those may have been submitted before; the others are not tried now.
-            return tuple(Unanswered(str(error)) if copy.name in ready else NotSubmitted(str(error)) for copy in copies)
-        new = [copy for copy in copies if copy.name not in made]
+            return tuple(Unanswered(str(error)) if copy.name in ready else NotSubmitted(str(error)) for copy in called)
+        new = [copy for copy in called if copy.name not in made]
         prepared = await self._prepared(new, files)
         answers = await self._pushed([each for each in prepared if isinstance(each, GlideinRequest)])
         refused = {copy.name: each for copy, each in zip(new, prepared, strict=True) if isinstance(each, NotSubmitted)}
@@ -82,16 +87,12 @@ class QueueTarget:
             await asyncio.to_thread(self._folders.remove, name)
         found = {name: Submitted(reference) for name, reference in made.items()}
         known: dict[str, Submission] = {**found, **refused, **answers}
-        return tuple(known[copy.name] for copy in copies)
+        return tuple(known[copy.name] for copy in called)
 
     async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
         """Return the references of copies that the batch system has, or that have ended here; see CopyTarget."""
-        found = await asyncio.to_thread(self._references, names)
-        missing = [name for name in names if name not in found]
-        for name, batch_id in (await self._batch_system.find_again(missing)).items() if missing else ():
-            found[name] = str(_Reference(name, batch_id))
-            await self._keep(name, batch_id)
-        return found
+        called = {self._called(name): name for name in names}
+        return {called[name]: reference for name, reference in (await self._made_before(called)).items()}
 
     async def poll(self, references: Collection[str]) -> Mapping[str, CopyStatus]:
         """Return what the batch system and the copies' own words come to; see CopyTarget."""
@@ -122,6 +123,15 @@ class QueueTarget:
             self._starts.pop(each.name, None)
             self._looked.pop(each.name, None)
             await asyncio.to_thread(self._folders.remove, each.name)
+
+    async def _made_before(self, names: Collection[str]) -> dict[str, str]:
+        """Return the references of copies that were made before, or are found by their names; raises WorldError."""
+        found = await asyncio.to_thread(self._references, names)
+        missing = [name for name in names if name not in found]
+        for name, batch_id in (await self._batch_system.find_again(missing)).items() if missing else ():
+            found[name] = str(_Reference(name, batch_id))
+            await self._keep(name, batch_id)
+        return found
 
     def _references(self, names: Collection[str]) -> dict[str, str]:
         """Return the references of copies of which it is kept here that they were submitted, or have ended."""
@@ -163,13 +173,18 @@ class QueueTarget:
         answers: dict[str, Submission] = {}
         said = await self._batch_system.submit_many(requests) if requests else ()
         for request, answer in zip(requests, said, strict=True):
-            answers[request.stamp] = answer
+            name = request.stamp
+            answers[name] = answer
             if isinstance(answer, Submitted):
-                await self._keep(request.stamp, answer.glidein_id)
-                answers[request.stamp] = Submitted(str(_Reference(request.stamp, answer.glidein_id)))
+                await self._keep(name, answer.glidein_id)
+                answers[name] = Submitted(str(_Reference(name, answer.glidein_id)))
             elif isinstance(answer, NotSubmitted):
-                await asyncio.to_thread(self._folders.remove, request.stamp)
+                await asyncio.to_thread(self._folders.remove, name)
         return answers
+
+    def _called(self, name: str) -> str:
+        """Return what a copy is called in its batch system and here."""
+        return f"{name}-{self._origin}"
 
     async def _keep(self, name: str, batch_id: str) -> None:
         """Keep what the batch system calls a copy; without that it is found by its name."""

@@ -1,0 +1,63 @@
+"""The places that targets name: which there are, and why one cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import InvalidInputError, NotFoundError, WorldError
+from pilotage.job_output import Bounds
+from pilotage.resource_tree import QueueId
+from pilotage_agents.copy_places import ConfiguredPlaces
+from pilotage_agents.core.route_table import QueueTarget, ServerTarget
+from pilotage_agents.link import TreeQueue
+from pilotage_agents.queue_copies import QueueCopies
+from pilotage_agents.remote_server import ServerAccess
+from pilotage_agents.server_copies import ServerCopies
+from support.copies import HeldFiles, a_copy, submitted
+from support.fake_batch_system import FakeBatchSystem
+
+SLURM, ODD = QueueId("A", "ce", "long"), QueueId("A", "ce", "odd")
+OTHER = ServerTarget(("localhost:1", "localhost:2"))
+
+
+async def the_tree() -> tuple[TreeQueue, ...]:
+    return (TreeQueue(SLURM, True, {"CEType": "SLURM"}), TreeQueue(ODD, True, {"CEType": "ARC"}))
+
+
+def places(folder: Path, batch: FakeBatchSystem, **servers: ServerAccess) -> ConfiguredPlaces:
+    return ConfiguredPlaces(folder, Bounds(1000), {"slurm": batch}, servers, the_tree, "here")
+
+
+async def test_a_queue_is_pushed_into_by_the_batch_system_of_its_type(tmp_path: Path) -> None:
+    batch = FakeBatchSystem()
+    found = places(tmp_path, batch)
+    target = await found.open(QueueTarget(SLURM))
+    assert isinstance(target, QueueCopies)
+    await submitted(target, HeldFiles(), a_copy("pilotage-7-1", "/bin/true"))
+    assert [request.queue for request in batch.requests.values()] == ["long"]
+    assert await found.open(QueueTarget(SLURM)) is target
+
+
+async def test_a_queue_that_is_not_there_or_has_no_batch_system_is_named(tmp_path: Path) -> None:
+    found = places(tmp_path, FakeBatchSystem())
+    with pytest.raises(NotFoundError, match="there is no queue A/ce/gone"):
+        await found.open(QueueTarget(QueueId("A", "ce", "gone")))
+    with pytest.raises(InvalidInputError, match='A/ce/odd: no batch system is configured for its CEType "arc"'):
+        await found.open(QueueTarget(ODD))
+
+
+async def test_another_server_is_opened_once_with_what_is_said_of_it(tmp_path: Path) -> None:
+    found = places(tmp_path, FakeBatchSystem())
+    target = await found.open(OTHER)
+    assert isinstance(target, ServerCopies)
+    assert await found.open(ServerTarget(("localhost:1", "localhost:2"))) is target
+    await found.close()
+
+
+async def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    access = ServerAccess(ca_file=tmp_path / "ca.pem")
+    found = places(tmp_path, FakeBatchSystem(), **{"localhost:1,localhost:2": access})
+    with pytest.raises(WorldError, match=r"ca\.pem: No such file"):
+        await found.open(OTHER)
