@@ -11,17 +11,13 @@ from pilotage.description_wire import description_from_wire
 from pilotage.errors import InvalidInputError, NotFoundError, PermissionDeniedError, TurnLostError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.v1 import jobs_pb2
-from pilotage.v1.agent_service_pb2 import TakeTurnRequest
-from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
 from pilotage.v1.job_service_pb2 import (
     JOB_CHANGE_HOLD,
-    DownloadFileRequest,
     GetJobsRequest,
     ListOutputFilesRequest,
     UploadFileRequest,
     WatchEventsRequest,
 )
-from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.route_service_pb2 import (
     CopyReport,
     ExplainRoutesRequest,
@@ -32,18 +28,14 @@ from pilotage.v1.route_service_pb2 import (
     LookAtJobsRequest,
     NewCopy,
     PutRoutesRequest,
-    ReportCopiesRequest,
-    ReportCopiesResponse,
     RouteJobsRequest,
-    RouteJobsResponse,
     RouteOutline,
 )
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
-from pilotage.v1.values_pb2 import Turn
-from pilotage.wire import queue_to_wire
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id, shared_server
 from support.wire_grid import QUEUE, WireGrid, a_job
+from support.wire_router import WireRouter, an_end
 
 __all__ = ["shared_server"]
 
@@ -56,54 +48,9 @@ def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
     opened.close()
 
 
-class WireRouter:
-    """A job router that speaks to the server and makes no copies."""
-
-    def __init__(self, grid: WireGrid) -> None:
-        channel = grid.channel(grid.server.token(Role.AGENT, owner="agent:router"))
-        self.routes = RouteServiceStub(channel)
-        self.jobs = JobServiceStub(channel)
-        self.turn = Turn(agent=f"router {request_id()}", holder="me")
-        AgentServiceStub(channel).TakeTurn(TakeTurnRequest(turn=self.turn, for_s=600))
-
-    def route(self, *job_ids: int, id_: str = "") -> RouteJobsResponse:
-        """Take jobs for copies."""
-        copies = [
-            NewCopy(job_id=job_id, route="north", target=f"queue {QUEUE}", queue=queue_to_wire(QUEUE))
-            for job_id in job_ids
-        ]
-        return self.routes.RouteJobs(RouteJobsRequest(request_id=id_ or request_id(), turn=self.turn, copies=copies))
-
-    def tell(self, *copies: CopyReport) -> ReportCopiesResponse:
-        """Say what becomes of copies."""
-        return self.routes.ReportCopies(ReportCopiesRequest(request_id=request_id(), turn=self.turn, copies=copies))
-
-    def upload(self, content: bytes) -> str:
-        """Upload a file and return its checksum."""
-        checksum = hashlib.sha256(content).hexdigest()
-        pieces = [UploadFileRequest(checksum=checksum, size=len(content), content=content)]
-        return self.jobs.UploadFile(iter(pieces)).checksum
-
-    def download(self, job_id: int, checksum: str) -> bytes:
-        """Fetch a file of a job."""
-        pieces = self.jobs.DownloadFile(DownloadFileRequest(job_id=job_id, checksum=checksum))
-        return b"".join(piece.content for piece in pieces)
-
-
 @pytest.fixture
 def router(grid: WireGrid) -> WireRouter:
     return WireRouter(grid)
-
-
-def an_end(job_id: int, attempt: int = 1, **facts: object) -> CopyReport:
-    report = jobs_pb2.JobReport(
-        job_id=job_id,
-        attempt=attempt,
-        outcome=jobs_pb2.OUTCOME_EXITED,
-        exit_code=0,
-        **facts,  # type: ignore[arg-type]
-    )
-    return CopyReport(job_id=job_id, attempt=attempt, report=report)
 
 
 def test_jobs_are_looked_at_with_what_a_copy_is_to_run(grid: WireGrid, router: WireRouter) -> None:

@@ -44,6 +44,12 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("place", "site", "ce", "queue", "node", "state", "since", "failures", "attempts", "proofs", "next_trial"),
         *("by", "reason"),
     ],
+    "routes list": [
+        *("route", "target", "requirements", "constraint", "copies", "max_jobs", "idle", "max_idle_jobs", "throttled"),
+        *("left_out", "router", "told"),
+    ],
+    "routes explain": ["job", "obstacle", "copy", "routes"],
+    "routes give-up": ["job", "attempt", "route", "target", "reference", "routed", "router", "state"],
     "pilot-token": ["stamp", "token_file", "command"],
     "convert": [
         *("executable", "arguments", "requirements", "requirements_expression", "site", "banned_sites", "platform"),

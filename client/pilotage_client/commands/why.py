@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from pilotage.v1 import job_service_pb2
+from pilotage.v1 import job_service_pb2, route_service_pb2
 from pilotage.wire import section_from_wire
 from pilotage_client.api import Client
+from pilotage_client.commands.routes import copy_lines
 from pilotage_client.running import ONE_JSON, echo_json, echo_table, job_ids, moment, section_text, with_client
 from pilotage_client.statuses import iso, job_status, time_of
 
@@ -24,8 +25,9 @@ def why(client: Client, job: str, as_json: bool) -> None:
     answer = client.explain(job_ids([job])[0])
     if as_json:
         echo_json(explanation(answer))
-    else:
-        show(answer)
+        return
+    show(answer)
+    show_routes(answer.job.id, client.explain_routes(answer.job.id))
 
 
 def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
@@ -83,6 +85,18 @@ def show(answer: job_service_pb2.ExplainJobResponse) -> None:
     if answer.order:
         ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
         click.echo(f"{ahead} before it: {answer.order}")
+
+
+def show_routes(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) -> None:
+    """Print which routes take the job, where there are any, and the copy that it goes or went as."""
+    for line in copy_lines(answer):
+        click.echo(f"\n{line}")
+    if answer.obstacle or not answer.verdicts:
+        return
+    taking = [verdict.route for verdict in answer.verdicts if not verdict.obstacles]
+    of_all = f"of {len(answer.verdicts)} routes"
+    said = f"{', '.join(taking)} {of_all}" if taking else f"none {of_all}"
+    click.echo(f"\nRoutes that take it: {said} (`pilotage routes explain {job_id}` tells why)")
 
 
 def _show_exclusions(answer: job_service_pb2.ExplainJobResponse) -> None:

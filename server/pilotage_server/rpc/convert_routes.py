@@ -155,6 +155,7 @@ def open_copy_to_wire(found: OpenCopy) -> route_service_pb2.JobCopy:
         routed=time_to_wire(copy.routed),
         unwanted=found.unwanted,
         state=state_to_wire(found.state),
+        router=copy.router,
     )
 
 
