@@ -32,6 +32,7 @@ class HeldJob(NamedTuple):
     wall_clock: timedelta
     task_queue_id: int
     is_watched: bool
+    races: bool
     pilot_stamp: str
     queue: QueueId
     weight: float

@@ -51,6 +51,8 @@ def may_be_shown(identity: Identity, owner: str, vo: str) -> bool:
 
 def refusal_of(job: JobRecord, change: JobChange, max_releases: int | None = None) -> str:
     """Return why the change cannot be made; empty = it can. `max_releases` None = a job is released without limit."""
+    if change is JobChange.RESCHEDULE and job.is_copy:
+        return f"job {job.id} is a copy of job {job.race}; reschedule that one"
     if (job.state, CAUSES[change]) not in TRANSITIONS:
         already = "already " if job.state is _ALREADY[change] else ""
         return f"job {job.id} is {already}{job.state}; it cannot be {CAUSES[change]}"

@@ -24,7 +24,7 @@ from pilotage_server.core.job_changes import JobChange, refusal_of
 from pilotage_server.core.job_record import JobRecord, PolicyWatch
 from pilotage_server.core.jobs import LIVE, JobCause, JobState
 
-UNDER_POLICY = LIVE - {JobState.RECEIVED, JobState.COMPLETING}
+UNDER_POLICY = LIVE - {JobState.RECEIVED, JobState.COMPLETING, JobState.RACING}
 """States in which policies may act on a job."""
 
 _STARTED = frozenset({JobState.RUNNING, JobState.SUSPENDED})

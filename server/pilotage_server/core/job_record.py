@@ -39,6 +39,8 @@ class JobRecord(NamedTuple):
     submitted). `starts` = how often a payload of it has started. `wall_clock` = how long those attempts ran
     that have ended, the time included in which they were suspended; `suspended` = that time, as far as it is over.
     `hold_code` and `hold_subcode` None = it is not held.
+
+    `race` = the race that it takes part in, known by the job that the others are copies of; 0 = in none.
     """
 
     id: int
@@ -75,6 +77,7 @@ class JobRecord(NamedTuple):
     hold_subcode: int | None = None
     hold_history: HoldHistory = NEVER_HELD
     watch: PolicyWatch = PolicyWatch.NEVER
+    race: int = 0
 
     @property
     def holds(self) -> int:
@@ -90,6 +93,16 @@ class JobRecord(NamedTuple):
     def lingers(self) -> bool:
         """Whether its last attempt was taken from a pilot that may still be running it."""
         return self.lease_until is not None and not self.is_leased
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether copies of it race."""
+        return self.race == self.id
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is, or was, a copy of another in a race."""
+        return self.race not in (0, self.id)
 
     def changed(self, changes: Mapping[str, Any]) -> JobRecord:
         """Return the record with other values in these fields."""

@@ -22,6 +22,7 @@ _TEXTS = {
     JobState.FAILED: "It failed on {where}",
     JobState.HELD: "It is held until it is released",
     JobState.REMOVED: "It was removed",
+    JobState.RACING: "Its own run on {where} has failed, and copies of it race on",
 }
 
 _ROUTED = {

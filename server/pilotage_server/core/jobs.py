@@ -14,7 +14,7 @@ from pilotage.errors import StateConflictError
 
 
 class JobState(StrEnum):
-    """Where a job is in its life (DESIGN §3)."""
+    """Where a job is in its life (DESIGN §3). RACING = its own run has failed, and copies of it race on (`races`)."""
 
     RECEIVED = "RECEIVED"
     WAITING = "WAITING"
@@ -26,6 +26,7 @@ class JobState(StrEnum):
     FAILED = "FAILED"
     HELD = "HELD"
     REMOVED = "REMOVED"
+    RACING = "RACING"
 
 
 class JobCause(StrEnum):
@@ -51,6 +52,8 @@ class JobCause(StrEnum):
     REMOVED = "removed"
     RESCHEDULED = "rescheduled"
     EDITED = "edited"
+    LEFT_TO_COPIES = "left to its copies"
+    WON = "won by a copy"
 
 
 LEASED = frozenset({JobState.MATCHED, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
@@ -62,8 +65,8 @@ FINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.REMOVED})
 LIVE = frozenset(JobState) - FINAL
 """States that keep a job's pool alive."""
 
-BY_WISH = frozenset({JobCause.REMOVED, JobCause.HELD, JobCause.RESCHEDULED})
-"""Causes by which somebody takes a job from a pilot that may be running it."""
+BY_WISH = frozenset({JobCause.REMOVED, JobCause.HELD, JobCause.RESCHEDULED, JobCause.WON})
+"""Causes by which a job is taken from a pilot that may be running it."""
 
 _STATUSES: dict[JobState, int] = {
     JobState.RECEIVED: 1,
@@ -76,11 +79,15 @@ _STATUSES: dict[JobState, int] = {
     JobState.HELD: 5,
     JobState.COMPLETING: 6,
     JobState.SUSPENDED: 7,
+    JobState.RACING: 2,
 }
 
 
 def job_status(state: JobState) -> int:
-    """Return HTCondor's JobStatus: a job that is matched and has not started is idle, one that failed is completed."""
+    """Return HTCondor's JobStatus.
+
+    A job that is matched and has not started is idle, one that failed is completed, one whose copies run is running.
+    """
     return _STATUSES[state]
 
 
@@ -109,7 +116,12 @@ TRANSITIONS: dict[tuple[JobState, JobCause], JobState] = {
     **{(state, JobCause.ATTEMPTS_EXHAUSTED): JobState.FAILED for state in LEASED},
     **{(state, JobCause.HELD): JobState.HELD for state in LEASED},
     **{(state, JobCause.REMOVED): JobState.REMOVED for state in LEASED},
-    **{(state, JobCause.RESCHEDULED): JobState.WAITING for state in LEASED | FINAL | {JobState.HELD}},
+    **{(state, JobCause.RESCHEDULED): JobState.WAITING for state in LEASED | FINAL | {JobState.HELD, JobState.RACING}},
+    **{(state, JobCause.LEFT_TO_COPIES): JobState.RACING for state in LEASED},
+    **{(state, JobCause.WON): JobState.DONE for state in LEASED | {JobState.WAITING, JobState.RACING}},
+    (JobState.RACING, JobCause.FAILED): JobState.FAILED,
+    (JobState.RACING, JobCause.HELD): JobState.HELD,
+    (JobState.RACING, JobCause.REMOVED): JobState.REMOVED,
 }
 """Every legal step: state and cause → the state after."""
 

@@ -24,6 +24,7 @@ from pilotage_server.core.expression_effort import is_laborious
 from pilotage_server.core.job_attributes import described
 from pilotage_server.core.job_files import fault_of_name, is_checksum
 from pilotage_server.core.job_limits import JobLimits
+from pilotage_server.core.races import misread_flags
 
 _NULL_DEVICE = "/dev/null"
 _LARGEST_COUNT = 2**31 - 1
@@ -162,6 +163,8 @@ def _attributes(description: JobDescription, limits: JobLimits) -> Iterator[Viol
             yield Violation(where, "is no name of an attribute")
         if isinstance(value, str) and len(value) > limits.max_text:
             yield Violation(where, f"is too long ({len(value)} characters)")
+    for name in misread_flags(description):
+        yield Violation(f"attributes.{name}", f"{description.attributes[name]!r} is neither true nor false")
 
 
 def _places(description: JobDescription, _limits: JobLimits) -> Iterator[Violation]:

@@ -66,7 +66,9 @@ def record_common(unit: Unit, world: World, told: Sequence[Told]) -> set[int]:
     alike: dict[Word, list[tuple[int, HeldJob]]] = {}
     for place, each in candidates:
         job = held.get(each.report.job_id)
-        if job is not None and job.attempt == each.report.attempt and job.pilot_stamp == each.stamp:
+        if job is None or job.races:  # the end of a race moves others too
+            continue
+        if job.attempt == each.report.attempt and job.pilot_stamp == each.stamp:
             alike.setdefault(word_of(job, each.report), []).append((place, job))
     recorded: set[int] = set()
     ended: Counter[str] = Counter()

@@ -44,15 +44,17 @@ def edit_job(unit: Unit, world: World, identity: Identity, job_id: int, descript
     NotFoundError
         There is no such job that the caller may see.
     StateConflictError
-        The job neither waits nor is held.
+        The job neither waits nor is held, or is a copy of another.
     InvalidJobError
         With every fault; the paths begin with `description`.
     """
     hold_places(unit)
-    lock_jobs(unit.session, [job_id])
+    lock_jobs(unit.session, [job_id], rivals=unit.again)
     job = visible_job(unit, identity, job_id)
     if (job.state, JobCause.EDITED) not in TRANSITIONS:
         raise StateConflictError(f"job {job_id} is {job.state}; only a job that waits or is held can be edited")
+    if job.is_copy:
+        raise StateConflictError(f"job {job_id} is a copy of job {job.race}; edit that one")
     candidate = _optimized(unit, world, job, description)
     edited = _give(unit, world, job, candidate, identity.owner)
     # What ran by the former description and was given up is not the job's outcome any more, should it turn up.

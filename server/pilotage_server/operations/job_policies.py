@@ -70,7 +70,7 @@ def look_at_new(unit: Unit, world: World, job_ids: Sequence[int]) -> None:
 def act_on(unit: Unit, world: World, job_ids: Sequence[int]) -> tuple[JobRecord, ...]:
     """Do with these jobs what their policies want now; return those that have moved, as they are then."""
     hold_places(unit)
-    lock_jobs(unit.session, job_ids)
+    lock_jobs(unit.session, job_ids, rivals=unit.again)
     jobs = load_jobs(unit.session, job_ids)
     descriptions = _descriptions(unit, jobs.values())
     wants = _wants(unit, world, jobs.values(), descriptions)

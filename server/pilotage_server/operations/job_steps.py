@@ -14,12 +14,14 @@ from pilotage_server.core.job_policies import UNDER_POLICY
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.job_steps import changes_of_step, waits
 from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.core.races import cause_in_race, may_end_race
 from pilotage_server.core.waiting import Head
 from pilotage_server.operations.arrivals import arrive, depart
 from pilotage_server.operations.attempt_book import AttemptBook
 from pilotage_server.operations.event_outbox import tell
 from pilotage_server.operations.lease_ends import LeaseEnd, leases_ended
 from pilotage_server.operations.metering import meter_moves
+from pilotage_server.operations.race_ends import Finisher, close_races, settled_races
 from pilotage_server.operations.running_counts import count_moves
 from pilotage_server.operations.task_queueing import placed_again
 from pilotage_server.operations.world import World
@@ -58,6 +60,8 @@ def step(
 def steps(unit: Unit, world: World, moves: Sequence[Move]) -> tuple[JobRecord | None, ...]:
     """Move jobs, each at most once, and return their records after it; None = somebody else has moved that one.
 
+    What follows for others who race with them is not told.
+
     Raises
     ------
     IllegalTransitionError
@@ -67,6 +71,7 @@ def steps(unit: Unit, world: World, moves: Sequence[Move]) -> tuple[JobRecord | 
     for move in moves:
         courses.take(move)
     moved = courses.store()
+    courses.settle()
     return tuple(moved.get(move.job.id) for move in moves)
 
 
@@ -107,6 +112,7 @@ class Courses:
         self._world = world
         self._book = book
         self._courses: dict[int, _Course] = {}
+        self._finishers: list[Finisher] = []
 
     def take(self, move: Move) -> JobRecord:
         """Let a job take a step, and return its record after it; `move.job` is as the step before has left it.
@@ -116,6 +122,8 @@ class Courses:
         IllegalTransitionError
             The job's state has no such step.
         """
+        if move.job.race:
+            move = move._replace(cause=cause_in_race(move.job, move.cause))
         course = self._courses.get(move.job.id)
         if course is None:
             course = self._courses[move.job.id] = _Course(move.job, move.job, {}, [])
@@ -132,6 +140,21 @@ class Courses:
         self._book.write()
         self._courses = {}
         return {course.before.id: course.after for course in courses if course.before.id in moved}
+
+    def settle(self) -> None:
+        """End the races that what was stored has decided.
+
+        To be called when all else has been written that the steps have brought, as results are shared here.
+        """
+        if not self._finishers:
+            return
+        settled = settled_races(self._unit, self._finishers)
+        for each in settled:
+            for job, cause, reason, changes in each.end.steps:
+                self.take(Move(job, cause, "server", reason, changes))
+        self.store()
+        close_races(self._unit, settled)
+        self._finishers = []
 
     def _place(self) -> None:
         """Let jobs that come back to wait do so in the task queues where what they have behind them leads."""
@@ -159,3 +182,10 @@ class Courses:
         for course in courses:
             for event in course.events:
                 tell(unit, world, event)
+            if course.before.race:
+                self._note_racer(course)
+
+    def _note_racer(self, course: _Course) -> None:
+        causes = tuple(event.cause for event in course.events)
+        if may_end_race(course.after, causes):
+            self._finishers.append(Finisher(course.after, causes))

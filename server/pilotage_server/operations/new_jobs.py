@@ -15,12 +15,14 @@ from pilotage_server.core.description_json import texts_of
 from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import JobCause, JobState, next_state
+from pilotage_server.core.races import URGENT, RaceSet, is_flagged
 from pilotage_server.operations.event_outbox import tell_of_many
 from pilotage_server.operations.job_policies import look_at_new
 from pilotage_server.operations.placing import Placement
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.new_jobs import NewJobs, insert_jobs, take_ids
+from pilotage_server.storage.race_sets import insert_set
 from pilotage_server.storage.templates import NewTemplate, insert_templates
 
 
@@ -28,12 +30,19 @@ from pilotage_server.storage.templates import NewTemplate, insert_templates
 class AcceptedJobs:
     """Alike descriptions that have been accepted, each for one job or for an array, and where they are to wait.
 
-    `hold_reason` "" = they wait; else they are held.
+    `hold_reason` "" = they wait; else they are held. `repeatable` = they may be repeated, so that copies of them may
+    race.
     """
 
     alike: Alike
     placement: Placement
     hold_reason: str = ""
+    repeatable: bool = False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the jobs say that they are urgent."""
+        return is_flagged(self.alike.model, URGENT)
 
     @property
     def cause(self) -> JobCause:
@@ -46,7 +55,8 @@ def record_new_jobs(unit: Unit, world: World, account: Account, accepted: Sequen
     ids = take_ids(unit.session, sum(each.alike.jobs for each in accepted))
     ids_by_place = _parts(ids, accepted)
     templates = _templates(unit, account, accepted)
-    new = [_new_jobs(world, *each, ids_by_place) for each in zip(accepted, templates, strict=True)]
+    sets = _race_sets(unit, account, accepted, ids_by_place)
+    new = [_new_jobs(world, *each, ids_by_place) for each in zip(accepted, templates, sets, strict=True)]
     insert_jobs(unit.session, account, new, unit.now)
     watched: list[int] = []
     for each, stored in zip(accepted, new, strict=True):
@@ -79,8 +89,31 @@ def _templates(unit: Unit, account: Account, accepted: Sequence[AcceptedJobs]) -
     return [[ids[text] for text in same] for same in texts]
 
 
+def _race_sets(
+    unit: Unit, account: Account, accepted: Sequence[AcceptedJobs], ids_by_place: Mapping[int, Sequence[int]]
+) -> list[int]:
+    """Return to which set of jobs that may be repeated each belongs, 0 = to none, and keep these sets.
+
+    They are those of one submission, urgent ones apart. One alone that is not urgent is never at the tail of its set.
+    """
+    sets: list[int] = [0] * len(accepted)
+    for urgent in (False, True):
+        places = [place for place, each in enumerate(accepted) if each.repeatable and each.is_urgent is urgent]
+        arrays = [ids_by_place[own.place] for place in places for own in accepted[place].alike.own]
+        jobs = sum(map(len, arrays))
+        if jobs > 1 or (jobs and urgent):
+            first, last = min(ids[0] for ids in arrays), max(ids[-1] for ids in arrays)
+            insert_set(unit.session, account, RaceSet(first, last, jobs, urgent), unit.now)
+            sets = [first if place in places else id_ for place, id_ in enumerate(sets)]
+    return sets
+
+
 def _new_jobs(
-    world: World, each: AcceptedJobs, template_ids: Sequence[int], ids_by_place: Mapping[int, Sequence[int]]
+    world: World,
+    each: AcceptedJobs,
+    template_ids: Sequence[int],
+    race_set: int,
+    ids_by_place: Mapping[int, Sequence[int]],
 ) -> NewJobs:
     description = each.alike.model
     return NewJobs(
@@ -95,6 +128,7 @@ def _new_jobs(
         lease=description.lease,
         watch=world.policy_judge.watch(description),
         hold_code=HoldCode.SUBMITTED_ON_HOLD.value if each.hold_reason else None,
+        race_set=race_set,
     )
 
 

@@ -29,12 +29,16 @@ LARGEST_PAGE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs: no `states` = in any state; `owner` "" = the caller's own; `pool` "" = of any pool."""
+    """Which jobs: no `states` = in any state; `owner` "" = the caller's own; `pool` "" = of any pool.
+
+    `copies` = also those that race or have raced as copies of others.
+    """
 
     states: frozenset[JobState] = frozenset()
     owner: str = ""
     pool: str = ""
     newest_first: bool = False
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +102,22 @@ def get_ad(unit: Unit, identity: Identity, job_id: int) -> Mapping[str, AdValue]
 
 def _query(identity: Identity, wanted: JobFilter) -> JobQuery:
     owner = wanted.owner or identity.owner
+    more = {"newest_first": wanted.newest_first, "copies": wanted.copies}
     if identity.sees_everything:
         own_vo = None if wanted.owner else identity.vo
         anyone = None if owner == ALL else owner
-        return JobQuery(wanted.states, anyone, own_vo, wanted.pool, newest_first=wanted.newest_first)
+        return JobQuery(wanted.states, anyone, own_vo, wanted.pool, **more)
     # To others the jobs of an owner are as if they were not there, so they are not even looked for.
     nobody = owner not in {ALL, identity.owner}
-    return JobQuery(
-        wanted.states, identity.owner, identity.vo, wanted.pool, newest_first=wanted.newest_first, nothing=nobody
-    )
+    return JobQuery(wanted.states, identity.owner, identity.vo, wanted.pool, nothing=nobody, **more)
 
 
 def _asked(query: JobQuery) -> tuple[str, ...]:
-    return (",".join(sorted(query.states)), repr(query.owner), repr(query.vo), query.pool, str(query.newest_first))
+    return (
+        ",".join(sorted(query.states)),
+        repr(query.owner),
+        repr(query.vo),
+        query.pool,
+        str(query.newest_first),
+        str(query.copies),
+    )

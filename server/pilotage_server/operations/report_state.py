@@ -111,7 +111,7 @@ def report_states(unit: Unit, world: World, calls: Sequence[tuple[Identity, Hear
     Of one pilot each heartbeat comes after the one before.
     """
     beats = [_Beat(identity, credential_of(identity), heartbeat) for identity, heartbeat in calls]
-    lock_jobs(unit.session, _named_jobs([heartbeat for _, heartbeat in calls]))
+    lock_jobs(unit.session, _named_jobs([heartbeat for _, heartbeat in calls]), rivals=unit.again)
     answers: dict[int, HeartbeatAnswer] = {}
     for round_ in rounds(beat.credential.stamp for beat in beats):
         answers.update(zip(round_, _record(unit, world, [beats[place] for place in round_]), strict=True))

@@ -98,6 +98,7 @@ def record_plainly(unit: Unit, world: World, told: Sequence[Told]) -> list[str]:
             refusals[place] = _record(desk, told[place])
         desk.jobs.update(desk.courses.store())
     outputs.write()
+    desk.courses.settle()
     count_ended_jobs(unit.session, desk.ended)
     return [refusals[place] for place in range(len(told))]
 

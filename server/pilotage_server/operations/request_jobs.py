@@ -91,7 +91,7 @@ def _fault_of_parts(world: World, request: WorkRequest) -> PilotageError | None:
 
 
 def _record(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
-    lock_jobs(unit.session, [report.job_id for call in calls for report in call.request.reports])
+    lock_jobs(unit.session, [report.job_id for call in calls for report in call.request.reports], rivals=unit.again)
     results = record_reports(unit, world, [(call.identity, call.request.reports) for call in calls])
     for call, told in zip(calls, results, strict=True):
         call.results = told

@@ -17,6 +17,7 @@ from pilotage_server.storage.leftovers import (
     delete_unused_uploads,
     unnamed_checksums,
 )
+from pilotage_server.storage.race_sets import delete_over
 from pilotage_server.storage.requests import delete_answers
 
 PREFIXES = tuple(f"{number:02x}" for number in range(256))
@@ -62,6 +63,11 @@ def remove_old_uploads(unit: Unit, world: World) -> int:
     return delete_unused_uploads(unit.session, unit.now - kept.uploads, kept.batch)
 
 
+def remove_race_sets(unit: Unit, world: World) -> int:
+    """Remove a batch of sets of which no job that may be repeated is alive; return how many."""
+    return delete_over(unit.session, unit.now - world.rules.pool_grace, world.rules.retention.batch)
+
+
 def remove_old_requests(unit: Unit, world: World) -> int:
     """Remove a batch of answers to requests that nobody will repeat any more; return how many."""
     kept = world.rules.retention
@@ -75,6 +81,7 @@ REMOVALS: tuple[Callable[[Unit, World], int], ...] = (
     remove_old_trees,
     remove_faded_uses,
     remove_old_uploads,
+    remove_race_sets,
     remove_old_requests,
 )
 """All that removes rows; each returns how many it removed, 0 = there is nothing left for it."""

@@ -136,7 +136,7 @@ def count_moves(unit: Unit, world: World, moves: Iterable[tuple[JobRecord, JobRe
     for matched in (True, False):
         jobs: Counter[tuple[QueueId, int]] = Counter()
         for before, after in limited:
-            if (after.attempt > before.attempt) is matched:
+            if (after.is_leased and after.attempt > before.attempt) is matched:
                 jobs[_place(before, after), before.task_queue_id] += 1 if after.is_leased else -1
         _count(unit, world, jobs, traits, matched=matched)
 

@@ -12,6 +12,7 @@ from pilotage_server.core.accounting import Account
 from pilotage_server.core.alike import OWN_ATTRIBUTES, Alike, Own, may_see_own, references_of
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.optimizers import Candidate, Rejection, Surroundings, run_chain
+from pilotage_server.core.races import MAY_BE_REPEATED, is_flagged
 from pilotage_server.core.rules import Rules
 from pilotage_server.core.sanity import is_fine
 from pilotage_server.operations.new_jobs import AcceptedJobs, record_new_jobs
@@ -140,7 +141,9 @@ def _accepted(placer: Placer, account: Account, one: Optimized) -> Iterator[Acce
     """Yield where the jobs are to wait: where somebody tells jobs apart by what is their own, each by itself."""
     parts = one.alike.apart() if placer.tells_apart(OWN_ATTRIBUTES) else (one.alike,)
     for alike in parts:
-        yield AcceptedJobs(alike, placer.place(account, alike.model), one.candidate.hold_reason)
+        placement = placer.place(account, alike.model)
+        repeatable = is_flagged(alike.model, MAY_BE_REPEATED)
+        yield AcceptedJobs(alike, placement, one.candidate.hold_reason, repeatable)
 
 
 def _warnings(taken: Sequence[Optimized], world: World) -> tuple[str, ...]:

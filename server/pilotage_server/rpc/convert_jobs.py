@@ -87,7 +87,8 @@ def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilte
     for name in ("owner", "pool", "page_token"):
         fields(name, text_from_wire)
     fields.done()
-    return JobFilter(frozenset(states), message.owner, message.pool, message.newest_first), page_size
+    wanted = JobFilter(frozenset(states), message.owner, message.pool, message.newest_first, message.copies)
+    return wanted, page_size
 
 
 def _page_size(number: int) -> int:
@@ -139,6 +140,7 @@ def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
         hold_subcode=job.hold_subcode,
         starts=job.starts,
         wall_clock_s=job.wall_clock.total_seconds(),
+        race=job.race,
     )
 
 

@@ -26,6 +26,7 @@ _SELECT = """SELECT job_id, attempt, pilot_stamp, site, ce, queue, node, slot, c
     charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered, plugged
     FROM attempts"""
 _OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
+_SITES = "SELECT DISTINCT job_id, site FROM attempts WHERE job_id = ANY(?)"
 _HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
 _UNREPORTED = f"{_SELECT} WHERE pilot_stamp = ? AND {UNREPORTED} ORDER BY job_id, attempt"
 _TAKEN = f"{_SELECT} WHERE pilot_stamp = ANY(?) AND {TAKEN} AND ended >= ? ORDER BY job_id, attempt"
@@ -104,6 +105,19 @@ def load_attempts(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptK
         return {}
     rows = bulk.rows(session, _OF_JOBS, sorted({job_id for job_id, _ in wanted}))
     return {(row[0], row[1]): _record(row) for row in rows if (row[0], row[1]) in wanted}
+
+
+def load_attempts_of(session: Session, job_ids: Iterable[int]) -> list[AttemptRecord]:
+    """Return all attempts of these jobs."""
+    return list(map(_record, bulk.rows(session, _OF_JOBS, sorted(set(job_ids)))))
+
+
+def sites_of(session: Session, job_ids: Iterable[int]) -> dict[int, set[str]]:
+    """Return at which sites these jobs are or were, by job; those that were nowhere are left out."""
+    found: dict[int, set[str]] = {}
+    for job_id, site in bulk.rows(session, _SITES, sorted(set(job_ids))):
+        found.setdefault(job_id, set()).add(site)
+    return found
 
 
 def load_history(session: Session, job_id: int) -> tuple[AttemptRecord, ...]:

@@ -13,7 +13,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.storage import bulk
 from pilotage_server.storage.jobs import job_record
-from pilotage_server.storage.tables.conditions import LEASED_JOB
+from pilotage_server.storage.tables.conditions import LEASED_JOB, RACING_JOB
 from pilotage_server.storage.task_queues import IS_WAITING, JOBS
 
 IS_LEASED = text(LEASED_JOB)
@@ -82,14 +82,21 @@ def _locked(session: Session, query: Select[Any]) -> JobRecord | None:
     return None if row is None else job_record(row)
 
 
-def lock_jobs(session: Session, ids: Iterable[int]) -> None:
-    """Let nobody else move these jobs until the transaction ends.
+_RIVALS = f"""
+    SELECT id FROM jobs WHERE {RACING_JOB} AND race IN (SELECT race FROM jobs WHERE id = ANY(?) AND {RACING_JOB})
+"""  # noqa: S608 - of our own texts only
+
+
+def lock_jobs(session: Session, ids: Iterable[int], *, rivals: bool = False) -> None:
+    """Let nobody else move these jobs until the transaction ends, nor with `rivals` those that race with them.
 
     All who move several jobs of others' making take their rows in the order of the ids, so that two of them never
     wait for each other in a circle. SQLite has one writer at a time, and nothing to lock.
     """
     wanted = sorted(set(ids))
     if wanted and not bulk.is_sqlite(session):
+        if rivals:
+            wanted = sorted({*wanted, *(row[0] for row in bulk.rows(session, _RIVALS, wanted))})
         bulk.once(session, "SELECT id FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE", wanted)
 
 

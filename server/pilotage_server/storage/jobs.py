@@ -49,7 +49,10 @@ def load_job(session: Session, job_id: int) -> JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """Which jobs: no `states` = in any; `owner` or `vo` None = anybody's; `pool` "" = of any; `nothing` = none."""
+    """Which jobs: no `states` = in any; `owner` or `vo` None = anybody's; `pool` "" = of any; `nothing` = none.
+
+    `copies` = also those that race or have raced as copies of others.
+    """
 
     states: frozenset[JobState] = frozenset()
     owner: str | None = None
@@ -57,6 +60,7 @@ class JobQuery:
     pool: str = ""
     newest_first: bool = False
     nothing: bool = False
+    copies: bool = False
 
 
 def find_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> tuple[JobRecord, ...]:
@@ -66,6 +70,8 @@ def find_jobs(session: Session, wanted: JobQuery, after_id: int, limit: int) -> 
     query = select(JOBS).order_by(JOBS.c.id.desc() if wanted.newest_first else JOBS.c.id)
     if after_id:
         query = query.where(JOBS.c.id < after_id if wanted.newest_first else JOBS.c.id > after_id)
+    if not wanted.copies:
+        query = query.where(JOBS.c.race.in_((0, JOBS.c.id)))
     if wanted.states:
         query = query.where(JOBS.c.state.in_(sorted(wanted.states)))
     for column, value in ((JOBS.c.owner, wanted.owner), (JOBS.c.vo, wanted.vo), (JOBS.c.pool_id, wanted.pool or None)):

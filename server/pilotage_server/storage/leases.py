@@ -49,8 +49,9 @@ def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
 
 
 _HELD = """
-    SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, task_queue_id, watch, attempts.pilot_stamp,
-        attempts.site, attempts.ce, attempts.queue, weight, charged_vo, charged_group, charged_owner, matched, metered
+    SELECT jobs.id, jobs.attempt, state, jobs.started, starts, wall_clock_s, task_queue_id, watch, race,
+        attempts.pilot_stamp, attempts.site, attempts.ce, attempts.queue,
+        weight, charged_vo, charged_group, charged_owner, matched, metered
     FROM jobs JOIN attempts ON attempts.job_id = jobs.id AND attempts.attempt = jobs.attempt
     WHERE jobs.id = ANY(?) AND attempts.ended IS NULL
 """
@@ -65,8 +66,8 @@ def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, HeldJob]:
 
 
 def _held(row: Sequence[Any]) -> HeldJob:
-    id_, attempt, state, started, starts, wall_clock_s, task_queue_id, watch, stamp = row[:9]
-    site, ce, queue, weight, vo, group, owner, matched, metered = row[9:]
+    id_, attempt, state, started, starts, wall_clock_s, task_queue_id, watch, race, stamp = row[:10]
+    site, ce, queue, weight, vo, group, owner, matched, metered = row[10:]
     return HeldJob(
         id_,
         attempt,
@@ -76,6 +77,7 @@ def _held(row: Sequence[Any]) -> HeldJob:
         timedelta(seconds=wall_clock_s),
         task_queue_id,
         watch > 0,
+        race > 0,
         stamp,
         _queue(site, ce, queue),
         weight,

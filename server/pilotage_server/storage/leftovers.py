@@ -27,7 +27,7 @@ _ENDED = """
 _DELETE_BY_JOB = tuple(
     f"DELETE FROM {table} WHERE {job} = ANY(?)"  # noqa: S608 - names of tables
     for table, job in (
-        *((table, "job_id") for table in ("output_files", "attempts", "copies", "job_events")),
+        *((table, "job_id") for table in ("output_files", "attempts", "copies", "races", "job_events")),
         ("jobs", "id"),
     )
 )

@@ -37,6 +37,7 @@ class NewJobs:
     lease: timedelta | None
     watch: PolicyWatch = PolicyWatch.NEVER
     hold_code: int | None = None
+    race_set: int = 0
 
 
 def take_ids(session: Session, count: int) -> Sequence[int]:
@@ -76,6 +77,7 @@ def _columns(account: Account, new: NewJobs, now: datetime) -> dict[str, Sequenc
         "lease_s": new.lease.total_seconds() if new.lease else 0.0,
         "submitted": now,
         "watch": new.watch.value,
+        "race_set": new.race_set,
         "hold_code": new.hold_code,
         "hold_subcode": None if new.hold_code is None else 0,
         "hold_history_json": "" if new.hold_code is None else history_to_json(NEVER_HELD.begun(new.hold_code)),

@@ -3,7 +3,18 @@
 Times are aware and in UTC. Amounts: cores, MiB, GPUs. Texts named `*_json` hold canonical JSON.
 """
 
-from pilotage_server.storage.tables import accounts, agents, files, health, jobs, limits, pilots, resources, routes
+from pilotage_server.storage.tables import (
+    accounts,
+    agents,
+    files,
+    health,
+    jobs,
+    limits,
+    pilots,
+    races,
+    resources,
+    routes,
+)
 from pilotage_server.storage.tables.base import UtcDateTime, metadata
 
 __all__ = [
@@ -16,6 +27,7 @@ __all__ = [
     "limits",
     "metadata",
     "pilots",
+    "races",
     "resources",
     "routes",
 ]

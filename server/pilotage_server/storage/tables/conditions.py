@@ -16,7 +16,7 @@ TIMED_JOB = "lease_until IS NOT NULL"
 LEASED_JOB = "lease_until IS NOT NULL AND state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"
 """Jobs that hold a lease; the index on TIMED_JOB serves."""
 
-LINGERING_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'HELD', 'REMOVED')"
+LINGERING_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'HELD', 'REMOVED', 'DONE')"
 """Jobs that were taken from a pilot which may be running them until then; the index on TIMED_JOB serves."""
 
 HELD_JOB = "hold_code IS NOT NULL"
@@ -24,6 +24,15 @@ HELD_JOB = "hold_code IS NOT NULL"
 
 WATCHED_JOB = "watch > 0 AND ended IS NULL"
 """Jobs whose policies are to be looked at."""
+
+RACING_JOB = "race > 0"
+"""Jobs that take part in a race, or took part as copies."""
+
+LIVE_REPEATABLE_JOB = "race_set > 0 AND ended IS NULL"
+"""Jobs that may be repeated and have not ended."""
+
+OPEN_RACE = "ended IS NULL"
+"""Races that go on."""
 
 ENDED_JOB = "ended IS NOT NULL"
 """Jobs in a final state."""

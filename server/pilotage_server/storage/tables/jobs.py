@@ -13,6 +13,8 @@ from pilotage_server.storage.tables.conditions import (
     ENDED_JOB,
     HELD_JOB,
     LIVE_JOB,
+    LIVE_REPEATABLE_JOB,
+    RACING_JOB,
     TAKEN,
     TIMED_JOB,
     UNREPORTED,
@@ -78,7 +80,8 @@ class JobRow(Base, table=True):
     """A job's present state; what it was and why is in its events.
 
     `lease_until` of a job without a lease = its last attempt was taken from a pilot that may run it until then.
-    `watch` = when its policies must be looked at, 0 = never.
+    `watch` = when its policies must be looked at, 0 = never. `race` = the job whose race it takes part in, `race_set` =
+    the set of jobs that it belongs to, 0 = none: they are in `races`.
     """
 
     __tablename__ = "jobs"
@@ -89,6 +92,8 @@ class JobRow(Base, table=True):
         _partial("ix_jobs_live", "task_queue_id", "template_id", where=LIVE_JOB),
         _partial("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
         _partial("ix_jobs_ended", "ended", where=ENDED_JOB),
+        _partial("ix_jobs_race", "race", where=RACING_JOB),
+        _partial("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
         Index("ix_jobs_owner_id", "owner", "id"),
         NEVER_REUSED,
     )
@@ -128,6 +133,8 @@ class JobRow(Base, table=True):
     hold_subcode: int | None = None
     hold_history_json: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
     watch: int = Field(default=0, sa_column=_zero(Integer))
+    race: int = Field(default=0, sa_column=_zero(BigId))
+    race_set: int = Field(default=0, sa_column=_zero(BigId))
 
 
 class AttemptRow(Base, table=True):

@@ -1,0 +1,118 @@
+"""How far sets of jobs are that may be repeated, and what of them runs still: the figures that a racer decides by.
+
+Rules
+-----
+A set is judged by a sample of its jobs, so that a look costs the same whether it has a hundred jobs or millions.
+Whether to race is the racer's to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import FINAL, JobState
+from pilotage_server.core.races import RaceSet
+
+MOST_LOOKED_AT = 500
+"""Jobs in the sample of a set."""
+
+GLANCE = 20
+"""Jobs by which it is seen first whether a set may be near its end."""
+
+LONGEST_TAIL = 200
+"""A set of which more jobs have not ended is not at its tail, whatever part of it that is."""
+
+_RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+
+
+class Figures(NamedTuple):
+    """How far a set is: of `sampled` jobs `done` have ended well, and how long those ran."""
+
+    sampled: int = 0
+    done: int = 0
+    median: timedelta = timedelta(0)
+    p95: timedelta = timedelta(0)
+
+
+class OtherSite(NamedTuple):
+    """A site where a copy could run, and how many slots there would take it now."""
+
+    site: str
+    free_slots: int
+
+
+class Straggler(NamedTuple):
+    """A job that runs, of a set that may be raced, with its copies and where one more could run."""
+
+    job: JobRecord
+    account: Account
+    running: timedelta
+    cpus: int
+    copies: int
+    copies_made: int
+    copy_waits: bool
+    sites: tuple[OtherSite, ...]
+
+
+class SetLook(NamedTuple):
+    """A set, how far it is, how many of its jobs have not ended and do not run, and those that run."""
+
+    of: RaceSet
+    figures: Figures
+    waiting: int
+    stragglers: tuple[Straggler, ...]
+
+
+def spread_ids(of: RaceSet, most: int) -> list[int]:
+    """Return at most so many ids, evenly spread over those that the set's jobs may have."""
+    step = max(1, -(-(of.last_id - of.id + 1) // most))
+    return list(range(of.id, of.last_id + 1, step))
+
+
+def figures_of(sample: Sequence[tuple[JobState, timedelta]]) -> Figures:
+    """Return the figures of a sample: where each job is, and how long it ran."""
+    ran = sorted(length for state, length in sample if state is JobState.DONE)
+    if not ran:
+        return Figures(len(sample))
+    return Figures(len(sample), len(ran), ran[(len(ran) - 1) // 2], ran[-(-95 * len(ran) // 100) - 1])
+
+
+def is_near_its_end(glance: Sequence[tuple[JobState, timedelta]]) -> bool:
+    """Whether half of the jobs at which one has glanced have ended: the others are not worth a look."""
+    return 2 * sum(state in FINAL for state, _ in glance) >= len(glance)
+
+
+def runs(job: JobRecord) -> bool:
+    """Whether the job runs, and is no copy."""
+    return job.state in _RUNS and job.started is not None and not job.is_copy
+
+
+def straggler(
+    job: JobRecord,
+    account_and_cpus: tuple[Account, int],
+    copies: Sequence[JobRecord],
+    sites: Mapping[str, int],
+    used: Iterable[str],
+    now: datetime,
+) -> Straggler:
+    """Return what a racer has to know of a job that runs.
+
+    `copies` are those of its present race; `sites` = where jobs like it can go, with free slots; `used` = where it and
+    its copies were.
+    """
+    assert job.started is not None, "it runs"
+    live = [copy for copy in copies if copy.state not in FINAL]
+    were = frozenset(used)
+    return Straggler(
+        job,
+        *account_and_cpus,
+        running=max(timedelta(0), now - job.started),
+        copies=len(live),
+        copies_made=len(copies),
+        copy_waits=any(copy.started is None for copy in live),
+        sites=tuple(OtherSite(site, free) for site, free in sorted(sites.items()) if site not in were),
+    )

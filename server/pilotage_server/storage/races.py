@@ -1,0 +1,159 @@
+"""Races in the database: the jobs that take part in them, and what is kept of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, case, func, select, text
+from sqlmodel import Session
+
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.races import Race
+from pilotage_server.storage import bulk
+from pilotage_server.storage.attempts import AttemptKey
+from pilotage_server.storage.job_rows import load_jobs
+from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import OPEN_RACE, RACING_JOB
+from pilotage_server.storage.unit import OvertakenError
+
+RACES = metadata.tables["races"]
+
+_RACERS = f"SELECT id FROM jobs WHERE race = ANY(?) AND {RACING_JOB} ORDER BY id"  # noqa: S608 - of our own texts only
+_LOCKED = f"{_RACERS} FOR UPDATE SKIP LOCKED"
+_COLUMNS = 'job_id, vo, "group", owner, began, reason, copies, ended, winner, outcome, lost_core_s'
+_LOAD = f"SELECT {_COLUMNS} FROM races WHERE job_id = ANY(?)"  # noqa: S608
+_OPEN = f"{_LOAD} AND ended IS NULL"
+_BEGIN = f"""
+    INSERT INTO races ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, NULL, 0, '', 0)
+    ON CONFLICT (job_id) DO UPDATE SET
+        began = CASE WHEN races.ended IS NULL THEN races.began ELSE excluded.began END,
+        reason = CASE WHEN races.ended IS NULL THEN races.reason ELSE excluded.reason END,
+        copies = CASE WHEN races.ended IS NULL THEN races.copies + 1 ELSE 1 END,
+        ended = NULL, winner = 0, outcome = '', lost_core_s = 0
+"""  # noqa: S608
+_CLOSE = "UPDATE races SET ended = ?, winner = ?, outcome = ?, lost_core_s = ? WHERE job_id = ?"
+_ENTER = "UPDATE jobs SET race = ?, cluster = ?, process = ?, reason = ? WHERE id = ?"
+_LEAD = "UPDATE jobs SET race = id WHERE id = ?"
+_LEAVE = "UPDATE jobs SET race = 0 WHERE id = ANY(?) AND race = id"
+_PLACE = "pilot_stamp, site, ce, queue, node, slot, cpus, matched, started, ended, exit_code, signal"
+_USED = "cpu_s, wall_s, suspended_s, peak_memory_mib, charged_vo, charged_group, charged_owner"
+_BRING_ATTEMPT = f"""
+    INSERT INTO attempts (job_id, attempt, {_PLACE}, {_USED}, outcome, reason, reported, weight, metered)
+    SELECT ?, ?, {_PLACE}, {_USED}, outcome, ?, reported, 0, NULL FROM attempts WHERE job_id = ? AND attempt = ?
+"""  # noqa: S608
+_BRING_OUTPUT = """
+    INSERT INTO output_files (job_id, attempt, name, checksum, size, truncated)
+    SELECT ?, ?, name, checksum, size, truncated FROM output_files WHERE job_id = ? AND attempt = ?
+"""
+
+
+def lock_racers(session: Session, races: Iterable[int]) -> dict[int, list[JobRecord]]:
+    """Return the jobs of these races, each by id, and let nobody else move them; copies of former races are among them.
+
+    Who ends a race has locked one of these jobs before, which may be any, so he waits for nobody here.
+
+    Raises
+    ------
+    OvertakenError
+        Somebody else is moving one of them.
+    """
+    wanted = sorted(set(races))
+    locked = {row[0] for row in bulk.rows(session, _LOCKED, wanted)}
+    if locked != {row[0] for row in bulk.rows(session, _RACERS, wanted)}:
+        raise OvertakenError("others are in the same race")
+    found: dict[int, list[JobRecord]] = {}
+    for job in load_jobs(session, locked).values():
+        found.setdefault(job.race, []).append(job)
+    return found
+
+
+def load_copies(session: Session, races: Iterable[int]) -> dict[int, list[JobRecord]]:
+    """Return the copies in these races, each by id, as they are; those of former races are among them."""
+    ids = [row[0] for row in bulk.rows(session, _RACERS, sorted(set(races)))]
+    found: dict[int, list[JobRecord]] = {}
+    for job in load_jobs(session, ids).values():
+        if job.is_copy:
+            found.setdefault(job.race, []).append(job)
+    return found
+
+
+def load_open(session: Session, races: Iterable[int]) -> dict[int, Race]:
+    """Return those of the races that go on, by the ids of their originals."""
+    return {row[0]: race_of(row) for row in bulk.rows(session, _OPEN, sorted(set(races)))}
+
+
+class RaceQuery(NamedTuple):
+    """Which races: of this owner and VO, None = of any; of these originals, none named = of any; those that go on."""
+
+    owner: str | None
+    vo: str | None
+    job_ids: tuple[int, ...] = ()
+    open_only: bool = False
+
+
+class RaceCost(NamedTuple):
+    """So many races of an account have ended, of which copies have won some, and what that has cost in core seconds."""
+
+    account: Account
+    races: int
+    won_by_copies: int
+    lost_core_s: float
+
+
+def find_races(session: Session, wanted: RaceQuery, before_id: int, limit: int) -> list[Race]:
+    """Return at most `limit` races of originals with ids below `before_id` (0 = of any), the newest original first."""
+    query = select(RACES).order_by(RACES.c.job_id.desc()).limit(limit)
+    if before_id:
+        query = query.where(RACES.c.job_id < before_id)
+    if wanted.open_only:
+        query = query.where(text(OPEN_RACE))
+    rows = session.execute(query.where(*_conditions(wanted))).mappings()
+    return [Race(*(row[name] for name in Race._fields)) for row in rows]
+
+
+def sum_costs(session: Session, wanted: RaceQuery) -> tuple[RaceCost, ...]:
+    """Return what these races have cost that have ended, by account."""
+    account = RACES.c.vo, RACES.c.group, RACES.c.owner
+    by_copies = func.sum(case((RACES.c.winner.in_((0, RACES.c.job_id)), 0), else_=1))
+    query = select(*account, func.count(), by_copies, func.sum(RACES.c.lost_core_s)).where(RACES.c.ended.is_not(None))
+    rows = session.execute(query.where(*_conditions(wanted)).group_by(*account).order_by(*account))
+    return tuple(RaceCost(Account(*row[:3]), *row[3:]) for row in rows)
+
+
+def _conditions(wanted: RaceQuery) -> list[ColumnElement[bool]]:
+    conditions = [RACES.c.job_id.in_(wanted.job_ids)] if wanted.job_ids else []
+    for column, value in ((RACES.c.owner, wanted.owner), (RACES.c.vo, wanted.vo)):
+        if value is not None:
+            conditions.append(column == value)
+    return conditions
+
+
+def race_of(row: Sequence[Any]) -> Race:
+    """Return the race of one row of its columns."""
+    job_id, vo, group, owner, began, reason, copies, ended, *end = row
+    return Race(job_id, vo, group, owner, bulk.time_of(began), reason, copies, ended and bulk.time_of(ended), *end)
+
+
+def enter(session: Session, original: JobRecord, copy_id: int, reason: str, now: datetime) -> None:
+    """Let a new job be a copy of another, which is locked; with the first copy that is alive a race begins."""
+    why = f"copy of job {original.id}: {reason}"
+    bulk.once(session, _ENTER, original.id, original.cluster, original.process, why, copy_id)
+    bulk.once(session, _LEAD, original.id)
+    whose = original.vo, original.group, original.owner
+    bulk.once(session, _BEGIN, original.id, *whose, bulk.moment(session, now), reason)
+
+
+def close(session: Session, race: Race, now: datetime) -> None:
+    """Note how a race has ended; its original, which is locked, races no more."""
+    bulk.once(session, _LEAVE, [race.job_id])
+    end = race.winner, race.outcome, race.lost_core_s
+    bulk.once(session, _CLOSE, bulk.moment(session, now), *end, race.job_id)
+
+
+def bring_home(session: Session, copy: AttemptKey, home: AttemptKey, reason: str) -> None:
+    """Let the attempt of a copy that has won be one of the original's too, with its output; it is paid for once."""
+    bulk.once(session, _BRING_ATTEMPT, *home, reason, *copy)
+    bulk.once(session, _BRING_OUTPUT, *home, *copy)

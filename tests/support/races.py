@@ -1,0 +1,68 @@
+"""Races on a grid of three sites: an original that runs on the first, and copies that start on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pilotage.job_description import Value
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.reports import Outcome
+from pilotage_server.operations.races import RaceFilter, RaceView, list_races
+from pilotage_server.operations.reports import ReportResult
+from pilotage_server.operations.start_copies import NewCopy, StartedCopy, start_copies
+from pilotage_server.operations.work import Match
+from support.grid import Grid, Pilot, a_slot
+from support.submissions import an_operator
+
+A, B, C = "A/ce/q", "B/ce/q", "C/ce/q"
+SITES = (A, B, C)
+REPEATABLE: Mapping[str, Value] = MappingProxyType({"MayBeRepeated": True})
+
+
+class Runner:
+    """A job in the hands of a pilot of its own."""
+
+    def __init__(self, grid: Grid, queue: str, cpus: int = 1) -> None:
+        self.grid = grid
+        self.pilot: Pilot = grid.start_pilot(queue)
+        self.match: Match = self.pilot.take(a_slot(cpus=cpus))
+        self.pilot.start(self.match)
+
+    @property
+    def job(self) -> JobRecord:
+        """The job as it is now."""
+        return self.grid.job(self.match.job_id)
+
+    def ends(self, exit_code: int = 0, **fields: Any) -> ReportResult:
+        """Report that the payload has ended by itself."""
+        return self.pilot.report(self.match, Outcome.EXITED, exit_code=exit_code, **fields)
+
+    def is_told_to_stop(self) -> bool:
+        """Whether the pilot hears with its next heartbeat that it has lost the job."""
+        return any(lost.job_id == self.match.job_id for lost in self.pilot.beat().lost)
+
+    def killed(self) -> ReportResult:
+        """Report that the payload was killed as told."""
+        return self.pilot.report(self.match, Outcome.KILLED)
+
+
+def start_copy(grid: Grid, job_id: int, reason: str = "it lags behind") -> StartedCopy:
+    """Ask for a copy of a job, and return what came of it."""
+    (made,) = grid.write(lambda unit, world: start_copies(unit, world, [NewCopy(job_id, reason)]))
+    return made
+
+
+def start_race(grid: Grid, **fields: Any) -> tuple[Runner, int]:
+    """Let a job that may be repeated run on A, and return it with a copy that waits."""
+    grid.submit(attributes=REPEATABLE, **fields)
+    original = Runner(grid, A, fields.get("request_cpus", 1))
+    return original, start_copy(grid, original.match.job_id).copy_id
+
+
+def race_of(grid: Grid, job_id: int) -> RaceView:
+    """Return the race of a job."""
+    wanted = RaceFilter("*", job_ids=(job_id,))
+    (view,) = grid.read(lambda unit, _: list_races(unit, an_operator(), wanted)).races
+    return view
