@@ -266,7 +266,7 @@ def test_a_copy_that_loses_costs_its_time_and_nobody_pays_twice(grid: Grid) -> N
     grid.pass_time(minutes=5)
     original.ends()
     assert race_of(grid, original.job.id).lost_core_s == 300
-    used = grid.world.shares.use(copy.match.kind.account, grid.clock()).used_core_s
+    used = grid.world.shares.use(copy.match.kind.account, grid.clock()).core_s
     assert used == pytest.approx(600 + 300, rel=0.01)
 
 
@@ -275,7 +275,7 @@ def test_what_a_winner_used_is_paid_for_once(grid: Grid) -> None:
     copy = Runner(grid, B)
     grid.pass_time(minutes=5)
     copy.ends()
-    used = grid.world.shares.use(copy.match.kind.account, grid.clock()).used_core_s
+    used = grid.world.shares.use(copy.match.kind.account, grid.clock()).core_s
     assert used == pytest.approx(600, rel=0.01)
 
 

@@ -100,6 +100,11 @@ def misread_flags(description: JobDescription) -> Iterable[str]:
             yield name
 
 
+def is_copy_in(job: JobRecord, race: Race) -> bool:
+    """Whether the job is a copy in this race, not in a former one of the same job."""
+    return job.is_copy and job.race == race.job_id and job.submitted >= race.began
+
+
 def cause_in_race(job: JobRecord, cause: JobCause) -> JobCause:
     """Return what comes of the job instead of `cause`, which fails it, as long as copies of it race."""
     return JobCause.LEFT_TO_COPIES if job.has_copies and job.is_leased and cause in _FAILURES else cause

@@ -8,6 +8,7 @@ Whether to race is the racer's to decide.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -15,7 +16,8 @@ from typing import NamedTuple
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import FINAL, JobState
-from pilotage_server.core.races import RaceSet
+from pilotage_server.core.leases import AttemptRecord
+from pilotage_server.core.races import Race, RaceSet, cost_so_far
 
 MOST_LOOKED_AT = 500
 """Jobs in the sample of a set."""
@@ -49,13 +51,20 @@ class Straggler(NamedTuple):
     """A job that runs, of a set that may be raced, with its copies and where one more could run."""
 
     job: JobRecord
-    account: Account
-    running: timedelta
     cpus: int
+    running: timedelta
     copies: int
     copies_made: int
     copy_waits: bool
     sites: tuple[OtherSite, ...]
+
+
+class OwnerLoad(NamedTuple):
+    """So many copies of an owner's jobs have not ended; `lost_core_s` = what his races have cost of late."""
+
+    account: Account
+    copies: int
+    lost_core_s: float
 
 
 class SetLook(NamedTuple):
@@ -93,7 +102,7 @@ def runs(job: JobRecord) -> bool:
 
 def straggler(
     job: JobRecord,
-    account_and_cpus: tuple[Account, int],
+    cpus: int,
     copies: Sequence[JobRecord],
     sites: Mapping[str, int],
     used: Iterable[str],
@@ -109,10 +118,35 @@ def straggler(
     were = frozenset(used)
     return Straggler(
         job,
-        *account_and_cpus,
+        cpus,
         running=max(timedelta(0), now - job.started),
         copies=len(live),
         copies_made=len(copies),
         copy_waits=any(copy.started is None for copy in live),
         sites=tuple(OtherSite(site, free) for site, free in sorted(sites.items()) if site not in were),
     )
+
+
+def loads_of(
+    lost_core_s: Mapping[Account, float],
+    races: Mapping[int, Race],
+    copies: Sequence[JobRecord],
+    attempts: Iterable[AttemptRecord],
+    now: datetime,
+) -> tuple[OwnerLoad, ...]:
+    """Return what the races of each owner hold now and have cost, by owner.
+
+    `lost_core_s` is what races have cost that have ended; `races` are those that go on, with their `copies` and the
+    `attempts` of these.
+    """
+    lost = Counter(lost_core_s)
+    live = Counter(_owner(copy) for copy in copies if copy.state not in FINAL)
+    by_id = {copy.id: copy for copy in copies}
+    for attempt in attempts:
+        copy = by_id[attempt.job_id]
+        lost[_owner(copy)] += cost_so_far(races[copy.race], [attempt], now)
+    return tuple(OwnerLoad(owner, live[owner], lost[owner]) for owner in sorted(lost | live))
+
+
+def _owner(job: JobRecord) -> Account:
+    return Account(job.vo, job.group, job.owner)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause
-from pilotage_server.core.races import Race, RaceEnd, end_of, lost_core_s
+from pilotage_server.core.races import Race, RaceEnd, end_of, is_copy_in, lost_core_s
 from pilotage_server.storage import races as stored
 from pilotage_server.storage.attempts import load_attempts_of
 from pilotage_server.storage.engine import Unit
@@ -41,7 +41,7 @@ def settled_races(unit: Unit, finishers: Sequence[Finisher]) -> list[SettledRace
     settled: list[SettledRace] = []
     for race in stored.load_open(unit.session, racers).values():
         original = next(job for job in racers[race.job_id] if job.id == race.job_id)
-        copies = [job for job in racers[race.job_id] if job.is_copy and job.submitted >= race.began]
+        copies = [job for job in racers[race.job_id] if is_copy_in(job, race)]
         end = end_of(original, copies, causes.get(original.id, ()))
         if end is not None:
             settled.append(SettledRace(race, end, (original, *copies)))

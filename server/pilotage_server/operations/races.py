@@ -85,12 +85,11 @@ def _query(identity: Identity, wanted: RaceFilter) -> RaceQuery | None:
 
 
 def _views(unit: Unit, races: Sequence[Race]) -> tuple[RaceView, ...]:
-    ids = [race.job_id for race in races]
-    copies = stored.load_copies(unit.session, ids)
-    originals = load_jobs(unit.session, ids)
+    copies = stored.load_copies(unit.session, races)
+    originals = load_jobs(unit.session, [race.job_id for race in races])
     views: list[RaceView] = []
     for race in races:
-        theirs = tuple(copy for copy in copies.get(race.job_id, ()) if copy.submitted >= race.began)
+        theirs = tuple(copies.get(race.job_id, ()))
         cost = race.lost_core_s
         if race.ended is None:
             cost = cost_so_far(race, load_attempts_of(unit.session, [copy.id for copy in theirs]), unit.now)

@@ -46,11 +46,7 @@ def start_copies(unit: Unit, world: World, wanted: Sequence[NewCopy]) -> tuple[S
     lock_jobs(unit.session, ids, rivals=unit.again)
     jobs = load_jobs(unit.session, ids)
     descriptions = load_descriptions(unit.session, {job.template_id for job in jobs.values()})
-    open_races = stored.load_open(unit.session, ids)
-    copies = {
-        id_: [copy for copy in theirs if id_ in open_races and copy.submitted >= open_races[id_].began]
-        for id_, theirs in stored.load_copies(unit.session, ids).items()
-    }
+    copies = stored.load_copies(unit.session, stored.load_open(unit.session, ids).values())
     placer = Placer(unit, world)
 
     def start(each: NewCopy) -> StartedCopy:

@@ -78,6 +78,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ExplainRoutes": _OWNERS,
         "GiveUpCopies": _OPERATORS,
     },
+    "RaceService": {"FindStragglers": _AGENTS, "StartCopies": _AGENTS, "ListRaces": _OWNERS},
     "ShareService": {"ListShares": _EVERY_PERSON, "SetShares": _OPERATORS},
     "IdentityService": {"WhoAmI": frozenset(Role), "IssueToken": frozenset({Role.ADMIN})},
 }

@@ -83,7 +83,7 @@ def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilte
     """Return which jobs are listed, and how many a page has."""
     fields = Fields(message)
     states = fields("states", lambda numbers: each(numbers, _state_from_wire))
-    page_size = fields("page_size", _page_size)
+    page_size = fields("page_size", page_size_from_wire)
     for name in ("owner", "pool", "page_token"):
         fields(name, text_from_wire)
     fields.done()
@@ -91,7 +91,8 @@ def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilte
     return wanted, page_size
 
 
-def _page_size(number: int) -> int:
+def page_size_from_wire(number: int) -> int:
+    """Return how many a page has; 0 = as usual."""
     if not 0 <= number <= LARGEST_PAGE:
         raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {LARGEST_PAGE})"))
     return number or DEFAULT_PAGE

@@ -28,6 +28,8 @@ from pilotage.v1 import (
     pilot_service_pb2_grpc,
     pool_service_pb2,
     pool_service_pb2_grpc,
+    race_service_pb2,
+    race_service_pb2_grpc,
     resource_service_pb2,
     resource_service_pb2_grpc,
     route_service_pb2,
@@ -51,6 +53,7 @@ from pilotage_server.rpc.node_servicer import NodeServicer
 from pilotage_server.rpc.open_services import ASKERS, Health, reflect
 from pilotage_server.rpc.pilot_servicer import PilotServicer, PilotTokens
 from pilotage_server.rpc.pool_servicer import PoolServicer
+from pilotage_server.rpc.race_servicer import RaceServicer
 from pilotage_server.rpc.reception import Reception
 from pilotage_server.rpc.resource_servicer import ResourceServicer
 from pilotage_server.rpc.route_servicer import RouteServicer
@@ -79,6 +82,7 @@ SERVICES = tuple(
         (node_service_pb2, "NodeService"),
         (pilot_service_pb2, "PilotService"),
         (pool_service_pb2, "PoolService"),
+        (race_service_pb2, "RaceService"),
         (resource_service_pb2, "ResourceService"),
         (route_service_pb2, "RouteService"),
         (share_service_pb2, "ShareService"),
@@ -157,6 +161,7 @@ class RpcServer:
         routes = RouteServicer(transactions, ground.store)
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
+        race_service_pb2_grpc.add_RaceServiceServicer_to_server(RaceServicer(transactions), server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 

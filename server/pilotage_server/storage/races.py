@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.races import Race
+from pilotage_server.core.races import Race, is_copy_in
 from pilotage_server.storage import bulk
 from pilotage_server.storage.attempts import AttemptKey
 from pilotage_server.storage.job_rows import load_jobs
@@ -26,6 +26,7 @@ _LOCKED = f"{_RACERS} FOR UPDATE SKIP LOCKED"
 _COLUMNS = 'job_id, vo, "group", owner, began, reason, copies, ended, winner, outcome, lost_core_s'
 _LOAD = f"SELECT {_COLUMNS} FROM races WHERE job_id = ANY(?)"  # noqa: S608
 _OPEN = f"{_LOAD} AND ended IS NULL"
+_ALL_OPEN = f"SELECT {_COLUMNS} FROM races WHERE {OPEN_RACE} ORDER BY job_id"  # noqa: S608
 _BEGIN = f"""
     INSERT INTO races ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, NULL, 0, '', 0)
     ON CONFLICT (job_id) DO UPDATE SET
@@ -38,6 +39,7 @@ _CLOSE = "UPDATE races SET ended = ?, winner = ?, outcome = ?, lost_core_s = ? W
 _ENTER = "UPDATE jobs SET race = ?, cluster = ?, process = ?, reason = ? WHERE id = ?"
 _LEAD = "UPDATE jobs SET race = id WHERE id = ?"
 _LEAVE = "UPDATE jobs SET race = 0 WHERE id = ANY(?) AND race = id"
+_LOSSES = 'SELECT vo, "group", owner, sum(lost_core_s) FROM races WHERE ended >= ? GROUP BY vo, "group", owner'
 _PLACE = "pilot_stamp, site, ce, queue, node, slot, cpus, matched, started, ended, exit_code, signal"
 _USED = "cpu_s, wall_s, suspended_s, peak_memory_mib, charged_vo, charged_group, charged_owner"
 _BRING_ATTEMPT = f"""
@@ -70,12 +72,13 @@ def lock_racers(session: Session, races: Iterable[int]) -> dict[int, list[JobRec
     return found
 
 
-def load_copies(session: Session, races: Iterable[int]) -> dict[int, list[JobRecord]]:
-    """Return the copies in these races, each by id, as they are; those of former races are among them."""
-    ids = [row[0] for row in bulk.rows(session, _RACERS, sorted(set(races)))]
+def load_copies(session: Session, races: Iterable[Race]) -> dict[int, list[JobRecord]]:
+    """Return the copies in these races by the ids of the originals, each by id; those of former races are left out."""
+    known = {race.job_id: race for race in races}
+    ids = [row[0] for row in bulk.rows(session, _RACERS, sorted(known))]
     found: dict[int, list[JobRecord]] = {}
     for job in load_jobs(session, ids).values():
-        if job.is_copy:
+        if is_copy_in(job, known[job.race]):
             found.setdefault(job.race, []).append(job)
     return found
 
@@ -103,6 +106,11 @@ class RaceCost(NamedTuple):
     lost_core_s: float
 
 
+def load_all_open(session: Session) -> dict[int, Race]:
+    """Return all races that go on, by the ids of their originals."""
+    return {row[0]: race_of(row) for row in bulk.rows(session, _ALL_OPEN)}
+
+
 def find_races(session: Session, wanted: RaceQuery, before_id: int, limit: int) -> list[Race]:
     """Return at most `limit` races of originals with ids below `before_id` (0 = of any), the newest original first."""
     query = select(RACES).order_by(RACES.c.job_id.desc()).limit(limit)
@@ -121,6 +129,12 @@ def sum_costs(session: Session, wanted: RaceQuery) -> tuple[RaceCost, ...]:
     query = select(*account, func.count(), by_copies, func.sum(RACES.c.lost_core_s)).where(RACES.c.ended.is_not(None))
     rows = session.execute(query.where(*_conditions(wanted)).group_by(*account).order_by(*account))
     return tuple(RaceCost(Account(*row[:3]), *row[3:]) for row in rows)
+
+
+def sum_losses_since(session: Session, since: datetime) -> dict[Account, float]:
+    """Return what races have cost that have ended since then, in core seconds, by the owners of the jobs."""
+    rows = bulk.rows(session, _LOSSES, bulk.moment(session, since))
+    return {Account(vo, group, owner): lost for vo, group, owner, lost in rows}
 
 
 def _conditions(wanted: RaceQuery) -> list[ColumnElement[bool]]:
