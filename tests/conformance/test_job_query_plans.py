@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from pilotage_server.core.job_record import PolicyWatch
-from pilotage_server.storage import lingering, task_queues
+from pilotage_server.storage import lingering, race_sets, races, task_queues
 from pilotage_server.storage.attempts import load_taken
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.events import events_of
@@ -40,6 +40,10 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
     ("whose policies to look at", "ix_jobs_watched", lambda unit: next_watched(unit.session, EACH_MINUTE, 10)),
     ("what the first release held", "ix_jobs_held", lambda unit: lock_expression_holds(unit.session, 10)),
     ("what an owner has", "ix_jobs_owner_id", lambda unit: find_jobs(unit.session, JobQuery(owner="a"), 0, 10)),
+    ("who races", "ix_jobs_race", lambda unit: races.lock_racers(unit.session, [1])),
+    ("what of a set lives", "ix_jobs_race_set", lambda unit: race_sets.live_jobs(unit.session, 1, 10)),
+    ("which races go on", "ix_races_ended", lambda unit: races.load_all_open(unit.session)),
+    ("what races cost of late", "ix_races_ended", lambda unit: races.sum_losses_since(unit.session, unit.now)),
     ("what ended long ago", "ix_jobs_ended", lambda unit: delete_ended_jobs(unit.session, unit.now, 10)),
     ("what happened to a job", "ix_job_events_job_id", lambda unit: events_of(unit.session, 1)),
 )

@@ -161,11 +161,11 @@ def test_an_original_that_waits_again_is_done_with_its_copy_and_matched_no_more(
 def test_an_original_whose_attempts_are_exhausted_is_left_to_its_copies(grid: Grid) -> None:
     original, _ = start_race(grid)
     copy = Runner(grid, B)
-    for runner in (original, Runner, Runner):
-        last = original if runner is original else Runner(grid, A)
+    for number in range(3):
+        last = original if number == 0 else Runner(grid, A)
         last.pilot.report(last.match, Outcome.START_FAILED, reason="no disk")
-    assert original.job.state is JobState.RACING
-    assert "3 attempts were lost" in original.job.reason
+    job = original.job
+    assert (job.state, "3 attempts were lost" in job.reason) == (JobState.RACING, True)
     copy.ends()
     assert original.job.state is JobState.DONE
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_events import JobEvent
-from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.core.jobs import FINAL, JobCause, JobState
 from pilotage_server.core.reports import HeldLease, Outcome
 from pilotage_server.operations.job_events import get_events
 from pilotage_server.storage import task_queues
@@ -25,10 +25,13 @@ from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.first_waiting import read_heads
 from pilotage_server.storage.tables import metadata
 from support.grid import LONG, Grid, Pilot, a_slot
+from support.races import REPEATABLE, start_copy
 from support.submissions import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
+LINGERING = frozenset({JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE})
 OUTCOMES = st.sampled_from(list(Outcome))
+OTHER = "Lyon/ce02/long"
 OWNERS = st.sampled_from(["alice", "bob"])
 
 
@@ -42,7 +45,7 @@ class LifeOfJobs(RuleBasedStateMachine):
         self.clock = VirtualClock()
         database = self.open.enter_context(closing(Database(f"sqlite:///{folder / 'p.db'}", self.clock)))
         metadata.create_all(database.engine)
-        self.grid = Grid(database, self.clock)
+        self.grid = Grid(database, self.clock, LONG, OTHER)
         self.ids: list[int] = []
         self.pilots: list[Pilot] = []
         self.told: list[tuple[Pilot, HeldLease]] = []
@@ -54,11 +57,21 @@ class LifeOfJobs(RuleBasedStateMachine):
 
     @initialize()
     def two_pilots(self) -> None:
-        self.pilots = [self.grid.start_pilot(LONG), self.grid.start_pilot(LONG)]
+        self.pilots = [self.grid.start_pilot(LONG), self.grid.start_pilot(OTHER)]
 
     @rule(owner=OWNERS, count=st.integers(1, 4), priority=st.integers(0, 2), cpus=st.integers(1, 2))
     def submit(self, owner: str, count: int, priority: int, cpus: int) -> None:
-        self.ids += self.grid.submit(a_user(owner), count=count, priority=priority, request_cpus=cpus)
+        wanted: dict[str, Any] = {"priority": priority, "request_cpus": cpus, "attributes": REPEATABLE}
+        self.ids += self.grid.submit(a_user(owner), count, **wanted)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def race(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(self.ids))
+        made = start_copy(self.grid, job_id)
+        assert (made.copy_id == 0) == bool(made.refusal)
+        if made.copy_id:
+            self.ids.append(made.copy_id)
 
     @rule(number=st.integers(0, 5), slots=st.integers(1, 3))
     def ask(self, number: int, slots: int) -> None:
@@ -119,7 +132,7 @@ class LifeOfJobs(RuleBasedStateMachine):
             pilot.beat(ending=True)
         else:
             self.grid.glidein_ended(pilot)
-        self.pilots.append(self.grid.start_pilot(LONG))
+        self.pilots.append(self.grid.start_pilot(LONG if number % 2 else OTHER))
 
     @rule()
     def restart_the_server(self) -> None:
@@ -135,8 +148,16 @@ class LifeOfJobs(RuleBasedStateMachine):
         for job_id, job in jobs.items():
             assert live.get(job_id, []) == ([job.attempt] if job.is_leased else [])
             assert job.lease_until is not None or not job.is_leased
-            assert not job.lingers or job.state in {JobState.WAITING, JobState.HELD, JobState.REMOVED}
+            assert not job.lingers or job.state in LINGERING
             assert job.spent_attempts <= self.grid.world.rules.attempt_limit
+
+    @invariant()
+    def a_job_races_as_long_as_a_copy_of_it_lives(self) -> None:
+        jobs = self.grid.jobs(self.ids)
+        live = {job.race for job in jobs.values() if job.is_copy and job.state not in FINAL}
+        assert {job.id for job in jobs.values() if job.has_copies} == live
+        assert all(jobs[id_].state not in FINAL | {JobState.HELD} for id_ in live)
+        assert all(job.has_copies for job in jobs.values() if job.state is JobState.RACING)
 
     @invariant()
     def memory_agrees_with_the_database(self) -> None:
@@ -163,7 +184,7 @@ class LifeOfJobs(RuleBasedStateMachine):
             events = self._events(job_id)
             states = [event.from_state for event in events[1:]]
             assert states == [event.to_state for event in events[:-1]]
-            ends = Counter(event.attempt for event in events if event.cause is JobCause.DONE)
+            ends = Counter(event.attempt for event in events if event.cause in {JobCause.DONE, JobCause.WON})
             assert not ends or max(ends.values()) == 1
 
     def _events(self, job_id: int) -> tuple[JobEvent, ...]:

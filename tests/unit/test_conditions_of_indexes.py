@@ -15,7 +15,7 @@ STEPS = [(state, cause) for state, cause in TRANSITIONS if state is not JobState
 def test_the_texts_name_the_states_of_the_core() -> None:
     leased, lingering = (set(text.split("'")[1::2]) for text in (LEASED_JOB, LINGERING_JOB))
     assert leased == set(LEASED)
-    assert lingering == {JobState.WAITING, JobState.HELD, JobState.REMOVED}
+    assert lingering == {JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE}
 
 
 @pytest.mark.parametrize(("state", "cause"), STEPS)

@@ -139,13 +139,13 @@ def loads_of(
     `lost_core_s` is what races have cost that have ended; `races` are those that go on, with their `copies` and the
     `attempts` of these.
     """
-    lost = Counter(lost_core_s)
+    lost = dict(lost_core_s)
     live = Counter(_owner(copy) for copy in copies if copy.state not in FINAL)
     by_id = {copy.id: copy for copy in copies}
     for attempt in attempts:
         copy = by_id[attempt.job_id]
-        lost[_owner(copy)] += cost_so_far(races[copy.race], [attempt], now)
-    return tuple(OwnerLoad(owner, live[owner], lost[owner]) for owner in sorted(lost | live))
+        lost[_owner(copy)] = lost.get(_owner(copy), 0.0) + cost_so_far(races[copy.race], [attempt], now)
+    return tuple(OwnerLoad(owner, live[owner], lost.get(owner, 0.0)) for owner in sorted({*lost, *live}))
 
 
 def _owner(job: JobRecord) -> Account:

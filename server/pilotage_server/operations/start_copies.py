@@ -74,6 +74,7 @@ def _made(unit: Unit, placer: Placer, job: JobRecord, copied: JobDescription, re
     except InvalidRequirementsError as error:
         # The tree in force may declare a parameter otherwise than the one that the job was accepted under.
         return StartedCopy(job.id, refusal=str(error))
-    (copy_id,) = record_new_jobs(unit, placer.world, account, [AcceptedJobs(*alone([copied]), placement)])
+    (alike,) = alone([copied])
+    (copy_id,) = record_new_jobs(unit, placer.world, account, [AcceptedJobs(alike, placement)])
     stored.enter(unit.session, job, copy_id, reason, unit.now)
     return StartedCopy(job.id, copy_id)

@@ -27,7 +27,7 @@ from pilotage_server.core.stragglers import (
     straggler,
 )
 from pilotage_server.core.task_queues import TaskQueue
-from pilotage_server.operations.trials import closed_at
+from pilotage_server.operations.trials import closed_at, not_throttled
 from pilotage_server.operations.world import World
 from pilotage_server.storage import race_sets, races
 from pilotage_server.storage.attempts import load_attempts_of, sites_of
@@ -118,7 +118,7 @@ class _Places:
             for queue in world.tree.queues
             if not active_bans(world.bans, queue, unit.now) and not closed_at(world, queue)
         ]
-        self._idle = idle_slots(load_slots(unit.session))
+        self._idle = idle_slots(not_throttled(world, load_slots(unit.session)))
         self._sites: dict[int, dict[str, int]] = {}
 
     def sites(self, task_queue_id: int) -> dict[str, int]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, String, Text, TextClause, text
+from sqlalchemy.types import TypeEngine
 from sqlmodel import Field
 
 from pilotage_server.storage.tables.base import NEVER_REUSED, Base, BigId, id_column, time_column
@@ -27,7 +28,7 @@ def _partial(name: str, *columns: str | TextClause, where: str) -> Index:
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 
-def _zero(kind: type[Any]) -> Column[Any]:
+def _zero(kind: type[Any] | TypeEngine[Any]) -> Column[Any]:
     """Return the column of a number that the database itself starts at zero, or of a truth that it denies."""
     return Column(kind, nullable=False, server_default="0")
 

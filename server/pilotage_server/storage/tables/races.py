@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Column, Float, Index, Integer, Text, text
+from sqlalchemy import Column, Float, Integer, Text
 from sqlmodel import Field
 
 from pilotage_server.storage.tables.base import Base, BigId, time_column
-from pilotage_server.storage.tables.conditions import OPEN_RACE
 
 
 class RaceSetRow(Base, table=True):
@@ -29,10 +28,6 @@ class RaceRow(Base, table=True):
     """A race of copies of a job, the last one that there was; `ended` None = it goes on, `winner` 0 = nobody."""
 
     __tablename__ = "races"
-    __table_args__ = (
-        Index("ix_races_open", "job_id", sqlite_where=text(OPEN_RACE), postgresql_where=text(OPEN_RACE)),
-        Index("ix_races_ended", "ended"),
-    )
     job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
     vo: str
     group: str
@@ -40,7 +35,7 @@ class RaceRow(Base, table=True):
     began: datetime = Field(sa_column=time_column())
     reason: str = Field(sa_column=Column(Text, nullable=False))
     copies: int = Field(sa_column=Column(Integer, nullable=False))
-    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
     winner: int = Field(sa_column=Column(BigId, nullable=False))
     outcome: str = Field(sa_column=Column(Text, nullable=False))
     lost_core_s: float = Field(sa_column=Column(Float, nullable=False))

@@ -1,7 +1,7 @@
 """Copies of jobs race.
 
-Revision ID: 0013_races
-Revises: 0011_throttles
+Revision ID: 0015_races
+Revises: 0014_plugs
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from alembic import op
 
 from pilotage_server.storage.tables import UtcDateTime
 
-revision = "0013_races"
-down_revision = "0011_throttles"
+revision = "0015_races"
+down_revision = "0014_plugs"
 branch_labels = None
 depends_on = None
 
@@ -20,11 +20,11 @@ _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Bring the schema from 0011_throttles to 0013_races."""
+    """Bring the schema from 0014_plugs to 0015_races."""
     for name in ("race", "race_set"):
         op.add_column("jobs", sa.Column(name, _ID, server_default="0", nullable=False))
-    _partial("ix_jobs_race", "jobs", ["race"], "race > 0")
-    _partial("ix_jobs_race_set", "jobs", ["race_set", "id"], "race_set > 0 AND ended IS NULL")
+    _partial("ix_jobs_race", ["race"], "race > 0")
+    _partial("ix_jobs_race_set", ["race_set", "id"], "race_set > 0 AND ended IS NULL")
     op.create_table(
         "race_sets",
         sa.Column("id", _ID, autoincrement=False, nullable=False),
@@ -52,9 +52,8 @@ def upgrade() -> None:
         sa.Column("lost_core_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", name=op.f("pk_races")),
     )
-    _partial("ix_races_open", "races", ["job_id"], "ended IS NULL")
     op.create_index("ix_races_ended", "races", ["ended"])
 
 
-def _partial(name: str, table: str, columns: list[str], where: str) -> None:
-    op.create_index(name, table, columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+def _partial(name: str, columns: list[str], where: str) -> None:
+    op.create_index(name, "jobs", columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))

@@ -1,0 +1,159 @@
+"""What a racer hears of sets that may be raced, on every database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage_server.core.alike import alone
+from pilotage_server.core.ban_records import Node
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import JobReport, Outcome
+from pilotage_server.core.stragglers import OtherSite, SetLook
+from pilotage_server.operations.bans import BanOrder, ban
+from pilotage_server.operations.retention import remove_race_sets
+from pilotage_server.operations.stragglers import find_stragglers, race_loads
+from pilotage_server.operations.submit import submit_jobs
+from pilotage_server.storage.engine import Database
+from support.grid import Grid, a_slot, an_idle_slot
+from support.races import REPEATABLE, SITES, A, B, C, Runner, start_copy
+from support.statements import statements
+from support.submissions import a_description, a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+URGENT = {**REPEATABLE, "Urgent": True}
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock, *SITES)
+
+
+def looks(grid: Grid) -> tuple[SetLook, ...]:
+    return grid.read(lambda unit, world: find_stragglers(unit, world, 0)).sets
+
+
+def run_all_but(grid: Grid, left: int, total: int, seconds: float = 100) -> list[int]:
+    """Submit a set, of which all jobs but so many have ended well after so long, and return those that run."""
+    ids = grid.submit(count=total, attributes=REPEATABLE)
+    pilot = grid.start_pilot(A)
+    matches = pilot.ask(*(a_slot(f"s{number}") for number in range(total))).matches
+    for match in matches:
+        pilot.start(match)
+    grid.pass_time(seconds=seconds)
+    done = [JobReport(match.job_id, 1, outcome=Outcome.EXITED, exit_code=0, wall_s=seconds) for match in matches[left:]]
+    pilot.beat(*done)
+    return ids[:left]
+
+
+def test_a_set_at_its_tail_is_told_with_what_its_jobs_took_and_what_runs_still(grid: Grid) -> None:
+    (left,) = run_all_but(grid, 1, total=20)
+    grid.pass_time(seconds=400)
+    (look,) = looks(grid)
+    assert (look.of.jobs, look.of.urgent, look.waiting) == (20, False, 0)
+    figures = look.figures
+    assert (figures.sampled, figures.done) == (20, 19)
+    assert (figures.median, figures.p95) == (timedelta(seconds=100), timedelta(seconds=100))
+    (straggler,) = look.stragglers
+    assert (straggler.job.id, straggler.running, straggler.cpus) == (left, timedelta(seconds=500), 1)
+    assert straggler.sites == (OtherSite("B", 0), OtherSite("C", 0))
+
+
+def test_free_slots_that_a_copy_fits_in_are_told_with_their_sites(grid: Grid) -> None:
+    run_all_but(grid, 1, total=4)
+    grid.start_pilot(B).show(an_idle_slot("s1"), an_idle_slot("s2"))
+    ((straggler,),) = (look.stragglers for look in looks(grid))
+    assert straggler.sites == (OtherSite("B", 2), OtherSite("C", 0))
+
+
+def test_sites_that_were_used_or_are_banned_are_no_places_for_a_copy(grid: Grid) -> None:
+    (left,) = run_all_but(grid, 1, total=4)
+    start_copy(grid, left)
+    ((waits,),) = (look.stragglers for look in looks(grid))
+    assert (waits.copies, waits.copies_made, waits.copy_waits) == (1, 1, True)
+    copy = Runner(grid, B)
+    ((runs,),) = (look.stragglers for look in looks(grid))
+    assert (runs.copy_waits, runs.sites) == (False, (OtherSite("C", 0),))
+    grid.write(lambda unit, world: ban(unit, world, an_operator(), BanOrder(Node("C"), "broken")))
+    ((nowhere,),) = (look.stragglers for look in looks(grid))
+    assert nowhere.sites == ()
+    copy.ends(exit_code=1)
+    ((after,),) = (look.stragglers for look in looks(grid))
+    assert (after.copies, after.copies_made) == (0, 0), "that race is over"
+
+
+def test_a_set_of_which_most_runs_still_is_not_told(grid: Grid) -> None:
+    run_all_but(grid, 3, total=4)
+    assert looks(grid) == ()
+
+
+def test_urgent_jobs_are_told_as_soon_as_they_run_and_others_alone_never(grid: Grid) -> None:
+    grid.submit(attributes=URGENT)
+    assert looks(grid) == ()
+    Runner(grid, A)
+    grid.submit(attributes=REPEATABLE)
+    Runner(grid, A)
+    (look,) = looks(grid)
+    assert (look.of.urgent, len(look.stragglers), look.figures.sampled) == (True, 1, 0)
+
+
+def test_jobs_that_do_not_say_that_they_may_be_repeated_are_in_no_set(grid: Grid) -> None:
+    grid.submit(count=4, attributes={"Urgent": True})
+    grid.submit(count=4, attributes={"MayBeRepeated": False})
+    for _ in range(8):
+        Runner(grid, A)
+    assert looks(grid) == ()
+
+
+def test_all_that_may_be_repeated_of_one_submission_is_one_set_the_urgent_apart(grid: Grid) -> None:
+    descriptions = [
+        a_description(attributes=REPEATABLE, arguments="1"),
+        a_description(arguments="2"),
+        a_description(attributes=REPEATABLE, arguments="3", count=2),
+        a_description(attributes=URGENT, arguments="4"),
+    ]
+    ids = grid.write(lambda unit, world: submit_jobs(unit, world, a_user(), alone(descriptions))).job_ids
+    runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
+    for job_id in ids[:3]:
+        runners[job_id].ends()
+    assert [(look.of.id, look.of.jobs, look.of.urgent) for look in looks(grid)] == [
+        (ids[0], 3, False),
+        (ids[4], 1, True),
+    ]
+    assert [each.job.id for each in looks(grid)[0].stragglers] == [ids[3]]
+
+
+def test_what_a_look_at_a_set_costs_does_not_grow_with_it(grid: Grid) -> None:
+    asked = []
+    for total in (4, 4000):
+        grid.submit(count=total, attributes=REPEATABLE)
+        with statements(grid.database) as seen:
+            looks(grid)
+        asked.append(len(seen))
+    assert asked[1] - asked[0] == 1, "one glance at one set more"
+
+
+def test_a_set_is_forgotten_once_all_its_jobs_have_ended(grid: Grid) -> None:
+    (left,) = run_all_but(grid, 1, total=4)
+    grid.pass_time(hours=3)
+    assert grid.write(remove_race_sets) == 0
+    grid.change(JobChange.REMOVE, left)
+    assert grid.write(remove_race_sets) == 1
+    assert grid.job(left).state is JobState.REMOVED
+
+
+def test_what_an_owner_has_in_races_and_what_it_cost_him_of_late_is_told(grid: Grid) -> None:
+    assert grid.read(lambda unit, _: race_loads(unit)) == ()
+    (left,) = run_all_but(grid, 1, total=4)
+    start_copy(grid, left)
+    copy = Runner(grid, C)
+    grid.pass_time(minutes=2)
+    (load,) = grid.read(lambda unit, _: race_loads(unit))
+    assert (load.account.owner, load.copies, load.lost_core_s) == ("alice", 1, 120)
+    copy.ends(exit_code=1)
+    (load,) = grid.read(lambda unit, _: race_loads(unit))
+    assert (load.copies, load.lost_core_s) == (0, 120)
+    grid.pass_time(days=2)
+    assert grid.read(lambda unit, _: race_loads(unit)) == ()

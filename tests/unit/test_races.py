@@ -1,0 +1,135 @@
+"""What the end of a race is, and what a set's figures say, from records alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.accounting import Account
+from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.core.leases import AttemptRecord
+from pilotage_server.core.races import (
+    MOST_COPIES,
+    Race,
+    RaceSet,
+    cause_in_race,
+    description_of_copy,
+    end_of,
+    is_flagged,
+    lost_core_s,
+    misread_flags,
+    why_no_copy,
+)
+from pilotage_server.core.stragglers import figures_of, is_near_its_end, spread_ids
+from support.job_records import a_job
+from support.virtual_clock import START
+
+QUEUE = QueueId("B", "ce", "q")
+REPEATABLE = JobDescription("/bin/true", attributes={"maybeREPEATED": True})
+
+
+def original(state: JobState = JobState.RUNNING, **fields: object) -> JobRecord:
+    return a_job(id=1, state=state, attempt=1, race=1, **fields)
+
+
+def a_copy(id_: int, state: JobState, **fields: object) -> JobRecord:
+    return a_job(id=id_, state=state, attempt=1, race=1, queue=QUEUE, **fields)
+
+
+def test_a_race_goes_on_while_nobody_has_ended_well_and_a_copy_lives() -> None:
+    for state in (JobState.RUNNING, JobState.RACING, JobState.WAITING):
+        assert end_of(original(state), [a_copy(2, JobState.FAILED), a_copy(3, JobState.HELD)], ()) is None
+
+
+def test_the_original_is_preferred_and_then_the_oldest_copy() -> None:
+    copies = [a_copy(2, JobState.RUNNING), a_copy(3, JobState.DONE), a_copy(4, JobState.DONE)]
+    won = end_of(original(JobState.DONE), copies, (JobCause.DONE,))
+    assert won is not None
+    assert (won.winner, [step.job.id for step in won.steps]) == (1, [2])
+    won = end_of(original(), copies, ())
+    assert won is not None
+    assert (won.winner, [(step.job.id, step.cause) for step in won.steps]) == (
+        3,
+        [(1, JobCause.WON), (2, JobCause.REMOVED)],
+    )
+
+
+def test_who_takes_the_original_out_calls_the_race_off_though_a_copy_has_won() -> None:
+    end = end_of(original(JobState.HELD), [a_copy(2, JobState.DONE), a_copy(3, JobState.RUNNING)], (JobCause.HELD,))
+    assert end is not None
+    assert (end.winner, end.outcome, [step.job.id for step in end.steps]) == (0, "the job was held", [3])
+
+
+@pytest.mark.parametrize("cause", [JobCause.FAILED, JobCause.ATTEMPTS_EXHAUSTED])
+def test_a_failure_of_the_original_is_not_its_end_while_it_has_copies(cause: JobCause) -> None:
+    assert cause_in_race(original(), cause) is JobCause.LEFT_TO_COPIES
+    assert cause_in_race(original(JobState.RACING), cause) is cause
+    assert cause_in_race(a_copy(2, JobState.RUNNING), cause) is cause
+    assert cause_in_race(original(), JobCause.EVICTED) is JobCause.EVICTED
+
+
+def test_flags_are_true_under_their_names_in_any_case_and_nothing_else_is_true() -> None:
+    assert is_flagged(REPEATABLE, "MayBeRepeated")
+    assert not is_flagged(JobDescription("x", attributes={"MayBeRepeated": 1}), "MayBeRepeated")
+    wrong = JobDescription("x", attributes={"mayberepeated": "true", "Urgent": 1, "Other": 1})
+    assert list(misread_flags(wrong)) == ["mayberepeated", "Urgent"]
+
+
+def test_a_copy_keeps_off_the_sites_that_were_used_and_off_those_that_its_owner_has_banned() -> None:
+    copied = description_of_copy(JobDescription("x", count=7, banned_sites=("D", "A")), {"B", "A"})
+    assert (copied.banned_sites, copied.count) == (("D", "A", "B"), None)
+
+
+def test_there_are_never_more_copies_than_a_job_may_have() -> None:
+    copies = [a_copy(2 + number, JobState.RUNNING, started=START) for number in range(MOST_COPIES)]
+    assert why_no_copy(original(), REPEATABLE, copies[1:]) == ""
+    assert why_no_copy(original(), REPEATABLE, copies) == f"{MOST_COPIES} copies of job 1 race already"
+
+
+def an_attempt(job_id: int, attempt: int, minutes: tuple[int, int], cpus: int = 1) -> AttemptRecord:
+    matched, ended = (START + timedelta(minutes=each) for each in minutes)
+    owner = Account("lhcb", "users", "alice")
+    return AttemptRecord(job_id, attempt, "p", QUEUE, "n", "s", cpus, cpus, owner, matched, ended)
+
+
+def test_the_original_is_a_cost_from_the_beginning_of_the_race_on_and_only_where_a_copy_was_better() -> None:
+    race = Race(1, "lhcb", "users", "alice", START + timedelta(minutes=10), "it lags behind", 2)
+    attempts = [
+        an_attempt(1, 1, (0, 30), cpus=4),
+        an_attempt(2, 1, (12, 15)),
+        an_attempt(2, 2, (20, 30)),
+        an_attempt(3, 1, (25, 30)),
+    ]
+    copy = a_copy(2, JobState.DONE)._replace(attempt=2)
+    by_copy = end_of(original(), [copy, a_copy(3, JobState.RUNNING)], ())
+    by_itself = end_of(original(JobState.DONE), [copy._replace(state=JobState.RUNNING)], (JobCause.DONE,))
+    assert by_copy is not None
+    assert by_itself is not None
+    now = START + timedelta(minutes=30)
+    assert lost_core_s(race, by_copy, attempts, now) == 60 * (4 * 20 + 3 + 5)
+    assert lost_core_s(race, by_itself, attempts, now) == 60 * (3 + 10 + 5)
+
+
+def test_the_sample_of_a_set_is_spread_over_all_of_it_and_bounded() -> None:
+    assert spread_ids(RaceSet(7, 10, 4, urgent=False), 500) == [7, 8, 9, 10]
+    ids = spread_ids(RaceSet(1, 1_000_000, 1_000_000, urgent=False), 500)
+    assert (len(ids), ids[0], ids[-1]) == (500, 1, 998_001)
+
+
+def test_the_figures_of_a_set_are_of_those_that_have_ended_well() -> None:
+    ended = [(JobState.DONE, timedelta(seconds=second)) for second in range(1, 101)]
+    others = [(JobState.FAILED, timedelta(seconds=1)), (JobState.RUNNING, timedelta(0))]
+    figures = figures_of(ended + others)
+    assert (figures.sampled, figures.done) == (102, 100)
+    assert (figures.median, figures.p95) == (timedelta(seconds=50), timedelta(seconds=95))
+    assert figures_of(others).done == 0
+
+
+def test_a_set_is_worth_a_look_when_half_of_those_glanced_at_have_ended() -> None:
+    ended, runs = (JobState.FAILED, timedelta(0)), (JobState.RUNNING, timedelta(0))
+    assert is_near_its_end([ended, runs])
+    assert not is_near_its_end([ended, runs, runs])
