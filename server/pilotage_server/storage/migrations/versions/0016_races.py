@@ -1,7 +1,7 @@
 """Copies of jobs race.
 
-Revision ID: 0015_races
-Revises: 0014_plugs
+Revision ID: 0016_races
+Revises: 0015_routes
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from alembic import op
 
 from pilotage_server.storage.tables import UtcDateTime
 
-revision = "0015_races"
-down_revision = "0014_plugs"
+revision = "0016_races"
+down_revision = "0015_routes"
 branch_labels = None
 depends_on = None
 
@@ -20,7 +20,7 @@ _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Bring the schema from 0014_plugs to 0015_races."""
+    """Bring the schema from 0015_routes to 0016_races."""
     for name in ("race", "race_set"):
         op.add_column("jobs", sa.Column(name, _ID, server_default="0", nullable=False))
     _partial("ix_jobs_race", ["race"], "race > 0")
