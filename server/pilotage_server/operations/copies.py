@@ -71,7 +71,7 @@ def report_copies(
 ) -> CopiesAnswer:
     """Record what a router says of its copies; raises TurnLostError."""
     hold_turn(unit, turn)
-    lock_jobs(unit.session, (report.job_id for report in reports))
+    lock_jobs(unit.session, (report.job_id for report in reports), rivals=unit.again)
     copies = load_copies(unit.session, (report.key for report in reports))
     mine = {key for key, copy in copies.items() if copy.router == turn.agent}
     _note_whereabouts(unit, copies, [report for report in reports if report.key in mine])
