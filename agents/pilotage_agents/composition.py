@@ -16,8 +16,10 @@ from pilotage.channel import Endpoint
 from pilotage.clock import boot_time_s, now
 from pilotage.errors import InvalidInputError, Violation
 from pilotage_agents.batch_systems.base import BatchSystem
+from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.places import Place, ThisMachine
+from pilotage_agents.batch_systems.schedd import LibrarySchedd
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.batch_systems.ssh import SshPlace
 from pilotage_agents.core.turn_names import turn_name
@@ -32,6 +34,7 @@ from pilotage_agents.server_link import ServerLink
 from pilotage_agents.settings import (
     BatchSystemSettings,
     DrainControllerSettings,
+    HtcondorBatchSystemSettings,
     LocalBatchSystemSettings,
     PoolCleanupSettings,
     Settings,
@@ -130,5 +133,8 @@ def _batch_system(name: str, settings: BatchSystemSettings, folders: GlideinFold
             return LocalBatchSystem(folders.root, kill_after_s=settings.kill_after_s)
         case SlurmBatchSystemSettings():
             return SlurmBatchSystem(name, settings, place_of(settings.ssh))
+        case HtcondorBatchSystemSettings():
+            schedd = LibrarySchedd(settings.schedd, settings.collector, timeout_s=settings.timeout_s)
+            return HtcondorBatchSystem(name, settings, schedd)
         case _:
             assert_never(settings)

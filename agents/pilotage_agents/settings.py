@@ -85,7 +85,30 @@ class SlurmBatchSystemSettings(_Section):
     ssh: SshSettings | None = None
 
 
-BatchSystemSettings = Annotated[LocalBatchSystemSettings | SlurmBatchSystemSettings, Field(discriminator="type")]
+_OneLine = Annotated[str, Field(pattern=r"^[^\r\n]*$")]
+
+
+class HtcondorBatchSystemSettings(_Section):
+    """A schedd of an HTCondor pool as a batch system; a queue's name is the job's attribute PilotageQueue.
+
+    `ce_types` are the values of a queue's CEType that it serves. `schedd` is a schedd's name in the pool of
+    `collector`; empty = those of this host's HTCondor configuration. `submit` is added to each job's submit
+    description, such as {"accounting_group" = "grid"}. A call that does not end within `timeout_s` has not been
+    answered. A pilot that was told to end is killed after `kill_after_s`.
+    """
+
+    type: Literal["htcondor"]
+    ce_types: tuple[str, ...] = ("htcondor",)
+    schedd: Annotated[str, Field(pattern=r'^[^\s"\\]*$')] = ""
+    collector: Annotated[str, Field(pattern=r'^[^\s"\\]*$')] = ""
+    submit: dict[Annotated[str, Field(pattern=r"^\+?[A-Za-z_][\w.]*$")], _OneLine] = Field(default_factory=dict)
+    timeout_s: float = Field(default=60, ge=0.1, le=600)
+    kill_after_s: Seconds = 30
+
+
+BatchSystemSettings = Annotated[
+    LocalBatchSystemSettings | SlurmBatchSystemSettings | HtcondorBatchSystemSettings, Field(discriminator="type")
+]
 
 
 class WhenStopped(StrEnum):

@@ -18,13 +18,15 @@ from pilotage_agents.batch_systems.base import (
     GlideinStatus,
     Submitted,
 )
+from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.places import Place, ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.batch_systems.ssh import SshPlace
 from pilotage_agents.core.pilot_shape import Shape
-from pilotage_agents.settings import SlurmBatchSystemSettings
+from pilotage_agents.settings import HtcondorBatchSystemSettings, SlurmBatchSystemSettings
 from support.fake_batch_system import FakeBatchSystem
+from support.fake_schedd import FakeSchedd
 from support.slurm import PARTITION, SlurmCluster
 from support.sshd import SshServer
 
@@ -70,7 +72,7 @@ async def end_of(system: BatchSystem, glidein_id: str) -> GlideinStatus:
             await asyncio.sleep(0)
 
 
-@pytest.fixture(params=["local", "fake", "slurm", "slurm over ssh"])
+@pytest.fixture(params=["local", "fake", "slurm", "slurm over ssh", "htcondor"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     match request.param:
         case "fake":
@@ -81,6 +83,10 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             settings = SlurmBatchSystemSettings(type="slurm", command_prefix=cluster.command_prefix)
             new = partial(SlurmBatchSystem, "slurm", settings, _place(request, tmp_path))
             found = Site(new(), new, tmp_path, PARTITION)
+        case "htcondor":
+            htcondor = HtcondorBatchSystemSettings(type="htcondor")
+            new_schedd = partial(HtcondorBatchSystem, "htcondor", htcondor, FakeSchedd())
+            found = Site(new_schedd(), new_schedd, tmp_path)
         case _:
             found = Site(LocalBatchSystem(tmp_path), lambda: LocalBatchSystem(tmp_path), tmp_path)
     yield found

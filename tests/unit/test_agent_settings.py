@@ -82,6 +82,23 @@ def test_a_batch_system_that_cannot_be_reached_so_is_refused_with_its_place(
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("submit = { queue_size = 3 }", "submit.queue_size: "),
+        ('submit = { "two words" = "x" }', "submit.two words"),
+        ('submit = { accounting_group = "x\\nqueue 1000" }', "submit.accounting_group: "),
+        ("schedd = 'a\"b'", "schedd: "),
+    ],
+)
+def test_a_submit_description_that_htcondor_would_misread_is_refused_with_its_place(
+    tmp_path: Path, line: str, words: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        read_settings(written(tmp_path, GOOD.replace('"local"', '"htcondor"') + line + "\n"))
+    assert words in str(caught.value)
+
+
 def test_a_configuration_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["site-director", "--once", "--config", str(tmp_path / "no.toml")]) == 2
     assert capsys.readouterr().err == f"pilotage-agents: {tmp_path}/no.toml: No such file or directory\n"
