@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
+from support.route_texts import Reading, a_route, read, refusal
+
+__all__ = ["read"]
 from pilotage.condor_config import InvalidConfigurationError
 from pilotage.errors import InvalidInputError
-from pilotage_agents.core.route_copies import copy_of
-from pilotage_agents.core.route_table import LeftOut, Limits, RouteTable, Transform
-from pilotage_agents.route_files import read_route_file
-
-Reading = Callable[..., RouteTable]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Reading:
-    """Return what reads a text as a file of routes."""
-
-    def reading(text: str, constraint: str = "") -> RouteTable:
-        path = tmp_path / "routes.conf"
-        path.write_text(text)
-        return read_route_file(path, constraint=constraint)
-
-    return reading
-
-
-def refusal(read: Reading, text: str) -> list[str]:
-    with pytest.raises(InvalidInputError) as refused:
-        read(text)
-    return [str(violation).partition("routes.conf")[2] for violation in refused.value.violations]
-
-
-def a_route(*statements: str, name: str = "A") -> str:
-    body = "\n  ".join(statements)
-    return f"JOB_ROUTER_ROUTE_NAMES = {name}\nJOB_ROUTER_ROUTE_{name} @=end\n  {body}\n@end\n"
+from pilotage_agents.core.route_table import LeftOut, Limits, Transform
 
 
 def test_routes_come_in_the_order_of_their_names_and_the_others_are_named(read: Reading) -> None:
@@ -57,152 +30,6 @@ def test_a_route_that_is_listed_twice_stands_where_it_is_listed_first(read: Read
     )
     assert [route.name for route in table.routes] == ["B", "A"]
     assert table.left_out == (LeftOut("b", "JOB_ROUTER_ROUTE_NAMES lists it before, and the first time counts"),)
-
-
-def test_a_route_in_todays_language_says_what_the_papers_does(read: Reading) -> None:
-    table = read(
-        a_route(
-            'GridResource = "gt2  site2.edu/jobmanager-pbs"',
-            "REQUIREMENTS WantJobRouter",
-            "MaxIdleJobs = 10",
-            "MaxJobs = 100",
-            "FailureRateThreshold = 0.01",
-            "JobFailureTest = RemoteWallClockTime < 60",
-            "UNIVERSE VANILLA",
-            'SET GlobusRSL "(maxwalltime=1440))(jobType=single)"',
-            r'DEFAULT Pattern = "a\.b"',
-            "default_queue = long",
-            "COPY Environment Original_Environment",
-            r"RENAME /^AuthToken.*$/ orig_\0",
-            "DELETE environment",
-            "EVALSET Experiment = strcat(Owner)",
-        )
-    )
-    (route,) = table.routes
-    assert (route.requirements, route.own) == ("WantJobRouter", None)
-    assert route.grid_resource == "gt2 site2.edu/jobmanager-pbs"
-    assert route.limits == Limits(100, 10, 0.01)
-    assert (route.universe, route.failure_test) == (5, "RemoteWallClockTime < 60")
-    assert route.changes == (
-        'SET GlobusRSL "(maxwalltime=1440))(jobType=single)"',
-        r'DEFAULT Pattern = "a\.b"',
-        "default_queue = long",
-        "COPY Environment Original_Environment",
-        r"RENAME /^AuthToken.*$/ orig_\0",
-        "DELETE environment",
-        "EVALSET Experiment = strcat(Owner)",
-    )
-
-
-def test_macros_of_the_configuration_are_replaced_and_those_of_a_job_wait_for_it(read: Reading) -> None:
-    table = read(
-        "Most = 40\nLocal = of the configuration\n"
-        + a_route(
-            'REQUIREMENTS Owner == "$(Someone:ann)"',
-            "MaxJobs = $(Most)",
-            "Local = 5",
-            "MaxIdleJobs = $(Local)",
-            "EVALMACRO wide $(MY.RequestCpus:0) > 1",
-            "if $(wide)",
-            "  SET RequestCpus $(Most) + $(MY.RequestCpus)",
-            "endif",
-        )
-    )
-    (route,) = table.routes
-    assert (route.requirements, route.limits.max_jobs, route.limits.max_idle_jobs) == ('Owner == "ann"', 40, 5)
-    assert route.changes == (
-        "Local = 5",
-        "EVALMACRO wide $(MY.RequestCpus:0) > 1",
-        "if $(wide)",
-        "SET RequestCpus 40 + $(MY.RequestCpus)",
-        "endif",
-    )
-
-
-@pytest.mark.parametrize(
-    ("statement", "why"),
-    [
-        ("SET A 1 +", "1 + is not a ClassAd expression"),
-        ("SET A", "names an attribute and its value"),
-        ("SETT A 1", "is no statement of a route"),
-        ("COPY A", "COPY is followed by the name of an attribute, and by a second one unless it is DELETE"),
-        ("DELETE A B", "DELETE is followed by the name of an attribute, and by a second one unless it is DELETE"),
-        ("endif", "endif has no if"),
-        ("elif true", "elif has no if"),
-        ("SET MY.A 1", "MY.A is not the name of an attribute"),
-        ("COPY A.b C", "A.b is not the name of an attribute"),
-        (r"RENAME /(A)/ \1-x", r"\1-x is not the name of an attribute"),
-        ("SET A $CHOICE(x)", "$CHOICE() is not known here"),
-        ("SET A $INT(MY.x,%d)", "$INT() is followed by a name, or by a name and a default as in $INT(name:default)"),
-        ("SET A $(b:1", "the default 1 has no end"),
-        ("SET A $(b:$(b:$(b:$(b:$(b:$(b:$(b:$(b:$(b:1)))))))))", "macros stand too deep inside one another"),
-        ('GridResource = "batch $$(Queue)"', "GridResource cannot refer to a slot: there is none yet"),
-        ("SET A $$(Memory)", "$$(Memory) is not a ClassAd expression"),
-        ("MaxJobs = $(MY.Many)", "MaxJobs can refer to nothing that only the job or a condition defines"),
-        ("REQUIREMENTS )", ") closes nothing"),
-        ("UNIVERSE sideways up", "sideways up is not a ClassAd expression"),
-    ],
-)
-def test_a_malformed_statement_is_refused_with_its_route_line_and_number(
-    read: Reading, statement: str, why: str
-) -> None:
-    (said,) = refusal(read, a_route("REQUIREMENTS true", statement))
-    assert said == f", line 2, JOB_ROUTER_ROUTE_A, statement 2 ({statement}): {why}"
-
-
-@pytest.mark.parametrize(
-    ("statement", "why"),
-    [
-        ("else", "else comes after else"),
-        ("elif true", "elif comes after else"),
-        ("endif it", "endif stands alone on its line"),
-    ],
-)
-def test_branches_that_do_not_follow_one_another_are_refused(read: Reading, statement: str, why: str) -> None:
-    said = refusal(read, a_route("REQUIREMENTS true", "if $(MY.x)", "else", statement, "endif"))
-    assert said[0] == f", line 2, JOB_ROUTER_ROUTE_A, statement 4 ({statement}): {why}"
-
-
-def test_an_else_with_a_condition_is_refused(read: Reading) -> None:
-    (said,) = refusal(read, a_route("if $(MY.x)", "else if true", "endif"))
-    assert said == ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (else if true): else stands alone on its line"
-
-
-@pytest.mark.parametrize(
-    ("statement", "why"),
-    [
-        ("if", "if has no condition"),
-        ("if version >= 9", "the condition version >= 9 is neither true nor false"),
-        ("if defined", "the condition defined is neither true nor false"),
-    ],
-)
-def test_a_condition_that_no_job_can_tell_is_refused(read: Reading, statement: str, why: str) -> None:
-    (said,) = refusal(read, a_route(statement, "SET A 1", "endif"))
-    assert said == f", line 2, JOB_ROUTER_ROUTE_A, statement 1 ({statement}): {why}"
-
-
-def test_macros_of_the_configuration_are_known_to_what_is_made_for_a_job(read: Reading) -> None:
-    table = read(
-        "Groups = /etc/groups\nMany = 2 * 20\nMost = 41\n"
-        + a_route("REQUIREMENTS true", "MaxJobs = $INT(Many)", "if defined groups", 'SET A "$(Groups)"', "endif")
-        + "JOB_ROUTER_POST_ROUTE_TRANSFORM_NAMES = T\n"
-        + "JOB_ROUTER_TRANSFORM_T @=end\n  if $(MY.Gone:no)\n  Most = 1\n  endif\n  SET B $(most)\n@end\n"
-    )
-    assert table.routes[0].limits.max_jobs == 40
-    assert copy_of({}, table.routes[0], table) == {"A": "/etc/groups", "B": 41}
-
-
-def test_what_asks_for_a_slot_stays_and_is_noted(read: Reading) -> None:
-    (route,) = read("Memory = 5\n" + a_route("REQUIREMENTS true", 'SET A "$$(Memory)"')).routes
-    assert route.changes == ('SET A "$$(Memory)"',)
-    assert route.notes == ("$$(…) stays as it is: nothing here replaces it by what a slot says",)
-
-
-def test_what_decides_about_a_job_does_not_depend_on_a_condition(read: Reading) -> None:
-    assert refusal(read, a_route("if $(MY.x)", "MaxJobs = 1", "endif")) == [
-        ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (MaxJobs = 1): MaxJobs cannot depend on a condition"
-    ]
-    assert refusal(read, a_route("if $(MY.x)")) == [", line 2, JOB_ROUTER_ROUTE_A: an if has no endif"]
 
 
 def test_every_malformed_route_and_knob_is_named(read: Reading) -> None:
