@@ -6,7 +6,7 @@ import pytest
 
 from pilotage.errors import InvalidInputError
 from pilotage_agents.core.route_ads import read_ads, routes_of
-from pilotage_agents.core.route_table import LeftOut, Limits, Route
+from pilotage_agents.core.route_table import InvalidRoutesError, LeftOut, Limits, Route
 
 PAPER = """
 [ name = "Site 1";
@@ -162,5 +162,18 @@ def test_a_grid_resource_that_the_copy_gets_counts_where_it_is_the_same_for_ever
 
 
 def test_credentials_that_would_not_travel_are_noted() -> None:
-    (route,) = routes('[name = "a"; UseSharedX509UserProxy = true; SendIDTokens = ""]')
-    assert route.notes == ("UseSharedX509UserProxy is not honoured",)
+    (route,) = routes('[name = "a"; SendIDTokens = "all"]')
+    assert route.notes == ("SendIDTokens is not honoured",)
+
+
+def test_a_route_gives_its_copies_its_proxy_only_where_it_says_so() -> None:
+    proxy = 'SharedX509UserProxy = "/etc/router/proxy"'
+    (route,) = routes(f'[name = "a"; UseSharedX509UserProxy = true; {proxy}]')
+    assert (route.shared_proxy, route.notes) == ("/etc/router/proxy", ())
+    assert [each.shared_proxy for each in routes(f'[name = "a"; {proxy}]')] == [""]
+
+
+@pytest.mark.parametrize("proxy", ["", 'SharedX509UserProxy = "proxy"', "SharedX509UserProxy = other.Proxy"])
+def test_a_shared_proxy_has_an_absolute_path(proxy: str) -> None:
+    with pytest.raises(InvalidRoutesError, match="SharedX509UserProxy"):
+        routes(f'[name = "a"; UseSharedX509UserProxy = true; {proxy}]')

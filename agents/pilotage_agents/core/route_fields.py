@@ -31,7 +31,7 @@ FIELDS = {
 }
 """The settings of a route, by their folded names."""
 
-_CREDENTIALS = ("usesharedx509userproxy", "sharedx509userproxy", "sendidtokens")
+_NOT_HONOURED = ("sendidtokens",)
 
 
 def route_of(
@@ -53,7 +53,8 @@ def route_of(
         failure_test=condition(fields, "jobfailuretest", FIELDS["jobfailuretest"]),
         edits_in_place=_is_set(fields, "editjobinplace"),
         changes=changes,
-        notes=tuple(f"{FIELDS[field]} is not honoured" for field in _CREDENTIALS if _is_set(fields, field)),
+        shared_proxy=_shared_proxy(fields),
+        notes=tuple(f"{FIELDS[field]} is not honoured" for field in _NOT_HONOURED if _is_set(fields, field)),
     )
 
 
@@ -88,6 +89,17 @@ def _grid_resource(fields: Mapping[str, AdValue]) -> str:
     if text is None:
         raise _fault("gridresource", fields, "a text")
     return " ".join(text.split())
+
+
+def _shared_proxy(fields: Mapping[str, AdValue]) -> str:
+    """Return the path of the X.509 proxy that all copies get, "" = the route gives none."""
+    if fields.get("usesharedx509userproxy", False) is not True:
+        return ""
+    path = constant_text(fields.get("sharedx509userproxy", ""))
+    if path is None or not path.startswith("/"):
+        why = "is no absolute path of a file, as UseSharedX509UserProxy needs"
+        raise InvalidRoutesError(Violation(FIELDS["sharedx509userproxy"], why))
+    return path
 
 
 def _limits(fields: Mapping[str, AdValue], defaults: Limits) -> Limits:

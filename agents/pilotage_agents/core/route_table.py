@@ -86,7 +86,8 @@ class Route:
     `requirements` None = any job. They see the job alone, unless the route is an ad: then `own` are its attributes,
     which are MY, the job being TARGET. `grid_resource` is empty where the route names none. `failure_test` says of a
     job that has ended whether it failed, None = none did. `changes` are statements of HTCondor's transform language, in
-    the order in which they are made; `notes` are what a reader of the table should know.
+    the order in which they are made; `notes` are what a reader of the table should know. `shared_proxy` is the path of
+    the X.509 proxy that its copies get, "" = none.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Route:
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     target: Target | None = None
+    shared_proxy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
