@@ -214,6 +214,22 @@ async def test_a_pilot_asks_slurm_for_its_sizes_and_writes_into_its_folder(slurm
     assert (tmp_path / "pilot.log").read_text() == f"2 300\n{tmp_path}\nit's me\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can submit a job as somebody else")
+async def test_a_real_job_of_another_user_that_names_our_stamp_is_not_taken_for_our_pilot(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    system = SlurmBatchSystem(
+        "big", SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix), ThisMachine()
+    )
+    forged = "sbatch --parsable --comment=pilotage:forged --chdir=/tmp --output=/dev/null --wrap 'sleep 1000'"
+    job = slurm.run("su", "nobody", "-s", "/bin/sh", "-c", forged).strip()
+    try:
+        assert any(each["id"] == job for each in slurm.jobs())
+        assert await system.find_again(["forged"]) == {}
+    finally:
+        slurm.run("scancel", job)
+
+
 async def test_a_pilot_that_does_not_end_when_it_is_told_is_killed(slurm: SlurmCluster, tmp_path: Path) -> None:
     settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix, kill_after_s=0)
     system = SlurmBatchSystem("big", settings, ThisMachine())

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.errors import WorldError
+from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage_agents.batch_systems.base import GlideinState, GlideinStatus
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
 from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.link import GlideinReport
 from support.director_grid import QUEUE, DirectorGrid
 from support.fake_batch_system import FakeBatchSystem
+from support.fake_director_link import FakeDirectorLink
 
 
 @pytest.fixture
@@ -61,6 +63,26 @@ async def test_pilots_whose_records_cannot_be_written_are_watched_all_the_same(
         grid.batch.end(glidein_id, 0, "done")
     await director.run_once()
     assert set(grid.link.ended) == {"stamp0", "stamp1", "stamp2"}
+
+
+async def test_a_refusal_that_the_server_did_not_hear_is_told_later(grid: DirectorGrid) -> None:
+    class Forgetful(FakeDirectorLink):
+        async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
+            if "report_glideins" not in self.calls:
+                self.calls.append("report_glideins")
+                raise ServerUnreachableError("the server does not answer")
+            return await super().report_glideins(reports)
+
+    grid.link = Forgetful(grid.link.tree, waiting=2)
+    grid.batch.refuses = "no"
+    director = grid.director(lost_after_s=60)
+    await director.run_once()
+    assert grid.link.ended == {}
+    grid.link.waiting = 0
+    for _ in range(3):
+        await director.run_once()
+        grid.now += timedelta(seconds=60)
+    assert grid.link.ended == dict.fromkeys(["stamp0", "stamp1"], "it was never submitted")
 
 
 async def test_a_queue_whose_pilots_cannot_be_started_is_left_alone_for_a_while(grid: DirectorGrid) -> None:
