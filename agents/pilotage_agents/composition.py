@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
 from typing import assert_never
 from uuid import uuid4
 
@@ -22,19 +24,29 @@ from pilotage_agents.batch_systems.places import Place, ThisMachine
 from pilotage_agents.batch_systems.schedd import LibrarySchedd
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.batch_systems.ssh import SshPlace
+from pilotage_agents.copy_id import copy_id
+from pilotage_agents.core.held_copies import HeldCopies
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.glidein_folders import GlideinFolders
 from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.job_router import JobRouter
 from pilotage_agents.link import Turn
 from pilotage_agents.loop import Agent, RealPause
 from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.pool_cleanup import PoolCleanup
+from pilotage_agents.route_hooks import RouteHooks
+from pilotage_agents.route_places import Places
+from pilotage_agents.route_shared import Shared
+from pilotage_agents.route_source import RouteSource
+from pilotage_agents.router_folder import RouterFolder
+from pilotage_agents.router_link import RouterServerLink
 from pilotage_agents.server_link import ServerLink
 from pilotage_agents.settings import (
     BatchSystemSettings,
     DrainControllerSettings,
     HtcondorBatchSystemSettings,
+    JobRouterSettings,
     LocalBatchSystemSettings,
     PoolCleanupSettings,
     Settings,
@@ -43,10 +55,12 @@ from pilotage_agents.settings import (
     SshSettings,
 )
 from pilotage_agents.site_director import SiteDirector
+from pilotage_agents.target_places import TargetPlaces
 from pilotage_agents.turns import Copy, InTurn
 
-SITE_DIRECTOR, POOL_CLEANUP, DRAIN = "site-director", "pool-cleanup", "drain"
+SITE_DIRECTOR, POOL_CLEANUP, DRAIN, JOB_ROUTER = "site-director", "pool-cleanup", "drain", "job-router"
 
+_ORIGIN_DIGITS = 8
 _CA_NAME = "ca.pem"
 """The file in a pilot's folder with the authorities that it trusts."""
 
@@ -66,6 +80,8 @@ def build_agents(
         makers[POOL_CLEANUP] = lambda: ground.pool_cleanup(cleanup)
     if (drain := settings.drain_controller) is not None:
         makers[DRAIN] = lambda: ground.drain_controller(drain)
+    if (router := settings.job_router) is not None:
+        makers[JOB_ROUTER] = lambda: ground.job_router(router)
     chosen = tuple(make() for name, make in makers.items() if wanted in (None, name))
     if not chosen:
         missing = (wanted or SITE_DIRECTOR).replace("-", "_")
@@ -98,7 +114,7 @@ class _Ground:
         # A director that starts again in its folder is the same copy: it goes on at once.
         turn = Turn(turn_name(SiteDirector.name, settings.queues, ce_types), folders.copy_id())
         link = ServerLink(self.channel, turn)
-        systems = {name: _batch_system(name, each, folders) for name, each in settings.batch_systems.items()}
+        systems = {name: _batch_system(name, each, folders.root) for name, each in settings.batch_systems.items()}
         watch = GlideinWatch(
             folders,
             link,
@@ -110,9 +126,31 @@ class _Ground:
         sender = PilotSender(settings, self._connection(), link, folders, watch)
         return self._in_turn(SiteDirector(settings, link, systems, watch, sender, now), turn, link)
 
-    def _in_turn(self, agent: Agent, turn: Turn, link: ServerLink) -> InTurn:
+    def job_router(self, settings: JobRouterSettings) -> InTurn:
+        folder = RouterFolder(settings.folder)
+        folder.open()
+        hooks = RouteHooks(settings.hook_settings, settings.folder / "hooks")
+        hooks.open()
+        # A router that starts again in its folder is the same copy: it goes on at once.
+        turn = Turn(turn_name(JobRouter.name, [settings.name]), copy_id(settings.folder))
+        server = ServerLink(self.channel, turn)
+        copies = settings.folder / "copies"
+        systems = {name: _batch_system(name, each, copies) for name, each in settings.batch_systems.items()}
+        origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]
+        targets = TargetPlaces(settings, server, systems, copies, origin)
+        places = Places(targets, now, settings.target_timeout_s)
+        link = RouterServerLink(self.channel, turn)
+        shared = Shared(settings.name, HeldCopies(), link, places, hooks, now)
+        source = RouteSource(settings.table_settings, now)
+        interval = timedelta(seconds=settings.interval_s)
+        router = JobRouter(shared, source, folder, interval, settings.patience)
+        return self._in_turn(router, turn, server, router.turn_taken)
+
+    def _in_turn(
+        self, agent: Agent, turn: Turn, link: ServerLink, when_taken: Callable[[], None] = lambda: None
+    ) -> InTurn:
         copy = Copy(turn, self.settings.turn_s, f"{socket.gethostname()} (process {os.getpid()})")
-        return InTurn(agent, copy, link, boot_time_s, RealPause())
+        return InTurn(agent, copy, link, boot_time_s, RealPause(), when_taken)
 
     def _connection(self) -> Mapping[str, object]:
         """Return the pilot's settings that lead it to the server."""
@@ -127,10 +165,11 @@ def place_of(ssh: SshSettings | None) -> Place:
     return ThisMachine() if ssh is None else SshPlace(ssh)
 
 
-def _batch_system(name: str, settings: BatchSystemSettings, folders: GlideinFolders) -> BatchSystem:
+def _batch_system(name: str, settings: BatchSystemSettings, root: Path) -> BatchSystem:
+    """Return a batch system; `root` is where the folders of its jobs are."""
     match settings:
         case LocalBatchSystemSettings():
-            return LocalBatchSystem(folders.root, kill_after_s=settings.kill_after_s)
+            return LocalBatchSystem(root, kill_after_s=settings.kill_after_s)
         case SlurmBatchSystemSettings():
             return SlurmBatchSystem(name, settings, place_of(settings.ssh))
         case HtcondorBatchSystemSettings():

@@ -12,18 +12,17 @@ from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import uuid4
 
 import structlog
 
 from pilotage.errors import InvalidInputError, WorldError
 from pilotage.resource_tree import QueueId
 from pilotage_agents.bundle_store import BundleStore
+from pilotage_agents.copy_id import copy_id
 
 log = structlog.get_logger()
 
 _RECORD, _ENDED, _COLLECTED = "glidein.json", "ended.json", "collected.json"
-_COPY_ID = "copy-id"
 _TOKEN, _POOLS = "token", "pools.json"
 _MOST_UNCOLLECTED = 1000
 
@@ -64,18 +63,8 @@ class GlideinFolders:
             raise _failed(self.root, error) from error
 
     def copy_id(self) -> str:
-        """Return what tells the director of this folder apart from all others, made when it is wanted first.
-
-        Raises WorldError when it cannot be kept.
-        """
-        path = self.root / _COPY_ID
-        try:
-            if not path.exists():
-                _write(path.with_suffix(".new"), uuid4().hex)
-                path.with_suffix(".new").replace(path)
-            return path.read_text()
-        except OSError as error:
-            raise _failed(path, error) from error
+        """Return what tells the director of this folder apart from all others; raises WorldError."""
+        return copy_id(self.root)
 
     def path_of(self, stamp: str) -> Path:
         """Return the folder of the pilot `stamp`."""

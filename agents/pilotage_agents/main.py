@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
 from pilotage.folder_lock import sole_owner
 from pilotage.telemetry import set_up_logging
-from pilotage_agents.composition import DRAIN, POOL_CLEANUP, SITE_DIRECTOR, build_agents
+from pilotage_agents.composition import DRAIN, JOB_ROUTER, POOL_CLEANUP, SITE_DIRECTOR, build_agents
 from pilotage_agents.loop import AgentLoop
 from pilotage_agents.routes_check import add_check_options, check_routes
 from pilotage_agents.settings import Settings, read_settings
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         (SITE_DIRECTOR, "send pilots to the queues that waiting work could use"),
         (POOL_CLEANUP, "keep mappings fresh and have idle pools removed"),
         (DRAIN, "make room for multicore jobs on nodes whose policy looks at OnlyMulticore"),
+        (JOB_ROUTER, "send waiting jobs as copies along the routes of a table"),
     ):
         command = _command(commands, name, what)
         command.add_argument("--once", action="store_true", help="do one round and end")
@@ -147,11 +148,15 @@ def _read(path: Path) -> bytes:
         raise WorldError(f"{path}: {error.strerror}", transient=True) from error
 
 
-def _held_folders(settings: Settings, wanted: str | None) -> AbstractContextManager[None]:
-    """Return the lock on the site director's folder where that agent runs, lest two adopt the same glideins."""
-    if settings.site_director is None or wanted not in (None, SITE_DIRECTOR):
-        return nullcontext()
-    return sole_owner(settings.site_director.folder, "another site director")
+@contextmanager
+def _held_folders(settings: Settings, wanted: str | None) -> Iterator[None]:
+    """Hold the folders of the agents that run, lest two adopt the same batch jobs."""
+    with ExitStack() as held:
+        if settings.site_director is not None and wanted in (None, SITE_DIRECTOR):
+            held.enter_context(sole_owner(settings.site_director.folder, "another site director"))
+        if settings.job_router is not None and wanted in (None, JOB_ROUTER):
+            held.enter_context(sole_owner(settings.job_router.folder, "another job router"))
+        yield
 
 
 async def _run_until_told(agents: Sequence[InTurn]) -> None:

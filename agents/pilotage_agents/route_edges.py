@@ -13,6 +13,7 @@ from pilotage.classads import AdValue
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import Submission
+from pilotage_agents.core.route_table import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class JobMoved:
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """The next events of the feed, in order; `position` is where to go on. None may have come in the time given."""
+    """The next events of the feed, in order; `position` is where to go on, which has not moved at the feed's end."""
 
     events: tuple[JobMoved, ...]
     position: int
@@ -183,6 +184,13 @@ class CopyTarget(Protocol):
         """Remove what is left of copies that were brought to an end."""
 
 
+class CopyPlaces(Protocol):
+    """Leads to the places that copies go to."""
+
+    async def open(self, target: Target) -> CopyTarget:
+        """Return the place that a route's target names; raises a PilotageError when it cannot be had (now)."""
+
+
 @dataclass(frozen=True, slots=True)
 class CopyOutcome:
     """How an attempt ended, in the protocol's words for outcomes; the times and numbers are those of `status`.
@@ -258,8 +266,8 @@ class RouterLink(InputFiles, Protocol):
     `request` makes a repeated call have one effect.
     """
 
-    async def next_events(self, after: int, wait_s: float) -> FeedPage:
-        """Return what the feed has after a position (0 = from the oldest kept); waits at most so long for the first."""
+    async def next_events(self, after: int) -> FeedPage:
+        """Return what the feed has by now after a position (0 = from the oldest kept), or the first part of that."""
 
     async def look_at(self, job_ids: Sequence[int]) -> tuple[RoutableJob, ...]:
         """Return those of the jobs (at most 1,000) that there are."""

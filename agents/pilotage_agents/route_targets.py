@@ -38,19 +38,24 @@ class _Target(BaseModel):
         return ServerTarget(addresses)
 
 
-class _File(BaseModel):
-    """The file; unknown keys are refused."""
+class TargetsSection(BaseModel):
+    """What the file says, or a section of a larger one; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     routes: dict[str, _Target] = {}
     grid_resources: dict[str, _Target] = {}
 
+    def targets(self, where: str) -> Targets:
+        """Return the targets; raises InvalidInputError, which says that it is about `where`."""
+        routes = _read(where, "routes", self.routes)
+        return Targets(routes, _read(where, "grid_resources", self.grid_resources))
+
 
 def read_targets(path: Path) -> Targets:
     """Return the targets in the file at `path`; raises InvalidInputError with every fault and its place."""
     try:
-        said = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        said = TargetsSection.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InvalidInputError(Violation(str(path), f"cannot be read: {error.strerror}")) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -58,10 +63,10 @@ def read_targets(path: Path) -> Targets:
     except ValidationError as error:
         places = ((".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors())
         raise InvalidInputError(*(Violation(f"{path}, {where}", why) for where, why in places)) from error
-    return Targets(_read(path, "routes", said.routes), _read(path, "grid_resources", said.grid_resources))
+    return said.targets(str(path))
 
 
-def _read(path: Path, section: str, said: dict[str, _Target]) -> dict[str, Target]:
+def _read(where: str, section: str, said: dict[str, _Target]) -> dict[str, Target]:
     targets: dict[str, Target] = {}
     names: dict[str, str] = {}
     for name, target in said.items():
@@ -72,5 +77,5 @@ def _read(path: Path, section: str, said: dict[str, _Target]) -> dict[str, Targe
             targets[key] = target.target()
         except InvalidInputError as error:
             why = "; ".join(each.why for each in error.violations)
-            raise InvalidInputError(Violation(f'{path}, {section}."{name}"', why)) from error
+            raise InvalidInputError(Violation(f'{where}, {section}."{name}"', why)) from error
     return targets

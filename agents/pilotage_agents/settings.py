@@ -7,107 +7,37 @@ import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.telemetry import LogLevel
+from pilotage_agents.batch_systems.settings import (
+    BatchSystemSettings,
+    HtcondorBatchSystemSettings,
+    LocalBatchSystemSettings,
+    SlurmBatchSystemSettings,
+    SshSettings,
+)
+from pilotage_agents.router_settings import JobRouterSettings
+from pilotage_agents.settings_sections import Interval, Seconds, Section
 
-Seconds = Annotated[float, Field(ge=0, le=10 * 365 * 86400)]
-"""A length of time in seconds."""
-
-Interval = Annotated[float, Field(ge=0.05, le=86400)]
-"""The time from the end of a round to the start of the next, in seconds."""
-
-
-class _Section(BaseModel):
-    """A section of the file; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LocalBatchSystemSettings(_Section):
-    """The machine of the director as a batch system.
-
-    `ce_types` are the values of a queue's CEType that it serves. `kill_after_s`: a pilot that was told to end
-    is killed after so long.
-    """
-
-    type: Literal["local"]
-    ce_types: tuple[str, ...] = ("local",)
-    kill_after_s: Seconds = 30
-
-
-class SshSettings(_Section):
-    """A host that ssh reaches without asking anybody: its key is known, and ours is in a file or an agent.
-
-    `host`: "USER@HOST", or a name from ssh's own configuration, which counts for all that is not said here.
-    `options` are ssh's, such as "-oProxyJump=gate". Each pilot has a folder of its own below `folder`, which the
-    cluster's nodes see; None = they see the director's folder under the same path. A host that is not reached within
-    `connect_timeout_s`, or has not got or given files within `transfer_timeout_s`, is tried again later.
-    """
-
-    host: Annotated[str, Field(pattern=r"^[^-\s]\S*$")]
-    port: int | None = Field(default=None, ge=1, le=65535)
-    identity_file: Annotated[str, Field(pattern="^[/~]")] | None = None
-    options: tuple[Annotated[str, Field(pattern="^-")], ...] = ()
-    folder: Annotated[str, Field(pattern="^/[^\n]*$")] | None = None
-    connect_timeout_s: int = Field(default=10, ge=1, le=600)
-    transfer_timeout_s: float = Field(default=120, ge=1, le=3600)
-
-
-def _names_no_cluster(option: str) -> str:
-    if option.startswith(("-M", "--cluster")):
-        raise ValueError("clusters are chosen by `cluster`, so that all commands ask the same one")
-    return option
-
-
-class SlurmBatchSystemSettings(_Section):
-    """A Slurm cluster as a batch system; a queue's name in the tree is that of its partition.
-
-    `ce_types` are the values of a queue's CEType that it serves. `command_prefix` comes before every command of
-    Slurm, such as ["env", "SLURM_CONF=/etc/slurm-b/slurm.conf"]. `account` is charged; empty = the user's default.
-    `cluster` is where jobs go, of several that the commands know; empty = their own. `sbatch_options` are added to
-    each submission, such as "--qos=grid". A command that does not answer within `timeout_s` has not answered. A pilot
-    that was told to end is killed after `kill_after_s`. `ssh` leads to a host that has the commands; None = this one
-    has.
-    """
-
-    type: Literal["slurm"]
-    ce_types: tuple[str, ...] = ("slurm",)
-    command_prefix: tuple[str, ...] = ()
-    account: str = ""
-    cluster: Annotated[str, Field(pattern=r"^[^\s,;-][^\s,;]*$|^$")] = ""
-    sbatch_options: tuple[Annotated[str, Field(pattern="^-"), AfterValidator(_names_no_cluster)], ...] = ()
-    timeout_s: float = Field(default=30, ge=0.1, le=600)
-    kill_after_s: Seconds = 30
-    ssh: SshSettings | None = None
-
-
-_OneLine = Annotated[str, Field(pattern=r"^[^\r\n]*$")]
-
-
-class HtcondorBatchSystemSettings(_Section):
-    """A schedd of an HTCondor pool as a batch system; a queue's name is the job's attribute PilotageQueue.
-
-    `ce_types` are the values of a queue's CEType that it serves. `schedd` is a schedd's name in the pool of
-    `collector`; empty = those of this host's HTCondor configuration. `submit` is added to each job's submit
-    description, such as {"accounting_group" = "grid"}. A call that does not end within `timeout_s` has not been
-    answered. A pilot that was told to end is killed after `kill_after_s`.
-    """
-
-    type: Literal["htcondor"]
-    ce_types: tuple[str, ...] = ("htcondor",)
-    schedd: Annotated[str, Field(pattern=r'^[^\s"\\]*$')] = ""
-    collector: Annotated[str, Field(pattern=r'^[^\s"\\]*$')] = ""
-    submit: dict[Annotated[str, Field(pattern=r"^\+?[A-Za-z_][\w.]*$")], _OneLine] = Field(default_factory=dict)
-    timeout_s: float = Field(default=60, ge=0.1, le=600)
-    kill_after_s: Seconds = 30
-
-
-BatchSystemSettings = Annotated[
-    LocalBatchSystemSettings | SlurmBatchSystemSettings | HtcondorBatchSystemSettings, Field(discriminator="type")
+__all__ = [
+    "EVERY_QUEUE",
+    "BatchSystemSettings",
+    "DrainControllerSettings",
+    "HtcondorBatchSystemSettings",
+    "JobRouterSettings",
+    "LocalBatchSystemSettings",
+    "PoolCleanupSettings",
+    "QueueSettings",
+    "Settings",
+    "SiteDirectorSettings",
+    "SlurmBatchSystemSettings",
+    "SshSettings",
+    "WhenStopped",
+    "read_settings",
 ]
 
 
@@ -118,7 +48,7 @@ class WhenStopped(StrEnum):
     CANCEL = "cancel"
 
 
-class QueueSettings(_Section):
+class QueueSettings(Section):
     """What differs for the queues that match one of `queues`, patterns such as "CERN/*/*".
 
     `min_idle_pilots` are kept ready there without any demand. `max_pilots` bounds pilots beside what the tree
@@ -135,7 +65,7 @@ class QueueSettings(_Section):
     pilot: dict[str, Any] = Field(default_factory=dict)
 
 
-class SiteDirectorSettings(_Section):
+class SiteDirectorSettings(Section):
     """The site director.
 
     `folder` keeps what pilots are given and what they print. `queues`: patterns of "SITE/CE/QUEUE" that it
@@ -171,7 +101,7 @@ class SiteDirectorSettings(_Section):
     overrides: tuple[QueueSettings, ...] = ()
 
 
-class PoolCleanupSettings(_Section):
+class PoolCleanupSettings(Section):
     """The pool cleanup: a mapping is made anew after `refresh_older_than_s`, a pool idle for `grace_s` removed."""
 
     interval_s: Interval = 60
@@ -183,7 +113,7 @@ EVERY_QUEUE = ("*/*/*",)
 """Patterns that name every queue."""
 
 
-class DrainControllerSettings(_Section):
+class DrainControllerSettings(Section):
     """The drain controller: multicore jobs are to have `setpoint` cores.
 
     `width` is how many cores a multicore job has: what the nodes' policies let in while OnlyMulticore is set. A node
@@ -198,7 +128,7 @@ class DrainControllerSettings(_Section):
     interval_s: Interval = 300
 
 
-class Settings(_Section):
+class Settings(Section):
     """The file: the server, how to be let in, and one section per agent.
 
     `server` is "host:port" or several with commas between. `token_file` holds a token of role agent and is
@@ -216,6 +146,7 @@ class Settings(_Section):
     site_director: SiteDirectorSettings | None = None
     pool_cleanup: PoolCleanupSettings | None = None
     drain_controller: DrainControllerSettings | None = None
+    job_router: JobRouterSettings | None = None
 
     @model_validator(mode="after")
     def _has_a_token(self) -> Settings:
@@ -277,6 +208,7 @@ def _anchored(settings: Settings, folder: Path) -> Settings:
             "token_file": folder / settings.token_file if settings.token_file else None,
             "ca_file": folder / settings.ca_file if settings.ca_file else None,
             "site_director": settings.site_director and _director_anchored(settings.site_director, folder),
+            "job_router": settings.job_router and settings.job_router.anchored(folder),
         }
     )
 

@@ -38,15 +38,27 @@ class Copy:
 
 
 class InTurn:
-    """An agent that does its rounds while its copy has the turn, and nothing while another has it."""
+    """An agent that does its rounds while its copy has the turn, and nothing while another has it.
 
-    def __init__(self, agent: Agent, copy: Copy, link: TurnLink, clock: BootClock, pause: Pause) -> None:
+    `when_taken` hears of a turn that is not the one before kept: another copy may have acted meanwhile.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        copy: Copy,
+        link: TurnLink,
+        clock: BootClock,
+        pause: Pause,
+        when_taken: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = agent.name
         self._agent = agent
         self._copy = copy
         self._link = link
         self._clock = clock
         self._pause = pause
+        self._when_taken = when_taken
         self._asks_every_s = copy.length_s / _ASKED_WITHIN_A_TURN
         self._ends_s = 0.0
         self._next_round_s = 0.0
@@ -120,6 +132,7 @@ class InTurn:
             return False
         if self._left_s() <= 0:
             log.info("turn taken", agent=self.name, turn=self._copy.turn.agent)
+            self._when_taken()
         self._ends_s = asked_s + self._copy.length_s
         self._acts_elsewhere = ""
         if self._left_s() <= 0:

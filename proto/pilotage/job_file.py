@@ -55,14 +55,15 @@ def read_job_file(path: Path) -> dict[str, AdValue]:
         why = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
         raise InvalidInputError(Violation(str(path), f"cannot be read: {why}")) from error
     try:
-        return _read(text)
+        return read_job_text(text)
     except InvalidInputError as error:
         where = (f"{path}, {each.where}" if each.where else str(path) for each in error.violations)
         found = [Violation(place, each.why) for place, each in zip(where, error.violations, strict=True)]
         raise InvalidInputError(*found) from error
 
 
-def _read(text: str) -> dict[str, AdValue]:
+def read_job_text(text: str) -> dict[str, AdValue]:
+    """Return the attributes of the one job that the text says; raises InvalidInputError, with the line where it can."""
     beginning = text.lstrip()[:1]
     if not beginning:
         raise InvalidInputError(Violation("", "holds no job"))

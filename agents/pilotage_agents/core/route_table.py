@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from pilotage.classads import AdValue
-from pilotage.errors import InvalidInputError
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.folding import fold
 from pilotage.resource_tree import QueueId
 
@@ -50,6 +50,16 @@ class ServerTarget:
 
 
 Target = QueueTarget | ServerTarget
+
+
+def target_named(text: str) -> Target:
+    """Return the target that is shown to people as `text`; raises InvalidInputError."""
+    kind, _, place = text.partition(" ")
+    if kind == "queue":
+        return QueueTarget(QueueId.parse(place))
+    if kind == "server" and place:
+        return ServerTarget(tuple(place.split(",")))
+    raise InvalidInputError(Violation("target", f"{text} is neither a queue nor a server"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pilotage.classad_evaluation import Ad
 from pilotage.route_verdicts import (
@@ -24,6 +25,8 @@ from pilotage.route_verdicts import (
 )
 from pilotage_agents.core.failure_rate import FailureRate
 from pilotage_agents.core.route_table import Route, RouteTable
+
+Way = TypeVar("Way")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,9 @@ def verdicts(table: RouteTable, job: JobScopes, occupied: Mapping[str, Occupancy
     barred = constraint_obstacles(table.constraint, job)
     barred += table_room_obstacles(_all_copies(occupied), table.max_jobs)
     return tuple(
-        Verdict(route, (*barred, *_refusal(route, job), *_occupation(route, occupied.get(route.name, Occupancy()))))
+        Verdict(
+            route, (*barred, *_refusal(route, job), *obstacles_to_all(route, occupied.get(route.name, Occupancy())))
+        )
         for route in table.routes
     )
 
@@ -63,18 +68,24 @@ def chosen(judged: Sequence[Verdict], *, round_robin: bool, turn: int) -> Route 
     open_routes = [verdict.route for verdict in judged if verdict.takes_it]
     if not open_routes:
         return None
-    return open_routes[turn % len(open_routes) if round_robin else 0]
+    return taken_in_turn(open_routes, round_robin=round_robin, turn=turn)
+
+
+def taken_in_turn(ways: Sequence[Way], *, round_robin: bool, turn: int) -> Way:
+    """Return which of the ways that a job may take, at least one, it takes."""
+    return ways[turn % len(ways) if round_robin else 0]
+
+
+def obstacles_to_all(route: Route, occupancy: Occupancy) -> list[Obstacle]:
+    """Return why the route takes no job at all just now; none = it takes what fulfils its requirements."""
+    limits, rate = route.limits, occupancy.rate
+    throttled = "" if rate is None else rate.obstacle
+    return room_obstacles(Room(limits.max_jobs, limits.max_idle_jobs, occupancy.copies, occupancy.idle, throttled))
 
 
 def _refusal(route: Route, job: JobScopes) -> list[Obstacle]:
     own = None if route.own is None else Ad(route.own)
     return requirements_obstacles(route.requirements, own, job)
-
-
-def _occupation(route: Route, occupancy: Occupancy) -> list[Obstacle]:
-    limits, rate = route.limits, occupancy.rate
-    throttled = "" if rate is None else rate.obstacle
-    return room_obstacles(Room(limits.max_jobs, limits.max_idle_jobs, occupancy.copies, occupancy.idle, throttled))
 
 
 def _all_copies(occupied: Mapping[str, Occupancy]) -> int:

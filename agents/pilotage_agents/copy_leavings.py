@@ -1,0 +1,57 @@
+"""What is left at targets of copies that are over: it is forgotten there, also by a router that starts again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from pilotage_agents.core.copy_life import HeldCopy
+from pilotage_agents.core.held_copies import HeldCopies
+from pilotage_agents.route_edges import CopyTarget
+from pilotage_agents.route_places import Places
+from pilotage_agents.router_folder import RouterFolder
+
+
+class CopyLeavings:
+    """Keeps the references of such copies by target until these have forgotten them; one that may live is stopped."""
+
+    def __init__(self, places: Places, folder: RouterFolder) -> None:
+        self._places = places
+        self._folder = folder
+        self._left: dict[str, dict[str, bool]] = {}
+
+    async def announce(self, copies: Iterable[HeldCopy]) -> None:
+        """Keep in the folder which copies are over as soon as the server hears of it; raises WorldError."""
+        said = {target: list(left) for target, left in self._left.items()}
+        for copy in copies:
+            if copy.reference:
+                said.setdefault(copy.target, []).append(copy.reference)
+        await asyncio.to_thread(self._folder.keep_leavings, said)
+
+    def leave(self, copy: HeldCopy) -> None:
+        """Let a copy be forgotten that is no longer ours."""
+        if copy.reference:
+            self._left.setdefault(copy.target, {})[copy.reference] = copy.outcome is None
+
+    async def recall(self, copies: HeldCopies) -> None:
+        """Take up what an earlier router announced, but for the copies that the server has not heard the end of."""
+        held = {(copy.target, copy.reference) for copy in copies}
+        for target, references in (await asyncio.to_thread(self._folder.leavings)).items():
+            for reference in references:
+                if (target, reference) not in held:
+                    self._left.setdefault(target, {})[reference] = False
+
+    async def tidy(self) -> None:
+        """Have the targets forget what is over, and first stop what is not; where one does not answer, later."""
+        for target, left in list(self._left.items()):
+            if await self._places.ask(target, partial(_forget, dict(left))):
+                del self._left[target]
+
+
+async def _forget(left: Mapping[str, bool], place: CopyTarget) -> bool:
+    """Have a place forget copies; those that are True may live."""
+    if living := [reference for reference, lives in left.items() if lives]:
+        await place.cancel(living)
+    await place.forget(list(left))
+    return True

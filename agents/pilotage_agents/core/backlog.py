@@ -1,0 +1,120 @@
+"""The jobs that wait, as a router keeps them: who came first, and which routes each may take once that is known.
+
+Rules
+-----
+Ids alone, so that a queue of any length is cheap to keep. A job is judged once, and then stands in the line of its set
+of routes; a line of which no route has room is not looked at. A job of which something has changed comes anew, at the
+end. After a change of the table all are judged anew, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import merge
+from itertools import count, islice
+
+_MOST_BARRED = 10_000
+"""Of more jobs it is forgotten which route can make no copy of them, and found out again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The job that is next, and those of its routes that have room, in the table's order."""
+
+    job_id: int
+    routes: tuple[str, ...]
+
+
+class Backlog:
+    """Waiting jobs; each id has the number of its coming, and stands in one line."""
+
+    def __init__(self, job_ids: Iterable[int] = ()) -> None:
+        self._numbers = count()
+        self._unjudged: OrderedDict[int, int] = OrderedDict()
+        self._lines: dict[tuple[str, ...], OrderedDict[int, int]] = {}
+        self._aside: OrderedDict[int, datetime] = OrderedDict()
+        self._barred: OrderedDict[int, frozenset[str]] = OrderedDict()
+        for job_id in job_ids:
+            self.add(job_id)
+
+    def __len__(self) -> int:
+        """Return how many jobs wait."""
+        return len(self._unjudged) + len(self._aside) + sum(map(len, self._lines.values()))
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the ids in the order in which they came, those set aside last."""
+        came = merge(*(((number, job) for job, number in line.items()) for line in self._all_lines()))
+        yield from (job for _, job in came)
+        yield from self._aside
+
+    def add(self, job_id: int) -> None:
+        """Take a job in that waits, or waits anew."""
+        self.drop(job_id)
+        self._unjudged[job_id] = next(self._numbers)
+
+    def drop(self, job_id: int) -> None:
+        """Forget a job that does not wait any more, if it did."""
+        if self._unjudged.pop(job_id, None) is not None or self._aside.pop(job_id, None) is not None:
+            return
+        for line in self._lines.values():
+            if line.pop(job_id, None) is not None:
+                return
+
+    def unjudged(self, most: int) -> tuple[int, ...]:
+        """Return the first jobs of which nobody knows their routes."""
+        return tuple(islice(self._unjudged, most))
+
+    def judged(self, job_id: int, routes: tuple[str, ...]) -> None:
+        """Put the first job that is not judged into the line of these routes, which are in the table's order."""
+        number = self._unjudged.pop(job_id)
+        barred = self._barred.get(job_id, frozenset())
+        open_to_it = tuple(route for route in routes if route not in barred)
+        self._lines.setdefault(open_to_it, OrderedDict())[job_id] = number
+
+    def bar(self, job_id: int, route: str) -> None:
+        """Keep a job from a route that can make no copy of it, until the table changes."""
+        self._barred[job_id] = self._barred.pop(job_id, frozenset()) | {route}
+        if len(self._barred) > _MOST_BARRED:
+            self._barred.popitem(last=False)
+
+    def judge_anew(self) -> None:
+        """Let all be judged anew, as with another table."""
+        self._unjudged = OrderedDict((job, next(self._numbers)) for job in list(self))
+        self._lines.clear()
+        self._aside.clear()
+        self._barred.clear()
+
+    def first(self, with_room: Set[str]) -> Candidate | None:
+        """Return the first of the judged jobs that may take one of these routes, None = there is none."""
+        found: tuple[int, Candidate] | None = None
+        for routes, line in self._lines.items():
+            open_routes = tuple(route for route in routes if route in with_room)
+            if not open_routes or not line:
+                continue
+            job, number = next(iter(line.items()))
+            if found is None or number < found[0]:
+                found = number, Candidate(job, open_routes)
+        return found and found[1]
+
+    def ready(self, with_room: Set[str]) -> int:
+        """Return how many of the judged jobs may take one of these routes."""
+        return sum(len(line) for routes, line in self._lines.items() if any(route in with_room for route in routes))
+
+    def set_aside(self, job_id: int, until: datetime) -> None:
+        """Keep a job back that cannot be had now; it comes anew when `until` is over. Later calls have later times."""
+        self.drop(job_id)
+        self._aside[job_id] = until
+
+    def bring_back(self, now: datetime) -> None:
+        """Let the jobs come anew whose time is over."""
+        while self._aside:
+            job, until = next(iter(self._aside.items()))
+            if until > now:
+                return
+            self.add(job)
+
+    def _all_lines(self) -> Sequence[OrderedDict[int, int]]:
+        return (self._unjudged, *self._lines.values())

@@ -1,0 +1,36 @@
+"""What the server is told of a router's routes, so that people can ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pilotage_agents.core.route_table import Route, RouteTable
+from pilotage_agents.core.routing import Occupancy
+from pilotage_agents.route_edges import ToldRoute, ToldTable
+
+
+def told_table(table: RouteTable, occupied: Mapping[str, Occupancy], closed: Mapping[str, str]) -> ToldTable:
+    """Return what is told; `closed` has the routes that get no job for a reason of their own, by name."""
+    return ToldTable(
+        tuple(
+            _told(route, occupied.get(route.name, Occupancy()), closed.get(route.name, "")) for route in table.routes
+        ),
+        table.constraint,
+        table.max_jobs,
+        tuple((each.name, each.reason) for each in table.left_out),
+    )
+
+
+def _told(route: Route, occupancy: Occupancy, closed: str) -> ToldRoute:
+    rate = occupancy.rate.obstacle if occupancy.rate is not None else ""
+    return ToldRoute(
+        route.name,
+        str(route.target),
+        route.requirements,
+        route.own,
+        route.limits.max_jobs,
+        route.limits.max_idle_jobs,
+        occupancy.copies,
+        occupancy.idle,
+        closed or rate,
+    )

@@ -1,0 +1,196 @@
+"""The job router: sends waiting jobs as copies to places that take no pilots, and mirrors what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from pilotage_agents.copy_ends import CopyEnds
+from pilotage_agents.copy_leavings import CopyLeavings
+from pilotage_agents.copy_reports import CopyReports
+from pilotage_agents.copy_sender import CopySender
+from pilotage_agents.copy_watch import CopyWatch
+from pilotage_agents.core.backlog import Backlog
+from pilotage_agents.core.copy_life import Patience
+from pilotage_agents.core.route_table import LeftOut, RouteTable
+from pilotage_agents.core.told_routes import told_table
+from pilotage_agents.dispatch import Dispatch
+from pilotage_agents.route_edges import ToldTable
+from pilotage_agents.route_shared import Shared
+from pilotage_agents.route_source import RouteSource
+from pilotage_agents.router_folder import FeedMark, RouterFolder
+
+log = structlog.get_logger()
+
+_TELLS_EVERY = timedelta(seconds=5)
+_KEEPS_EVERY = timedelta(seconds=30)
+_ADOPTS_EVERY = timedelta(minutes=1)
+_SHOWN = 10
+
+
+class _Every:
+    """Something that is done at intervals, and at once when nobody knows better."""
+
+    def __init__(self, interval: timedelta) -> None:
+        self._interval = interval
+        self._last: datetime | None = None
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether it is time."""
+        return self._last is None or now >= self._last + self._interval
+
+    def done(self, now: datetime) -> None:
+        """Begin the next interval."""
+        self._last = now
+
+    def at_once(self) -> None:
+        """Let it be time."""
+        self._last = None
+
+    def left(self, now: datetime) -> timedelta:
+        """Return how long it is until then."""
+        return timedelta(0) if self._last is None else max(timedelta(0), self._last + self._interval - now)
+
+
+class JobRouter:
+    """Follows the server's feed and a table of routes; what it holds is what the server says is its own."""
+
+    name = "job router"
+
+    def __init__(
+        self, shared: Shared, source: RouteSource, folder: RouterFolder, interval: timedelta, patience: Patience
+    ) -> None:
+        self._shared = shared
+        self._source = source
+        self._folder = folder
+        self._backlog = Backlog()
+        ends = CopyEnds(shared)
+        self._dispatch = Dispatch(shared, self._backlog, CopySender(shared, ends, self._backlog))
+        self._leavings = CopyLeavings(shared.places, folder)
+        self._watch = CopyWatch(shared, ends, self._leavings, patience)
+        self._reports = CopyReports(shared, self._leavings)
+        self._is_settled = False
+        self._position: int | None = None
+        self._kept: FeedMark | None = None
+        self._told: ToldTable | None = None
+        self._look = _Every(interval)
+        self._adopt, self._tell, self._keep = _Every(_ADOPTS_EVERY), _Every(_TELLS_EVERY), _Every(_KEEPS_EVERY)
+
+    def turn_taken(self) -> None:
+        """Take note that another copy of this agent may have acted meanwhile."""
+        self._adopt.at_once()
+
+    async def run_once(self) -> timedelta:
+        """Look after the copies, then send what the routes have room for; returns when to look again."""
+        try:
+            more = await self._round()
+        except BaseException:
+            self._adopt.at_once()  # what was asked for last may have been done
+            raise
+        return timedelta(0) if more else self._look.left(self._shared.clock())
+
+    async def dry_run(self) -> tuple[str, ...]:
+        """Return what a round would send along each route, and why no more, one line each; changes nothing."""
+        await self._follow_table()
+        await self._read_feed()
+        await self._watch.adopt()
+        occupied = self._shared.copies.occupied()
+        closed = self._dispatch.closed()
+        choices, _ = await self._dispatch.choose()
+        told = told_table(self._table, occupied, closed)
+        return tuple(_lines(told, {each.job_id: each.route.name for each in choices}, len(self._backlog)))
+
+    async def stop(self) -> None:
+        """Keep how far the feed was followed; the copies stay, for the next router to adopt."""
+        await self._keep_mark()
+
+    @property
+    def _table(self) -> RouteTable:
+        return self._dispatch.table
+
+    async def _round(self) -> bool:
+        await self._follow_table()
+        await self._read_feed()
+        if self._adopt.is_due(self._now()):
+            await self._watch.adopt()
+            if not self._is_settled:
+                await self._leavings.recall(self._shared.copies)
+                self._is_settled = True
+            self._adopt.done(self._now())
+        self._shared.copies.adjust(self._now())
+        if self._look.is_due(self._now()):
+            await self._reports.hear()
+            await self._watch.look()
+            self._look.done(self._now())
+        await self._reports.send()
+        more = await self._dispatch.dispatch()
+        await self._reports.send()
+        if self._tell.is_due(self._now()):
+            await self._tell_routes()
+        if self._keep.is_due(self._now()):
+            await self._keep_mark()
+        return more
+
+    async def _follow_table(self) -> None:
+        table = await self._source.newer()
+        if table is not None:
+            log.info("route table in force", routes=len(table.routes), left_out=len(table.left_out))
+            self._dispatch.follow(table)
+            self._shared.copies.follow(table)
+            self._tell.at_once()
+
+    async def _read_feed(self) -> None:
+        """Take in all that has happened since."""
+        if self._position is None:
+            self._kept = await asyncio.to_thread(self._folder.mark)
+            for job_id in self._kept.waiting:
+                self._backlog.add(job_id)
+            self._position = self._kept.position
+        while (page := await self._shared.link.next_events(self._position)).position != self._position:
+            for event in page.events:
+                if event.state == "WAITING":
+                    self._backlog.add(event.job_id)
+                else:
+                    self._backlog.drop(event.job_id)
+            self._position = page.position
+
+    async def _tell_routes(self) -> None:
+        """Tell the server what people may want to know, if it has changed."""
+        table = self._table
+        if self._source.fault:
+            table = replace(table, left_out=(*table.left_out, LeftOut("the newer table", self._source.fault)))
+        told = told_table(table, self._shared.copies.occupied(), self._dispatch.closed())
+        if told != self._told:
+            await self._shared.link.tell_routes(told)
+            self._told = told
+        self._tell.done(self._now())
+
+    async def _keep_mark(self) -> None:
+        if self._position is not None:
+            mark = FeedMark(self._position, tuple(self._backlog))
+            if mark != self._kept:
+                await asyncio.to_thread(self._folder.keep, mark)
+            self._kept = mark
+        self._keep.done(self._now())
+
+    def _now(self) -> datetime:
+        return self._shared.clock()
+
+
+def _lines(told: ToldTable, sent: dict[int, str], waiting: int) -> Iterator[str]:
+    """Yield what a dry run says."""
+    for route in told.routes:
+        jobs = [job_id for job_id, name in sent.items() if name == route.name]
+        limits = f"{route.copies} of {route.max_jobs} copies, {route.idle} idle"
+        if route.max_idle_jobs is not None:
+            limits += f" of {route.max_idle_jobs}"
+        ids = ", ".join(map(str, jobs[:_SHOWN])) + (", ..." if len(jobs) > _SHOWN else "")
+        would = f"{len(jobs)} jobs ({ids})" if jobs else f"no job{': ' + route.throttled if route.throttled else ''}"
+        yield f"{route.name} -> {route.target}: {would}; it has {limits}"
+    for name, reason in told.left_out:
+        yield f"{name}: left out: {reason}"
+    yield f"{waiting} jobs would go on waiting"

@@ -1,0 +1,206 @@
+"""A server as the job router sees it, in memory: the test submits jobs and reads what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from pilotage.classads import AdValue
+from pilotage.errors import ServerUnreachableError, TurnLostError
+from pilotage.job_description import InputFile, JobDescription
+from pilotage_agents.route_edges import (
+    CopiesAnswer,
+    CopyOutcome,
+    CopyReport,
+    FeedPage,
+    JobMoved,
+    KnownCopy,
+    NewCopy,
+    NotRouted,
+    RoutableJob,
+    Routed,
+    ToldTable,
+    UnwantedCopy,
+)
+
+_PAGE = 1000
+_ENDED = ("DONE", "FAILED", "REMOVED")
+
+
+@dataclass
+class FakeJob:
+    """A job of the fake server; `holder` is the attempt that the router holds, 0 = none."""
+
+    job_id: int
+    ad: dict[str, AdValue]
+    executable: str
+    state: str = "WAITING"
+    reason: str = ""
+    attempt: int = 0
+    holder: int = 0
+    copy: NewCopy | None = None
+    reference: str = ""
+    node: str = ""
+    unwanted: str = ""
+    outcomes: list[CopyOutcome] = field(default_factory=list)
+    output: dict[str, bytes] = field(default_factory=dict)
+    history: list[str] = field(default_factory=list)
+
+    @property
+    def routable(self) -> RoutableJob:
+        description = JobDescription(self.executable, attributes={})
+        ad = {"ClusterId": self.job_id, "ProcId": 0, "Owner": "ann", **self.ad}
+        return RoutableJob(self.job_id, self.state == "WAITING", ad, description, "ann", "sky", "grp")
+
+    @property
+    def known(self) -> KnownCopy:
+        assert self.copy is not None
+        is_running = self.state == "RUNNING"
+        place = (self.copy.route, self.copy.target, self.reference)
+        return KnownCopy(self.job_id, self.holder, *place, self.unwanted, is_running)
+
+
+@dataclass
+class FakeRouterLink:
+    """Keeps jobs; `refuses` has reasons why the jobs of a route are not given, by its name.
+
+    `calls` holds the names of the calls, in order, and `looked_at` how many jobs were looked at.
+    """
+
+    jobs: dict[int, FakeJob] = field(default_factory=dict)
+    events: list[JobMoved] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    told: list[ToldTable] = field(default_factory=list)
+    refuses: dict[str, str] = field(default_factory=dict)
+    is_reachable: bool = True
+    is_in_turn: bool = True
+    looked_at: int = 0
+    read: int = 0
+    _answers: dict[str, object] = field(default_factory=dict)
+    _ids: count[int] = field(default_factory=lambda: count(1))
+
+    def submit(self, jobs: int = 1, *, executable: str = "simulate", **ad: AdValue) -> list[int]:
+        """Let jobs wait; returns their ids."""
+        ids = [next(self._ids) for _ in range(jobs)]
+        for job_id in ids:
+            self.jobs[job_id] = FakeJob(job_id, dict(ad), executable)
+            self._moved(self.jobs[job_id], "WAITING", "submitted")
+        return ids
+
+    def remove(self, job_id: int) -> None:
+        self._taken_away(job_id, "REMOVED", "removed by ann")
+
+    def hold(self, job_id: int) -> None:
+        self._taken_away(job_id, "HELD", "held by ann")
+
+    def release(self, job_id: int) -> None:
+        self._moved(self.jobs[job_id], "WAITING", "released")
+
+    def take(self, job_id: int) -> None:
+        """Let a pilot have a job."""
+        self._moved(self.jobs[job_id], "MATCHED", "matched")
+
+    def states(self) -> dict[str, int]:
+        """Return how many jobs there are in each state."""
+        states = [job.state for job in self.jobs.values()]
+        return {state: states.count(state) for state in sorted(set(states))}
+
+    async def next_events(self, after: int) -> FeedPage:
+        self._called("next_events")
+        page = self.events[after : after + _PAGE]
+        self.read += len(page)
+        return FeedPage(tuple(page), after + len(page))
+
+    async def look_at(self, job_ids: Sequence[int]) -> tuple[RoutableJob, ...]:
+        self._called("look_at")
+        self.looked_at += len(job_ids)
+        return tuple(self.jobs[job_id].routable for job_id in job_ids if job_id in self.jobs)
+
+    async def route(self, request: str, copies: Sequence[NewCopy]) -> tuple[Routed | NotRouted, ...]:
+        self._called("route", in_turn=True)
+        return self._once(request, lambda: tuple(self._route(copy) for copy in copies))  # type: ignore[return-value]
+
+    async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
+        self._called("report", in_turn=True)
+        return self._once(request, lambda: self._reported(reports))  # type: ignore[return-value]
+
+    async def copies(self) -> tuple[KnownCopy, ...]:
+        self._called("copies")
+        return tuple(job.known for job in self.jobs.values() if job.holder)
+
+    async def tell_routes(self, table: ToldTable) -> None:
+        self._called("tell_routes", in_turn=True)
+        self.told.append(table)
+
+    async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
+        del job_id, file, to
+        self._called("fetch")
+
+    def _called(self, name: str, *, in_turn: bool = False) -> None:
+        self.calls.append(name)
+        if not self.is_reachable:
+            raise ServerUnreachableError("the server does not answer")
+        if in_turn and not self.is_in_turn:
+            raise TurnLostError("job router")
+
+    def _once(self, request: str, deed: object) -> object:
+        if request not in self._answers:
+            self._answers[request] = deed()  # type: ignore[operator]
+        return self._answers[request]
+
+    def _route(self, copy: NewCopy) -> Routed | NotRouted:
+        job = self.jobs.get(copy.job_id)
+        if job is None or job.state != "WAITING":
+            return NotRouted(copy.job_id, "it does not wait")
+        if job.holder:
+            return NotRouted(copy.job_id, "an earlier attempt is not over")
+        if copy.route in self.refuses:
+            return NotRouted(copy.job_id, self.refuses[copy.route])
+        job.attempt += 1
+        job.holder, job.copy, job.reference, job.unwanted = job.attempt, copy, "", ""
+        self._moved(job, "MATCHED", "routed")
+        return Routed(copy.job_id, job.attempt)
+
+    def _reported(self, reports: Sequence[CopyReport]) -> CopiesAnswer:
+        refused = {}
+        for report in reports:
+            job = self.jobs[report.job_id]
+            if job.holder != report.attempt:
+                refused[report.job_id, report.attempt] = "it is over"
+            else:
+                self._take_in(job, report)
+        unwanted = [job for job in self.jobs.values() if job.holder and job.unwanted]
+        return CopiesAnswer(refused, tuple(UnwantedCopy(job.job_id, job.holder, job.unwanted) for job in unwanted))
+
+    def _take_in(self, job: FakeJob, report: CopyReport) -> None:
+        job.reference, job.node = report.reference or job.reference, report.node or job.node
+        if report.outcome is not None:
+            self._ended(job, report.outcome)
+        elif report.state and not job.unwanted and report.state != job.state:
+            self._moved(job, report.state, "reported")
+
+    def _ended(self, job: FakeJob, outcome: CopyOutcome) -> None:
+        job.outcomes.append(outcome)
+        job.output |= {file.name: file.path.read_bytes() for file in outcome.files}
+        job.holder = 0
+        if job.unwanted:
+            return
+        if outcome.hold:
+            self._moved(job, "HELD", outcome.reason)
+        elif outcome.outcome == "EXITED":
+            self._moved(job, "FAILED" if outcome.status.exit_code else "DONE", outcome.reason)
+        else:
+            self._moved(job, "WAITING", outcome.reason)
+
+    def _taken_away(self, job_id: int, state: str, reason: str) -> None:
+        job = self.jobs[job_id]
+        if job.holder:
+            job.unwanted = reason
+        self._moved(job, state, reason)
+
+    def _moved(self, job: FakeJob, state: str, reason: str) -> None:
+        job.state, job.reason = state, reason
+        job.history.append(state)
+        self.events.append(JobMoved(job.job_id, state, reason))
