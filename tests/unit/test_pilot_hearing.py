@@ -10,35 +10,12 @@ import pytest
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, JobsAnnounced
 from pilotage_pilot.core.departure import Phase
-from pilotage_pilot.core.instructions import ReadPools, RequestJobs, SendHeartbeat, TakeBackRequest
+from pilotage_pilot.core.instructions import ReadPools, RequestJobs, TakeBackRequest
 from pilotage_pilot.core.jobs import AttemptKey
 from pilotage_pilot.core.rules import Rules
 from pilotage_pilot.policy.loading import load_policy
-from support.pilot_bench import ONE, PilotBench, a_job, slots_under, transient, with_ad
-
-HOUR_S = 3600.0
-SELDOM = Rules(idle_ask_s=HOUR_S)
-
-
-def a_listener(rules: Rules = SELDOM, jitter: float = 0.0) -> PilotBench:
-    """Return a pilot that hears a broker from its start and has asked for nothing yet."""
-    bench = PilotBench(cpus=2, rules=rules, opened=False)
-    bench.feed(BrokerChanged(connected=True, jitter=jitter))
-    bench.open()
-    return bench
-
-
-def ask_in_vain(bench: PilotBench) -> None:
-    """Answer the request that is under way with nothing, and let so much time pass that the next one may be sent."""
-    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
-    bench.pass_time(1)
-
-
-def a_resting_pilot(rules: Rules = SELDOM) -> PilotBench:
-    bench = a_listener(rules)
-    ask_in_vain(bench)
-    assert bench.take(RequestJobs) == []
-    return bench
+from support.listening_pilots import HOUR_S, SELDOM, a_listener, a_resting_pilot, ask_in_vain
+from support.pilot_bench import ONE, PilotBench, a_job, slots_under, with_ad
 
 
 def test_a_request_of_a_pilot_that_hears_a_broker_does_not_wait() -> None:
@@ -182,64 +159,6 @@ def test_whether_a_slot_is_still_wanted_for_a_better_job_is_asked_though_the_pil
     bench.pass_time(3)
     ordered = [offer.occupied.ordered for offer in bench.one(RequestJobs).slots if offer.occupied is not None]
     assert any(ordered)
-
-
-# Calls ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_pilot_that_is_called_sends_a_heartbeat_and_asks_for_jobs_at_once() -> None:
-    bench = a_resting_pilot()
-    bench.pass_time(15)
-    bench.take(SendHeartbeat)
-    bench.hears = False
-    bench.feed(AskWanted())
-    assert bench.take(SendHeartbeat)
-    assert bench.take(RequestJobs)
-
-
-def test_a_busy_pilot_that_is_called_hears_what_it_has_to_stop() -> None:
-    bench = PilotBench(cpus=1)
-    bench.run(ONE)
-    bench.pass_time(3)
-    bench.hears = False
-    bench.take(SendHeartbeat)
-    bench.feed(AskWanted())
-    assert bench.one(SendHeartbeat).leases == (ONE.key,)
-
-
-def test_a_call_during_a_heartbeat_is_followed_by_another_one() -> None:
-    bench = a_resting_pilot()
-    bench.hears = False
-    bench.pass_time(40)
-    bench.take(SendHeartbeat)
-    bench.feed(AskWanted())
-    assert bench.take(SendHeartbeat) == []
-    bench.answer_beat()
-    assert bench.take(SendHeartbeat)
-
-
-def test_calls_do_not_make_a_pilot_send_more_than_a_heartbeat_a_second() -> None:
-    bench = a_resting_pilot()
-    before = len(beats(bench))
-    for _ in range(50):
-        bench.feed(AskWanted())
-        bench.pass_time(0.1)
-    assert 4 <= len(beats(bench)) - before <= 7
-
-
-def beats(bench: PilotBench) -> list[SendHeartbeat]:
-    return [said for said in bench.said if isinstance(said, SendHeartbeat)]
-
-
-def test_calls_do_not_hurry_a_pilot_whose_server_is_away() -> None:
-    bench = a_resting_pilot()
-    bench.hears = False
-    for _ in range(200):
-        bench.feed(AskWanted())
-        for beat in bench.take(SendHeartbeat):
-            bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
-        bench.pass_time(0.1)
-    assert len(beats(bench)) < 15
 
 
 # The connection ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,117 @@
+"""Bans that are stored in groups, for tests of how transactions are grouped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from sqlalchemy import Table, insert, select
+
+from pilotage.errors import NotFoundError, PilotageError, WorldError
+from pilotage_server.storage import bulk
+from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.unit import OvertakenError
+
+BANS: Table = metadata.tables["bans"]
+WAIT_S = 30
+
+
+def ban(unit: Unit, site: str) -> str:
+    """Ban a site."""
+    row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
+    unit.session.execute(insert(BANS).values(**row))
+    return site
+
+
+def ban_by_statement(unit: Unit, site: str) -> str:
+    """Do the same by a statement of its own."""
+    statement = "INSERT INTO bans (site, ce, queue, reason, by, since) VALUES (?, '', '', '', 'op', ?)"
+    bulk.once(unit.session, statement, site, bulk.moment(unit.session, unit.now))
+    return site
+
+
+def banned(unit: Unit) -> list[str]:
+    """Return the sites that are banned, in the order in which they were."""
+    return list(unit.session.execute(select(BANS.c.site).order_by(BANS.c.id)).scalars())
+
+
+class Bans:
+    """A batch that bans sites; `calls` are the items of each transaction that it was run in, kept or not."""
+
+    most = 100
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.undone: list[str] = []
+
+    def run(self, unit: Unit, items: Sequence[str]) -> list[str | PilotageError]:
+        self.calls.append(list(items))
+        unit.on_rollback(lambda: self.undone.extend(items))
+        return [self._ban(unit, site) for site in items]
+
+    def _ban(self, unit: Unit, site: str) -> str | PilotageError:
+        match site:
+            case "unknown":
+                return NotFoundError("site", site)
+            case "broken":
+                raise LookupError(site)
+            case "null":
+                return ban(unit, None)  # type: ignore[arg-type]
+            case "overtaken":
+                raise OvertakenError(site)
+            case _:
+                return ban(unit, site)
+
+
+@dataclass
+class LastActs:
+    """A tab that bans sites when all else is done."""
+
+    rank: ClassVar[int] = 2
+
+    sites: list[str] = field(default_factory=list)
+
+    def take_over(self, part: Self) -> None:
+        self.sites += part.sites
+
+    def write(self, unit: Unit) -> None:
+        for site in self.sites:
+            if site == "broken":
+                raise LookupError(site)
+            if site == "unreachable":
+                raise WorldError("the database does not serve", transient=True)
+            ban(unit, site)
+
+
+@dataclass
+class FirstActs(LastActs):
+    """The same, before."""
+
+    rank: ClassVar[int] = 1
+
+
+@contextmanager
+def held(database: Database) -> Iterator[None]:
+    """Keep all writers busy in the block, so that what is submitted there becomes one group when it ends."""
+    release = threading.Event()
+    started = [threading.Event() for _ in range(database.writers)]
+
+    def hold(unit: Unit, mine: threading.Event) -> None:
+        mine.set()
+        assert release.wait(WAIT_S)
+
+    for each in started:
+        database.submit_write(lambda unit, mine=each: hold(unit, mine))  # type: ignore[misc]
+        assert each.wait(WAIT_S)
+    yield
+    release.set()
+
+
+def outcomes(futures: Sequence[Future[str]]) -> list[str]:
+    """Return the results, or the names of the errors."""
+    return [type(error).__name__ if (error := each.exception(WAIT_S)) else each.result() for each in futures]
