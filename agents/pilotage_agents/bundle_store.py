@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from functools import lru_cache
 from pathlib import Path
 
 from pilotage.errors import WorldError
@@ -32,12 +33,25 @@ class BundleStore:
             raise WorldError(f"{error.filename or bundle}: {error.strerror}", transient=True) from error
         return copy
 
+    def sha256_of(self, bundle: Path) -> str:
+        """Return the SHA-256 of a bundle as it is now, in hex digits; raises WorldError when there is none."""
+        copy = self.copy_of(bundle)
+        return _sha256(copy, _mark(copy))
+
     def give(self, copy: Path, folder: Path) -> None:
         """Put a copy into a glidein's folder; raises OSError."""
         try:
             (folder / copy.name).hardlink_to(copy)
         except OSError:  # not every file system has links from folder to folder
             shutil.copy2(copy, folder)
+
+
+@lru_cache(maxsize=64)
+def _sha256(path: Path, mark: tuple[int, int]) -> str:
+    """Return the SHA-256 of a file; `mark` tells it from the one that was there before."""
+    del mark
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _mark(path: Path) -> tuple[int, int]:

@@ -47,13 +47,13 @@ class GlideinRecord:
 class GlideinFolders:
     """Keeps one folder per stamp below `root`; a pilot's token is readable by its owner alone.
 
-    Of each of the files `given` every pilot gets a copy, under the name that it has there.
+    Of each of the files `given` every pilot gets a copy, under the name that it has there. `bundles` has the bundles.
     """
 
     def __init__(self, root: Path, given: Mapping[str, Path] = MappingProxyType({})) -> None:
         self.root = root
         self._given = given
-        self._bundles = BundleStore(root.with_name("bundles"))
+        self.bundles = BundleStore(root.with_name("bundles"))
 
     def open(self) -> None:
         """Make the folder; raises WorldError when that cannot be."""
@@ -83,7 +83,7 @@ class GlideinFolders:
         `config` is completed by where token and pools are. `bundle` is the pilot itself, None = it is there already.
         Raises WorldError when it cannot be written.
         """
-        program = None if bundle is None else self._bundles.copy_of(bundle)
+        program = None if bundle is None else self.bundles.copy_of(bundle)
         folder = self.path_of(record.stamp)
         completed = {**config, "token_file": _TOKEN, "pools_file": _POOLS}
         try:
@@ -91,7 +91,7 @@ class GlideinFolders:
             for name, path in self._given.items():
                 shutil.copy(path, folder / name)
             if program is not None:
-                self._bundles.give(program, folder)
+                self.bundles.give(program, folder)
             _write(folder / _TOKEN, token)
             _write(folder / _POOLS, json.dumps(list(pools)))
             _write(folder / CONFIG_NAME, json.dumps(completed, indent=1, sort_keys=True))
@@ -99,6 +99,18 @@ class GlideinFolders:
             raise _failed(Path(error.filename or folder), error) from error
         self.keep(record)
         return folder
+
+    def in_one(self, token: str, pools: Sequence[str], config: Mapping[str, object]) -> str:
+        """Return all that a pilot is given as one text, for one that sees no folder; raises WorldError."""
+        whole = {**config, "token": token, "pools": list(pools)}
+        ca_file = whole.pop("ca_file", None)
+        if ca_file in self._given:
+            path = self._given[str(ca_file)]
+            try:
+                whole["ca"] = path.read_text()
+            except OSError as error:
+                raise _failed(path, error) from error
+        return json.dumps(whole, sort_keys=True)
 
     def keep(self, record: GlideinRecord) -> None:
         """Write the record of a glidein, in place of an earlier one; raises WorldError."""

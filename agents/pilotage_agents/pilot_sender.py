@@ -12,6 +12,7 @@ from pilotage_agents.batch_systems.base import (
     BatchSystem,
     GlideinRequest,
     NotSubmitted,
+    SelfContained,
     Submission,
     Submitted,
     Unanswered,
@@ -20,7 +21,7 @@ from pilotage_agents.core.serving import ServedQueue
 from pilotage_agents.glidein_folders import CONFIG_NAME, GlideinFolders, GlideinRecord
 from pilotage_agents.glidein_watch import GlideinWatch
 from pilotage_agents.link import DirectorLink, GlideinReport, NewPilot
-from pilotage_agents.settings import SiteDirectorSettings
+from pilotage_agents.settings import SiteDirectorSettings, SlurmBatchSystemSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,8 @@ class PilotSender:
 
     def _prepared(self, queue: ServedQueue, record: GlideinRecord, token: str, pools: Sequence[str]) -> GlideinRequest:
         bundle = Path(queue.pilot_bundle) if queue.pilot_bundle else None
-        folder = self._folders.prepare(record, token, pools, self._config(queue), bundle)
+        alone = self._alone(queue, bundle, token, pools)
+        folder = self._folders.prepare(record, token, pools, self._config(queue), None if alone else bundle)
         program = self._settings.pilot_command if bundle is None else (queue.python, bundle.name)
         return GlideinRequest(
             stamp=record.stamp,
@@ -105,7 +107,19 @@ class PilotSender:
             folder=folder,
             shape=queue.facts.pilot,
             wall_time_s=queue.facts.wall_time_s,
+            alone=alone,
         )
+
+    def _alone(self, queue: ServedQueue, bundle: Path | None, token: str, pools: Sequence[str]) -> SelfContained | None:
+        """Return how a pilot is started on nodes that see no folder of ours; None = those of the queue do."""
+        system = self._settings.batch_systems[queue.batch_system]
+        if not (isinstance(system, SlurmBatchSystemSettings) and system.node_folder):
+            return None
+        given, arguments = self._folders.in_one(token, pools, self._config(queue)), ("run", "--config", "-")
+        if bundle is None:
+            return SelfContained((*self._settings.pilot_command, *arguments), given)
+        sha256 = self._folders.bundles.sha256_of(bundle)
+        return SelfContained((queue.python, system.node_bundle, *arguments), given, system.node_bundle, sha256)
 
     def _config(self, queue: ServedQueue) -> dict[str, object]:
         shape = queue.facts.pilot

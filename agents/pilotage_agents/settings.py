@@ -100,6 +100,14 @@ class SiteDirectorSettings(Section):
     batch_systems: dict[str, BatchSystemSettings] = Field(min_length=1)
     overrides: tuple[QueueSettings, ...] = ()
 
+    @model_validator(mode="after")
+    def _says_where_nodes_have_the_bundle(self) -> SiteDirectorSettings:
+        if self.pilot_bundle or any(each.pilot_bundle for each in self.overrides):
+            for name, system in self.batch_systems.items():
+                if isinstance(system, SlurmBatchSystemSettings) and system.node_folder and not system.node_bundle:
+                    raise ValueError(f"batch_systems.{name} needs a node_bundle: none goes to its nodes")
+        return self
+
 
 class PoolCleanupSettings(Section):
     """The pool cleanup: a mapping is made anew after `refresh_older_than_s`, a pool idle for `grace_s` removed."""

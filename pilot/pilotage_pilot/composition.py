@@ -95,7 +95,7 @@ def build_pilot(settings: PilotSettings) -> Pilot:
         machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
         workshop = _workshop(settings, name, folder, link, facts)
         undo.pop_all()
-    pools = _pools_reader(settings.pools_file, link)
+    pools = _pools_reader(settings, link)
     log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
     edges = Edges(link, workshop, node, clock.now, clock.boot_time_s, keeper, voice)
     return Pilot(Runner(machine, edges, facts, pools), link)
@@ -167,11 +167,17 @@ def token_reader(settings: PilotSettings) -> Callable[[], str]:
 
 
 def _endpoint(settings: PilotSettings, token: Callable[[], str]) -> Endpoint:
+    return Endpoint(settings.server, token, _authorities(settings), settings.tls)
+
+
+def _authorities(settings: PilotSettings) -> bytes | None:
+    """Return the certificates of those that the pilot trusts, in PEM; None = the system's."""
+    if settings.ca is not None:
+        return settings.ca.encode()
     try:
-        root_ca = settings.ca_file.read_bytes() if settings.ca_file is not None else None
+        return settings.ca_file.read_bytes() if settings.ca_file is not None else None
     except OSError as error:
         raise InvalidInputError(Violation("ca_file", f"{settings.ca_file}: {error.strerror}")) from error
-    return Endpoint(settings.server, token, root_ca, settings.tls)
 
 
 def _node(settings: PilotSettings, folder: Path) -> LocalNode:
@@ -234,13 +240,15 @@ def _signal(name: str | None) -> signal.Signals | None:
         raise InvalidInputError(Violation("warn_signal", f"this machine has no signal {name}")) from None
 
 
-def _pools_reader(path: Path | None, link: ServerLink) -> ReadPools:
-    """Return what finds the pools: first the file that the site director handed over, then the server."""
+def _pools_reader(settings: PilotSettings, link: ServerLink) -> ReadPools:
+    """Return what finds the pools: first those that the site director handed over, then the server."""
 
     async def read(fresh: bool) -> PoolsRead:
-        if path is None or fresh:
-            return await link.read_pools()
-        return PoolsRead(known=True, pool_ids=read_pool_ids(path))
+        if not fresh and settings.pools is not None:
+            return PoolsRead(known=True, pool_ids=settings.pools)
+        if not fresh and settings.pools_file is not None:
+            return PoolsRead(known=True, pool_ids=read_pool_ids(settings.pools_file))
+        return await link.read_pools()
 
     return read
 

@@ -107,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pilotage-pilot", description="Manages a node's share and runs jobs on it.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("run", help="run one pilot until its work is over")
-    command.add_argument("--config", type=Path, metavar="FILE", help="settings, JSON or TOML; options win over it")
+    command.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings, JSON or TOML, - = JSON from the input; options win"
+    )
     command.add_argument("--server", action="append", metavar="HOST:PORT", help="may be given several times")
     for name, what in (
         ("token-file", "the pilot's credential"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
@@ -30,6 +31,7 @@ from pilotage_pilot.core.rules import PLAIN_WAIT_S, Lifetime, Rules
 
 ENVIRONMENT_PREFIX = "PILOTAGE_PILOT_"
 
+STANDARD_INPUT = Path("-")
 _PATHS = ("token_file", "ca_file", "pools_file", "scratch", "policy")
 
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -52,7 +54,8 @@ class QueueSizes(BaseModel):
 class PilotSettings(BaseSettings):
     """All that can be set; names are those of the file.
 
-    `server`: "host:port", tried in order. Exactly one of `token` and `token_file`. `queue`: what the queue gives;
+    `server`: "host:port", tried in order. Exactly one of `token` and `token_file`. `ca` and `pools` are what
+    would else be in `ca_file` and `pools_file`, for a pilot that is given no files. `queue`: what the queue gives;
     `cpus` to `gpus`: what the operator says, which wins over all that is found. `lifetime_s` from the start,
     `ends_at` by the clock: the earliest known end counts. `max_idle_s` None = wait for ever, 0 = run what there is
     and end. `scratch` None = the batch system's, else $TMPDIR, else /tmp. `warn_before_s` and `stop_margin_s`: so
@@ -73,7 +76,9 @@ class PilotSettings(BaseSettings):
     token_file: Path | None = None
     tls: bool | None = None
     ca_file: Path | None = None
+    ca: str | None = None
     pools_file: Path | None = None
+    pools: tuple[str, ...] | None = None
 
     queue: QueueSizes = QueueSizes()
     cpus: int | None = Field(default=None, ge=1, le=100_000)
@@ -128,6 +133,9 @@ class PilotSettings(BaseSettings):
     def _one_token(self) -> PilotSettings:
         if (self.token is None) == (self.token_file is None):
             raise ValueError("give either token or token_file")
+        for name in ("ca", "pools"):
+            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
+                raise ValueError(f"give either {name} or {name}_file")
         return self
 
     @field_validator("broker")
@@ -192,7 +200,7 @@ class PilotSettings(BaseSettings):
 def load_settings(config: Path | None, options: Mapping[str, Any]) -> PilotSettings:
     """Return the settings of a file, the environment and the command line's options.
 
-    Relative paths in the file start from its folder.
+    Relative paths in the file start from its folder. The file "-" is the standard input, as JSON.
 
     Raises
     ------
@@ -216,7 +224,7 @@ def _violation(fault: Any, config: Path | None) -> Violation:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text()
+        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text()
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise InvalidInputError(Violation(str(path), error.strerror or str(error))) from error

@@ -21,11 +21,15 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def site(slurm: SlurmCluster, tmp_path: Path, scratch: Path, pilot_bundle: Path) -> Iterator[Site]:
+@pytest.fixture(params=["in the pilots' folders", "nowhere that nodes see"])
+def site(
+    request: pytest.FixtureRequest, slurm: SlurmCluster, tmp_path: Path, scratch: Path, pilot_bundle: Path
+) -> Iterator[Site]:
     bare = f"--export=PATH=/usr/bin:/bin,HOME=/nonexistent,TMPDIR={scratch}"
+    on_nodes = f"node_folder = {json.dumps(str(scratch))}\nnode_bundle = {json.dumps(str(pilot_bundle))}"
     more = f"""
 sbatch_options = {json.dumps([bare])}
+{on_nodes if request.param.startswith("nowhere") else ""}
 [[site_director.overrides]]
 queues = ["*/*/*"]
 python = {json.dumps(BARE_PYTHON[0])}
@@ -44,3 +48,8 @@ def test_pilots_run_from_their_bundle_on_nodes_that_have_nothing(site: Site, scr
     site.all_done(ids)
     site.until(lambda: len(site.ended_pilots()) == site.submissions() == 2)
     assert set(site.ended_pilots()) == {"it had no job for 1 s"}
+    in_folders = list(site.folder.glob("director/pilots/*/pilot.log"))
+    on_nodes = list(scratch.glob("pilotage-*.log"))
+    assert (len(in_folders), len(on_nodes)) in ((2, 0), (0, 2))
+    # A node keeps nothing that was given to a pilot.
+    assert {path.suffix for path in scratch.iterdir() if path.is_file()} <= {".log"}

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from pilotage.resource_tree import QueueId
+from pilotage_agents.glidein_folders import GlideinFolders
 from pilotage_agents.settings import read_settings
 from support.director_grid import DirectorGrid, a_queue
 
@@ -84,3 +88,56 @@ overrides = [{ queues = ["*/*/arm"], pilot_bundle = "arm/pilot.pyz" }, { queues 
     assert director is not None
     assert director.pilot_bundle == tmp_path / "pilot.pyz"
     assert [each.pilot_bundle for each in director.overrides] == [tmp_path / "arm" / "pilot.pyz", None]
+
+
+def a_slurm(**settings: str) -> dict[str, object]:
+    return {"local": {"type": "slurm", "ce_types": ["local"], **settings}}
+
+
+async def test_where_nodes_see_no_folder_of_the_directors_a_pilot_gets_all_in_its_script(
+    grid: DirectorGrid, bundle: Path
+) -> None:
+    grid.link.waiting, grid.link.pools = 1, ("p1", "p2")
+    slurm = a_slurm(node_folder="/tmp", node_bundle="/opt/pilot.pyz")
+    await grid.director(pilot_bundle=bundle, batch_systems=slurm).run_once()
+    (request,) = grid.batch.requests.values()
+    assert request.alone is not None
+    assert request.alone.command == ("python3", "/opt/pilot.pyz", "run", "--config", "-")
+    assert (request.alone.program, request.alone.sha256) == (
+        "/opt/pilot.pyz",
+        hashlib.sha256(b"the pilot").hexdigest(),
+    )
+    given = json.loads(request.alone.given)
+    assert (given["token"], given["pools"], given["server"]) == ("token of stamp0", ["p1", "p2"], ["127.0.0.1:1"])
+    assert not [name for name in given if name.endswith("_file")]
+    assert not (request.folder / bundle.name).exists()
+
+
+async def test_without_a_bundle_such_nodes_have_the_pilots_command(grid: DirectorGrid) -> None:
+    grid.link.waiting = 1
+    await grid.director(pilot_command=("/opt/pilot",), batch_systems=a_slurm(node_folder="/tmp")).run_once()
+    (request,) = grid.batch.requests.values()
+    assert request.alone is not None
+    assert request.alone.command == ("/opt/pilot", "run", "--config", "-")
+    assert request.alone.program == ""
+
+
+def test_the_certificates_of_the_authorities_are_among_what_such_a_pilot_is_given(tmp_path: Path) -> None:
+    (tmp_path / "authorities").write_text("PEM")
+    folders = GlideinFolders(tmp_path / "pilots", {"ca.pem": tmp_path / "authorities"})
+    assert json.loads(folders.in_one("t", (), {"ca_file": "ca.pem"})) == {"ca": "PEM", "pools": [], "token": "t"}
+
+
+@pytest.mark.parametrize(
+    ("slurm", "words"),
+    [
+        ({"node_folder": "/tmp"}, "batch_systems.local needs a node_bundle"),
+        ({"node_bundle": "/opt/pilot.pyz"}, "node_bundle needs a node_folder"),
+    ],
+    ids=["no bundle there", "nowhere to start it"],
+)
+def test_half_of_what_such_nodes_need_is_refused(
+    grid: DirectorGrid, bundle: Path, slurm: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ValidationError, match=words):
+        grid.director(pilot_bundle=bundle, batch_systems=a_slurm(**slurm))

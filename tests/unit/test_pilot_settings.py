@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -126,3 +127,19 @@ def test_pools_are_read_as_a_list_or_as_lines(tmp_path: Path) -> None:
 def test_what_is_no_pilots_token_says_so(token: str) -> None:
     with pytest.raises(InvalidInputError, match="no queue"):
         queue_of_token(token)
+
+
+def test_a_pilot_without_files_is_given_everything_in_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"server": ["a:1"], "token": "t", "pools": ["p1", "p2"], "ca": "PEM", "cpus": 2}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(given)))
+    settings = load_settings(Path("-"), {"cpus": 3})
+    assert (settings.pools, settings.ca, settings.cpus) == (("p1", "p2"), "PEM", 3)
+
+
+@pytest.mark.parametrize("name", ["ca", "pools"])
+def test_what_is_given_is_given_once(tmp_path: Path, name: str) -> None:
+    value = {"ca": "PEM", "pools": ["p"]}[name]
+    path = tmp_path / "pilot.json"
+    path.write_text(json.dumps({"server": ["a:1"], "token": "t", name: value, f"{name}_file": "x"}))
+    with pytest.raises(InvalidInputError, match=f"give either {name} or {name}_file"):
+        load_settings(path, {})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
+import subprocess
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.errors import WorldError
-from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus
+from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, SelfContained
 from pilotage_agents.batch_systems.slurm_text import (
     SlurmId,
     accounts_of,
@@ -27,7 +30,10 @@ from pilotage_agents.core.pilot_shape import Shape
 
 JOB = SlurmId("71", "ab12")
 OF_ANY_SIZE = Shape()
-THERE = PurePosixPath("/work/ab12")
+THERE = PurePosixPath("/work/ab12/pilot.log")
+
+
+GIVEN = '{"token": "$HOME `id` \\\\n", "pools": ["a", "b\'c"]}'
 
 
 def a_request(shape: Shape = OF_ANY_SIZE, wall_time_s: int | None = None) -> GlideinRequest:
@@ -92,16 +98,38 @@ def test_what_is_not_known_of_a_pilot_is_left_to_the_cluster() -> None:
 
 
 def test_a_folder_with_a_percent_sign_is_no_pattern_of_the_output_file() -> None:
-    told = submission(a_request(), PurePosixPath("/work/100%j"), "", ())
+    told = submission(a_request(), PurePosixPath("/work/100%j/pilot.log"), "", ())
     assert "--output=/work/100%%j/pilot.log" in told
     assert "--chdir=/work/100%j" in told
 
 
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["C"])), min_size=1))
 def test_a_script_runs_the_command_as_it_is(command: list[str]) -> None:
-    first, second = script(command).split("\n", maxsplit=1)
+    first, second = script(replace(a_request(), command=tuple(command))).split("\n", maxsplit=1)
     assert first == "#!/bin/sh"
     assert shlex.split(second) == ["exec", *command]
+
+
+def started_alone(**fields: str) -> subprocess.CompletedProcess[str]:
+    """Return what became of a script whose pilot shows what it is given."""
+    alone = SelfContained(("cat", "-"), GIVEN, **fields)
+    text = script(replace(a_request(), alone=alone))
+    return subprocess.run(["sh"], input=text, capture_output=True, text=True, check=False)
+
+
+def test_a_pilot_that_sees_no_folder_reads_all_that_it_is_given_as_it_is() -> None:
+    assert started_alone().stdout == GIVEN + "\n"
+
+
+def test_a_bundle_that_is_not_the_directors_is_not_started(tmp_path: Path) -> None:
+    bundle = tmp_path / "the pilot's.pyz"
+    bundle.write_bytes(b"pilot")
+    right = hashlib.sha256(b"pilot").hexdigest()
+    assert started_alone(program=str(bundle), sha256=right).stdout == GIVEN + "\n"
+    for program, sha256 in ((bundle, "0" * 64), (tmp_path / "none", right)):
+        done = started_alone(program=str(program), sha256=sha256)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith(f"{program}: is not the pilot bundle that the site director has\n")
 
 
 @pytest.mark.parametrize(

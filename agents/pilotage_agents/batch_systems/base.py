@@ -31,12 +31,25 @@ class GlideinState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SelfContained:
+    """How a pilot is started where nothing of its folder is seen: `given` is all that it reads, from its input.
+
+    `program` is the file on the node that it runs, which must have the SHA-256 `sha256`, both "" = it is not checked.
+    """
+
+    command: tuple[str, ...]
+    given: str
+    program: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GlideinRequest:
     """A batch job to submit that carries one pilot.
 
     `stamp` is the pilot's and finds the glidein again; `folder` exists, is the pilot's own, and takes its
     output. `command` runs in it, or in what has its files where the pilot runs. `queue` is the batch system's own
-    name of the queue. `wall_time_s` None = as long as the queue allows.
+    name of the queue. `wall_time_s` None = as long as the queue allows. `alone` None = the folder is seen on the nodes.
     """
 
     stamp: str
@@ -45,6 +58,7 @@ class GlideinRequest:
     folder: Path
     shape: Shape
     wall_time_s: int | None = None
+    alone: SelfContained | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from pilotage_agents.settings_sections import Seconds, Section
 
@@ -53,7 +53,8 @@ class SlurmBatchSystemSettings(Section):
     `cluster` is where jobs go, of several that the commands know; empty = their own. `sbatch_options` are added to
     each submission, such as "--qos=grid". A command that does not answer within `timeout_s` has not answered. A pilot
     that was told to end is killed after `kill_after_s`. `ssh` leads to a host that has the commands; None = this one
-    has.
+    has. `node_folder` is a folder that each node has for itself, "" = the nodes see the pilots' folders: pilots then
+    get all in their batch script and print into that folder. `node_bundle` is where nodes have the pilot bundle then.
     """
 
     type: Literal["slurm"]
@@ -65,6 +66,14 @@ class SlurmBatchSystemSettings(Section):
     timeout_s: float = Field(default=30, ge=0.1, le=600)
     kill_after_s: Seconds = 30
     ssh: SshSettings | None = None
+    node_folder: Annotated[str, Field(pattern="^/[^\n]*$|^$")] = ""
+    node_bundle: Annotated[str, Field(pattern="^/[^\n]*$|^$")] = ""
+
+    @model_validator(mode="after")
+    def _has_a_node_folder_for_a_node_bundle(self) -> SlurmBatchSystemSettings:
+        if self.node_bundle and not self.node_folder:
+            raise ValueError("node_bundle needs a node_folder: nodes that see the pilots' folders find it there")
+        return self
 
 
 _OneLine = Annotated[str, Field(pattern=r"^[^\r\n]*$")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 import structlog
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import (
+    LOG_NAME,
     GlideinRequest,
     GlideinState,
     GlideinStatus,
@@ -59,7 +60,7 @@ class SlurmBatchSystem:
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         """Submit one job each; after one that is not answered no other is tried. See BatchSystem."""
         try:
-            await self._place.bring([request.folder for request in requests])
+            await self._place.bring([request.folder for request in requests if request.alone is None])
         except WorldError as error:
             return tuple(NotSubmitted(f"{self._name}: {error}") for _ in requests)
         answers: list[Submission] = []
@@ -106,10 +107,9 @@ class SlurmBatchSystem:
         await self._place.collect(folders)
 
     async def _submit(self, request: GlideinRequest) -> Submission:
-        folder = self._place.path_of(request.folder)
-        options = submission(request, folder, self._settings.account, self._settings.sbatch_options)
+        options = submission(request, self._log_of(request), self._settings.account, self._settings.sbatch_options)
         try:
-            answer = await self._ask("sbatch", *options, stdin=script(request.command))
+            answer = await self._ask("sbatch", *options, stdin=script(request))
         except WorldError as error:
             return Unanswered(str(error)) if error.transient else NotSubmitted(str(error))
         if answer.exit_code != 0:
@@ -121,6 +121,11 @@ class SlurmBatchSystem:
         if job[1] and job[1] != self._settings.cluster:
             return await self._called_back(*job)
         return Submitted(str(SlurmId(job[0], request.stamp)))
+
+    def _log_of(self, request: GlideinRequest) -> PurePath:
+        if request.alone is None:
+            return self._place.path_of(request.folder) / LOG_NAME
+        return PurePosixPath(self._settings.node_folder, f"pilotage-{request.stamp}.log")
 
     async def _called_back(self, job: str, cluster: str) -> NotSubmitted:
         """Cancel a job that went to a cluster which no later command would ask for it."""

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Any, Self
 
 from pilotage.errors import WorldError
-from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, GlideinState, GlideinStatus
+from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus
 
 _COMMENT, _NAME = "pilotage:", "pilotage-"
 _WAITING = frozenset(
@@ -65,6 +65,14 @@ _HEARD_NOTHING = (
 )
 """What a command says, in small letters, when it has heard no answer to what it asked of the controller."""
 
+_END = "END OF WHAT THE PILOT IS GIVEN"
+_CHECK = """\
+[ "$(sha256sum < {program} | cut -d ' ' -f 1)" = {sha256} ] || {{
+    echo {program}: is not the pilot bundle that the site director has >&2
+    exit 2
+}}
+"""
+
 _NO_SUCH_JOB = "invalid job id specified"
 
 
@@ -85,12 +93,12 @@ class SlurmId:
         return cls(job, stamp) if job.isdecimal() and stamp else None
 
 
-def submission(request: GlideinRequest, folder: PurePath, account: str, options: Sequence[str]) -> tuple[str, ...]:
-    """Return what sbatch is told; `folder` is the glidein's where Slurm sees it.
+def submission(request: GlideinRequest, log: PurePath, account: str, options: Sequence[str]) -> tuple[str, ...]:
+    """Return what sbatch is told; `log` takes what the pilot prints, in the folder on the node where it is started.
 
     `options` win over sizes, and nothing over what finds the glidein again.
     """
-    shape, no_pattern = request.shape, str(folder).replace("%", "%%")
+    shape = request.shape
     sizes = {
         "partition": request.queue,
         "account": account,
@@ -105,8 +113,8 @@ def submission(request: GlideinRequest, folder: PurePath, account: str, options:
     ours = {
         "comment": _COMMENT + request.stamp,
         "job-name": _NAME + request.stamp,
-        "chdir": str(folder),
-        "output": f"{no_pattern}/{LOG_NAME}",
+        "chdir": str(log.parent),
+        "output": str(log).replace("%", "%%"),
         "open-mode": "append",
     }
     # A pilot that Slurm would start again is one that the server has counted as lost.
@@ -117,9 +125,16 @@ def _long(options: Mapping[str, object]) -> list[str]:
     return [f"--{name}={value}" for name, value in options.items() if value]
 
 
-def script(command: Sequence[str]) -> str:
-    """Return the batch script of a glidein: its pilot takes the shell's place, and so gets the signals."""
-    return f"#!/bin/sh\nexec {shlex.join(command)}\n"
+def script(request: GlideinRequest) -> str:
+    """Return the batch script of a glidein: its pilot takes the shell's place, and so gets the signals.
+
+    What a pilot is given that sees no folder goes through its input, and so to no disk of the node but Slurm's own.
+    """
+    alone = request.alone
+    if alone is None:
+        return f"#!/bin/sh\nexec {shlex.join(request.command)}\n"
+    check = _CHECK.format(program=shlex.quote(alone.program), sha256=alone.sha256) if alone.program else ""
+    return f"#!/bin/sh\n{check}exec {shlex.join(alone.command)} <<'{_END}'\n{alone.given}\n{_END}\n"
 
 
 def submitted_job(stdout: str) -> tuple[str, str] | None:
