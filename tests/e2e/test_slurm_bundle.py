@@ -10,7 +10,8 @@ import pytest
 
 from support.bundle import BARE_PYTHON
 from support.slurm import SlurmCluster
-from support.slurm_site import Site, running_site
+from support.slurm_site import Site, over_ssh, running_site
+from support.sshd import SshServer
 
 
 @pytest.fixture
@@ -21,15 +22,25 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["in the pilots' folders", "nowhere that nodes see"])
-def site(
-    request: pytest.FixtureRequest, slurm: SlurmCluster, tmp_path: Path, scratch: Path, pilot_bundle: Path
-) -> Iterator[Site]:
+@pytest.fixture(params=["in the pilots' folders", "nowhere that nodes see", "over ssh"])
+def way(request: pytest.FixtureRequest, tmp_path: Path, scratch: Path, pilot_bundle: Path) -> str:
+    """Return the director's settings of how pilots get to what they are given."""
+    match request.param:
+        case "over ssh":
+            sshd: SshServer = request.getfixturevalue("sshd")
+            return over_ssh(sshd.settings(folder=str(tmp_path / "there")))
+        case "nowhere that nodes see":
+            return f"node_folder = {json.dumps(str(scratch))}\nnode_bundle = {json.dumps(str(pilot_bundle))}"
+        case _:
+            return ""
+
+
+@pytest.fixture
+def site(slurm: SlurmCluster, tmp_path: Path, scratch: Path, pilot_bundle: Path, way: str) -> Iterator[Site]:
     bare = f"--export=PATH=/usr/bin:/bin,HOME=/nonexistent,TMPDIR={scratch}"
-    on_nodes = f"node_folder = {json.dumps(str(scratch))}\nnode_bundle = {json.dumps(str(pilot_bundle))}"
     more = f"""
 sbatch_options = {json.dumps([bare])}
-{on_nodes if request.param.startswith("nowhere") else ""}
+{way}
 [[site_director.overrides]]
 queues = ["*/*/*"]
 python = {json.dumps(BARE_PYTHON[0])}

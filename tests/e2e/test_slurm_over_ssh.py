@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.slurm import SlurmCluster
-from support.slurm_site import Site, running_site
+from support.slurm_site import Site, over_ssh, running_site
 from support.sshd import SshServer
 
 
@@ -21,9 +20,7 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def site(slurm: SlurmCluster, sshd: SshServer, tmp_path: Path, there: Path) -> Iterator[Site]:
-    said = sshd.settings(folder=str(there)).model_dump(exclude_none=True)
-    lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in said.items())
-    with running_site(slurm, tmp_path, f"[site_director.batch_systems.cluster.ssh]\n{lines}") as found:
+    with running_site(slurm, tmp_path, over_ssh(sshd.settings(folder=str(there)))) as found:
         yield found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pilotage.job_description import JobDescription
 from pilotage.v1 import pilot_service_pb2
+from pilotage_agents.settings import SshSettings
 from pilotage_client.api import Client
 from pilotage_client.statuses import JobStatus
 from pilotage_server.core.identity import Role
@@ -130,6 +131,13 @@ timeout_s = 3
 kill_after_s = 10
 {more}
 """
+
+
+def over_ssh(settings: SshSettings) -> str:
+    """Return the section of the director's settings that leads to the cluster by these."""
+    said = settings.model_dump(exclude_none=True)
+    lines = [f"{name} = {json.dumps(value)}" for name, value in said.items()]
+    return "\n".join(["[site_director.batch_systems.cluster.ssh]", *lines])
 
 
 @contextmanager
