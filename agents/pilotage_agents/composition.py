@@ -17,6 +17,7 @@ import grpc.aio
 from pilotage.channel import Endpoint
 from pilotage.clock import boot_time_s, now
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.job_output import Bounds
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem
 from pilotage_agents.batch_systems.local import LocalBatchSystem
@@ -25,6 +26,7 @@ from pilotage_agents.batch_systems.schedd import LibrarySchedd
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.batch_systems.ssh import SshPlace
 from pilotage_agents.copy_id import copy_id
+from pilotage_agents.copy_places import ConfiguredPlaces, queue_copies_folder
 from pilotage_agents.core.held_copies import HeldCopies
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
@@ -41,6 +43,7 @@ from pilotage_agents.route_shared import Shared
 from pilotage_agents.route_source import RouteSource
 from pilotage_agents.router_folder import RouterFolder
 from pilotage_agents.router_link import RouterServerLink
+from pilotage_agents.served_queues import names_by_ce_type
 from pilotage_agents.server_link import ServerLink
 from pilotage_agents.settings import (
     BatchSystemSettings,
@@ -55,7 +58,6 @@ from pilotage_agents.settings import (
     SshSettings,
 )
 from pilotage_agents.site_director import SiteDirector
-from pilotage_agents.target_places import TargetPlaces
 from pilotage_agents.turns import Copy, InTurn
 
 SITE_DIRECTOR, POOL_CLEANUP, DRAIN, JOB_ROUTER = "site-director", "pool-cleanup", "drain", "job-router"
@@ -134,10 +136,13 @@ class _Ground:
         # A router that starts again in its folder is the same copy: it goes on at once.
         turn = Turn(turn_name(JobRouter.name, [settings.name]), copy_id(settings.folder))
         server = ServerLink(self.channel, turn)
-        copies = settings.folder / "copies"
-        systems = {name: _batch_system(name, each, copies) for name, each in settings.batch_systems.items()}
+        root = queue_copies_folder(settings.folder)
+        systems = {name: _batch_system(name, each, root) for name, each in settings.batch_systems.items()}
+        by_ce_type = {ce_type: systems[name] for ce_type, name in names_by_ce_type(settings.batch_systems).items()}
         origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]
-        targets = TargetPlaces(settings, server, systems, copies, origin)
+        bounds = Bounds(settings.max_file_bytes)
+        access = settings.server_access
+        targets = ConfiguredPlaces(settings.folder, bounds, by_ce_type, access, server.queues, origin)
         places = Places(targets, now, settings.target_timeout_s)
         link = RouterServerLink(self.channel, turn)
         shared = Shared(settings.name, HeldCopies(), link, places, hooks, now)

@@ -25,8 +25,13 @@ ReadQueues = Callable[[], Awaitable[tuple[TreeQueue, ...]]]
 """Asks the server for the queues of its tree."""
 
 
+def queue_copies_folder(folder: Path) -> Path:
+    """Return where the folders of copies at queues lie in a router's folder."""
+    return folder / "copies"
+
+
 class ConfiguredPlaces:
-    """Opens each place once, and closes all in the end; `folder` keeps what copies are given and leave.
+    """Opens each place once, and closes all in the end; `folder` is the router's.
 
     `batch_systems` are by folded CEType; `servers` are how other servers are reached, by their addresses as targets
     say them. `origin` tells this router's copies from those of others at the same places.
@@ -79,7 +84,7 @@ class ConfiguredPlaces:
             known = ", ".join(sorted(self._batch_systems)) or "none"
             why = f'no batch system is configured for its CEType "{ce_type}"; there is: {known}'
             raise InvalidInputError(Violation(str(queue), why))
-        return QueueCopies(queue, system, CopyFolders(self._folder / "queues", self._bounds), self._origin)
+        return QueueCopies(queue, system, CopyFolders(queue_copies_folder(self._folder), self._bounds), self._origin)
 
     async def _server(self, target: ServerTarget) -> ServerCopies:
         address = ",".join(target.addresses)

@@ -7,13 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from pilotage.channel import Endpoint, split_address
 from pilotage.errors import InvalidInputError
 from pilotage.folding import fold
-from pilotage_agents.batch_systems.settings import BatchSystemSettings
+from pilotage_agents.batch_systems.settings import LocalBatchSystemSettings, SlurmBatchSystemSettings
 from pilotage_agents.core.copy_life import Patience
 from pilotage_agents.core.route_table import Targets
+from pilotage_agents.remote_server import ServerAccess
 from pilotage_agents.route_hooks import HookKind, HookSettings
 from pilotage_agents.route_source import TableSettings
 from pilotage_agents.route_targets import TargetsSection, read_targets
@@ -38,6 +40,38 @@ class HooksSection(Section):
         return {kind: command for kind in HookKind if (command := getattr(self, kind))}
 
 
+class ServerSection(Section):
+    """Another server: `token_file` holds the routes' token there, `ca_file` (PEM) its authorities, None = the system's.
+
+    Without a token_file only jobs go there that bring their owner's token. The token is read again for every call.
+    """
+
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+    def anchored(self, folder: Path) -> Self:
+        """Return it with every relative path starting from `folder`."""
+        return self.model_copy(
+            update={
+                "token_file": self.token_file and folder / self.token_file,
+                "ca_file": self.ca_file and folder / self.ca_file,
+            }
+        )
+
+
+def _sees_folders(settings: SlurmBatchSystemSettings) -> SlurmBatchSystemSettings:
+    if settings.node_folder or (settings.ssh is not None and settings.ssh.folder):
+        raise ValueError("what copies leave comes back by a folder that the nodes see under the router's own path")
+    return settings
+
+
+PushedIntoSettings = Annotated[
+    LocalBatchSystemSettings | Annotated[SlurmBatchSystemSettings, AfterValidator(_sees_folders)],
+    Field(discriminator="type"),
+]
+"""A batch system that copies are pushed into: its nodes see the router's folder."""
+
+
 class JobRouterSettings(Section):
     """The job router.
 
@@ -48,7 +82,8 @@ class JobRouterSettings(Section):
     target that does not answer within `target_timeout_s` has not answered. A copy whose submission was not answered,
     and that its target does not have for `lost_after_s`, is given up. `hooks` are by keyword, that of jobs that name
     none is `default_hooks`; one that takes longer than `hook_timeout_s` has failed. No output file of a copy at a queue
-    has more than `max_file_bytes`.
+    has more than `max_file_bytes`. `batch_systems` are those of queues that copies are pushed into; `servers` says how
+    other servers are reached, each by its addresses as targets have them.
     """
 
     name: str = Field(default="jobrouter", min_length=1, max_length=100)
@@ -66,7 +101,8 @@ class JobRouterSettings(Section):
     default_hooks: str = ""
     hook_timeout_s: float = Field(default=60, ge=0.1, le=3600)
     max_file_bytes: int = Field(default=1 << 30, ge=1)
-    batch_systems: dict[str, BatchSystemSettings] = Field(default_factory=dict)
+    batch_systems: dict[str, PushedIntoSettings] = Field(default_factory=dict)
+    servers: dict[str, ServerSection] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -74,17 +110,29 @@ class JobRouterSettings(Section):
             raise ValueError("needs a table, or a table_command in its place")
         if self.default_hooks and fold(self.default_hooks) not in map(fold, self.hooks):
             raise ValueError(f"default_hooks: there are no hooks {self.default_hooks}")
-        if isinstance(self.targets, TargetsSection):
-            try:
+        try:
+            if isinstance(self.targets, TargetsSection):
                 self.targets.targets("targets")
-            except InvalidInputError as error:
-                raise ValueError(str(error)) from error
+            for address in ",".join(self.servers).split(",") if self.servers else ():
+                split_address(address.strip())
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from error
         return self
 
     def anchored(self, folder: Path) -> Self:
         """Return the settings with every relative path starting from `folder`."""
         paths = {name: getattr(self, name) for name in ("folder", "table", "targets")}
-        return self.model_copy(update={name: folder / path for name, path in paths.items() if isinstance(path, Path)})
+        anchored = {name: folder / path for name, path in paths.items() if isinstance(path, Path)}
+        servers = {name: each.anchored(folder) for name, each in self.servers.items()}
+        return self.model_copy(update={**anchored, "servers": servers})
+
+    @property
+    def server_access(self) -> Mapping[str, ServerAccess]:
+        """How other servers are reached, by their addresses with nothing but a comma between."""
+        return {
+            ",".join(Endpoint.parse(name).addresses): ServerAccess(each.token_file, each.ca_file)
+            for name, each in self.servers.items()
+        }
 
     @property
     def patience(self) -> Patience:
