@@ -65,6 +65,13 @@ def test_jobs_are_looked_at_with_what_a_copy_is_to_run(grid: WireGrid, router: W
     assert (found[0].owner, found[0].vo) == ("alice", grid.vo)
 
 
+def test_jobs_for_which_an_answer_has_no_room_are_to_be_asked_for_again(grid: WireGrid, router: WireRouter) -> None:
+    large = JobDescription("/bin/true", environment={f"V{number}": "x" * 60_000 for number in range(120)})
+    ids = [job_id for _ in range(3) for job_id in grid.submit(large)]
+    answer = router.routes.LookAtJobs(LookAtJobsRequest(job_ids=ids))
+    assert ([job.job_id for job in answer.jobs], list(answer.unseen)) == (ids[:2], ids[2:])
+
+
 def test_a_job_is_routed_runs_and_is_done_with_what_its_copy_has_left(grid: WireGrid, router: WireRouter) -> None:
     content = b"what the copy reads"
     checksum = hashlib.sha256(content).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,12 +26,12 @@ class RoutableJob:
     description: JobDescription
 
 
-def look_at_jobs(unit: Unit, world: World, job_ids: Sequence[int]) -> tuple[RoutableJob, ...]:
-    """Return those of the jobs that there are, in the order asked."""
+def look_at_jobs(unit: Unit, world: World, job_ids: Sequence[int]) -> Iterator[RoutableJob]:
+    """Yield those of the jobs that there are, in the order asked; they may be large."""
     jobs = load_jobs(unit.session, job_ids)
     descriptions = world.descriptions.of(unit, {job.template_id for job in jobs.values()})
     there = (jobs[id_] for id_ in job_ids if id_ in jobs)
-    return tuple(_routable(job, descriptions[job.template_id], unit.now) for job in there)
+    return (_routable(job, descriptions[job.template_id], unit.now) for job in there)
 
 
 def _routable(job: JobRecord, description: JobDescription, now: datetime) -> RoutableJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from pilotage.channel import MAX_MESSAGE_BYTES
 from pilotage.description_wire import description_to_wire
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import route_service_pb2
@@ -23,6 +24,9 @@ from pilotage_server.rpc.convert_values import Fields, each, job_id_from_wire, n
 MOST_AT_ONCE = 1000
 """So many jobs, copies or routes does one call name."""
 
+_LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
+"""Bytes of the jobs in one answer."""
+
 _LONGEST_NAME = 500
 _LONGEST_TEXT = 20_000
 
@@ -36,8 +40,23 @@ def looked_at_from_wire(message: route_service_pb2.LookAtJobsRequest) -> tuple[i
     return job_ids
 
 
-def routable_job_to_wire(found: RoutableJob) -> route_service_pb2.RoutableJob:
-    """Return the message of a job that a router looks at."""
+def routable_jobs_to_wire(found: Iterable[RoutableJob]) -> route_service_pb2.LookAtJobsResponse:
+    """Return the message of jobs that a router looks at, or as many as there is room for."""
+    answer = route_service_pb2.LookAtJobsResponse()
+    room = _LARGEST_ANSWER
+    for message in map(_routable_job, found):
+        size = message.ByteSize()
+        if size > _LARGEST_ANSWER:
+            continue
+        if size > room:
+            answer.unseen.append(message.job_id)
+        else:
+            answer.jobs.append(message)
+            room -= size
+    return answer
+
+
+def _routable_job(found: RoutableJob) -> route_service_pb2.RoutableJob:
     job = found.job
     return route_service_pb2.RoutableJob(
         job_id=job.id,

@@ -22,7 +22,7 @@ from pilotage_server.rpc.convert_routes import (
     looked_at_from_wire,
     new_copies_from_wire,
     open_copy_to_wire,
-    routable_job_to_wire,
+    routable_jobs_to_wire,
     route_table_from_wire,
     routed_job_to_wire,
     router_to_wire,
@@ -47,8 +47,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         job_ids = looked_at_from_wire(request)
 
         def look(unit: Unit, world: World) -> route_service_pb2.LookAtJobsResponse:
-            found = look_at_jobs(unit, world, job_ids)
-            return route_service_pb2.LookAtJobsResponse(jobs=map(routable_job_to_wire, found))
+            return routable_jobs_to_wire(look_at_jobs(unit, world, job_ids))
 
         return await self._transactions.read(look)
 
