@@ -1,11 +1,11 @@
-"""Jobs, pilots and time in random order over a real database: nothing is lost, nothing happens twice."""
+"""Jobs, pilots, a router and time in random order over a real database: nothing is lost, nothing happens twice."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import select
 
+from pilotage.errors import NotFoundError
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_events import JobEvent
+from pilotage_server.core.job_steps import waits
 from pilotage_server.core.jobs import FINAL, JobCause, JobState
-from pilotage_server.core.reports import HeldLease, Outcome
+from pilotage_server.core.reports import HeldLease, JobReport, Outcome
+from pilotage_server.core.routes import CopyReport, router_of
 from pilotage_server.operations.job_events import get_events
 from pilotage_server.storage import task_queues
 from pilotage_server.storage.attempts import ATTEMPTS
@@ -26,17 +29,22 @@ from pilotage_server.storage.first_waiting import read_heads
 from pilotage_server.storage.tables import metadata
 from support.grid import LONG, Grid, Pilot, a_slot
 from support.races import REPEATABLE, start_copy
+from support.routers import Router
 from support.submissions import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 LINGERING = frozenset({JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE})
 OUTCOMES = st.sampled_from(list(Outcome))
+FOR_EVER = datetime.max.replace(tzinfo=UTC)
 OTHER = "Lyon/ce02/long"
 OWNERS = st.sampled_from(["alice", "bob"])
 
 
 class LifeOfJobs(RuleBasedStateMachine):
-    """One server, its pilots, and what they know of the jobs."""
+    """One server, its pilots, a router, and what they know of the jobs.
+
+    `may_run` says of every attempt that may live who has it, None = the router, and until when.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,10 +55,13 @@ class LifeOfJobs(RuleBasedStateMachine):
         metadata.create_all(database.engine)
         self.grid = Grid(database, self.clock, LONG, OTHER)
         self.ids: list[int] = []
+        self.cpus: dict[int, int] = {}
         self.pilots: list[Pilot] = []
         self.told: list[tuple[Pilot, HeldLease]] = []
         self.ended: Counter[HeldLease] = Counter()
-        self.may_run: dict[HeldLease, tuple[Pilot, datetime]] = {}
+        self.may_run: dict[HeldLease, tuple[Pilot | None, datetime]] = {}
+        self.router = Router(self.grid).begin()
+        self.routed: list[HeldLease] = []
 
     def teardown(self) -> None:
         self.open.close()
@@ -62,7 +73,9 @@ class LifeOfJobs(RuleBasedStateMachine):
     @rule(owner=OWNERS, count=st.integers(1, 4), priority=st.integers(0, 2), cpus=st.integers(1, 2))
     def submit(self, owner: str, count: int, priority: int, cpus: int) -> None:
         wanted: dict[str, Any] = {"priority": priority, "request_cpus": cpus, "attributes": REPEATABLE}
-        self.ids += self.grid.submit(a_user(owner), count, **wanted)
+        new = self.grid.submit(a_user(owner), count, **wanted)
+        self.ids += new
+        self.cpus.update(dict.fromkeys(new, cpus))
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
@@ -72,6 +85,7 @@ class LifeOfJobs(RuleBasedStateMachine):
         assert (made.copy_id == 0) == bool(made.refusal)
         if made.copy_id:
             self.ids.append(made.copy_id)
+            self.cpus[made.copy_id] = self.cpus[job_id]
 
     @rule(number=st.integers(0, 5), slots=st.integers(1, 3))
     def ask(self, number: int, slots: int) -> None:
@@ -80,9 +94,47 @@ class LifeOfJobs(RuleBasedStateMachine):
         for match in answer.matches:
             lease = HeldLease(match.job_id, match.attempt)
             self.told.append((pilot, lease))
-            others = [end for held, (_, end) in self.may_run.items() if held.job_id == lease.job_id]
-            assert all(end < self.clock() for end in others), "two attempts of a job live at once"
-            self.may_run[lease] = (pilot, self.clock() + match.lease)
+            self._begins(lease, pilot, self.clock() + match.lease)
+
+    def _begins(self, lease: HeldLease, pilot: Pilot | None, end: datetime) -> None:
+        others = [end for held, (_, end) in self.may_run.items() if held.job_id == lease.job_id]
+        assert all(end < self.clock() for end in others), "two attempts of a job live at once"
+        self.may_run[lease] = (pilot, end)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data(), queue=st.sampled_from([LONG, OTHER]))
+    def route(self, data: st.DataObject, queue: str) -> None:
+        asked = data.draw(st.lists(st.sampled_from(self.ids), min_size=1, unique=True))
+        waiting = {id_ for id_, job in self.grid.jobs(asked).items() if waits(job)}
+        given = self.router.take(*asked, target=queue)
+        assert waiting >= set(given)
+        for job_id in given:
+            lease = HeldLease(job_id, self.router.attempts[job_id])
+            self.routed.append(lease)
+            self._begins(lease, None, FOR_EVER)
+
+    @precondition(lambda self: self.routed)
+    @rule(data=st.data(), state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]))
+    def report_a_copy(self, data: st.DataObject, state: JobState) -> None:
+        lease = data.draw(st.sampled_from(self.routed))
+        self.router.tell(CopyReport(*lease, node="n1", report=JobReport(*lease, state=state)))
+
+    @precondition(lambda self: self.routed)
+    @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
+    def report_the_end_of_a_copy(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
+        lease = data.draw(st.sampled_from(self.routed))
+        self.may_run.pop(lease, None)
+        self.router.tell(CopyReport(*lease, report=JobReport(*lease, outcome=outcome, exit_code=exit_code)))
+        assert lease not in {HeldLease(*each.copy.key) for each in self.router.copies()}
+
+    @precondition(lambda self: self.routed)
+    @rule()
+    def give_the_router_up(self) -> None:
+        try:
+            self.router.give_up()
+        except NotFoundError:
+            assert not self.router.copies()
+        self.may_run = {lease: run for lease, run in self.may_run.items() if run[0] is not None}
 
     @precondition(lambda self: self.told)
     @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
@@ -139,6 +191,7 @@ class LifeOfJobs(RuleBasedStateMachine):
         self.grid = self.grid.restarted()
         for pilot in [*self.pilots, *(pilot for pilot, _ in self.told)]:
             pilot.grid = self.grid
+        self.router.grid = self.grid
 
     @invariant()
     def no_job_is_lost_and_at_most_one_attempt_lives(self) -> None:
@@ -172,11 +225,21 @@ class LifeOfJobs(RuleBasedStateMachine):
     def accounts_are_charged_for_just_what_runs(self) -> None:
         cores: Counter[Any] = Counter()
         for job in self.grid.jobs(self.ids).values():
-            if job.is_leased:
+            if job.is_leased and router_of(job):
+                cores[job.owner] += 0 if job.state is JobState.MATCHED else self.cpus[job.id]
+            elif job.is_leased:
                 cores[job.owner] += 2
         shares = self.grid.world.shares
         for queue in self.grid.read(lambda unit, _: task_queues.load_live_task_queues(unit.session)):
             assert shares.use(queue.account, self.clock()).cores == cores[queue.account.owner]
+
+    @invariant()
+    def the_router_is_told_of_every_copy_that_may_live_and_which_are_wanted(self) -> None:
+        known = {HeldLease(*each.copy.key): each.unwanted for each in self.router.copies()}
+        assert {lease for lease, (pilot, _) in self.may_run.items() if pilot is None} <= known.keys()
+        live = self._live_attempts()
+        for (job_id, attempt), unwanted in known.items():
+            assert (not unwanted) == (attempt in live.get(job_id, []))
 
     @invariant()
     def an_end_is_told_once_until_the_job_is_rescheduled(self) -> None:

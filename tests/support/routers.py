@@ -27,7 +27,7 @@ from support.grid import LONG, Grid
 from support.submissions import an_operator
 
 AN_AGENT = Identity("agent:router", "", (), frozenset({Role.AGENT}))
-FOR_LONG = timedelta(days=365)
+FOR_LONG = timedelta(days=3650)
 
 
 def a_copy(job_id: int, target: str = LONG, route: str = "north") -> NewCopy:

@@ -1,0 +1,227 @@
+"""What the rules over jobs make of those that routers hold, on every database: time, policies, retention, health."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from pilotage.job_description import JobPolicy
+from pilotage.resource_tree import QueueId
+from pilotage.route_verdicts import ObstacleKind
+from pilotage_server.core.health import Level, Place
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import Outcome
+from pilotage_server.core.route_tables import RouteOutline, RouteTable
+from pilotage_server.operations.demand import get_demand
+from pilotage_server.operations.explain_routes import RoutesExplained, explain_routes
+from pilotage_server.operations.following import follow
+from pilotage_server.operations.retention import REMOVALS
+from pilotage_server.operations.routes import put_routes
+from pilotage_server.storage.ended_attempts import load_ended
+from pilotage_server.storage.engine import Database
+from pilotage_server.storage.events import feed_bounds
+from pilotage_server.storage.tables import metadata
+from support.grid import LONG, Grid, a_tree
+from support.policy_grid import PolicyGrid
+from support.routers import Router, a_copy
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+SHORT = "CERN/ce01/short"
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
+    return PolicyGrid(database, clock)
+
+
+@pytest.fixture
+def router(grid: PolicyGrid) -> Router:
+    return Router(grid).begin()
+
+
+def test_a_routed_job_is_no_demand_and_one_that_comes_back_is_again(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    assert wanted(grid) == 0
+    router.report(job_id, Outcome.DECLINED)
+    assert wanted(grid) == 1
+
+
+def wanted(grid: Grid) -> int:
+    """Return how many jobs wait for pilots."""
+    demands = grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(LONG)])).demands
+    return sum(demand.waiting for demand in demands)
+
+
+def test_time_without_any_server_takes_no_job_from_its_router(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    grid.sweep()
+    grid.clock.advance(timedelta(days=3))
+    assert grid.sweep().gap == timedelta(days=3)
+    router.finish(job_id)
+    assert grid.job(job_id).state is JobState.DONE
+
+
+def test_who_waits_is_woken_when_a_router_gives_a_job_back(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    grid.change(JobChange.RESCHEDULE, job_id)
+    told: list[int] = []
+    grid.world.on_enqueued.append(lambda task_queue, count: told.append(count))
+    router.report(job_id, Outcome.KILLED)
+    assert told == [1]
+
+
+def test_no_pilot_is_called_for_a_copy_that_is_wanted_no_more(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    called: list[str] = []
+    grid.world.on_commands.append(called.append)
+    grid.change(JobChange.REMOVE, job_id)
+    assert called == []
+
+
+def test_a_policy_removes_a_routed_job_and_its_copy_with_it(grid: PolicyGrid, router: Router) -> None:
+    (job_id,) = grid.submit(policy=JobPolicy(periodic_remove='RouteName == "north" && JobStatus == 2'))
+    router.take(job_id)
+    assert grid.look() == []
+    router.start(job_id)
+    assert grid.look() == [job_id]
+    assert router.unwanted() == [(job_id, 1)]
+
+
+def test_a_removed_job_is_kept_until_its_router_has_said_that_the_copy_is_no_more(grid: Grid, router: Router) -> None:
+    removed, done = grid.submit(count=2)
+    router.take(removed, done)
+    grid.change(JobChange.REMOVE, removed)
+    router.finish(done)
+    grid.pass_time(days=400)
+    clean(grid)
+    assert grid.jobs([removed, done]).keys() == {removed}
+    assert (router.unwanted(), copies(grid)) == ([(removed, 1)], 1)
+    router.report(removed, Outcome.KILLED)
+    clean(grid)
+    assert (grid.jobs([removed]), copies(grid)) == ({}, 0)
+
+
+def clean(grid: Grid) -> None:
+    """Remove all that is past its time."""
+    for remove in REMOVALS:
+        while grid.write(remove):
+            pass
+
+
+def copies(grid: Grid) -> int:
+    """Return how many copies the server knows of."""
+    query = select(func.count()).select_from(metadata.tables["copies"])
+    return int(grid.read(lambda unit, _: unit.session.execute(query).scalar_one()))
+
+
+def test_copies_that_fail_fast_speak_against_their_queue_and_against_a_node_that_was_named(
+    grid: Grid, router: Router
+) -> None:
+    nowhere, somewhere, far = grid.submit(count=3)
+    router.take(nowhere, somewhere)
+    router.take(far, target="far.example:4711")
+    for job_id, node in ((nowhere, ""), (somewhere, "n42"), (far, "")):
+        router.finish(job_id, exit_code=1, node=node, started=grid.clock())
+    _, newest = grid.read(lambda unit, _: feed_bounds(unit.session))
+    ended = grid.read(lambda unit, _: load_ended(unit.session, 0, newest, timedelta(minutes=1)))
+    assert all(each.failed for each in ended)
+    places = {place for each in ended for level in Level if (place := each.spot.place(level)) is not None}
+    assert places == {
+        Place(Level.SITE, "CERN"),
+        Place(Level.QUEUE, "CERN", "ce01", "long"),
+        Place(Level.NODE, "CERN", node="n42"),
+        Place(Level.SITE, "far.example:4711"),
+    }
+
+
+def test_another_server_knows_that_a_routed_job_waits_no_more(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(postgresql_database, clock)
+    ids = grid.submit(count=3)
+    other = grid.restarted()
+    Router(grid).begin().take(*ids[:2])
+    other.read(follow)
+    assert sum(each.count for each in other.world.waiting.waiting()) == 1
+
+
+# What routes say
+
+
+def told(router: Router, *routes: RouteOutline, constraint: str | None = None, max_jobs: int | None = None) -> None:
+    table = RouteTable(routes, constraint, max_jobs)
+    router.grid.database.write(lambda unit: put_routes(unit, router.turn, table))
+
+
+def explained(grid: Grid, job_id: int) -> RoutesExplained:
+    return grid.read(lambda unit, world: explain_routes(unit, world, an_operator(), job_id))
+
+
+def said(grid: Grid, job_id: int) -> list[list[tuple[ObstacleKind, str]]]:
+    return [[(each.kind, each.why) for each in verdict.obstacles] for verdict in explained(grid, job_id).verdicts]
+
+
+def test_a_route_says_all_that_keeps_a_job_from_it(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit(attributes={"WantRoute": False})
+    north = RouteOutline("north", f"queue {LONG}", "WantRoute", max_jobs=2, max_idle_jobs=1, copies=2, idle=1)
+    own = RouteOutline("own", "server far:1", "MY.Big && TARGET.WantRoute =?= false", "[Big = true]", max_jobs=1)
+    told(router, north, own)
+    assert said(grid, job_id) == [
+        [
+            (ObstacleKind.REQUIREMENTS, "WantRoute is false"),
+            (ObstacleKind.FULL, "2 of 2 copies on the route"),
+            (ObstacleKind.IDLE_LIMIT, "1 of 1 copies do not run"),
+        ],
+        [],
+    ]
+    told(router, own, constraint="WantRoute", max_jobs=0)
+    assert said(grid, job_id) == [
+        [(ObstacleKind.CONSTRAINT, "WantRoute is false"), (ObstacleKind.FULL, "0 of 0 copies of all routes")]
+    ]
+
+
+def test_a_route_to_a_queue_that_the_job_may_not_go_to_says_so(grid: Grid, router: Router) -> None:
+    grid.put(a_tree(LONG, Memory=1000))
+    (job_id,) = grid.submit(request_memory_mib=4000)
+    told(router, *(RouteOutline("north", target, max_jobs=1) for target in (f"queue {LONG}", f"queue {SHORT}")))
+    (((kind, why),), ((_, unknown),)) = said(grid, job_id)
+    assert (kind, unknown) == (ObstacleKind.NOT_ELIGIBLE, f"the tree in force has no queue {SHORT}")
+    assert why == router.refusal(a_copy(job_id)), "who explains and who decides say the same"
+
+
+def test_an_expression_that_is_too_much_for_the_server_is_not_judged(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    long = " && ".join(["true"] * 2000)
+    told(
+        router,
+        RouteOutline("long", "server far:1", long, max_jobs=1),
+        RouteOutline("broken", "server far:1", "true", "[Big = ", max_jobs=1),
+        constraint="random() < 2",
+    )
+    (_, (_, is_long)), (_, (_, is_broken)) = said(grid, job_id)
+    assert is_long.startswith("cannot be judged here: it is 15996 bytes long")
+    assert is_broken.startswith("the route's ad cannot be read here")
+    assert said(grid, job_id)[0][0][1].startswith("cannot be judged here: random functions")
+
+
+def test_a_job_that_does_not_wait_says_so_and_where_it_went(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    assert explained(grid, job_id).copy is None
+    router.take(job_id)
+    found = explained(grid, job_id)
+    assert found.obstacle == "it is MATCHED"
+    assert found.copy is not None
+    assert (found.copy.copy.key, found.copy.unwanted) == ((job_id, 1), "")
+    router.report(job_id, Outcome.EVICTED, reason="it vanished")
+    found = explained(grid, job_id)
+    assert found.obstacle == ""
+    assert found.copy is not None
+    assert "has ended (evicted: evicted: it vanished)" in found.copy.unwanted
