@@ -37,6 +37,8 @@ from pilotage_agents.link import Turn
 from pilotage_agents.loop import Agent, RealPause
 from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.pool_cleanup import PoolCleanup
+from pilotage_agents.race_link import ServerRaceLink
+from pilotage_agents.racer import Racer
 from pilotage_agents.route_hooks import RouteHooks
 from pilotage_agents.route_places import Places
 from pilotage_agents.route_shared import Shared
@@ -52,6 +54,7 @@ from pilotage_agents.settings import (
     JobRouterSettings,
     LocalBatchSystemSettings,
     PoolCleanupSettings,
+    RacerSettings,
     Settings,
     SiteDirectorSettings,
     SlurmBatchSystemSettings,
@@ -60,7 +63,8 @@ from pilotage_agents.settings import (
 from pilotage_agents.site_director import SiteDirector
 from pilotage_agents.turns import Copy, InTurn
 
-SITE_DIRECTOR, POOL_CLEANUP, DRAIN, JOB_ROUTER = "site-director", "pool-cleanup", "drain", "job-router"
+SITE_DIRECTOR, POOL_CLEANUP, DRAIN = "site-director", "pool-cleanup", "drain"
+JOB_ROUTER, RACER = "job-router", "racer"
 
 _ORIGIN_DIGITS = 8
 _CA_NAME = "ca.pem"
@@ -84,6 +88,8 @@ def build_agents(
         makers[DRAIN] = lambda: ground.drain_controller(drain)
     if (router := settings.job_router) is not None:
         makers[JOB_ROUTER] = lambda: ground.job_router(router)
+    if (racer := settings.racer) is not None:
+        makers[RACER] = lambda: ground.racer(racer)
     chosen = tuple(make() for name, make in makers.items() if wanted in (None, name))
     if not chosen:
         missing = (wanted or SITE_DIRECTOR).replace("-", "_")
@@ -108,6 +114,10 @@ class _Ground:
         turn = Turn(turn_name(DrainController.name, settings.queues), uuid4().hex)
         link = ServerLink(self.channel, turn)
         return self._in_turn(DrainController(settings, link, RealPause()), turn, link)
+
+    def racer(self, settings: RacerSettings) -> InTurn:
+        turn = Turn(turn_name(Racer.name), uuid4().hex)
+        return self._in_turn(Racer(settings, ServerRaceLink(self.channel, turn)), turn, ServerLink(self.channel, turn))
 
     def site_director(self, settings: SiteDirectorSettings) -> InTurn:
         folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})

@@ -17,7 +17,7 @@ from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
 from pilotage.folder_lock import sole_owner
 from pilotage.telemetry import set_up_logging
-from pilotage_agents.composition import DRAIN, JOB_ROUTER, POOL_CLEANUP, SITE_DIRECTOR, build_agents
+from pilotage_agents.composition import DRAIN, JOB_ROUTER, POOL_CLEANUP, RACER, SITE_DIRECTOR, build_agents
 from pilotage_agents.loop import AgentLoop
 from pilotage_agents.routes_check import add_check_options, check_routes
 from pilotage_agents.settings import Settings, read_settings
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         (POOL_CLEANUP, "keep mappings fresh and have idle pools removed"),
         (DRAIN, "make room for multicore jobs on nodes whose policy looks at OnlyMulticore"),
         (JOB_ROUTER, "send waiting jobs as copies along the routes of a table"),
+        (RACER, "let copies of stragglers and urgent jobs race on other sites"),
     ):
         command = _command(commands, name, what)
         command.add_argument("--once", action="store_true", help="do one round and end")

@@ -20,6 +20,7 @@ from pilotage_agents.batch_systems.settings import (
     SlurmBatchSystemSettings,
     SshSettings,
 )
+from pilotage_agents.racer_settings import RacerSettings
 from pilotage_agents.router_settings import JobRouterSettings
 from pilotage_agents.settings_sections import Interval, Seconds, Section
 
@@ -32,6 +33,7 @@ __all__ = [
     "LocalBatchSystemSettings",
     "PoolCleanupSettings",
     "QueueSettings",
+    "RacerSettings",
     "Settings",
     "SiteDirectorSettings",
     "SlurmBatchSystemSettings",
@@ -154,6 +156,7 @@ class Settings(Section):
     site_director: SiteDirectorSettings | None = None
     pool_cleanup: PoolCleanupSettings | None = None
     drain_controller: DrainControllerSettings | None = None
+    racer: RacerSettings | None = None
     job_router: JobRouterSettings | None = None
 
     @model_validator(mode="after")

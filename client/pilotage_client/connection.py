@@ -12,6 +12,7 @@ from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
+from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.v1.share_service_pb2_grpc import ShareServiceStub
@@ -29,6 +30,7 @@ class Connection:
         self._resources = ResourceServiceStub(self._channel)
         self._pilots = PilotServiceStub(self._channel)
         self._nodes = NodeServiceStub(self._channel)
+        self._races = RaceServiceStub(self._channel)
         self._routes = RouteServiceStub(self._channel)
         self._shares = ShareServiceStub(self._channel)
         self._identity = IdentityServiceStub(self._channel)

@@ -229,6 +229,18 @@ def test_copies_keep_off_the_sites_of_the_original_and_of_each_other(grid: Grid)
     assert Runner(grid, C).job.is_copy
 
 
+def test_a_copy_that_is_made_when_all_others_have_failed_goes_on_with_the_race(grid: Grid) -> None:
+    original, first = start_race(grid)
+    Runner(grid, B).ends(exit_code=1)
+    second = start_copy(grid, original.job.id).copy_id
+    assert grid.start_pilot(B).claim() == [], "where a copy failed is no place for another"
+    copy = Runner(grid, C)
+    view = race_of(grid, original.job.id)
+    assert ([each.id for each in view.copies], view.race.copies, view.race.ended) == ([first, second], 2, None)
+    copy.ends()
+    assert original.job.state is JobState.DONE
+
+
 def test_a_copy_has_the_number_and_the_place_in_the_array_of_its_original(grid: Grid) -> None:
     ids = grid.submit(count=3, attributes=REPEATABLE, arguments="$(Process)")
     runners = [Runner(grid, A) for _ in ids]

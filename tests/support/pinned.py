@@ -44,6 +44,11 @@ KEYS: Mapping[str, Sequence[str]] = {
         *("place", "site", "ce", "queue", "node", "state", "since", "failures", "attempts", "proofs", "next_trial"),
         *("by", "reason"),
     ],
+    "races": [
+        *("job", "state", "site", "owner", "vo", "reason", "began", "ended", "winner", "outcome", "lost_core_s"),
+        "copies",
+    ],
+    "races --costs": ["vo", "group", "owner", "races", "won_by_copies", "lost_core_s"],
     "routes list": [
         *("route", "target", "requirements", "constraint", "copies", "max_jobs", "idle", "max_idle_jobs", "throttled"),
         *("left_out", "router", "told"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pilotage.folding import fold, folded_set
@@ -31,6 +31,9 @@ FLAGS = (MAY_BE_REPEATED, URGENT)
 
 MOST_COPIES = 8
 """More copies of a job never race at once, whatever a racer wants."""
+
+_CLOCK_ERROR = timedelta(minutes=5)
+"""A pilot whose clock is further off takes no jobs."""
 
 _FAILURES = frozenset({JobCause.FAILED, JobCause.ATTEMPTS_EXHAUSTED})
 _RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
@@ -103,6 +106,14 @@ def misread_flags(description: JobDescription) -> Iterable[str]:
 def is_copy_in(job: JobRecord, race: Race) -> bool:
     """Whether the job is a copy in this race, not in a former one of the same job."""
     return job.is_copy and job.race == race.job_id and job.submitted >= race.began
+
+
+def is_of_present_run(race: Race, job: JobRecord) -> bool:
+    """Whether copies that were made in the race were made for the run that the job is at, though all have failed.
+
+    When that began was told by the clock of its node, which may be a little ahead.
+    """
+    return race.ended is None or (job.started is not None and race.began >= job.started - _CLOCK_ERROR)
 
 
 def cause_in_race(job: JobRecord, cause: JobCause) -> JobCause:

@@ -110,7 +110,7 @@ def straggler(
 ) -> Straggler:
     """Return what a racer has to know of a job that runs.
 
-    `copies` are those of its present race; `sites` = where jobs like it can go, with free slots; `used` = where it and
+    `copies` are those of its present run; `sites` = where jobs like it can go, with free slots; `used` = where it and
     its copies were.
     """
     assert job.started is not None, "it runs"

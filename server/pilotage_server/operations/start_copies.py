@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from pilotage.errors import InvalidRequirementsError
@@ -11,7 +12,7 @@ from pilotage.job_description import JobDescription
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.alike import alone
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.races import description_of_copy, why_no_copy
+from pilotage_server.core.races import description_of_copy, is_of_present_run, why_no_copy
 from pilotage_server.operations.new_jobs import AcceptedJobs, record_new_jobs
 from pilotage_server.operations.placing import Placer
 from pilotage_server.operations.task_queueing import hold_places
@@ -46,7 +47,9 @@ def start_copies(unit: Unit, world: World, wanted: Sequence[NewCopy]) -> tuple[S
     lock_jobs(unit.session, ids, rivals=unit.again)
     jobs = load_jobs(unit.session, ids)
     descriptions = load_descriptions(unit.session, {job.template_id for job in jobs.values()})
-    copies = stored.load_copies(unit.session, stored.load_open(unit.session, ids).values())
+    last = stored.load_last(unit.session, ids)
+    races = {id_: race for id_, race in last.items() if id_ in jobs and is_of_present_run(race, jobs[id_])}
+    copies = stored.load_copies(unit.session, races.values())
     placer = Placer(unit, world)
 
     def start(each: NewCopy) -> StartedCopy:
@@ -59,12 +62,15 @@ def start_copies(unit: Unit, world: World, wanted: Sequence[NewCopy]) -> tuple[S
             return StartedCopy(job.id, refusal=refusal)
         used = sites_of(unit.session, [job.id, *(copy.id for copy in theirs)]).values()
         copied = description_of_copy(descriptions[job.template_id], frozenset().union(*used))
-        return _made(unit, placer, job, copied, each.reason)
+        begins = None if job.id in races else unit.now
+        return _made(unit, placer, job, copied, each.reason, begins)
 
     return tuple(start(each) for each in wanted)
 
 
-def _made(unit: Unit, placer: Placer, job: JobRecord, copied: JobDescription, reason: str) -> StartedCopy:
+def _made(
+    unit: Unit, placer: Placer, job: JobRecord, copied: JobDescription, reason: str, begins: datetime | None
+) -> StartedCopy:
     asked = {fold(site) for site in copied.sites} - {"any"}
     if asked and asked <= {fold(site) for site in copied.banned_sites}:
         return StartedCopy(job.id, refusal=f"job {job.id} and its copies were on every site that it asks for")
@@ -76,5 +82,5 @@ def _made(unit: Unit, placer: Placer, job: JobRecord, copied: JobDescription, re
         return StartedCopy(job.id, refusal=str(error))
     (alike,) = alone([copied])
     (copy_id,) = record_new_jobs(unit, placer.world, account, [AcceptedJobs(alike, placement)])
-    stored.enter(unit.session, job, copy_id, reason, unit.now)
+    stored.enter(unit.session, job, copy_id, reason, begins)
     return StartedCopy(job.id, copy_id)

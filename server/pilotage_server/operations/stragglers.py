@@ -10,7 +10,7 @@ from datetime import timedelta
 from pilotage.bans import active_bans
 from pilotage_server.core.demand import idle_slots
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.races import RaceSet
+from pilotage_server.core.races import RaceSet, is_of_present_run
 from pilotage_server.core.stragglers import (
     GLANCE,
     LONGEST_TAIL,
@@ -90,8 +90,9 @@ def _described(unit: Unit, world: World, running: Sequence[JobRecord]) -> dict[i
     """Return what a racer has to know of jobs that run, by id."""
     if not running:
         return {}
-    open_races = races.load_open(unit.session, [job.id for job in running])
-    present = races.load_copies(unit.session, open_races.values())
+    last = races.load_last(unit.session, [job.id for job in running])
+    theirs = [last[job.id] for job in running if job.id in last and is_of_present_run(last[job.id], job)]
+    present = races.load_copies(unit.session, theirs)
     were = sites_of(unit.session, [job.id for job in running] + [each.id for same in present.values() for each in same])
     places = _Places(unit, world, {job.task_queue_id for job in running})
     return {job.id: _straggler(unit, job, present.get(job.id, []), places, were) for job in running}

@@ -30,11 +30,9 @@ _ALL_OPEN = f"SELECT {_COLUMNS} FROM races WHERE {OPEN_RACE} ORDER BY job_id"  #
 _BEGIN = f"""
     INSERT INTO races ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, NULL, 0, '', 0)
     ON CONFLICT (job_id) DO UPDATE SET
-        began = CASE WHEN races.ended IS NULL THEN races.began ELSE excluded.began END,
-        reason = CASE WHEN races.ended IS NULL THEN races.reason ELSE excluded.reason END,
-        copies = CASE WHEN races.ended IS NULL THEN races.copies + 1 ELSE 1 END,
-        ended = NULL, winner = 0, outcome = '', lost_core_s = 0
+        began = excluded.began, reason = excluded.reason, copies = 1, ended = NULL, winner = 0, outcome = ''
 """  # noqa: S608
+_GO_ON = "UPDATE races SET copies = copies + 1, ended = NULL, outcome = '' WHERE job_id = ?"
 _CLOSE = "UPDATE races SET ended = ?, winner = ?, outcome = ?, lost_core_s = ? WHERE job_id = ?"
 _ENTER = "UPDATE jobs SET race = ?, cluster = ?, process = ?, reason = ? WHERE id = ?"
 _LEAD = "UPDATE jobs SET race = id WHERE id = ?"
@@ -151,13 +149,21 @@ def race_of(row: Sequence[Any]) -> Race:
     return Race(job_id, vo, group, owner, bulk.time_of(began), reason, copies, ended and bulk.time_of(ended), *end)
 
 
-def enter(session: Session, original: JobRecord, copy_id: int, reason: str, now: datetime) -> None:
-    """Let a new job be a copy of another, which is locked; with the first copy that is alive a race begins."""
+def load_last(session: Session, job_ids: Iterable[int]) -> dict[int, Race]:
+    """Return the last race of each of these jobs, by the ids of the originals, also those that have ended."""
+    return {row[0]: race_of(row) for row in bulk.rows(session, _LOAD, sorted(set(job_ids)))}
+
+
+def enter(session: Session, original: JobRecord, copy_id: int, reason: str, begins: datetime | None) -> None:
+    """Let a new job be a copy of another, which is locked; `begins` = when its race does, None = that is there."""
     why = f"copy of job {original.id}: {reason}"
     bulk.once(session, _ENTER, original.id, original.cluster, original.process, why, copy_id)
     bulk.once(session, _LEAD, original.id)
-    whose = original.vo, original.group, original.owner
-    bulk.once(session, _BEGIN, original.id, *whose, bulk.moment(session, now), reason)
+    if begins is None:
+        bulk.once(session, _GO_ON, original.id)
+    else:
+        whose = original.vo, original.group, original.owner
+        bulk.once(session, _BEGIN, original.id, *whose, bulk.moment(session, begins), reason)
 
 
 def close(session: Session, race: Race, now: datetime) -> None:

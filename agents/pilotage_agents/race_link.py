@@ -1,0 +1,81 @@
+"""The racer's link to a real server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import grpc.aio
+
+from pilotage.v1 import matcher_service_pb2, race_service_pb2, race_service_pb2_grpc, values_pb2
+from pilotage_agents.core.racing import JobSet, Load, NewCopy, Owner, Runner
+from pilotage_agents.link import Turn
+from pilotage_agents.racer import StartedCopy
+
+
+class ServerRaceLink:
+    """Calls of a racer to a server over gRPC; copies are started in its turn only."""
+
+    def __init__(self, channel: grpc.aio.Channel, turn: Turn) -> None:
+        self._turn = values_pb2.Turn(agent=turn.agent, holder=turn.holder)
+        self._races = race_service_pb2_grpc.RaceServiceStub(channel)
+
+    async def stragglers(self) -> tuple[Sequence[JobSet], Load]:
+        """Return the sets of which something may be raced, and what races hold and have cost."""
+        answer = await self._races.FindStragglers(race_service_pb2.FindStragglersRequest())
+        load = _load(answer.load)
+        sets = [_set(each) for each in answer.sets]
+        while answer.next_after_set:
+            request = race_service_pb2.FindStragglersRequest(after_set=answer.next_after_set)
+            answer = await self._races.FindStragglers(request)
+            sets += (_set(each) for each in answer.sets)
+        return sets, load
+
+    async def start_copies(self, copies: Sequence[NewCopy]) -> Sequence[StartedCopy]:
+        """Have copies made of different jobs, at most 1,000; returns what came of each, in order."""
+        request = race_service_pb2.StartCopiesRequest(
+            request_id=uuid.uuid4().hex,
+            turn=self._turn,
+            copies=[race_service_pb2.NewRaceCopy(job_id=copy.job_id, reason=copy.reason) for copy in copies],
+        )
+        answer = await self._races.StartCopies(request)
+        return [StartedCopy(each.job_id, each.copy_id, each.refusal) for each in answer.copies]
+
+
+def _load(message: race_service_pb2.RaceLoad) -> Load:
+    return Load(
+        {_owner(each.account): each.copies for each in message.owners},
+        {_owner(each.account): each.lost_core_s for each in message.owners},
+    )
+
+
+def _set(message: race_service_pb2.RaceSet) -> JobSet:
+    return JobSet(
+        message.id,
+        message.jobs,
+        message.urgent,
+        message.sampled,
+        message.done,
+        message.median_s,
+        message.p95_s,
+        message.waiting,
+        tuple(_runner(each) for each in message.stragglers),
+    )
+
+
+def _runner(message: race_service_pb2.Straggler) -> Runner:
+    return Runner(
+        message.job_id,
+        _owner(message.account),
+        message.site,
+        message.running_s,
+        message.cpus,
+        message.copies,
+        message.copies_made,
+        message.copy_waits,
+        {each.site: each.free_slots for each in message.sites},
+    )
+
+
+def _owner(account: matcher_service_pb2.Account) -> Owner:
+    return Owner(account.vo, account.group, account.owner)
