@@ -57,7 +57,7 @@ class Racer:
         """Return which jobs would be raced and why, and why the others would not; changes nothing."""
         plan = await self._plan()
         return (
-            *(f"job {each.job_id}: a copy, for {each.reason}" for each in plan.copies),
+            *(f"job {each.job_id}: a copy: {each.reason}" for each in plan.copies),
             *(f"job {each.job_id}: no copy: {each.reason}" for each in plan.left),
         )
 

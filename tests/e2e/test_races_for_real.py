@@ -1,0 +1,107 @@
+"""A straggler that never ends on one site, and the copy of it that wins on another: real server, agents and pilots."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from pilotage_server.core.identity import Role
+from support.command import PROGRAMS, Command, environment_of
+from support.pinned import KEYS
+from support.server import RunningServer, running_server
+from support.until import until
+
+TREE = """
+[sites.Here.ces.ce1]
+CEType = "local"
+queues = { q = { CPUs = 1, Memory = 500, MaxTotalJobs = 1 } }
+[sites.There.ces.ce1]
+CEType = "local"
+queues = { q = { CPUs = 1, Memory = 500, MaxTotalJobs = 1 } }
+"""
+SCRIPT = """#!/bin/sh
+if mkdir "$1/straggles"; then
+    echo $$ > "$1/straggles/pid"
+    exec sleep 1000
+fi
+echo the answer is 42
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server(tmp_path / "server", heartbeat_s=1) as running:
+        yield running
+
+
+@pytest.fixture
+def pilotage(server: RunningServer, tmp_path: Path) -> Command:
+    token = server.token(Role.USER, Role.OPERATOR)
+    return Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=token))
+
+
+@pytest.fixture
+def agents(server: RunningServer, tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+    config = tmp_path / "agents.toml"
+    config.write_text(f"""
+server = "{server.address}"
+token_file = "agent.token"
+turn_s = 10
+[site_director]
+folder = "director"
+interval_s = 0.3
+urgent_interval_s = 0.3
+when_stopped = "cancel"
+pilot_command = {json.dumps([sys.executable, "-m", "pilotage_pilot.main"])}
+[site_director.pilot]
+cgroups = false
+heartbeat_s = 1
+grace_s = 1
+[site_director.batch_systems.here]
+type = "local"
+[racer]
+urgent_after_s = 0
+interval_s = 0.3
+""")
+    with ExitStack() as stack:
+        log = stack.enter_context((tmp_path / "agents.log").open("wb"))
+        command = [str(PROGRAMS / "pilotage-agents"), "run", "--config", str(config)]
+        process = stack.enter_context(subprocess.Popen(command, stderr=log))
+        yield
+        process.terminate()
+
+
+@pytest.mark.usefixtures("agents")
+async def test_the_copy_of_a_straggler_wins_and_the_straggler_is_stopped(pilotage: Command, tmp_path: Path) -> None:
+    (tmp_path / "tree.toml").write_text(TREE)
+    pilotage("tree", "put", tmp_path / "tree.toml")
+    (tmp_path / "answer.sh").write_text(SCRIPT)
+    (tmp_path / "answer.sh").chmod(0o755)
+    (tmp_path / "answer.submit").write_text(
+        f"executable = answer.sh\narguments = {tmp_path}\noutput = out\n"
+        "+MayBeRepeated = true\n+Urgent = true\nrequest_cpus = 1\nqueue\n"
+    )
+    (submitted,) = pilotage.objects("submit", tmp_path / "answer.submit")
+    (job_id,) = submitted["jobs"]
+    (job,) = pilotage.objects("wait", job_id, "--timeout", 60)
+    assert (job["state"], job["exit_code"], job["attempt"]) == ("DONE", 0, 2)
+    assert pilotage("output", job_id, "--file", "out") == "the answer is 42\n"
+    (race,) = pilotage.objects("races", job_id)
+    assert list(race) == list(KEYS["races"])
+    (copy,) = race["copies"]
+    assert (race["winner"], copy["state"], copy["site"]) == (copy["id"], "DONE", job["site"])
+    assert race["lost_core_s"] > 0
+    (cost,) = pilotage.objects("races", "--costs")
+    assert list(cost) == list(KEYS["races --costs"])
+    assert (cost["races"], cost["won_by_copies"]) == (1, 1)
+    assert [each["id"] for each in pilotage.objects("status")] == [job_id], "its copy is no job of its owner's"
+    pid = int((tmp_path / "straggles" / "pid").read_text())
+    await until(lambda: not Path(f"/proc/{pid}").exists())
+    assert "the job itself" in pilotage("races")

@@ -1,0 +1,56 @@
+"""What a racer says to a server, without the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pilotage_agents.core.racing import JobSet, Load, NewCopy, Owner, Runner
+from pilotage_agents.racer import StartedCopy
+from pilotage_server.core.stragglers import SetLook, Straggler
+from pilotage_server.operations import start_copies as server
+from pilotage_server.operations.stragglers import find_stragglers, race_loads
+from support.grid import Grid
+
+
+class GridRaceLink:
+    """The server of a grid; `started` notes the copies that it has made, by job."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.started: list[tuple[int, int]] = []
+
+    async def stragglers(self) -> tuple[Sequence[JobSet], Load]:
+        found = self._grid.read(lambda unit, world: find_stragglers(unit, world, 0))
+        loads = {Owner(*load.account): load for load in self._grid.read(lambda unit, _: race_loads(unit))}
+        copies = {owner: load.copies for owner, load in loads.items()}
+        return [_set(look) for look in found.sets], Load(copies, {each: loads[each].lost_core_s for each in loads})
+
+    async def start_copies(self, copies: Sequence[NewCopy]) -> Sequence[StartedCopy]:
+        wanted = [server.NewCopy(copy.job_id, copy.reason) for copy in copies]
+        made = self._grid.write(lambda unit, world: server.start_copies(unit, world, wanted))
+        self.started += [(each.job_id, each.copy_id) for each in made if each.copy_id]
+        return [StartedCopy(*each) for each in made]
+
+
+def _set(look: SetLook) -> JobSet:
+    figures = look.figures
+    times = figures.median.total_seconds(), figures.p95.total_seconds()
+    runners = tuple(_runner(each) for each in look.stragglers)
+    return JobSet(
+        look.of.id, look.of.jobs, look.of.urgent, figures.sampled, figures.done, *times, look.waiting, runners
+    )
+
+
+def _runner(straggler: Straggler) -> Runner:
+    job = straggler.job
+    return Runner(
+        job.id,
+        Owner(job.vo, job.group, job.owner),
+        job.queue.site if job.queue is not None else "",
+        straggler.running.total_seconds(),
+        straggler.cpus,
+        straggler.copies,
+        straggler.copies_made,
+        straggler.copy_waits,
+        {each.site: each.free_slots for each in straggler.sites},
+    )
