@@ -79,7 +79,7 @@ def _install(requirement: str, site: Path, python: str, machine: str) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def write_bundle(path: Path, site: Path, made_for: dict[str, object]) -> None:

@@ -11,11 +11,13 @@ from pilotage_server.core.empty_returns import EmptyReturns
 from pilotage_server.core.pilots import GlideinReport, PilotState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.operations.demand import get_demand
-from pilotage_server.storage.empty_pilots import load_empty_pilots, load_proven
+from pilotage_server.storage.empty_pilots import last_empty_pilots, load_empty_pilots, load_proven
 from pilotage_server.storage.engine import Database
-from support.grid import LONG, Grid, Pilot, an_idle_slot
+from support.grid import LONG, Grid, Pilot, a_tree, an_idle_slot
 from support.query_plans import plan_of
 from support.virtual_clock import VirtualClock
+
+SHORT = "CERN/ce01/short"
 
 
 @pytest.fixture
@@ -42,6 +44,16 @@ def test_pilots_that_came_back_empty_are_told_with_the_demand(grid: Grid) -> Non
     come_back(grid.start_pilot())
     grid.pass_time(minutes=1)
     assert told(grid) == EmptyReturns(3, 2, timedelta(minutes=1))
+
+
+def test_each_queue_is_told_of_its_own_pilots(grid: Grid) -> None:
+    grid.put(a_tree(LONG, SHORT, "CERN/ce01/idle"))
+    come_back(grid.start_pilot(SHORT))
+    come_back(grid.start_pilot(SHORT))
+    come_back(grid.start_pilot(LONG))
+    queues = [QueueId.parse(name) for name in ("CERN/ce01/idle", LONG, SHORT)]
+    supplies = grid.read(lambda unit, world: get_demand(unit, world, queues)).supplies
+    assert [each.empty_returns and each.empty_returns.pilots for each in supplies] == [None, 1, 2]
 
 
 def test_a_pilot_that_ended_otherwise_did_not_come_back_empty(grid: Grid) -> None:
@@ -80,5 +92,7 @@ def test_what_came_back_long_ago_does_not_count(grid: Grid) -> None:
 
 
 def test_indexes_serve(database: Database) -> None:
-    assert "ix_pilots_empty" in plan_of(database, lambda unit: load_empty_pilots(unit.session, unit.now))
-    assert "ix_pilots_queue" in plan_of(database, lambda unit: load_proven(unit.session, QueueId.parse(LONG)))
+    queue = QueueId.parse(LONG)
+    assert "ix_pilots_empty" in plan_of(database, lambda unit: last_empty_pilots(unit.session, unit.now))
+    assert "ix_pilots_empty" in plan_of(database, lambda unit: load_empty_pilots(unit.session, unit.now, [queue]))
+    assert "ix_pilots_queue" in plan_of(database, lambda unit: load_proven(unit.session, queue))

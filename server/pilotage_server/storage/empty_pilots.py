@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlmodel import Session
 
@@ -20,12 +21,25 @@ _PROVEN = f"""SELECT registered FROM pilots WHERE site = ? AND ce = ? AND queue 
     ORDER BY registered DESC LIMIT 1"""  # noqa: S608 - constants
 
 
-def load_empty_pilots(session: Session, since: datetime) -> Mapping[QueueId, Sequence[EmptyPilot]]:
-    """Return the pilots that have come back empty since then, by queue."""
+def last_empty_pilots(session: Session, since: datetime) -> dict[QueueId, datetime]:
+    """Return when the last pilot was registered that has come back empty since then, by queue."""
+    # Grouped here: a database that groups by places goes through all pilots there ever were, in the order of places.
+    last: dict[tuple[str, ...], Any] = {}
+    for *place, registered, _ in bulk.rows(session, _EMPTY, bulk.moment(session, since)):
+        key = tuple(place)
+        last[key] = max(registered, last.get(key, registered))
+    return {QueueId(*key): bulk.time_of(registered) for key, registered in last.items()}
+
+
+def load_empty_pilots(
+    session: Session, since: datetime, queues: Collection[QueueId]
+) -> Mapping[QueueId, Sequence[EmptyPilot]]:
+    """Return the pilots of these queues that have come back empty since then."""
+    wanted = {(queue.site, queue.ce, queue.queue): queue for queue in queues}
     found: dict[QueueId, list[EmptyPilot]] = defaultdict(list)
-    for site, ce, queue, registered, ended in bulk.rows(session, _EMPTY, bulk.moment(session, since)):
-        pilot = EmptyPilot(bulk.time_of(registered), bulk.time_of(ended))
-        found[QueueId(site, ce, queue)].append(pilot)
+    for *place, registered, ended in bulk.rows(session, _EMPTY, bulk.moment(session, since)) if wanted else ():
+        if (queue := wanted.get(tuple(place))) is not None:
+            found[queue].append(EmptyPilot(bulk.time_of(registered), bulk.time_of(ended)))
     return found
 
 
