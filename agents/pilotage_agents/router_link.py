@@ -74,8 +74,12 @@ class RouterServerLink:
 
     async def look_at(self, job_ids: Sequence[int]) -> tuple[RoutableJob, ...]:
         """Return those of the jobs (at most 1,000) that there are."""
-        answer = await self._routes.LookAtJobs(route_service_pb2.LookAtJobsRequest(job_ids=job_ids))
-        return tuple(job for message in answer.jobs if (job := _routable(message)) is not None)
+        found: list[RoutableJob] = []
+        while job_ids:  # each answer has room for one at least
+            answer = await self._routes.LookAtJobs(route_service_pb2.LookAtJobsRequest(job_ids=job_ids))
+            found += [job for message in answer.jobs if (job := _routable(message)) is not None]
+            job_ids = answer.unseen
+        return tuple(found)
 
     async def route(self, request: str, copies: Sequence[NewCopy]) -> tuple[Routed | NotRouted, ...]:
         """Take jobs for copies (at most 1,000); returns one answer each, in order."""

@@ -224,4 +224,4 @@ def test_a_job_that_does_not_wait_says_so_and_where_it_went(grid: Grid, router: 
     found = explained(grid, job_id)
     assert found.obstacle == ""
     assert found.copy is not None
-    assert "has ended (evicted: evicted: it vanished)" in found.copy.unwanted
+    assert "has ended (evicted: it vanished)" in found.copy.unwanted

@@ -87,7 +87,7 @@ def test_a_job_that_is_on_its_way_shows_where_it_went(grid: WireGrid, router: Wi
     router.tell(CopyReport(job_id=job_id, attempt=1, reference="slurm 17", node="n42", report=running))
     mine = pilotage(grid, tmp_path)
     why = mine("why", job_id)
-    assert f"Job {job_id} is RUNNING. It runs as a copy by route north to queue {QUEUE} on n42, attempt 1" in why
+    assert f"Job {job_id} is RUNNING. It runs as a copy by route north to {QUEUE} on n42, attempt 1" in why
     assert f"Attempt 1 went by route north of {ROUTER} to queue {QUEUE} at" in why
     assert ", slurm 17 there" in why
     assert f"route north to queue {QUEUE}" in mine("logs", job_id)

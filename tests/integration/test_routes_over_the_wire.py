@@ -32,6 +32,8 @@ from pilotage.v1.route_service_pb2 import (
     RouteOutline,
 )
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
+from pilotage_agents.link import Turn as AgentsTurn
+from pilotage_agents.router_link import RouterServerLink
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id, shared_server
 from support.wire_grid import QUEUE, WireGrid, a_job
@@ -70,6 +72,15 @@ def test_jobs_for_which_an_answer_has_no_room_are_to_be_asked_for_again(grid: Wi
     ids = [job_id for _ in range(3) for job_id in grid.submit(large)]
     answer = router.routes.LookAtJobs(LookAtJobsRequest(job_ids=ids))
     assert ([job.job_id for job in answer.jobs], list(answer.unseen)) == (ids[:2], ids[2:])
+
+
+async def test_the_router_s_link_asks_again_until_it_has_seen_all(grid: WireGrid) -> None:
+    large = JobDescription("/bin/true", environment={f"V{number}": "x" * 60_000 for number in range(120)})
+    ids = [job_id for _ in range(3) for job_id in grid.submit(large)]
+    token = grid.server.token(Role.AGENT, owner="agent:router")
+    async with grid.server.async_channel(token) as channel:
+        link = RouterServerLink(channel, AgentsTurn("router", "me"))
+        assert [job.job_id for job in await link.look_at(ids)] == ids
 
 
 def test_a_job_is_routed_runs_and_is_done_with_what_its_copy_has_left(grid: WireGrid, router: WireRouter) -> None:

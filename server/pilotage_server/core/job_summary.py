@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
-from pilotage_server.core.routes import router_of
+from pilotage_server.core.routes import place_name, router_of
 
 _TEXTS = {
     JobState.RECEIVED: "It has just come in",
@@ -56,7 +56,6 @@ def _text(job: JobRecord, router: str) -> str:
 def _place(job: JobRecord, router: str) -> str:
     if router and job.queue is not None:
         node = f" on {job.node}" if job.node else ""
-        to = f"queue {job.queue}" if job.queue.queue else f"server {job.queue.site}"
-        return f"route {job.slot} to {to}{node}, attempt {job.attempt}"
+        return f"route {job.slot} to {place_name(job.queue)}{node}, attempt {job.attempt}"
     slot = f"slot {job.slot} of {job.node}" if job.node else f"slot {job.slot}"
     return f"{slot} at {job.queue}, attempt {job.attempt}" if job.queue else "no slot"

@@ -20,6 +20,7 @@ from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import LEASED, JobCause, JobState
 from pilotage_server.core.reports import JobReport, Outcome
+from pilotage_server.core.routes import place_name
 
 LOST_BY_SILENCE = frozenset({JobCause.LEASE_LOST.value, JobCause.ATTEMPTS_EXHAUSTED.value})
 """Outcomes that only say that nothing was heard: a later word of the pilot counts."""
@@ -134,7 +135,8 @@ def _of_ended(attempt: AttemptRecord, report: JobReport) -> Verdict:
 
 def gone_reason(attempt: AttemptRecord) -> str:
     """Return why an attempt is no longer its pilot's, in words for people."""
-    why = f"{attempt.outcome}: {attempt.reason}" if attempt.reason else attempt.outcome
+    told, reason = attempt.outcome, attempt.reason
+    why = (reason if reason.startswith(told) else f"{told}: {reason}") if reason else told
     return f"attempt {attempt.attempt} of job {attempt.job_id} has ended ({why})"
 
 
@@ -252,7 +254,7 @@ _MOST_TOLD = 20
 def history(attempts: Sequence[AttemptRecord]) -> str:
     """Return where the attempts were and how each ended, in words for people; of very many the last ones."""
     told = [
-        f"attempt {attempt.attempt} on {attempt.queue} {attempt.node}".rstrip()
+        f"attempt {attempt.attempt} on {place_name(attempt.queue)} {attempt.node}".rstrip()
         + f": {attempt.outcome or 'ended'}"
         + (f", {attempt.reason}" if attempt.reason else "")
         for attempt in attempts[-_MOST_TOLD:]

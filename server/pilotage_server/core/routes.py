@@ -67,6 +67,11 @@ def place_of(target: str) -> QueueId:
     return QueueId(target.removeprefix(_SERVER), "", "")
 
 
+def place_name(place: QueueId) -> str:
+    """Return where an attempt is, for people: SITE/CE/QUEUE, or the server."""
+    return str(place) if place.queue else f"{_SERVER}{place.site}"
+
+
 class RoutedJob(NamedTuple):
     """Whether a router has a job now, and as which attempt; `refusal` "" = it has."""
 
