@@ -7,8 +7,8 @@ from functools import partial
 
 import structlog
 
+from pilotage_server.core.evidence import FAILURES
 from pilotage_server.core.job_events import JobEvent
-from pilotage_server.core.jobs import JobCause
 from pilotage_server.core.throttles import Change
 from pilotage_server.operations.health import HealthWatch, store_changes
 from pilotage_server.rpc.transactions import Transactions
@@ -20,8 +20,6 @@ TURNS_A_LOOK = 40
 
 TURNS_BETWEEN_LOOKS = 5
 """It looks at once when jobs fail, but leaves out so many turns, and twice as many after each look for nothing."""
-
-_FAILURES = frozenset({JobCause.PLUGGED, JobCause.FAILED, JobCause.START_FAILED, JobCause.ATTEMPTS_EXHAUSTED})
 
 
 class HealthDuty:
@@ -42,7 +40,7 @@ class HealthDuty:
 
     def _hear(self, events: Sequence[JobEvent]) -> None:
         """Count failures, in any thread; that two threads count at once is no harm."""
-        self._failures += sum(event.cause in _FAILURES for event in events)
+        self._failures += sum(event.cause in FAILURES for event in events)
 
     async def run_once(self) -> None:
         """Look at what has ended since the last look, if it is time to."""

@@ -16,6 +16,7 @@ from pilotage_server.storage.ended_attempts import has_failures, load_ended
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.events import feed_bounds
 from support.grid import Grid
+from support.races import SITES, B, Runner, start_race
 from support.virtual_clock import VirtualClock
 
 
@@ -67,6 +68,18 @@ def test_a_payload_that_is_plugged_has_failed_there_and_then_and_not_again_at_it
     job = grid.job(match.job_id)
     assert (job.state, job.reason, job.wall_clock) == (JobState.FAILED, "exit code 1", timedelta(seconds=3))
     assert ended(grid) == [("n1", True, 1)]
+
+
+def test_a_failure_that_is_left_to_copies_counts_once_whatever_becomes_of_them(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, *SITES)
+    original, _ = start_race(grid)
+    original.ends(exit_code=3, wall_s=2)
+    assert ended(grid) == [("", True, 1)]
+    Runner(grid, B).ends(exit_code=4, wall_s=100)
+    assert original.job.state is JobState.FAILED
+    assert ended(grid) == [("", False, 1), ("", True, 1)]
 
 
 def test_output_that_could_not_be_stored_says_nothing_of_the_place(grid: Grid) -> None:

@@ -15,9 +15,21 @@ from typing import NamedTuple
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.health import Counts, Place, Spot
+from pilotage_server.core.jobs import JobCause
 
 OUTLASTS_BY = timedelta(seconds=1)
 """A job does well that has run twice as long as the longest failure of its account, and so much longer."""
+
+FAILURES = frozenset(
+    {
+        JobCause.PLUGGED,
+        JobCause.FAILED,
+        JobCause.START_FAILED,
+        JobCause.ATTEMPTS_EXHAUSTED,
+        JobCause.LEFT_TO_COPIES,
+    }
+)
+"""Causes of steps that jobs make when an attempt has failed, among others."""
 
 PARTS = 5
 """In so many parts an interval slides on."""

@@ -10,16 +10,14 @@ from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.evidence import OUTLASTS_BY, Attempts, Running
+from pilotage_server.core.evidence import FAILURES, OUTLASTS_BY, Attempts, Running
 from pilotage_server.core.health import Spot
 from pilotage_server.storage import bulk
 from pilotage_server.storage.tables.conditions import UNREPORTED
 
 _SPOT = "site, ce, queue, node, charged_vo, charged_group, charged_owner"
-_FAILURE = """
-    SELECT 1 FROM job_events
-    WHERE id > ? AND id <= ? AND cause IN ('plugged', 'failed', 'start failed', 'attempts exhausted') LIMIT 1
-"""
+_FAILURES = ", ".join(f"'{cause}'" for cause in sorted(FAILURES))
+_FAILURE = f"SELECT 1 FROM job_events WHERE id > ? AND id <= ? AND cause IN ({_FAILURES}) LIMIT 1"  # noqa: S608
 _ENDED = f"""
     SELECT {_SPOT}, trial, is_failure, count(*), max(matched), max(wall_s) FROM (
         SELECT {_SPOT}, trial, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
@@ -31,7 +29,7 @@ _ENDED = f"""
             ON attempts.job_id = job_events.job_id AND attempts.attempt = job_events.attempt
         WHERE job_events.id > ? AND job_events.id <= ? AND (
             job_events.cause = 'plugged'
-            OR job_events.cause IN ('done', 'failed', 'start failed', 'attempts exhausted')
+            OR job_events.cause IN ('done', {_FAILURES}) AND job_events.from_state <> 'RACING'
                 AND attempts.outcome IN ('exited', 'start failed', 'limit exceeded') AND NOT plugged
         )
     ) AS ended
@@ -56,7 +54,8 @@ def has_failures(session: Session, after: int, up_to: int) -> bool:
 def load_ended(session: Session, after: int, up_to: int, fast: timedelta) -> list[Attempts]:
     """Return the attempts that have ended by themselves in this part of the feed: those that did alike together.
 
-    What is plugged counts when it has failed, and no more when that becomes its outcome.
+    A failure counts when it happens: not again when its plug is over, nor when the copies have failed as well that the
+    job was left to.
     """
     return list(map(_ended, bulk.rows(session, _ENDED, fast.total_seconds(), after, up_to)))
 
