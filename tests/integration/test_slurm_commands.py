@@ -19,9 +19,11 @@ from pilotage_agents.batch_systems.base import (
 )
 from pilotage_agents.batch_systems.places import ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
+from pilotage_agents.batch_systems.ssh import SshPlace
 from pilotage_agents.core.pilot_shape import Shape
 from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.slurm import PARTITION, SlurmCluster
+from support.sshd import SshServer
 from support.until import until
 
 NO_JOBS = """echo '{"jobs": [], "errors": []}'"""
@@ -212,6 +214,22 @@ async def test_a_pilot_asks_slurm_for_its_sizes_and_writes_into_its_folder(slurm
     assert "TimeLimit=00:02:00" in slurm.run("scontrol", "show", "job", job)
     await until(lambda: (tmp_path / "pilot.log").exists() and "me" in (tmp_path / "pilot.log").read_text())
     assert (tmp_path / "pilot.log").read_text() == f"2 300\n{tmp_path}\nit's me\n"
+
+
+async def test_a_real_submission_whose_connection_breaks_before_the_answer_is_found_again(
+    slurm: SlurmCluster, sshd: SshServer, tmp_path: Path
+) -> None:
+    place = SshPlace(sshd.settings())
+    breaks = ("sh", "-c", '"$@" >&2; kill -KILL $PPID', "sh", *slurm.command_prefix)
+    breaking = SlurmBatchSystem("big", SlurmBatchSystemSettings(type="slurm", command_prefix=breaks), place)
+    request = GlideinRequest("broken", PARTITION, ("sleep", "1000"), tmp_path, Shape())
+    (answer,) = await breaking.submit_many([request])
+    assert isinstance(answer, Unanswered)
+    settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix)
+    system = SlurmBatchSystem("big", settings, place)
+    found = await system.find_again(["broken"])
+    assert set(found) == {"broken"}
+    await system.cancel_many(list(found.values()))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can submit a job as somebody else")

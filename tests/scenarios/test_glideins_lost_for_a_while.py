@@ -137,3 +137,14 @@ async def test_what_was_brought_for_pilots_that_were_refused_is_collected_too(gr
     await director.run_once()
     await director.run_once()
     assert grid.batch.collected == ["stamp0"]
+
+
+async def test_what_a_batch_system_never_gives_back_fills_no_disk(grid: DirectorGrid) -> None:
+    folders = grid.folders()
+    folders.open()
+    for place in range(1010):
+        folders.prepare(GlideinRecord(f"stamp{place}", QUEUE, "local"), "token", (), {})
+        folders.ended(f"stamp{place}")
+    grid.batch.keeps_output = True
+    await grid.director(keep_ended=5).run_once()
+    assert len(folders.to_collect()) == 1000
