@@ -168,7 +168,8 @@ class FakeRouterLink:
         for report in reports:
             job = self.jobs[report.job_id]
             if job.holder != report.attempt:
-                refused[report.job_id, report.attempt] = "it is over"
+                if report.state:
+                    refused[report.job_id, report.attempt] = "it is over"
             else:
                 self._take_in(job, report)
         unwanted = [job for job in self.jobs.values() if job.holder and job.unwanted]

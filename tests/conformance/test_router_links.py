@@ -1,0 +1,313 @@
+"""What a job router hears of a server, be it a real one or the one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.errors import NotFoundError
+from pilotage.job_description import InputFile
+from pilotage.resource_tree import QueueId
+from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.resource_service_pb2 import PutTreeRequest
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage.v1.values_pb2 import Value
+from pilotage_agents.link import Turn
+from pilotage_agents.route_edges import (
+    CopyOutcome,
+    CopyReport,
+    CopyState,
+    CopyStatus,
+    LeftFile,
+    NewCopy,
+    NotRouted,
+    Routed,
+    RouterLink,
+    ToldRoute,
+    ToldTable,
+)
+from pilotage_agents.router_link import RouterServerLink
+from pilotage_agents.server_link import ServerLink
+from pilotage_server.core.identity import Role
+from support.fake_router_link import FakeRouterLink
+from support.server import RunningServer, request_id, running_server
+
+QUEUE = QueueId("Lyon", "ce1", "long")
+TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4 } }\n'
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Scene:
+    """A link and the server behind it."""
+
+    link: RouterLink
+    submit: Callable[..., list[int]]
+    change: Callable[[str, int], None]
+    state: Callable[[int], str]
+    output: Callable[[int], dict[str, bytes]]
+
+    async def route(self, *job_ids: int, route: str = "A") -> list[int]:
+        """Take jobs, which must be given; return the attempts."""
+        answers = await self.link.route(request_id(), [a_copy(job_id, route) for job_id in job_ids])
+        return [answer.attempt for answer in answers if isinstance(answer, Routed)]
+
+    async def report(self, *reports: CopyReport) -> dict[tuple[int, int], str]:
+        """Report, and return what was refused."""
+        return dict((await self.link.report(request_id(), reports)).refused)
+
+    async def waiting(self) -> list[int]:
+        """Read the whole feed; return who waits in the end."""
+        waiting: dict[int, None] = {}
+        position = 0
+        while (page := await self.link.next_events(position)).position != position:
+            position = page.position
+            for event in page.events:
+                if event.state == "WAITING":
+                    waiting[event.job_id] = None
+                else:
+                    waiting.pop(event.job_id, None)
+        return list(waiting)
+
+
+def a_copy(job_id: int, route: str = "A", queue: QueueId | None = QUEUE) -> NewCopy:
+    return NewCopy(job_id, route, f"queue {queue}" if queue else "server elsewhere:4711", queue)
+
+
+def ended(job_id: int, outcome: str, state: CopyState = CopyState.GONE, **fields: Any) -> CopyReport:
+    """Return the report of an end."""
+    hold, reason, files = fields.pop("hold", False), fields.pop("reason", ""), fields.pop("files", ())
+    status = CopyStatus(state, **fields)
+    return CopyReport(job_id, 1, state="DONE", outcome=CopyOutcome(outcome, status, reason, hold, files))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with running_server(tmp_path_factory.mktemp("server")) as running:
+        with running.channel(running.token(Role.OPERATOR)) as channel:
+            tree = PutTreeRequest(request_id=request_id(), text=TREE, format="toml")
+            ResourceServiceStub(channel).PutTree(tree)
+        yield running
+
+
+@pytest.fixture(params=["real", "fake"])
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    if request.param == "fake":
+        fake = FakeRouterLink()
+        yield Scene(
+            fake,
+            fake.submit,
+            lambda change, job_id: getattr(fake, change)(job_id),
+            lambda job_id: fake.jobs[job_id].state,
+            lambda job_id: fake.jobs[job_id].output,
+        )
+        return
+    server: RunningServer = request.getfixturevalue("server")
+    jobs = RealJobs(server)
+    async with server.async_channel(server.token(Role.AGENT, owner="agent:router")) as channel:
+        turn = Turn(f"job router {request_id()}", "this one")
+        assert (await ServerLink(channel).take_turn(turn, 60, "here")).taken
+        link = RouterServerLink(channel, turn, most_events=3)
+        yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output)
+
+
+@dataclass
+class RealJobs:
+    """A user of a real server."""
+
+    server: RunningServer
+
+    def submit(self, jobs: int = 1, *, executable: str = "simulate", files: Sequence[Any] = (), **ad: Any) -> list[int]:
+        attributes = {name: Value(flag=each) if each is True else Value(text=each) for name, each in ad.items()}
+        description = jobs_pb2.JobDescription(
+            executable=executable, attributes=attributes, count=jobs, input_files=files
+        )
+        request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
+        return list(self._call("SubmitJobs", request).job_ids)
+
+    def change(self, change: str, job_id: int) -> None:
+        number = job_service_pb2.JobChange.Value(f"JOB_CHANGE_{change.upper()}")
+        request = job_service_pb2.ChangeJobsRequest(request_id=request_id(), job_ids=[job_id], change=number)
+        self._call("ChangeJobs", request)
+
+    def state(self, job_id: int) -> str:
+        job = self._call("GetJobs", job_service_pb2.GetJobsRequest(job_ids=[job_id])).jobs[0]
+        return jobs_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
+
+    def output(self, job_id: int) -> dict[str, bytes]:
+        with self.server.channel(self.server.token()) as channel:
+            stub = JobServiceStub(channel)
+            files = stub.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id)).files
+            asked = [job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum) for file in files]
+            pieces = [b"".join(piece.content for piece in stub.DownloadFile(each)) for each in asked]
+        return dict(zip((file.name for file in files), pieces, strict=True))
+
+    def _call(self, method: str, request: Any) -> Any:
+        with self.server.channel(self.server.token()) as channel:
+            return getattr(JobServiceStub(channel), method)(request)
+
+
+async def test_the_feed_tells_who_waits_and_goes_on_where_it_was_left(scene: Scene) -> None:
+    first = scene.submit(5)
+    assert (await scene.waiting())[-5:] == first
+    page = await scene.link.next_events(0)
+    assert page.events
+    second = await scene.link.next_events(page.position)
+    assert second.position > page.position or not second.events
+    scene.change("remove", first[0])
+    assert first[0] not in await scene.waiting()
+
+
+async def test_jobs_are_seen_with_their_ads_and_descriptions(scene: Scene) -> None:
+    (job,) = scene.submit(WantJobRouter=True, executable="/bin/echo")
+    (seen,) = await scene.link.look_at([job, 10**9])
+    assert (seen.job_id, seen.is_waiting, seen.ad["WantJobRouter"]) == (job, True, True)
+    assert seen.description.executable == "/bin/echo"
+    assert (seen.owner, seen.vo) in (("alice", "sky"), ("ann", "sky"))
+
+
+async def test_a_job_is_given_once_and_then_is_this_routers(scene: Scene) -> None:
+    (job,) = scene.submit()
+    request = request_id()
+    assert await scene.link.route(request, [a_copy(job)]) == (Routed(job, 1),)
+    assert await scene.link.route(request, [a_copy(job)]) == (Routed(job, 1),), "a repeated call has one effect"
+    (again,) = await scene.link.route(request_id(), [a_copy(job)])
+    assert isinstance(again, NotRouted)
+    assert scene.state(job) == "MATCHED"
+    (known,) = await scene.link.copies()
+    assert (known.job_id, known.attempt, known.route, known.target) == (job, 1, "A", f"queue {QUEUE}")
+    assert (known.reference, known.unwanted, known.is_running) == ("", "", False)
+    assert not (await scene.link.look_at([job]))[0].is_waiting
+
+
+async def test_a_job_that_is_not_there_or_does_not_wait_is_not_given_and_the_others_are(scene: Scene) -> None:
+    first, second = scene.submit(2)
+    scene.change("hold", first)
+    answers = await scene.link.route(request_id(), [a_copy(10**9), a_copy(first), a_copy(second)])
+    assert [isinstance(answer, Routed) for answer in answers] == [False, False, True]
+    assert all(answer.reason for answer in answers if isinstance(answer, NotRouted))
+
+
+async def test_a_copy_on_another_server_needs_no_queue(scene: Scene) -> None:
+    (job,) = scene.submit()
+    (answer,) = await scene.link.route(request_id(), [a_copy(job, queue=None)])
+    assert answer == Routed(job, 1)
+
+
+async def test_what_is_told_of_a_copy_is_kept_and_shown(scene: Scene) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    assert await scene.report(CopyReport(job, 1, reference="slurm.17")) == {}
+    assert await scene.report(CopyReport(job, 1, node="n17", state="RUNNING", started=NOON)) == {}
+    (known,) = await scene.link.copies()
+    assert (known.reference, known.is_running) == ("slurm.17", True)
+    assert scene.state(job) == "RUNNING"
+    assert await scene.report(CopyReport(job, 1, state="SUSPENDED"), CopyReport(job, 1, state="COMPLETING")) == {}
+    assert scene.state(job) == "COMPLETING"
+
+
+@pytest.mark.parametrize(
+    ("report", "state"),
+    [
+        (ended(0, "EXITED", CopyState.COMPLETED, exit_code=0, started=NOON, ended=NOON, wall_s=3.0), "DONE"),
+        (ended(0, "EXITED", CopyState.COMPLETED, exit_code=3), "FAILED"),
+        (ended(0, "EVICTED", reason="the copy is gone"), "WAITING"),
+        (ended(0, "EVICTED", reason="the proxy has expired", hold=True), "HELD"),
+        (ended(0, "DECLINED", reason="no such account"), "WAITING"),
+    ],
+    ids=["done", "failed", "vanished", "held", "not submitted"],
+)
+@pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it is seen to run"])
+async def test_an_end_makes_the_original_what_it_says(
+    scene: Scene, report: CopyReport, state: str, is_running: bool
+) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    if is_running and report.outcome and report.outcome.outcome != "DECLINED":
+        await scene.report(CopyReport(job, 1, state="RUNNING", started=NOON))
+    told = CopyReport(job, 1, state="DONE", outcome=report.outcome)
+    assert await scene.report(told) == {}
+    assert scene.state(job) == state
+    assert await scene.link.copies() == ()
+    if state == "WAITING":
+        assert await scene.route(job) == [2]
+
+
+async def test_the_copy_of_a_job_that_was_taken_away_is_unwanted_until_it_is_told_to_be_over(scene: Scene) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    assert (await scene.link.report(request_id(), ())).unwanted == ()
+    scene.change("hold", job)
+    (unwanted,) = (await scene.link.report(request_id(), ())).unwanted
+    assert (unwanted.job_id, unwanted.attempt, bool(unwanted.reason)) == (job, 1, True)
+    assert (await scene.link.copies())[0].unwanted
+    scene.change("release", job)
+    (again,) = await scene.link.route(request_id(), [a_copy(job)])
+    assert isinstance(again, NotRouted), "two copies of a job never live at once"
+    assert await scene.report(ended(job, "KILLED", reason="held")) == {}
+    assert await scene.route(job) == [2]
+
+
+async def test_a_report_on_an_attempt_that_is_not_this_routers_is_refused_and_the_others_are_not(
+    scene: Scene,
+) -> None:
+    first, second = scene.submit(2)
+    await scene.route(first)
+    running = CopyReport(second, 1, reference="x", state="RUNNING")
+    refused = await scene.report(running, CopyReport(first, 1, reference="y"))
+    assert list(refused) == [(second, 1)]
+    assert (await scene.link.copies())[0].reference == "y"
+
+
+async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    small, large = b"hello\n", b"0123456789abcdef" * 10_000
+    files = []
+    for name, content in (("stdout", small), ("results/data", large), ("empty", b"")):
+        path = tmp_path / name.replace("/", "-")
+        await asyncio.to_thread(path.write_bytes, content)
+        files.append(LeftFile(name, path))
+    files.append(LeftFile("gone", tmp_path / "gone"))
+    report = ended(job, "EXITED", CopyState.COMPLETED, exit_code=0, files=tuple(files))
+    if isinstance(scene.link, FakeRouterLink):
+        report = ended(job, "EXITED", CopyState.COMPLETED, exit_code=0, files=tuple(files[:-1]))
+    assert await scene.report(report) == {}
+    assert scene.output(job) == {"stdout": small, "results/data": large, "empty": b""}
+
+
+async def test_files_that_a_job_brings_are_fetched_whole(server: RunningServer, tmp_path: Path) -> None:
+    content = b"x" * 3_000_000
+    checksum = hashlib.sha256(content).hexdigest()
+    with server.channel(server.token()) as channel:
+        pieces = [job_service_pb2.UploadFileRequest(checksum=checksum, size=len(content), content=content[:1_000_000])]
+        pieces += [
+            job_service_pb2.UploadFileRequest(content=content[n : n + 1_000_000]) for n in (1_000_000, 2_000_000)
+        ]
+        JobServiceStub(channel).UploadFile(iter(pieces))
+    file = jobs_pb2.InputFile(name="data", checksum=checksum, size=len(content))
+    (job,) = RealJobs(server).submit(files=[file])
+    async with server.async_channel(server.token(Role.AGENT, owner="agent:router")) as channel:
+        turn = Turn(f"job router {request_id()}", "this one")
+        await ServerLink(channel).take_turn(turn, 60, "here")
+        link = RouterServerLink(channel, turn)
+        await link.route(request_id(), [a_copy(job)])
+        await link.fetch(job, InputFile("data", checksum=checksum, size=len(content)), tmp_path / "data")
+        with pytest.raises(NotFoundError):
+            await link.fetch(job, InputFile("other", checksum="0" * 64), tmp_path / "other")
+    assert await asyncio.to_thread((tmp_path / "data").read_bytes) == content
+    assert not await asyncio.to_thread((tmp_path / "other").exists)
+
+
+async def test_the_routes_are_told(scene: Scene) -> None:
+    route = ToldRoute("A", f"queue {QUEUE}", "WantJobRouter", {"name": "A"}, 10, None, 0, 0, "")
+    other = ToldRoute("B", "server elsewhere:4711", None, None, 10, 5, 3, 2, "19 failed")
+    await scene.link.tell_routes(ToldTable((route, other), "true", 100, (("C", "it has no target"),)))
