@@ -1,0 +1,153 @@
+"""How many jobs a second a job router takes from the queue, copies, and brings home again, with all that goes with it.
+
+Server and router have a core each. The copies are done at once, so that all the motions are made and no grid is waited
+for. The queue holds 10,000 jobs that have asked to be routed, and then 100,000: the rate must be the same. Prints JSON
+lines; exits 1 when a budget is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from harness import noop_router
+from harness.figures import Figure, at_least, at_most, progress
+from harness.processes import LOAD_CORE, on_core
+from harness.setting import Setting, bench, database_url, scratch, server_on_its_core
+from pilotage import clock
+from pilotage.v1 import job_service_pb2, jobs_pb2, resource_service_pb2
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage.v1.values_pb2 import Value
+from pilotage_server.core.identity import Role
+from support.server import RunningServer, request_id
+
+QUEUES = (10_000, 100_000)
+MEASURED = 6_000
+"""The rate is that of so many jobs, after the first tenth of them."""
+
+BUDGET_PER_S = 300.0
+BUDGET_MB = 200.0
+AS_FAST = 0.8
+"""The rate with the long queue, as a part of that with the short one."""
+
+PATIENCE_S = 1800.0
+OWNER = "cmsprod"
+ARRAYS = 10
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a router did with a queue: jobs a second, its largest memory, and how long the first job took to end."""
+
+    per_s: float
+    peak_mb: float
+    first_s: float
+
+
+def figures(setting: Setting) -> Iterator[Figure]:
+    """Measure with each queue."""
+    flows = []
+    for full in QUEUES:
+        waiting = setting.size(full, 50)
+        flow = _measured(setting, waiting, min(setting.size(MEASURED, 40), waiting))
+        flows.append(flow)
+        more = {"first_s": round(flow.first_s, 2)}
+        yield at_least(f"router: jobs routed and done, {full:,} wait", flow.per_s, "jobs/s", BUDGET_PER_S, **more)
+        yield at_most(f"router: memory, {full:,} wait", flow.peak_mb, "MB", BUDGET_MB)
+    short, long = flows
+    yield at_least("router: rate with 100,000 by that with 10,000", long.per_s / short.per_s, "", AS_FAST)
+
+
+def _measured(setting: Setting, waiting: int, measured: int) -> Flow:
+    with (
+        scratch() as folder,
+        database_url(setting.database) as url,
+        server_on_its_core(folder / "server", url) as server,
+        server.channel(server.token(owner=OWNER), timeout_s=PATIENCE_S) as channel,
+    ):
+        _put_tree(server)
+        jobs = JobServiceStub(channel)
+        job_ids = _submit(jobs, waiting)
+        progress(f"{len(job_ids):,} jobs wait")
+        began_s = clock.now().timestamp()
+        with _a_router(server, folder) as router:
+            last = job_ids[measured - 1]
+            jobs.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=[last], timeout_s=PATIENCE_S))
+            peak_mb = _peak_mb(router)
+        ends_s = sorted(_ends_s(jobs, job_ids[:measured]))
+    warm = [end_s for end_s in ends_s if end_s > ends_s[len(ends_s) // 10]]
+    per_s = len(warm) / (ends_s[-1] - ends_s[len(ends_s) // 10]) if warm else len(ends_s) / (ends_s[-1] - began_s)
+    return Flow(per_s, peak_mb, ends_s[0] - began_s)
+
+
+def _put_tree(server: RunningServer) -> None:
+    queues = map(noop_router.queue_of, noop_router.ROUTES)
+    sites = {each.site: {"ces": {each.ce: {"CEType": "grid", "queues": {each.queue: {}}}}} for each in queues}
+    put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=json.dumps({"sites": sites}), format="json")
+    with server.channel(server.token(Role.OPERATOR)) as channel:
+        ResourceServiceStub(channel).PutTree(put)
+
+
+def _submit(jobs: JobServiceStub, waiting: int) -> list[int]:
+    """Submit arrays of jobs that have asked to be routed; returns their ids."""
+    job_ids: list[int] = []
+    for number in range(ARRAYS):
+        attributes = {"WantJobRouter": Value(flag=True), "Dataset": Value(text=f"Dataset{number}")}
+        description = jobs_pb2.JobDescription(
+            executable="/cvmfs/cms.cern.ch/run",
+            arguments=f"--dataset {number} --seed $(ProcId)",
+            attributes=attributes,
+            request_memory_mib=2000,
+            count=-(-waiting // ARRAYS),
+        )
+        request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
+        job_ids += jobs.SubmitJobs(request).job_ids
+    return job_ids
+
+
+@contextmanager
+def _a_router(server: RunningServer, folder: Path) -> Iterator[int]:
+    """Run the router on its core until the end of the block; gives its process id."""
+    table, token = folder / "table.ads", folder / "token"
+    token.write_text(server.token(Role.AGENT, owner="agent:router"))
+    table.write_text("\n".join(_route(number, name) for number, name in enumerate(noop_router.ROUTES)))
+    command = [sys.executable, noop_router.__file__, server.address, str(token), str(table), str(folder / "router")]
+    with on_core(LOAD_CORE):
+        router = subprocess.Popen(command)
+    try:
+        yield router.pid
+    finally:
+        router.terminate()
+        router.wait()
+
+
+def _route(number: int, name: str) -> str:
+    """Return a route that takes what asked for it, but for one dataset, which is not at its site."""
+    requirements = f'TARGET.WantJobRouter && TARGET.Dataset != "Dataset{number}"'
+    return f'[ name = "{name}"; GridResource = "batch"; Requirements = {requirements}; set_remote_queue = "grid" ]'
+
+
+def _ends_s(jobs: JobServiceStub, job_ids: list[int]) -> Iterator[float]:
+    """Yield when jobs ended well, in seconds since 1970; those that have not are left out."""
+    for start in range(0, len(job_ids), _AT_ONCE):
+        answer = jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=job_ids[start : start + _AT_ONCE]))
+        yield from (job.ended.ToNanoseconds() / 1e9 for job in answer.jobs if job.state == jobs_pb2.JOB_STATE_DONE)
+
+
+def _peak_mb(pid: int) -> float:
+    """Return the largest memory that a process has had in RAM, in MB (10^6 bytes)."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024 / 1e6
+
+
+if __name__ == "__main__":
+    sys.exit(bench(figures, __doc__))
