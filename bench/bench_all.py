@@ -20,7 +20,19 @@ from harness.machine import facts
 from pilotage import clock
 
 ON_EACH_DATABASE = ("rates",)
-OF_ALL_SIZES = ("growth", "wide", "crowd", "refresh", "servers", "end_to_end", "pools", "slots", "policies", "latency")
+OF_ALL_SIZES = (
+    "growth",
+    "wide",
+    "crowd",
+    "refresh",
+    "servers",
+    "end_to_end",
+    "pools",
+    "slots",
+    "policies",
+    "router",
+    "latency",
+)
 OF_FULL_SIZE = ("growth_plot", "peers")
 """One draws what only full size shows, one fetches programs from PyPI."""
 

@@ -58,6 +58,11 @@ FIGURES: Mapping[str, str] = {
     "match-without-policy": "ms",
     "match-under-bologna": "ms",
     "policies": "ratio",
+    "router: jobs routed and done, 10,000 wait": "jobs/s",
+    "router: memory, 10,000 wait": "MB",
+    "router: jobs routed and done, 100,000 wait": "jobs/s",
+    "router: memory, 100,000 wait": "MB",
+    "router: cost of a job, 100,000 by 10,000 that wait": "ratio",
     "latency": "ms",
     "latency: 99 % of jobs": "ms",
 }
