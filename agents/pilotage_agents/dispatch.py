@@ -26,6 +26,9 @@ _ASIDE_FOR = timedelta(seconds=60)
 _RESTS_FOR = timedelta(seconds=30)
 """So long a route gets no job that the server gave none of those it asked for."""
 
+_JUDGED_ANEW_EVERY = timedelta(minutes=10)
+"""So often jobs are judged anew by a table that looks at the time."""
+
 
 class Dispatch:
     """Works off a backlog by a table, which may be replaced at any time."""
@@ -36,6 +39,7 @@ class Dispatch:
         self._sender = sender
         self._looks = JobLooks(shared.link, RouteTable(()))
         self._chooser = Chooser()
+        self._judged_anew = shared.clock()
         self._resting: dict[str, tuple[datetime, str]] = {}
 
     @property
@@ -47,7 +51,8 @@ class Dispatch:
         """Go by another table from now on; the jobs that wait are judged anew."""
         self._looks = JobLooks(self._shared.link, table)
         self._resting.clear()
-        self._backlog.judge_anew()
+        self._backlog.follow_another_table()
+        self._judged_anew = self._shared.clock()
 
     def closed(self) -> dict[str, str]:
         """Return the routes that get no job now for a reason beside limits and failures, by name, with the reasons."""
@@ -60,11 +65,18 @@ class Dispatch:
 
     async def dispatch(self) -> bool:
         """Send the next jobs; returns whether there may be more to send at once."""
-        self._backlog.bring_back(self._shared.clock())
+        self._refresh(self._shared.clock())
         choices, jobs = await self.choose()
         if choices:
             await self._send(choices, jobs)
         return len(choices) == MOST_AT_ONCE or bool(self._with_room() and self._backlog.unjudged(1))
+
+    def _refresh(self, now: datetime) -> None:
+        """Let jobs be judged again whose time has come."""
+        self._backlog.bring_back(now)
+        if self._looks.look_at_time and now >= self._judged_anew + _JUDGED_ANEW_EVERY:
+            self._backlog.judge_anew()
+            self._judged_anew = now
 
     async def choose(self) -> tuple[tuple[Choice, ...], Mapping[int, RoutableJob]]:
         """Take the next jobs out of the backlog, with their routes; returns them and what is known of some of them."""

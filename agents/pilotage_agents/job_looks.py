@@ -26,6 +26,11 @@ class JobLooks:
         self._link = link
         self._judge = Judge(table)
 
+    @property
+    def look_at_time(self) -> bool:
+        """Whether a job may fulfil something else later, though nothing has changed."""
+        return self._judge.looks_at_time
+
     async def judge_next(self, backlog: Backlog) -> dict[int, RoutableJob]:
         """Judge the first jobs of the backlog that are not judged; returns those that may take a route, by id."""
         job_ids = backlog.unjudged(MOST_AT_ONCE)

@@ -325,6 +325,17 @@ async def test_jobs_that_no_route_takes_are_looked_at_once(scene: RouterScene) -
     assert scene.link.looked_at == 6_000
 
 
+async def test_what_a_job_fulfils_with_time_alone_is_seen_within_ten_minutes(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A", "time() - TARGET.QDate > 3600"))
+    start_s = int(scene.clock().timestamp())
+    (job,) = scene.link.submit(QDate=start_s)
+    while not scene.spread():
+        scene.link.jobs[job].ad["MyCurrentTime"] = int(scene.clock().timestamp())
+        await scene.rounds(every_s=300)
+    assert 3600 < scene.clock().timestamp() - start_s <= 4500
+    assert scene.link.looked_at <= 10
+
+
 async def test_jobs_that_pilots_take_meanwhile_are_left_to_them(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=2))
     jobs = scene.link.submit(10, WantJobRouter=True)

@@ -81,11 +81,17 @@ class Backlog:
             self._barred.popitem(last=False)
 
     def judge_anew(self) -> None:
-        """Let all be judged anew, as with another table."""
-        self._unjudged = OrderedDict((job, next(self._numbers)) for job in list(self))
+        """Let all be judged anew, as what they fulfil may depend on the time."""
+        came = merge(*(((number, job) for job, number in line.items()) for line in self._all_lines()))
+        self._unjudged = OrderedDict((job, number) for number, job in list(came))
         self._lines.clear()
-        self._aside.clear()
+
+    def follow_another_table(self) -> None:
+        """Let all be judged anew by another table, those set aside and barred from routes like the others."""
+        while self._aside:
+            self.add(next(iter(self._aside)))
         self._barred.clear()
+        self.judge_anew()
 
     def first(self, with_room: Set[str]) -> Candidate | None:
         """Return the first of the judged jobs that may take one of these routes, None = there is none."""

@@ -65,6 +65,11 @@ class Judge:
         self._known: dict[tuple[str, ...], tuple[int, ...]] = {}
         self._most = most_remembered
 
+    @property
+    def looks_at_time(self) -> bool:
+        """Whether the answer for a job may be another later, though nothing has changed."""
+        return self._sees_all or fold(CURRENT_TIME) in self._names
+
     def fulfilled(self, job: Mapping[str, AdValue]) -> tuple[int, ...]:
         """Return the places in the table, from 0, of the routes that the job with these attributes may take, in order.
 
