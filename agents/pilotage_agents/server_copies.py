@@ -169,6 +169,7 @@ class ServerCopies:
         for file in await self._server.missing(token, description.input_files):
             await files.fetch(copy.job_id, file, folder / _INPUT)
             await self._server.upload(token, folder / _INPUT, file)
+            await asyncio.to_thread((folder / _INPUT).unlink)
         called = self._called(copy.name)
         described = replace(description, name=called, hold=False, count=None, warnings=())
         request = SubmitJobsRequest(request_id=_request_id(called), descriptions=[description_to_wire(described)])

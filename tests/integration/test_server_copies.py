@@ -81,10 +81,11 @@ async def remote(grid: ProcessGrid, tmp_path: Path) -> AsyncIterator[Remote]:
 
 async def test_a_copy_goes_in_the_name_of_the_routes_with_its_files(remote: Remote) -> None:
     script = remote.files.add("run.sh", f"echo {uuid4()}", executable=True)
+    data = remote.files.add("data", f"{uuid4()}")
     copy = a_copy(
         NAME,
         "run.sh",
-        input_files=(script,),
+        input_files=(script, data),
         environment={"A": "b"},
         request_cpus=2,
         attributes={"Experiment": "atlas"},
@@ -95,7 +96,8 @@ async def test_a_copy_goes_in_the_name_of_the_routes_with_its_files(remote: Remo
     there = remote.description(reference)
     assert (there.executable, there.request_cpus, dict(there.environment)) == ("run.sh", 2, {"A": "b"})
     assert [(file.name, file.checksum, file.executable) for file in there.input_files] == [
-        ("run.sh", script.checksum, True)
+        ("run.sh", script.checksum, True),
+        ("data", data.checksum, False),
     ]
     assert there.attributes["Experiment"].text == "atlas"
     assert there.policy.periodic_hold == "NumJobStarts > 3"

@@ -35,7 +35,12 @@ class HeldFiles:
         del job_id
         if file.checksum not in self.contents:
             raise NotFoundError("file", file.name)
-        await asyncio.to_thread(to.write_bytes, self.contents[file.checksum])
+        await asyncio.to_thread(_write_new, to, self.contents[file.checksum])
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
 
 
 def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -> CopyRequest:

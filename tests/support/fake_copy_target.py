@@ -87,6 +87,7 @@ class FakeCopyTarget:
             try:
                 for file in copy.description.input_files:
                     await files.fetch(copy.job_id, file, self.folder / f"{copy.name}.input")
+                    (self.folder / f"{copy.name}.input").unlink()
             except PilotageError as error:
                 return NotSubmitted(str(error))
             self.copies[reference] = copy
