@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from pilotage.errors import NotFoundError, TurnLostError
+from pilotage.errors import NotFoundError, StateConflictError, TurnLostError
 from pilotage_server.core.ban_records import Node
 from pilotage_server.core.health import Level, Place
 from pilotage_server.core.job_changes import JobChange
@@ -299,14 +299,24 @@ def test_a_router_that_is_given_up_frees_its_jobs(grid: Grid, router: Router) ->
     router.start(running)
     router.finish(done)
     grid.change(JobChange.RESCHEDULE, held)
+    router.stop()
     given_up = router.give_up()
     assert (open_jobs(given_up.copies), given_up.more) == ([held, running], False)
     assert [grid.job(each).state for each in (held, running, done)] == ["WAITING", "WAITING", "DONE"]
     assert sorted(pilot.claim() + pilot.claim()) == [held, running]
-    assert sorted(router.unwanted()) == [(held, 1), (running, 1)], "should it come back, it hears of it"
+    assert sorted(router.begin().unwanted()) == [(held, 1), (running, 1)], "should it come back, it hears of it"
+
+
+def test_a_router_that_is_there_cannot_be_given_up(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    router.take(job_id)
+    with pytest.raises(StateConflictError, match="job router router of sky is there, at here"):
+        router.give_up()
+    assert grid.job(job_id).state is JobState.MATCHED
 
 
 def test_a_router_that_nobody_knows_cannot_be_given_up(grid: Grid, router: Router) -> None:
+    router.stop()
     with pytest.raises(NotFoundError, match="there is no job router router of sky"):
         router.give_up()
 

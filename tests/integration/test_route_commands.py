@@ -105,6 +105,9 @@ def test_an_operator_gives_a_router_up(grid: WireGrid, router: WireRouter, tmp_p
     router.route(first, second)
     assert pilotage(grid, tmp_path).run("routes", "give-up", ROUTER).returncode == 2
     operator = pilotage(grid, tmp_path, Role.OPERATOR, owner="olga")
+    refused = operator.run("routes", "give-up", ROUTER)
+    assert (refused.returncode, "is there" in refused.stderr) == (1, True)
+    router.stop()
     done = operator.run("routes", "give-up", ROUTER)
     assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [
         [str(job_id), "1", "WAITING"] for job_id in (first, second)

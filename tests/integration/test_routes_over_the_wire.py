@@ -159,6 +159,7 @@ def test_users_route_nothing_and_only_operators_give_up(grid: WireGrid, router: 
     give_up = GiveUpCopiesRequest(request_id=request_id(), router=router.turn.agent)
     with pytest.raises(PermissionDeniedError):
         router.routes.GiveUpCopies(give_up)
+    router.stop()
     operators = RouteServiceStub(grid.channel(grid.server.token(Role.OPERATOR, owner="olga")))
     (copy,) = operators.GiveUpCopies(give_up).copies
     assert (copy.job_id, copy.state) == (job_id, jobs_pb2.JOB_STATE_WAITING)

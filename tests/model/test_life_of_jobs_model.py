@@ -130,10 +130,12 @@ class LifeOfJobs(RuleBasedStateMachine):
     @precondition(lambda self: self.routed)
     @rule()
     def give_the_router_up(self) -> None:
+        self.router.stop()
         try:
             self.router.give_up()
         except NotFoundError:
             assert not self.router.copies()
+        self.router.begin()
         self.may_run = {lease: run for lease, run in self.may_run.items() if run[0] is not None}
 
     @precondition(lambda self: self.told)

@@ -22,7 +22,7 @@ from pilotage_server.operations.copies import (
     report_copies,
 )
 from pilotage_server.operations.route_jobs import route_jobs
-from pilotage_server.operations.turns import take_turn
+from pilotage_server.operations.turns import give_back_turn, take_turn
 from support.grid import LONG, Grid
 from support.submissions import an_operator
 
@@ -102,6 +102,10 @@ class Router:
     def copies(self) -> list[OpenCopy]:
         """Return the copies that are to be brought to an end."""
         return list(self.grid.read(lambda unit, _: list_copies(unit, self.name)))
+
+    def stop(self) -> None:
+        """Give the turn back."""
+        self.grid.database.write(lambda unit: give_back_turn(unit, self.turn))
 
     def give_up(self) -> GivenUp:
         """Let an operator give the router up."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import jobs_pb2
-from pilotage.v1.agent_service_pb2 import TakeTurnRequest
+from pilotage.v1.agent_service_pb2 import GiveBackTurnRequest, TakeTurnRequest
 from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
 from pilotage.v1.job_service_pb2 import DownloadFileRequest, UploadFileRequest
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
@@ -37,7 +37,12 @@ class WireRouter:
         self.routes = RouteServiceStub(channel)
         self.jobs = JobServiceStub(channel)
         self.turn = Turn(agent=name or f"router {request_id()}", holder="me")
-        AgentServiceStub(channel).TakeTurn(TakeTurnRequest(turn=self.turn, for_s=600))
+        self.agents = AgentServiceStub(channel)
+        self.agents.TakeTurn(TakeTurnRequest(turn=self.turn, for_s=600))
+
+    def stop(self) -> None:
+        """Give the turn back."""
+        self.agents.GiveBackTurn(GiveBackTurnRequest(turn=self.turn))
 
     def route(self, *job_ids: int, id_: str = "", queue: QueueId = QUEUE) -> RouteJobsResponse:
         """Take jobs for copies."""

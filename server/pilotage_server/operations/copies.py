@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pilotage.errors import NotFoundError
+from pilotage.errors import NotFoundError, StateConflictError
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause, JobState
@@ -25,6 +25,7 @@ from pilotage_server.storage.copies import load_copies, set_nodes, set_reference
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.routers import forget_router, is_known
+from pilotage_server.storage.turns import find as find_turn
 
 _EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -128,8 +129,18 @@ def give_up_copies(unit: Unit, world: World, identity: Identity, router: str) ->
     """Let jobs be free of a router that will never answer: at most 1,000 of them; what it has made may still run.
 
     Jobs that it holds wait again, and nothing is spent; those of which an attempt lingers there linger no more.
-    Should the router come back after all, it hears that its copies are wanted no more. Raises NotFoundError.
+    Should the router come back after all, it hears that its copies are wanted no more.
+
+    Raises
+    ------
+    NotFoundError
+        Nobody knows such a router.
+    StateConflictError
+        It is there: some copy of it has its turn.
     """
+    had = find_turn(unit.session, router)
+    if had is not None and had.left(unit.now):
+        raise StateConflictError(f"job router {router} is there, at {had.place}; only one that is gone is given up")
     stamp = stamp_of(router)
     lock_jobs(unit.session, (attempt.job_id for attempt in load_unreported(unit.session, stamp)))
     attempts = load_unreported(unit.session, stamp)
