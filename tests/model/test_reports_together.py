@@ -1,4 +1,4 @@
-"""Reports of many pilots recorded together leave what the same reports leave one by one, in the plain way."""
+"""Reports of pilots and a router recorded together leave what the same reports leave one by one, in the plain way."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.job_files import ReportedOutput
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import HoldWish, JobReport, Outcome
+from pilotage_server.core.routes import stamp_of
 from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.operations.common_reports import told_by
 from pilotage_server.operations.reports import ReportResult, record_plainly, record_reports
@@ -25,17 +26,20 @@ from pilotage_server.storage.engine import Database, closing
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.usage import load_uses
 from support.grid import LONG, Grid, Pilot
+from support.routers import Router
 from support.submissions import a_pilot_identity
 from support.virtual_clock import VirtualClock
 
 RULES = Rules(attempt_limit=2, sharing=Sharing(discount_suspended=True))
 
+ROUTER = stamp_of("router of sky")
+MINUTE_ONE = VirtualClock()() + timedelta(minutes=1)
 ALIKE = 9
 """So many jobs run, and nothing else can be said of them."""
 EVENT = "job_id, time, from_state, to_state, cause, reason, attempt, actor"
 
 Told = tuple[int, JobReport]
-"""Number of the pilot, and what it reports."""
+"""Number of the pilot, or of the router, which comes after them, and what it reports."""
 Record = Callable[[Grid, Sequence[Pilot], Sequence[Told]], list[ReportResult]]
 
 
@@ -71,6 +75,9 @@ def a_busy_grid(folder: Path) -> tuple[Path, datetime]:
         first.finish(done)
         grid.change(JobChange.REMOVE, removed.job_id)
         grid.change(JobChange.HOLD, held.job_id)
+        router = Router(grid).begin()
+        routed = router.take(*grid.submit(count=5))
+        router.start(routed[0])
         grid.pass_time(minutes=6)
         second.start(second.take())
     return path, clock()
@@ -98,26 +105,26 @@ def a_report(fields: dict[str, Any]) -> JobReport:
 
 numbers = st.fixed_dictionaries(
     {
-        "job_id": st.integers(1, 20),
+        "job_id": st.integers(1, 24),
         "attempt": st.just(1),
         "state": st.sampled_from([JobState.RUNNING, JobState.COMPLETING]),
         "outcome": st.sampled_from([None, Outcome.EXITED, Outcome.LIMIT_EXCEEDED]),
         "exit_code": st.none() | st.integers(0, 1),
-        "started": st.none() | st.just(VirtualClock()() + timedelta(minutes=1)),
+        "started": st.none() | st.just(MINUTE_ONE),
         "wall_s": st.sampled_from([0.0, 60.0, 61.5]),
         "peak_memory_mib": st.integers(0, 2**40),
     }
 ).map(a_report)
 reports = st.builds(
     JobReport,
-    job_id=st.integers(1, 20),
+    job_id=st.integers(1, 24),
     attempt=st.integers(1, 2),
     state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]),
     outcome=st.none() | st.sampled_from(Outcome),
     exit_code=st.none() | st.integers(0, 1),
     signal=st.sampled_from([None, 9]),
     reason=st.sampled_from(["", "why", "zero\0"]),
-    started=st.none() | st.just(VirtualClock()() + timedelta(minutes=1)),
+    started=st.none() | st.just(MINUTE_ONE),
     cpu_s=st.floats(0, 1e6),
     wall_s=st.sampled_from([0.0, 60.0, 1e300]),
     suspended_s=st.sampled_from([0.0, 5.0]),
@@ -126,7 +133,7 @@ reports = st.builds(
     output_files=st.lists(files, max_size=2).map(tuple),
     hold=st.none() | st.builds(HoldWish, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
 )
-told = st.lists(st.tuples(st.integers(0, 1), numbers | reports), min_size=1, max_size=20)
+told = st.lists(st.tuples(st.integers(0, 2), numbers | reports), min_size=1, max_size=20)
 
 
 def one_by_one(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
@@ -148,7 +155,7 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
     path = Path(shutil.copy(template, template.with_name(f"{record.__name__}.db")))
     with closing(Database(f"sqlite:///{path}", VirtualClock(time))) as database:
         grid = Grid(database, VirtualClock(time), rules=RULES)
-        pilots = [Pilot(grid, a_pilot_identity(stamp, LONG)) for stamp in ("p1", "p2")]
+        pilots = [Pilot(grid, a_pilot_identity(stamp, LONG)) for stamp in ("p1", "p2", ROUTER)]
         results = record(grid, pilots, told)
 
         def rows(query: str) -> list[Any]:
@@ -169,12 +176,14 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
 
 PAUSES = JobReport(6, 1, state=JobState.SUSPENDED)
 ENDS = JobReport(5, 1, state=JobState.DONE, outcome=Outcome.EXITED, exit_code=0)
+COPIES_END = [(2, ENDS._replace(job_id=20 + nth, started=MINUTE_ONE if nth > 1 else None)) for nth in range(5)]
 MANY_END = [(0, ENDS._replace(job_id=10 + nth, cpu_s=float(nth), wall_s=60.0)) for nth in range(ALIKE)]
 
 
 @given(told=told)
 @example(told=[(0, PAUSES), (0, ENDS)])  # each is charged to the same account, for another reason
 @example(told=MANY_END)
+@example(told=COPIES_END)
 def test_reports_recorded_together_leave_what_they_leave_one_by_one(
     busy: tuple[Path, datetime], told: Sequence[Told]
 ) -> None:
