@@ -63,10 +63,19 @@ class JobCalls(Connection):
         return [job_status(job) for request in requests for job in self._jobs.GetJobs(request).jobs]
 
     def list_jobs(
-        self, *, states: Sequence[str] = (), owner: str = "", pool: str = "", newest_first: bool = False
+        self,
+        *,
+        states: Sequence[str] = (),
+        owner: str = "",
+        pool: str = "",
+        newest_first: bool = False,
+        copies: bool = False,
     ) -> Iterator[JobStatus]:
-        """Yield jobs in the order of ids; `owner` empty = the caller's own, "*" = all that he may see."""
-        request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first)
+        """Yield jobs in the order of ids; `owner` empty = the caller's own, "*" = all that he may see.
+
+        `copies` = also those that race or have raced as copies of others.
+        """
+        request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first, copies=copies)
         request.states.extend(jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}") for state in states)
         while True:
             page = self._jobs.ListJobs(request)

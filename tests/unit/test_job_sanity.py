@@ -32,6 +32,8 @@ def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
         ({"arguments": "it's"}, "arguments"),
         ({"name": "n" * 1001}, "name"),
         ({"environment": {"A=B": "1"}}, "environment.A=B"),
+        ({"attributes": {"maybeRepeated": "true"}}, "attributes.maybeRepeated"),
+        ({"attributes": {"MayBeRepeated": True, "Urgent": 1}}, "attributes.Urgent"),
         ({"environment": {"": "1"}}, "environment."),
         ({"environment": {"A": "\0"}}, "environment.A"),
         ({"stdin": "/etc/passwd"}, "stdin"),

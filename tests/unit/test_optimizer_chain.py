@@ -41,6 +41,12 @@ def test_faults_of_requirements_are_named_by_their_parameter() -> None:
     assert {fault.where for fault in rejection.violations} == {"requirements.Memory", "requirements.Tags"}
 
 
+def test_a_job_that_is_urgent_and_may_not_be_repeated_is_warned_that_it_gets_no_copies() -> None:
+    (warning,) = accepted(a_description(attributes={"Urgent": True})).warnings
+    assert warning == "Urgent asks for copies, and there are none of a job that does not say MayBeRepeated = true"
+    assert accepted(a_description(attributes={"Urgent": True, "MayBeRepeated": True})).warnings == ()
+
+
 def test_the_first_rejection_ends_the_chain() -> None:
     assert rejected(a_description("", requirements={"Memory": -5})).optimizer == "sanity"
 

@@ -27,6 +27,7 @@ from pilotage_server.core.job_ads import ALWAYS_TOLD
 from pilotage_server.core.job_attributes import PAST, described
 from pilotage_server.core.job_limits import JobLimits
 from pilotage_server.core.owned_attributes import why_not_own
+from pilotage_server.core.races import why_no_race
 from pilotage_server.core.sanity import faults_of
 from pilotage_server.core.slot_attributes import is_published
 
@@ -98,7 +99,7 @@ def sanity(candidate: Candidate, surroundings: Surroundings) -> Candidate | tupl
         return faults
     reasons = {name: why_not_own(name, description, surroundings.owned) for name in description.attributes}
     own = {name: value for name, value in description.attributes.items() if not reasons[name]}
-    warnings = tuple(why for why in reasons.values() if why)
+    warnings = tuple(why for why in (*reasons.values(), why_no_race(description)) if why)
     files = tuple(_with_size(file, surroundings.stored) for file in description.input_files)
     if files or len(own) < len(description.attributes):
         description = replace(description, attributes=own, input_files=files)

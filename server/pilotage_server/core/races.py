@@ -108,6 +108,13 @@ def is_copy_in(job: JobRecord, race: Race) -> bool:
     return job.is_copy and job.race == race.job_id and job.submitted >= race.began
 
 
+def why_no_race(description: JobDescription) -> str:
+    """Return why a job that says that it is urgent is not raced all the same; "" = it is, or does not say so."""
+    if not is_flagged(description, URGENT) or is_flagged(description, MAY_BE_REPEATED):
+        return ""
+    return f"{URGENT} asks for copies, and there are none of a job that does not say {MAY_BE_REPEATED} = true"
+
+
 def is_of_present_run(race: Race, job: JobRecord) -> bool:
     """Whether copies that were made in the race were made for the run that the job is at, though all have failed.
 

@@ -24,6 +24,7 @@ from pilotage_server.operations.report_state import end_pilot
 from pilotage_server.operations.world import World
 from pilotage_server.storage import pilots as stored
 from pilotage_server.storage.attempts import count_live, load_unreported
+from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 
@@ -104,7 +105,9 @@ def _take_report(unit: Unit, world: World, identity: Identity, pilot: PilotRecor
 
 def _lose_all(unit: Unit, world: World, pilot: PilotRecord, reason: str, *, actor: str) -> None:
     live = [attempt for attempt in load_unreported(unit.session, pilot.stamp) if attempt.ended is None]
-    jobs = load_jobs(unit.session, [attempt.job_id for attempt in live])
+    ids = [attempt.job_id for attempt in live]
+    lock_jobs(unit.session, ids, rivals=unit.again)  # whether a job has copies decides what a last loss means
+    jobs = load_jobs(unit.session, ids)
     why = f"the glidein of pilot {pilot.stamp} is gone: {reason}"
     lose(unit, world, [Loss(jobs[attempt.job_id], JobCause.LEASE_LOST, why) for attempt in live], actor=actor)
 

@@ -26,7 +26,7 @@ _SELECT = """SELECT job_id, attempt, pilot_stamp, site, ce, queue, node, slot, c
     charged_vo, charged_group, charged_owner, matched, ended, outcome, reason, reported, metered, plugged
     FROM attempts"""
 _OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
-_SITES = "SELECT DISTINCT job_id, site FROM attempts WHERE job_id = ANY(?)"
+_SITES = "SELECT DISTINCT job_id, site FROM attempts WHERE job_id = ANY(?) AND site <> ''"
 _HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
 _UNREPORTED = f"{_SELECT} WHERE pilot_stamp = ? AND {UNREPORTED} ORDER BY job_id, attempt"
 _TAKEN = f"{_SELECT} WHERE pilot_stamp = ANY(?) AND {TAKEN} AND ended >= ? ORDER BY job_id, attempt"
@@ -113,7 +113,7 @@ def load_attempts_of(session: Session, job_ids: Iterable[int]) -> list[AttemptRe
 
 
 def sites_of(session: Session, job_ids: Iterable[int]) -> dict[int, set[str]]:
-    """Return at which sites these jobs are or were, by job; those that were nowhere are left out."""
+    """Return at which sites these jobs are or were, by job; those that were at no site of the tree are left out."""
     found: dict[int, set[str]] = {}
     for job_id, site in bulk.rows(session, _SITES, sorted(set(job_ids))):
         found.setdefault(job_id, set()).add(site)

@@ -1,0 +1,85 @@
+"""The racer's command against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage_agents.main import run
+from pilotage_client.api import Client
+from pilotage_server.core.identity import Role
+from support.server import RunningServer, server
+from support.wire_grid import WireGrid
+
+__all__ = ["server"]
+
+TREE = (
+    '{"sites": {"SITE": {"ces": {"ce1": {"queues": {"long": {}}}}}, "OTHER": {"ces": {"ce1": {"queues": {"q": {}}}}}}}'
+)
+URGENT = JobDescription("/bin/true", attributes={"MayBeRepeated": True, "Urgent": True})
+
+
+@pytest.fixture
+def grid(server: RunningServer) -> Iterator[WireGrid]:
+    grid = WireGrid(server)
+    grid.put_tree(TREE)
+    yield grid
+    grid.close()
+
+
+@pytest.fixture
+def client(server: RunningServer, grid: WireGrid) -> Iterator[Client]:
+    with Client(server.address, server.token(vo=grid.vo)) as client:
+        yield client
+
+
+@pytest.fixture
+def config(server: RunningServer, tmp_path: Path) -> Path:
+    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+    path = tmp_path / "agents.toml"
+    path.write_text(f'server = "{server.address}"\ntoken_file = "agent.token"\n[racer]\nurgent_after_s = 0\n')
+    return path
+
+
+@pytest.fixture
+def running(grid: WireGrid) -> int:
+    """Return an urgent job that runs at SITE."""
+    (job_id,) = grid.submit(URGENT)
+    pilot = grid.start_pilot()
+    assert [match.job_id for match in pilot.ask().matches] == [job_id]
+    pilot.report(job_id)
+    return job_id
+
+
+def test_a_dry_run_prints_what_would_race_and_a_round_starts_it_once(
+    client: Client, running: int, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["racer", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out == f"job {running}: a copy: it is urgent\n"
+    assert list(client.races()) == []
+    for _ in range(2):
+        assert run(["racer", "--once", "--config", str(config)]) == 0
+    (race,) = client.races()
+    (copy,) = race.copies
+    assert (race.original.id, race.reason, copy.reason) == (
+        running,
+        "it is urgent",
+        f"copy of job {running}: it is urgent",
+    )
+    assert [job.id for job in client.list_jobs()] == [running]
+    assert [job.id for job in client.list_jobs(copies=True)] == [running, copy.id]
+    assert list(client.races(open_only=True)) == [race]
+    assert list(client.races([copy.id])) == []
+
+
+def test_a_fault_in_the_racers_settings_is_named_with_its_place(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(config.read_text() + "part_done = 90\nfoo = 1\n")
+    assert run(["racer", "--once", "--config", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert "racer.part_done: input should be less than or equal to 1" in said
+    assert "racer.foo" in said
