@@ -31,7 +31,7 @@ def queue_copies_folder(folder: Path) -> Path:
 
 
 class ConfiguredPlaces:
-    """Opens each place once, and closes all in the end; `folder` is the router's.
+    """Opens each place once, for as long as the process lives; `folder` is the router's.
 
     `batch_systems` are by folded CEType; `servers` are how other servers are reached, by their addresses as targets
     say them. `origin` tells this router's copies from those of others at the same places.
@@ -53,7 +53,6 @@ class ConfiguredPlaces:
         self._queues = queues
         self._origin = origin
         self._opened: dict[Target, CopyTarget] = {}
-        self._lines: list[RemoteServer] = []
 
     async def open(self, target: Target) -> CopyTarget:
         """Return the place that a route's target names; raises a PilotageError when it cannot be had (now)."""
@@ -66,13 +65,6 @@ class ConfiguredPlaces:
                 case _:
                     assert_never(target)
         return self._opened[target]
-
-    async def close(self) -> None:
-        """Hang up everywhere."""
-        lines, self._lines = self._lines, []
-        self._opened.clear()
-        for line in lines:
-            await line.close()
 
     async def _queue(self, queue: QueueId) -> QueueCopies:
         found = next((each for each in await self._queues() if each.id == queue), None)
@@ -94,6 +86,5 @@ class ConfiguredPlaces:
         except OSError as error:
             raise WorldError(f"{access.ca_file}: {error.strerror}", transient=True) from error
         line = RemoteServer(target.addresses, root_ca)
-        self._lines.append(line)
         folder = self._folder / "servers" / hashlib.sha256(address.encode()).hexdigest()[:16]
         return ServerCopies(line, folder, access.token_file, self._origin)

@@ -53,7 +53,6 @@ async def test_another_server_is_opened_once_with_what_is_said_of_it(tmp_path: P
     target = await found.open(OTHER)
     assert isinstance(target, ServerCopies)
     assert await found.open(ServerTarget(("localhost:1", "localhost:2"))) is target
-    await found.close()
 
 
 async def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
