@@ -1,0 +1,236 @@
+"""The job router's command against a real server, with real programs run by the local batch system."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.folder_lock import sole_owner
+from pilotage.v1 import job_service_pb2, jobs_pb2, resource_service_pb2, route_service_pb2
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
+from pilotage.v1.values_pb2 import Value
+from pilotage_agents.main import run
+from pilotage_server.core.identity import Role
+from support.server import RunningServer, request_id, server
+from support.until import until as patiently
+
+__all__ = ["server"]
+
+PATIENCE_S = 60.0
+TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4, Memory = 8000 } }\n'
+TABLE = """
+[ name = "Lyon"; GridResource = "batch"; Requirements = TARGET.WantJobRouter; MaxJobs = 4;
+  set_Environment = "SENT=here"; JobFailureTest = ExitCode =!= 0 ]
+[ name = "Nowhere"; GridResource = "gt2 nowhere"; Requirements = TARGET.WantJobRouter; ]
+"""
+CONFIG = """
+server = "{server}"
+token_file = "agent.token"
+turn_s = 1
+[job_router]
+folder = "router"
+table = "routes.ads"
+interval_s = 0.1
+lost_after_s = 2
+[job_router.targets.grid_resources]
+batch = {{ queue = "Lyon/ce1/long" }}
+[job_router.batch_systems.here]
+type = "local"
+"""
+
+
+class User:
+    """Somebody with jobs on the server."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self._server = server
+
+    def submit(self, script: str, count: int = 1) -> list[int]:
+        """Submit jobs that have asked to be routed."""
+        described = jobs_pb2.JobDescription(
+            executable="/bin/sh",
+            arguments=f"-c '{script}'",
+            count=count,
+            attributes={"WantJobRouter": Value(flag=True)},
+        )
+        return list(self._jobs("SubmitJobs", request_id=request_id(), descriptions=[described]).job_ids)
+
+    def done(self, job_ids: list[int]) -> list[jobs_pb2.Job]:
+        """Return the jobs when they have all ended."""
+        answer = self._jobs("WaitForJobs", job_ids=job_ids, timeout_s=PATIENCE_S)
+        assert answer.all_final, answer.jobs
+        return list(answer.jobs)
+
+    def has_ended(self, job_id: int, within_s: float) -> bool:
+        """Return whether a job has ended by then."""
+        return bool(self._jobs("WaitForJobs", job_ids=[job_id], timeout_s=within_s).all_final)
+
+    def stdout(self, job_id: int) -> str:
+        """Return the standard output of a job."""
+        (file,) = [each for each in self._jobs("ListOutputFiles", job_id=job_id).files if each.name == "stdout"]
+        with self._server.channel(self._server.token()) as channel:
+            asked = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
+            return b"".join(piece.content for piece in JobServiceStub(channel).DownloadFile(asked)).decode()
+
+    def remove(self, job_id: int) -> None:
+        """Remove a job."""
+        change = job_service_pb2.JOB_CHANGE_REMOVE
+        self._jobs("ChangeJobs", request_id=request_id(), job_ids=[job_id], change=change)
+
+    def job(self, job_id: int) -> jobs_pb2.Job:
+        """Return a job as it is."""
+        found: jobs_pb2.Job = self._jobs("GetJobs", job_ids=[job_id]).jobs[0]
+        return found
+
+    def _jobs(self, method: str, **fields: Any) -> Any:
+        with self._server.channel(self._server.token(), timeout_s=PATIENCE_S + 5) as channel:
+            return getattr(JobServiceStub(channel), method)(getattr(job_service_pb2, f"{method}Request")(**fields))
+
+
+@pytest.fixture
+def user(server: RunningServer) -> User:
+    with server.channel(server.token(Role.OPERATOR)) as channel:
+        put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=TREE, format="toml")
+        ResourceServiceStub(channel).PutTree(put)
+    return User(server)
+
+
+@pytest.fixture
+def config(server: RunningServer, tmp_path: Path) -> Path:
+    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:router"))
+    (tmp_path / "routes.ads").write_text(TABLE)
+    path = tmp_path / "agents.toml"
+    path.write_text(CONFIG.format(server=server.address))
+    return path
+
+
+@contextmanager
+def a_router(config: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command as a process of its own."""
+    program = Path(sys.executable).with_name("pilotage-agents")
+    with (config.parent / "router.log").open("ab") as log:
+        process = subprocess.Popen([str(program), "job-router", "--config", str(config)], stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def copies(server: RunningServer) -> list[route_service_pb2.JobCopy]:
+    """Return what the server lists of the router's copies."""
+    with server.channel(server.token(Role.AGENT)) as channel:
+        request = route_service_pb2.ListCopiesRequest(router="job router of jobrouter")
+        return list(RouteServiceStub(channel).ListCopies(request).copies)
+
+
+def test_jobs_are_run_by_the_queues_batch_system_and_come_home(server: RunningServer, user: User, config: Path) -> None:
+    jobs = user.submit("echo $SENT $PILOTAGE_JOB_ID", count=9)
+    (bad,) = user.submit("exit 7")
+    with a_router(config) as router:
+        assert [job.state for job in user.done(jobs)] == [jobs_pb2.JOB_STATE_DONE] * 9
+        assert user.done([bad])[0].exit_code == 7
+        router.terminate()
+        assert router.wait(30) == 0
+    assert [user.stdout(job) for job in jobs] == [f"here {job}\n" for job in jobs]
+    assert {(job.queue.site, job.slot, job.attempt) for job in user.done(jobs)} == {("Lyon", "Lyon", 1)}
+    assert copies(server) == []
+    assert list((config.parent / "router" / "copies").glob("pilotage-*")) == []
+
+
+def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
+    server: RunningServer, user: User, config: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    jobs = user.submit(f"sleep 0.2; mktemp {runs}/$PILOTAGE_JOB_ID.XXXXXX", count=12)
+    for ended in (2, 5, 8):
+        with a_router(config):
+            user.done(jobs[:ended])
+    with a_router(config):
+        assert {job.state for job in user.done(jobs)} == {jobs_pb2.JOB_STATE_DONE}
+    ran = sorted(int(path.name.split(".")[0]) for path in runs.iterdir())
+    assert ran == sorted(jobs)
+
+
+def test_the_program_of_a_job_that_is_removed_is_stopped(
+    server: RunningServer, user: User, config: Path, tmp_path: Path
+) -> None:
+    (job,) = user.submit(f'trap "echo > {tmp_path}/stopped; exit" TERM; while :; do sleep 0.05; done')
+    with a_router(config):
+        until(lambda: user.job(job).state == jobs_pb2.JOB_STATE_RUNNING)
+        user.remove(job)
+        until((tmp_path / "stopped").exists)
+        until(lambda: copies(server) == [])
+    assert user.job(job).state == jobs_pb2.JOB_STATE_REMOVED
+
+
+def test_a_single_round_sends_and_the_next_ones_bring_home(
+    server: RunningServer, user: User, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job,) = user.submit("echo hello")
+    assert run(["job-router", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"Lyon -> queue Lyon/ce1/long: 1 jobs ({job}); it has 0 of 4 copies, 0 idle of 50",
+        'Nowhere: left out: no target is configured for the route or for its GridResource "gt2 nowhere"',
+        "0 jobs would go on waiting",
+    ]
+    assert user.job(job).state == jobs_pb2.JOB_STATE_WAITING
+
+    while not user.has_ended(job, within_s=0.2):
+        assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert user.stdout(job) == "hello\n"
+    with server.channel(server.token()) as channel:
+        (told,) = RouteServiceStub(channel).ListRoutes(route_service_pb2.ListRoutesRequest()).routers
+    assert (told.name, [route.name for route in told.routes]) == ("job router of jobrouter", ["Lyon"])
+
+
+def test_a_table_with_a_fault_ends_a_single_round_with_its_place(
+    user: User, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user.submit("true")
+    (config.parent / "routes.ads").write_text(TABLE.replace('"batch"', "1 +"))
+    assert run(["job-router", "--once", "--config", str(config)]) == 2
+    assert 'routes.ads, route 1 "Lyon", line 2, GridResource' in capsys.readouterr().err
+
+
+def test_two_routers_of_one_folder_are_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with sole_owner(config.parent / "router", "another job router"):
+        assert run(["job-router", "--once", "--config", str(config)]) == 1
+    assert "another job router works with" in capsys.readouterr().err
+
+
+def test_a_newer_table_from_a_command_is_followed_without_a_restart(user: User, config: Path, tmp_path: Path) -> None:
+    printed = tmp_path / "printed"
+    printed.write_text("")
+    text = config.read_text().replace(
+        'table = "routes.ads"', f'table_command = ["cat", "{printed}"]\ntable_refresh_s = 0.2'
+    )
+    config.write_text(text)
+    (job,) = user.submit("true")
+    with a_router(config):
+        until(lambda: "is empty" in log_of(config) or "round failed" in log_of(config))
+        printed.write_text(TABLE)
+        assert user.done([job])[0].state == jobs_pb2.JOB_STATE_DONE
+
+
+def log_of(config: Path) -> str:
+    """Return what the router has logged, which is JSON line by line."""
+    text = (config.parent / "router.log").read_text()
+    assert all(json.loads(line) for line in text.splitlines())
+    return text
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for something that another process brings about."""
+    asyncio.run(patiently(happened, timeout_s=PATIENCE_S))
