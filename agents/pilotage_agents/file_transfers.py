@@ -28,10 +28,10 @@ async def pieces(path: Path, checksum: str, size: int) -> AsyncIterator[job_serv
 
 
 async def written(path: Path, checksum: str, arriving: AsyncIterable[job_service_pb2.DownloadFileResponse]) -> None:
-    """Write what arrives to a new file; raises WorldError, and leaves no file, when it is not what it should be."""
+    """Write what arrives to a file; raises WorldError, and leaves no file, when it is not what it should be."""
     digest = hashlib.sha256()
     try:
-        file: BinaryIO = await asyncio.to_thread(path.open, "xb")
+        file: BinaryIO = await asyncio.to_thread(path.open, "wb")
     except OSError as error:
         raise WorldError(f"{path}: {error.strerror}", transient=True) from error
     try:

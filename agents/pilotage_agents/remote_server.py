@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -17,9 +15,9 @@ from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.wire import time_from_wire
 from pilotage_agents.core.remote_copies import RemoteJob
+from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.route_edges import LeftFile
 
-_PIECE_BYTES = 512 << 10
 _MOST_IN_A_CALL = 1000
 _TRANSFER_S = 3600.0
 _STATE = "JOB_STATE_"
@@ -66,7 +64,9 @@ class RemoteServer:
 
     async def upload(self, token: str, path: Path, file: InputFile) -> None:
         """Bring a file's content."""
-        await self._jobs.UploadFile(_pieces(path, file), metadata=_as(token), timeout=_TRANSFER_S)
+        await self._jobs.UploadFile(
+            pieces(path, file.checksum or "", file.size), metadata=_as(token), timeout=_TRANSFER_S
+        )
 
     async def jobs(self, token: str, job_ids: Sequence[int]) -> Mapping[int, RemoteJob]:
         """Return the jobs that there are, or that the token's owner may see."""
@@ -125,16 +125,8 @@ class RemoteServer:
 
     async def _download(self, token: str, job_id: int, file: jobs_pb2.OutputFile, path: Path) -> None:
         request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
-        digest = hashlib.sha256()
-        target = await asyncio.to_thread(path.open, "wb")
-        try:
-            async for piece in self._jobs.DownloadFile(request, metadata=_as(token), timeout=_TRANSFER_S):
-                digest.update(piece.content)
-                await asyncio.to_thread(target.write, piece.content)
-        finally:
-            await asyncio.to_thread(target.close)
-        if digest.hexdigest() != file.checksum:
-            raise WorldError(f"{file.name} did not arrive as it was stored", transient=True)
+        arriving = self._jobs.DownloadFile(request, metadata=_as(token), timeout=_TRANSFER_S)
+        await written(path, file.checksum, arriving)
 
 
 def _as(token: str) -> tuple[tuple[str, str], ...]:
@@ -150,16 +142,6 @@ def token_text(content: bytes) -> str:
     if not text or not text.isprintable() or " " in text:
         raise InvalidInputError(Violation("token", "the file holds none"))
     return text
-
-
-async def _pieces(path: Path, file: InputFile) -> AsyncIterator[job_service_pb2.UploadFileRequest]:
-    yield job_service_pb2.UploadFileRequest(checksum=file.checksum or "", size=file.size)
-    source = await asyncio.to_thread(path.open, "rb")
-    try:
-        while content := await asyncio.to_thread(source.read, _PIECE_BYTES):
-            yield job_service_pb2.UploadFileRequest(content=content)
-    finally:
-        await asyncio.to_thread(source.close)
 
 
 def _job(job: jobs_pb2.Job) -> RemoteJob:

@@ -1,0 +1,112 @@
+"""A router's backlog does what a plain list would, at a cost that no queue makes large."""
+
+from __future__ import annotations
+
+import tracemalloc
+from datetime import datetime, timedelta
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pilotage_agents.core.backlog import Backlog
+from support.virtual_clock import START
+
+JOBS = st.integers(1, 8)
+ROUTES = ("A", "B", "C")
+SETS = st.sets(st.sampled_from(ROUTES)).map(lambda names: tuple(name for name in ROUTES if name in names))
+
+
+class BacklogModel(RuleBasedStateMachine):
+    """The same jobs as a list in the order in which they came: of each its routes, None = not judged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backlog = Backlog()
+        self.jobs: dict[int, tuple[str, ...] | None] = {}
+        self.aside: dict[int, datetime] = {}
+        self.barred: set[tuple[int, str]] = set()
+        self.now = START
+
+    @rule(job=JOBS)
+    def comes(self, job: int) -> None:
+        self.backlog.add(job)
+        self._forget(job)
+        self.jobs[job] = None
+
+    @rule(job=JOBS)
+    def goes(self, job: int) -> None:
+        self.backlog.drop(job)
+        self._forget(job)
+
+    @rule(routes=SETS)
+    def is_judged(self, routes: tuple[str, ...]) -> None:
+        for job in self.backlog.unjudged(1):
+            self.backlog.judged(job, routes)
+            self.jobs[job] = tuple(route for route in routes if (job, route) not in self.barred)
+
+    @rule(job=JOBS, route=st.sampled_from(ROUTES))
+    def is_barred(self, job: int, route: str) -> None:
+        self.backlog.bar(job, route)
+        self.barred.add((job, route))
+
+    @rule(job=JOBS)
+    def is_set_aside(self, job: int) -> None:
+        self.backlog.set_aside(job, self.now + timedelta(seconds=60))
+        self._forget(job)
+        self.aside[job] = self.now + timedelta(seconds=60)
+
+    @rule(seconds=st.sampled_from([10, 60]))
+    def time_passes(self, seconds: int) -> None:
+        self.now += timedelta(seconds=seconds)
+        self.backlog.bring_back(self.now)
+        for job in [job for job, until in self.aside.items() if until <= self.now]:
+            del self.aside[job]
+            self.jobs[job] = None
+
+    @rule()
+    def may_fulfil_something_else_now(self) -> None:
+        self.backlog.judge_anew()
+        self.jobs = dict.fromkeys(self.jobs)
+
+    @rule()
+    def follow_another_table(self) -> None:
+        self.backlog.follow_another_table()
+        self.jobs = dict.fromkeys([*self.jobs, *self.aside])
+        self.aside.clear()
+        self.barred.clear()
+
+    @invariant()
+    def holds_the_same(self) -> None:
+        assert list(self.backlog) == [*self.jobs, *self.aside]
+        assert len(self.backlog) == len(self.jobs) + len(self.aside)
+        assert list(self.backlog.unjudged(100)) == [job for job, routes in self.jobs.items() if routes is None]
+
+    @invariant()
+    def gives_the_first_that_fits(self) -> None:
+        for with_room in ({"A"}, {"B", "C"}, set(ROUTES), set[str]()):
+            fitting = [job for job, routes in self.jobs.items() if routes and with_room & set(routes)]
+            found = self.backlog.first(with_room)
+            assert (found and found.job_id) == (fitting[0] if fitting else None)
+            assert self.backlog.ready(with_room) == len(fitting)
+            if found is not None:
+                assert found.routes == tuple(route for route in self.jobs[found.job_id] or () if route in with_room)
+
+    def _forget(self, job: int) -> None:
+        self.jobs.pop(job, None)
+        self.aside.pop(job, None)
+
+
+TestBacklog = BacklogModel.TestCase
+TestBacklog.settings = settings(stateful_step_count=40)
+
+
+def test_a_hundred_thousand_jobs_take_a_few_tens_of_megabytes() -> None:
+    tracemalloc.start()
+    backlog = Backlog(range(10**9, 10**9 + 100_000))
+    for job in backlog.unjudged(100_000):
+        backlog.judged(job, ROUTES)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(backlog) == 100_000
+    assert size < 40e6
