@@ -56,7 +56,6 @@ def _set(message: race_service_pb2.RaceSet) -> JobSet:
         message.urgent,
         message.sampled,
         message.done,
-        message.median_s,
         message.p95_s,
         message.waiting,
         tuple(_runner(each) for each in message.stragglers),
@@ -67,10 +66,8 @@ def _runner(message: race_service_pb2.Straggler) -> Runner:
     return Runner(
         message.job_id,
         _owner(message.account),
-        message.site,
         message.running_s,
         message.cpus,
-        message.copies,
         message.copies_made,
         message.copy_waits,
         {each.site: each.free_slots for each in message.sites},

@@ -15,7 +15,8 @@ class RacerSettings(Section):
     it is slow when it has run `slower_than` times as long as 95 of 100 of them took, and `least_run_s`; it gets
     `tail_copies` then. An urgent one gets `urgent_copies`, once it has run `urgent_after_s`. `needs_free_slot`: only
     where another site has a slot free for it now, not where a pilot would have to be sent. At most `most_copies` race
-    at once, `most_copies_of_owner` of one owner, and no more of his once races have cost him `most_lost_core_s_a_day`.
+    at once, `most_copies_of_owner` of one owner, and none by which races would cost him more within a day than
+    `most_lost_core_s_a_day`.
     """
 
     least_jobs: int = Field(default=10, ge=2)

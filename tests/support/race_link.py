@@ -34,11 +34,9 @@ class GridRaceLink:
 
 def _set(look: SetLook) -> JobSet:
     figures = look.figures
-    times = figures.median.total_seconds(), figures.p95.total_seconds()
+    p95_s = figures.p95.total_seconds()
     runners = tuple(_runner(each) for each in look.stragglers)
-    return JobSet(
-        look.of.id, look.of.jobs, look.of.urgent, figures.sampled, figures.done, *times, look.waiting, runners
-    )
+    return JobSet(look.of.id, look.of.jobs, look.of.urgent, figures.sampled, figures.done, p95_s, look.waiting, runners)
 
 
 def _runner(straggler: Straggler) -> Runner:
@@ -46,10 +44,8 @@ def _runner(straggler: Straggler) -> Runner:
     return Runner(
         job.id,
         Owner(job.vo, job.group, job.owner),
-        job.queue.site if job.queue is not None else "",
         straggler.running.total_seconds(),
         straggler.cpus,
-        straggler.copies,
         straggler.copies_made,
         straggler.copy_waits,
         {each.site: each.free_slots for each in straggler.sites},

@@ -16,13 +16,13 @@ SLOW_S = 2000.0
 
 
 def a_runner(job_id: int = 1, running_s: float = SLOW_S, **fields: Any) -> Runner:
-    """Return a job that lags behind on A, and could have a copy on B."""
-    return replace(Runner(job_id, ALICE, "A", running_s, sites={"B": 1}), **fields)
+    """Return a job that lags behind, and could have a copy on B."""
+    return replace(Runner(job_id, ALICE, running_s, sites={"B": 1}), **fields)
 
 
 def a_tail(*runners: Runner, **fields: Any) -> JobSet:
     """Return a set of 100 at its tail, of which 95 of 100 jobs took at most 1,000 s."""
-    tail = JobSet(1, 100, sampled=100, done=95, median_s=800, p95_s=1000, runners=runners)
+    tail = JobSet(1, 100, sampled=100, done=95, p95_s=1000, runners=runners)
     return replace(tail, **fields)
 
 
@@ -93,9 +93,9 @@ def test_a_straggler_that_has_its_copy_or_no_place_for_one_is_left(fields: dict[
 
 
 def test_an_urgent_job_gets_its_copies_one_after_the_other() -> None:
-    assert raced(plan(urgent(a_runner(copies=1, copies_made=1)))) == [1]
-    assert raced(plan(urgent(a_runner(copies=1, copies_made=1, copy_waits=True)))) == []
-    assert raced(plan(urgent(a_runner(copies=2, copies_made=2)))) == []
+    assert raced(plan(urgent(a_runner(copies_made=1)))) == [1]
+    assert raced(plan(urgent(a_runner(copies_made=1, copy_waits=True)))) == []
+    assert raced(plan(urgent(a_runner(copies_made=2)))) == []
 
 
 def test_where_free_slots_are_wanted_a_site_without_any_is_no_place() -> None:
@@ -117,4 +117,15 @@ def test_no_more_copies_race_at_once_than_the_bounds_allow_and_the_urgent_and_th
 def test_an_owner_whom_races_have_cost_too_much_of_late_gets_no_more() -> None:
     found = plan(a_tail(a_runner(1), a_runner(2, owner=BOB)), load=Load(lost_core_s={ALICE: 360_000.0}))
     assert raced(found) == [2]
-    assert why(found).endswith(", but races have cost lhcb/users/alice 360000 core seconds within a day")
+    assert why(found).endswith(
+        ", but with 1000 core seconds for a copy races would have cost lhcb/users/alice too much within a day"
+        " (360000 so far)"
+    )
+
+
+def test_what_copies_are_likely_to_cost_counts_from_their_start_on() -> None:
+    tail = a_tail(a_runner(1), a_runner(2, cpus=8), a_runner(3))
+    assert raced(plan(tail, most_lost_core_s_a_day=10_000)) == [1, 2, 3]
+    assert raced(plan(tail, most_lost_core_s_a_day=9_000)) == [1, 2]
+    assert raced(plan(tail, most_lost_core_s_a_day=8_000)) == [1, 3], "the wide one would cost eight times as much"
+    assert raced(plan(urgent(a_runner(4, 600, cpus=2)), most_lost_core_s_a_day=1_199)) == []

@@ -13,7 +13,7 @@ Those go first that are urgent, then those that have run longest for what they s
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -52,15 +52,13 @@ class Owner:
 class Runner:
     """A job that runs; `sites` = where a copy could run, with free slots, where neither it nor a copy of it was.
 
-    `copies` have not ended, `copies_made` are all that were made since it began to run.
+    `copies_made` = how many were made since it began to run, ended ones too.
     """
 
     job_id: int
     owner: Owner
-    site: str
     running_s: float
     cpus: int = 1
-    copies: int = 0
     copies_made: int = 0
     copy_waits: bool = False
     sites: Mapping[str, int] = field(default_factory=dict)
@@ -78,7 +76,6 @@ class JobSet:
     urgent: bool = False
     sampled: int = 0
     done: int = 0
-    median_s: float = 0.0
     p95_s: float = 0.0
     waiting: int = 0
     runners: tuple[Runner, ...] = ()
@@ -118,11 +115,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A job that is slow or urgent; `lag` = how many times the time it should take it has run."""
+    """A job that is slow or urgent; `lag` = how many times the time it should take it has run.
+
+    `core_s` = what a copy is likely to cost: as much as others took, or as the job itself has, where there are none.
+    """
 
     runner: Runner
     urgent: bool
     lag: float
+    core_s: float
     reason: str
 
 
@@ -138,13 +139,14 @@ def plan_races(sets: Iterable[JobSet], load: Load, rules: RacingRules) -> Plan:
                 left.append(verdict)
     cases.sort(key=lambda case: (not case.urgent, -case.lag, case.runner.job_id))
     copies: list[NewCopy] = []
-    live = Counter(load.copies)
+    live, lost = Counter(load.copies), defaultdict[Owner, float](float, load.lost_core_s)
     for case in cases:
-        obstacle = _obstacle(case, live, load, rules)
+        obstacle = _obstacle(case, live, lost[case.runner.owner], rules)
         if obstacle:
             left.append(NotRaced(case.runner.job_id, f"{case.reason}, but {obstacle}"))
         else:
             live[case.runner.owner] += 1
+            lost[case.runner.owner] += case.core_s
             copies.append(NewCopy(case.runner.job_id, case.reason))
     return Plan(tuple(copies), tuple(left))
 
@@ -166,13 +168,13 @@ def _judged(of: JobSet, rules: RacingRules) -> Iterator[_Case | NotRaced]:
             )
         else:
             reason = f"it has run {runner.running_s:.0f} s, and 95 of 100 jobs of its set took at most {of.p95_s:.0f} s"
-            yield _Case(runner, False, runner.running_s / allowed_s, reason)
+            yield _Case(runner, False, runner.running_s / allowed_s, runner.cpus * of.p95_s, reason)
 
 
 def _urgent(runner: Runner, rules: RacingRules) -> _Case | NotRaced:
     if runner.running_s < rules.urgent_after_s:
         return NotRaced(runner.job_id, f"it is urgent, and races once it has run {rules.urgent_after_s:g} s")
-    return _Case(runner, True, runner.running_s, "it is urgent")
+    return _Case(runner, True, runner.running_s, runner.cpus * runner.running_s, "it is urgent")
 
 
 def _why_no_tail(of: JobSet, rules: RacingRules) -> str:
@@ -187,11 +189,10 @@ def _why_no_tail(of: JobSet, rules: RacingRules) -> str:
     return ""
 
 
-def _obstacle(case: _Case, live: Counter[Owner], load: Load, rules: RacingRules) -> str:
-    """Return what keeps a job from being raced that should be; "" = nothing."""
+def _obstacle(case: _Case, live: Counter[Owner], lost_core_s: float, rules: RacingRules) -> str:
+    """Return what keeps a job from being raced that should be; "" = nothing. `lost_core_s` is its owner's."""
     runner, owner = case.runner, case.runner.owner
     most = rules.urgent_copies if case.urgent else rules.tail_copies
-    lost_core_s = load.lost_core_s.get(owner, 0.0)
     checks = (
         (runner.copies_made >= most, f"it has had {runner.copies_made} of {most} copies"),
         (runner.copy_waits, "its copy has not started yet"),
@@ -200,8 +201,9 @@ def _obstacle(case: _Case, live: Counter[Owner], load: Load, rules: RacingRules)
         (live.total() >= rules.most_copies, f"{live.total()} copies race already"),
         (live[owner] >= rules.most_copies_of_owner, f"{live[owner]} copies of {owner} race already"),
         (
-            lost_core_s >= rules.most_lost_core_s_a_day,
-            f"races have cost {owner} {lost_core_s:.0f} core seconds within a day",
+            lost_core_s + case.core_s > rules.most_lost_core_s_a_day,
+            f"with {case.core_s:.0f} core seconds for a copy races would have cost {owner} too much within a day"
+            f" ({lost_core_s:.0f} so far)",
         ),
     )
     return next((why for holds, why in checks if holds), "")

@@ -64,7 +64,6 @@ def _set_to_wire(look: SetLook) -> race_service_pb2.RaceSet:
         urgent=look.of.urgent,
         sampled=figures.sampled,
         done=figures.done,
-        median_s=figures.median.total_seconds(),
         p95_s=figures.p95.total_seconds(),
         waiting=look.waiting,
         stragglers=[_straggler_to_wire(each) for each in look.stragglers],
@@ -76,10 +75,8 @@ def _straggler_to_wire(straggler: Straggler) -> race_service_pb2.Straggler:
     return race_service_pb2.Straggler(
         job_id=job.id,
         account=_account_to_wire(Account(job.vo, job.group, job.owner)),
-        site=job.queue.site if job.queue is not None else "",
         running_s=straggler.running.total_seconds(),
         cpus=straggler.cpus,
-        copies=straggler.copies,
         copies_made=straggler.copies_made,
         copy_waits=straggler.copy_waits,
         sites=[race_service_pb2.OtherSite(site=each.site, free_slots=each.free_slots) for each in straggler.sites],
