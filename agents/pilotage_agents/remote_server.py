@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from pilotage.channel import Endpoint, open_async_channel
-from pilotage.description_wire import check_file_name
+from pilotage.description_wire import CHECKSUM, check_file_name
 from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
 from pilotage.job_description import InputFile
 from pilotage.v1 import job_service_pb2, jobs_pb2
@@ -112,25 +113,35 @@ class RemoteServer:
             await self._jobs.ChangeJobs(request, metadata=_as(token))
 
     async def outputs(self, token: str, job_id: int, folder: Path) -> tuple[LeftFile, ...]:
-        """Write what a job has left into a folder that is there."""
+        """Write what a job has left into a folder that is there; what an earlier call has brought stays."""
         request = job_service_pb2.ListOutputFilesRequest(job_id=job_id)
         answer = await self._jobs.ListOutputFiles(request, metadata=_as(token))
         left = []
-        for number, file in enumerate(answer.files):
+        for file in answer.files:
             check_file_name(file.name)
-            path = folder / str(number)
-            await self._download(token, job_id, file, path)
+            _check_checksum(file.checksum)
+            path = folder / file.checksum
+            if not await asyncio.to_thread(path.exists):
+                await self._download(token, job_id, file, path)
             left.append(LeftFile(file.name, path, truncated=file.truncated))
         return tuple(left)
 
     async def _download(self, token: str, job_id: int, file: jobs_pb2.OutputFile, path: Path) -> None:
         request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum)
+        part = path.with_suffix(".part")
         arriving = self._jobs.DownloadFile(request, metadata=_as(token), timeout=_TRANSFER_S)
-        await written(path, file.checksum, arriving)
+        await written(part, file.checksum, arriving)
+        await asyncio.to_thread(part.rename, path)
 
 
 def _as(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),)
+
+
+def _check_checksum(text: str) -> None:
+    """Raise InvalidInputError unless it is a SHA-256 as it is written."""
+    if not CHECKSUM.fullmatch(text):
+        raise InvalidInputError(Violation("checksum", "is not 64 hex digits"))
 
 
 def token_text(content: bytes) -> str:

@@ -117,7 +117,7 @@ class ServerCopies:
             raise WorldError(f"{reference} is no reference to a job there", transient=False)
         folder = self._of(known.name) / _OUTPUT
         try:
-            await asyncio.to_thread(_emptied, folder)
+            await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
             return await self._server.outputs(await self._token(known.name), known.job_id, folder)
         except OSError as error:
             raise WorldError(f"{folder}: {error.strerror or error}", transient=True) from error

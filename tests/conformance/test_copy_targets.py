@@ -113,6 +113,7 @@ async def test_what_a_copy_has_written_comes_back(place: Place) -> None:
     (reference,) = await place.submit(("/bin/echo", "'hello  world'"))
     await end_of(place.target, reference)
     assert (await texts_of(place.target, reference))["stdout"] == "hello  world\n"
+    assert (await texts_of(place.target, reference))["stdout"] == "hello  world\n", "as often as it is asked for"
 
 
 async def test_a_copy_runs_until_it_is_cancelled_and_its_neighbour_goes_on(place: Place) -> None:
