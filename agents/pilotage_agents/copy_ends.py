@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import structlog
 
@@ -15,13 +13,13 @@ from pilotage_agents.core.copy_life import HeldCopy, Key, Weight
 from pilotage_agents.core.job_ends import ended_ad, weight_of
 from pilotage_agents.route_edges import CopyOutcome, CopyTarget, LeftFile
 from pilotage_agents.route_shared import Shared
+from pilotage_agents.side_by_side import side_by_side
 
 log = structlog.get_logger()
 
 End = tuple[HeldCopy, CopyOutcome, Weight]
 """A copy, how it ended, and what that says of its route."""
 
-_AT_A_TIME = 16
 _MOST_LOOKED_AT = 500
 
 
@@ -48,7 +46,7 @@ class CopyEnds:
 
     async def inform(self, copies: Sequence[HeldCopy]) -> None:
         """Let hooks say what they know of running copies."""
-        await self._side_by_side([self._hooks.update(copy) for copy in copies if self._hooks.are_for(copy)])
+        await side_by_side([self._hooks.update(copy) for copy in copies if self._hooks.are_for(copy)])
 
     async def collect(self, target: str, copies: Sequence[HeldCopy]) -> None:
         """Fetch what copies have left whose payloads have ended."""
@@ -60,7 +58,7 @@ class CopyEnds:
             elif (known := self._copies.get(copy.key)) is not None:
                 self._copies.put(copy, owed=known.status.state is not copy.status.state)  # shown as completing
 
-        await self._side_by_side([fetch(copy) for copy in copies])
+        await side_by_side([fetch(copy) for copy in copies])
 
     async def bring_home(self) -> None:
         """Let the copies end whose files were fetched, and those that were not clean before.
@@ -79,7 +77,7 @@ class CopyEnds:
 
     async def over_all(self, ends: Sequence[End]) -> None:
         """Take note of the ends of copies."""
-        await self._side_by_side([self.over(*end) for end in ends])
+        await side_by_side([self.over(*end) for end in ends])
 
     async def over(self, copy: HeldCopy, outcome: CopyOutcome, weight: Weight) -> None:
         """Take note of the end of a copy, once what its hook cleans up is clean."""
@@ -94,7 +92,7 @@ class CopyEnds:
     async def _end(self, home: Sequence[_Home]) -> None:
         asked = [each.copy.key.job_id for each in home if self._needs_its_ad(each.copy)]
         ads = {job.job_id: job.ad for job in await self._link.look_at(asked)} if asked else {}
-        await self._side_by_side([self._end_one(each, ads.get(each.copy.key.job_id, {})) for each in home])
+        await side_by_side([self._end_one(each, ads.get(each.copy.key.job_id, {})) for each in home])
 
     async def _end_one(self, home: _Home, ad: Mapping[str, AdValue]) -> None:
         copy = home.copy
@@ -108,18 +106,6 @@ class CopyEnds:
     def _needs_its_ad(self, copy: HeldCopy) -> bool:
         route = self._copies.route(copy.route)
         return self._hooks.are_for(copy) or (route is not None and route.failure_test is not None)
-
-    async def _side_by_side(self, deeds: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Do all, some at a time."""
-        gate = asyncio.Semaphore(_AT_A_TIME)
-
-        async def do(deed: Coroutine[Any, Any, None]) -> None:
-            async with gate:
-                await deed
-
-        async with asyncio.TaskGroup() as group:
-            for each in deeds:
-                group.create_task(do(each))
 
 
 async def _left_by(place: CopyTarget, copy: HeldCopy) -> _Home | None:

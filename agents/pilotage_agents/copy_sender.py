@@ -23,8 +23,12 @@ from pilotage_agents.core.route_copies import copy_of
 from pilotage_agents.core.route_table import QueueTarget, Route, RouteTable
 from pilotage_agents.route_edges import CopyOutcome, CopyRequest, NewCopy, NotRouted, RoutableJob, Routed
 from pilotage_agents.route_shared import Shared
+from pilotage_agents.side_by_side import side_by_side
 
 log = structlog.get_logger()
+
+_MOST_SUBMITTED_AT_ONCE = 50
+"""So many copies a target has to take within its time."""
 
 ROUTED_FROM, ROUTED_BY = "RoutedFromJobId", "RoutedBy"
 
@@ -58,6 +62,8 @@ class CopySender:
     async def send(self, choices: Sequence[Choice], jobs: Mapping[int, RoutableJob], table: RouteTable) -> Taken:
         """Send the jobs that were chosen; raises a PilotageError when the server cannot be asked for them."""
         wanted = [choice for choice in choices if choice.job_id in jobs]
+        if not wanted:
+            return Taken({}, {})
         answers = await self._shared.link.route(uuid4().hex, [_new_copy(choice) for choice in wanted])
         now = self._shared.clock()
         orders, refused = [], {}
@@ -76,19 +82,26 @@ class CopySender:
         return Taken(refused, Counter(order.route.name for order in orders))
 
     async def _send_to(self, target: str, orders: Sequence[_Order], table: RouteTable) -> None:
-        made = await asyncio.gather(*(self._made(order, table) for order in orders))
-        requests = [(order, request) for order, request in zip(orders, made, strict=True) if request is not None]
-        if not requests:
+        made = await side_by_side(self._made(order, table) for order in orders)
+        requests = [(order.copy, request) for order, request in zip(orders, made, strict=True) if request is not None]
+        for start in range(0, len(requests), _MOST_SUBMITTED_AT_ONCE):
+            await self._submit(target, requests[start : start + _MOST_SUBMITTED_AT_ONCE])
+
+    async def _submit(self, target: str, requests: Sequence[tuple[HeldCopy, CopyRequest]]) -> None:
+        """Hand copies to their target; where that has just fallen silent they are not tried."""
+        link, places = self._shared.link, self._shared.places
+        if silence := places.silence(target):
+            for copy, _ in requests:
+                await self._give_back(copy, f"its target gives no answer: {silence}", Weight.NEITHER)
             return
-        for order, _ in requests:
-            self._copies.put(replace(order.copy, was_sent=True))
-        link = self._shared.link
-        answers = await self._shared.places.ask(
-            target, lambda place: place.submit([each for _, each in requests], link)
-        )
-        for place, (order, _) in enumerate(requests):
-            answer = Unanswered("the place gave no answer") if answers is None else answers[place]
-            await self._settle(replace(order.copy, was_sent=True), answer)
+        sent = [replace(copy, was_sent=True) for copy, _ in requests]
+        for copy in sent:
+            self._copies.put(copy)
+        answers = await places.ask(target, lambda place: place.submit([request for _, request in requests], link))
+        if answers is None:
+            answers = (Unanswered("its target gave no answer"),) * len(sent)
+        for copy, answer in zip(sent, answers, strict=True):
+            await self._settle(copy, answer)
 
     async def _settle(self, copy: HeldCopy, answer: Submission) -> None:
         match answer:

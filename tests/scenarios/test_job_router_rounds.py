@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotage_agents.route_edges import CopyState
-from support.router_scene import RouterScene, a_route
+from pilotage.errors import WorldError
+from pilotage_agents.batch_systems.base import Submission
+from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles
+from support.router_scene import RouterScene, ScenePlace, a_route, target_of
 
 
 @pytest.fixture
@@ -271,6 +274,29 @@ async def test_a_place_that_gives_no_answer_disturbs_no_other_route_and_loses_no
     await scene.rounds(40)
     assert scene.link.states()["DONE"] == 20
     assert all(times == 1 for route in "AB" for times in scene.place(route).made.values())
+
+
+class GivesOut(ScenePlace):
+    """A place that takes one call, and answers no other."""
+
+    calls = 0
+
+    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+        self.calls += 1
+        if self.calls > 1:
+            raise WorldError("the place has gone", transient=True)
+        return await super().submit(copies, files)
+
+
+async def test_what_a_place_that_falls_silent_was_not_asked_for_goes_back_at_once(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=200, MaxIdleJobs=-1))
+    place = GivesOut(tmp_path, lambda _: CopyStatus(CopyState.IDLE))
+    scene.places.places[str(target_of("A"))] = place
+    scene.link.submit(150, WantJobRouter=True)
+    await scene.router.run_once()
+    assert place.calls == 2
+    assert scene.link.states() == {"MATCHED": 100, "WAITING": 50}
+    assert {job.outcomes[0].outcome for job in scene.link.jobs.values() if job.state == "WAITING"} == {"DECLINED"}
 
 
 async def test_a_job_that_cannot_be_submitted_goes_back_with_the_reason(scene: RouterScene) -> None:
