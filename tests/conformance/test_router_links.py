@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,6 @@ from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
-from pilotage.v1.values_pb2 import Value
 from pilotage_agents.link import Turn
 from pilotage_agents.route_edges import (
     CopyOutcome,
@@ -39,6 +38,7 @@ from pilotage_agents.server_link import ServerLink
 from pilotage_server.core.identity import Role
 from support.fake_router_link import FakeRouterLink
 from support.server import RunningServer, request_id, running_server
+from support.users_jobs import RealJobs
 
 QUEUE = QueueId("Lyon", "ce1", "long")
 TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4 } }\n'
@@ -117,42 +117,6 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         assert (await ServerLink(channel).take_turn(turn, 60, "here")).taken
         link = RouterServerLink(channel, turn, most_events=3)
         yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output)
-
-
-@dataclass
-class RealJobs:
-    """A user of a real server."""
-
-    server: RunningServer
-
-    def submit(self, jobs: int = 1, *, executable: str = "simulate", files: Sequence[Any] = (), **ad: Any) -> list[int]:
-        attributes = {name: Value(flag=each) if each is True else Value(text=each) for name, each in ad.items()}
-        description = jobs_pb2.JobDescription(
-            executable=executable, attributes=attributes, count=jobs, input_files=files
-        )
-        request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description])
-        return list(self._call("SubmitJobs", request).job_ids)
-
-    def change(self, change: str, job_id: int) -> None:
-        number = job_service_pb2.JobChange.Value(f"JOB_CHANGE_{change.upper()}")
-        request = job_service_pb2.ChangeJobsRequest(request_id=request_id(), job_ids=[job_id], change=number)
-        self._call("ChangeJobs", request)
-
-    def state(self, job_id: int) -> str:
-        job = self._call("GetJobs", job_service_pb2.GetJobsRequest(job_ids=[job_id])).jobs[0]
-        return jobs_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
-
-    def output(self, job_id: int) -> dict[str, bytes]:
-        with self.server.channel(self.server.token()) as channel:
-            stub = JobServiceStub(channel)
-            files = stub.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id)).files
-            asked = [job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=file.checksum) for file in files]
-            pieces = [b"".join(piece.content for piece in stub.DownloadFile(each)) for each in asked]
-        return dict(zip((file.name for file in files), pieces, strict=True))
-
-    def _call(self, method: str, request: Any) -> Any:
-        with self.server.channel(self.server.token()) as channel:
-            return getattr(JobServiceStub(channel), method)(request)
 
 
 async def test_the_feed_tells_who_waits_and_goes_on_where_it_was_left(scene: Scene) -> None:

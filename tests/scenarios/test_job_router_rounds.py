@@ -1,12 +1,9 @@
-"""What a job router does with jobs, routes and copies, in virtual time."""
+"""What becomes of jobs that a job router has sent, and of their copies, in virtual time."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,101 +16,6 @@ from support.router_scene import RouterScene, ScenePlace, a_route, target_of
 @pytest.fixture
 def scene(tmp_path: Path) -> RouterScene:
     return RouterScene(tmp_path)
-
-
-def change_table(scene: RouterScene, *routes: str) -> None:
-    """Replace the table, so that it is seen whatever the clock of the file system is worth."""
-    scene.put_table(*routes, f"# at {scene.clock()}")
-
-
-async def test_never_more_copies_than_the_route_may_have_and_new_ones_as_they_finish(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route(MaxJobs=500, MaxIdleJobs=-1))
-    scene.link.submit(10_000, WantJobRouter=True)
-    place = scene.place()
-    for _ in range(3):
-        await scene.rounds()
-        assert len(place.copies) == 500
-        place.move(CopyState.RUNNING)
-        await scene.rounds()
-        assert place.move(CopyState.COMPLETED, of=CopyState.RUNNING, most=200, exit_code=0) == 200
-    await scene.rounds()
-    assert scene.link.states() == {"DONE": 600, "MATCHED": 200, "RUNNING": 300, "WAITING": 8900}
-
-
-async def test_a_copy_that_begins_to_run_lets_one_more_idle_one_in(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route("A", MaxIdleJobs=10), a_route("B", MaxIdleJobs=10))
-    scene.link.submit(100, WantJobRouter=True)
-    await scene.rounds(3)
-    assert scene.spread() == {"A": 10, "B": 10}
-    scene.place("A").move(CopyState.RUNNING, most=1)
-    await scene.rounds()
-    assert scene.spread() == {"A": 11, "B": 10}
-
-
-async def test_a_copy_that_its_target_put_back_into_its_queue_is_idle_again(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route(MaxIdleJobs=10))
-    scene.link.submit(100, WantJobRouter=True)
-    await scene.rounds()
-    scene.place().move(CopyState.RUNNING)
-    await scene.rounds()
-    assert scene.spread() == {"A": 20}
-    scene.place().move(CopyState.IDLE, of=CopyState.RUNNING)
-    await scene.rounds()
-    assert scene.spread() == {"A": 20}
-
-
-async def test_routes_that_take_the_same_jobs_get_them_in_turn(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route("A"), a_route("B"), a_route("C", MaxJobs=5))
-    scene.link.submit(45, WantJobRouter=True)
-    await scene.rounds()
-    assert scene.spread() == {"A": 20, "B": 20, "C": 5}
-
-
-async def test_the_first_route_gets_all_where_the_table_says_so(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path)
-    scene.table.write_text(
-        "JOB_ROUTER_ROUND_ROBIN_SELECTION = False\nJOB_ROUTER_ROUTE_NAMES = A B\n"
-        'JOB_ROUTER_ROUTE_A @=end\nGridResource = "batch A"\nREQUIREMENTS WantJobRouter\nMaxIdleJobs = 7\n@end\n'
-        'JOB_ROUTER_ROUTE_B @=end\nGridResource = "batch B"\nREQUIREMENTS WantJobRouter\n@end\n'
-    )
-    scene.link.submit(10, WantJobRouter=True)
-    await scene.rounds()
-    assert scene.spread() == {"A": 7, "B": 3}
-
-
-async def test_all_routes_together_have_no_more_copies_than_the_table_says(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path)
-    scene.table.write_text(
-        "JOB_ROUTER_MAX_JOBS = 5\nJOB_ROUTER_ROUTE_NAMES = A B\n"
-        'JOB_ROUTER_ROUTE_A @=end\nGridResource = "batch A"\nREQUIREMENTS WantJobRouter\n@end\n'
-        'JOB_ROUTER_ROUTE_B @=end\nGridResource = "batch B"\nREQUIREMENTS WantJobRouter\n@end\n'
-    )
-    scene.link.submit(10, WantJobRouter=True)
-    await scene.rounds()
-    assert scene.spread() == {"A": 3, "B": 2}
-    scene.place("B").finish()
-    await scene.rounds()
-    assert sum(scene.spread().values()) == 5
-
-
-async def test_jobs_that_did_not_ask_are_left_alone(scene: RouterScene) -> None:
-    scene.link.submit(5)
-    scene.link.submit(5, WantJobRouter=False)
-    (asking,) = scene.link.submit(1, WantJobRouter=True)
-    await scene.rounds()
-    assert scene.spread() == {"A": 1}
-    assert scene.link.jobs[asking].state == "MATCHED"
-    assert scene.link.states() == {"MATCHED": 1, "WAITING": 10}
-
-
-async def test_an_attribute_steers_jobs_to_a_site(tmp_path: Path) -> None:
-    scene = RouterScene(
-        tmp_path, a_route("A", 'TARGET.Dataset == "MinBias"'), a_route("B", 'TARGET.Dataset == "TTbar"')
-    )
-    scene.link.submit(3, Dataset="MinBias")
-    scene.link.submit(4, Dataset="ttbar")
-    await scene.rounds()
-    assert scene.spread() == {"A": 3, "B": 4}
 
 
 async def test_a_copy_says_what_its_route_sets_and_where_it_comes_from(tmp_path: Path) -> None:
@@ -154,7 +56,7 @@ async def test_a_copy_that_is_removed_at_its_target_lets_the_job_wait_and_take_t
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
-    change_table(scene, a_route("B"))
+    scene.change_table(a_route("B"))
     scene.place().tell(job, CopyState.GONE, reason="removed by an operator")
     await scene.rounds(2)
     assert scene.spread() == {"B": 1}
@@ -207,7 +109,7 @@ async def test_only_jobs_that_wait_follow_a_new_table(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=10))
     scene.link.submit(30, WantJobRouter=True)
     await scene.rounds()
-    change_table(scene, a_route("B", "TARGET.ClusterId > 20"))
+    scene.change_table(a_route("B", "TARGET.ClusterId > 20"))
     await scene.rounds()
     assert scene.spread() == {"A": 10, "B": 10}
     scene.place("A").finish()
@@ -219,7 +121,7 @@ async def test_only_jobs_that_wait_follow_a_new_table(tmp_path: Path) -> None:
 async def test_a_faulty_new_table_is_refused_whole_and_the_old_one_stays(scene: RouterScene) -> None:
     scene.link.submit(1, WantJobRouter=True)
     await scene.rounds()
-    change_table(scene, a_route("B"), a_route("C", "TARGET.WantJobRouter &&"))
+    scene.change_table(a_route("B"), a_route("C", "TARGET.WantJobRouter &&"))
     scene.link.submit(1, WantJobRouter=True)
     await scene.rounds(2)
     assert scene.spread() == {"A": 2}
@@ -317,86 +219,3 @@ async def test_a_job_of_which_a_route_can_make_nothing_takes_another_and_not_tha
     assert scene.spread() == {"B": 4}
     assert max(scene.link.jobs[job].attempt for job in jobs) == 2
     assert "RequestCpus" in scene.link.jobs[jobs[0]].outcomes[0].reason
-
-
-async def test_the_feed_is_followed_from_where_it_was_left(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route(MaxJobs=10))
-    scene.link.submit(2_500, WantJobRouter=True)
-    await scene.rounds()
-    await scene.router.stop()
-    scene.link.read = 0
-    scene.start()
-    await scene.rounds()
-    assert scene.link.read < 20
-    scene.place().finish()
-    await scene.rounds()
-    assert scene.link.states() == {"DONE": 10, "MATCHED": 10, "WAITING": 2480}
-
-
-async def test_a_full_route_costs_no_look_at_the_jobs_that_wait(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route(MaxJobs=10))
-    scene.link.submit(5_000, WantJobRouter=True)
-    await scene.rounds()
-    looked_at = scene.link.looked_at
-    await scene.rounds(20)
-    assert scene.link.looked_at == looked_at <= 1000
-
-
-async def test_jobs_that_no_route_takes_are_looked_at_once(scene: RouterScene) -> None:
-    scene.link.submit(3_000)
-    await scene.rounds(5)
-    assert scene.link.looked_at == 3_000
-    change_table(scene, a_route("B"))
-    await scene.rounds(5)
-    assert scene.link.looked_at == 6_000
-
-
-async def test_what_a_job_fulfils_with_time_alone_is_seen_within_ten_minutes(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route("A", "time() - TARGET.QDate > 3600"))
-    start_s = int(scene.clock().timestamp())
-    (job,) = scene.link.submit(QDate=start_s)
-    while not scene.spread():
-        scene.link.jobs[job].ad["MyCurrentTime"] = int(scene.clock().timestamp())
-        await scene.rounds(every_s=300)
-    assert 3600 < scene.clock().timestamp() - start_s <= 4500
-    assert scene.link.looked_at <= 10
-
-
-async def test_jobs_that_pilots_take_meanwhile_are_left_to_them(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route(MaxJobs=2))
-    jobs = scene.link.submit(10, WantJobRouter=True)
-    await scene.rounds()
-    for job in jobs[2:9]:
-        scene.link.take(job)
-    scene.place().finish()
-    await scene.rounds()
-    assert [copy.job_id for copy in scene.place().copies.values()] == jobs[9:]
-
-
-async def test_a_dry_run_says_what_would_be_sent_and_why_not_and_changes_nothing(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path, a_route("A", MaxJobs=2), a_route("B", "false"))
-    scene.link.submit(5, WantJobRouter=True)
-    assert await scene.router.dry_run() == (
-        "A -> queue SITE/ce/A: 2 jobs (1, 2); it has 0 of 2 copies, 0 idle of 50",
-        "B -> queue SITE/ce/B: no job; it has 0 of 100 copies, 0 idle of 50",
-        "3 jobs would go on waiting",
-    )
-    assert set(scene.link.calls) == {"next_events", "look_at", "copies"}
-    assert scene.spread() == {}
-
-
-def written(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-async def test_a_mark_that_cannot_be_read_lets_the_feed_be_read_anew(tmp_path: Path) -> None:
-    scene = RouterScene(tmp_path)
-    scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds()
-    path = tmp_path / "router" / "feed.json"
-    assert written(path)["position"] > 0
-    path.write_text("[" + os.linesep)
-    scene.link.submit(3, WantJobRouter=True)
-    scene.start()
-    await scene.rounds()
-    assert scene.spread() == {"A": 6}
