@@ -32,7 +32,19 @@ def test_the_file_of_an_end_is_read_in_whole_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "whole", "code x\ntime 5\nwhole\n", "code 1\ntime 99999999999999999999\nwhole\n", "code 1\nwhole\n"]
+    "text",
+    [
+        "",
+        "whole",
+        "code x\ntime 5\nwhole\n",
+        "code 1\ntime 99999999999999999999\nwhole\n",
+        "code 1\nwhole\n",
+        "code 99999999999\ntime 5\nwhole\n",
+        "code 256\ntime 5\nwhole\n",
+        f"code {'9' * 5000}\ntime 5\nwhole\n",
+        f"code 0\ntime {'9' * 5000}\nwhole\n",
+        "code \N{ARABIC-INDIC DIGIT ONE}\ntime 5\nwhole\n",
+    ],
 )
 def test_what_cannot_be_an_end_is_none(text: str) -> None:
     assert end_in(text) is None
@@ -42,6 +54,18 @@ def test_cpu_time_that_is_not_told_is_not_known() -> None:
     end = end_in("code 0\ntime 5\n0m0.01s 0m0.00s\nwhole\n")
     assert end is not None
     assert end.cpu_s is None
+
+
+def test_cpu_time_that_nothing_can_have_taken_is_not_known() -> None:
+    end = end_in(f"code 0\ntime 5\n0m0.0s 0m0.0s\n{'9' * 5000}m0.0s 0m0.0s\nwhole\n")
+    assert end is not None
+    assert end.cpu_s is None
+
+
+def test_of_what_a_payload_wrote_as_its_node_nothing_stays_that_no_name_can_have() -> None:
+    start = start_in(f"5 no\0de\n\x1b7 {'x' * 5000}")
+    assert start is not None
+    assert start.node == f"node7 {'x' * 5000}"[:255]
 
 
 def test_the_start_names_the_node() -> None:

@@ -197,19 +197,33 @@ class CopyEnd:
     cpu_s: float | None
 
 
+_CODE = re.compile(r"\d{1,3}", re.ASCII)
+_MOST_CODE = 255
+_MOST_NODE = 255
+"""So long a name of a host may be (POSIX, HOST_NAME_MAX)."""
+_MOST_CPU_S = 1e12
+
+
 def start_in(text: str) -> CopyStart | None:
-    """Return what the file of a copy's start says; None = nothing that can be read."""
+    """Return what the file of a copy's start says; None = nothing that can be read.
+
+    The payload can write the file too: of a node's name nothing stays but what one can have.
+    """
     time, _, node = text.strip().partition(" ")
     at = _time(time)
-    return None if at is None else CopyStart(at, node)
+    plain = "".join(each for each in node if each.isprintable())
+    return None if at is None else CopyStart(at, plain[:_MOST_NODE])
 
 
 def end_in(text: str) -> CopyEnd | None:
-    """Return what the file of a copy's end says; None = it is not whole, or says nothing that can be read."""
+    """Return what the file of a copy's end says; None = it is not whole, or says nothing that can be read.
+
+    The payload can write the file too: an exit code that no process can have is nothing that can be read.
+    """
     lines = text.splitlines()
     said = dict(_parted(line) for line in lines)
     time, code = _time(said.get("time", "")), said.get("code", "")
-    if lines[-1:] != ["whole"] or time is None or not code.isdecimal():
+    if lines[-1:] != ["whole"] or time is None or not _CODE.fullmatch(code) or int(code) > _MOST_CODE:
         return None
     return CopyEnd(int(code), time, "told" in said, _cpu_s(lines))
 
@@ -237,4 +251,5 @@ def _cpu_s(lines: Sequence[str]) -> float | None:
     if len(used) != 2:
         return None
     minutes, seconds, more_minutes, more_seconds = (float(part.replace(",", ".")) for part in used[1].groups())
-    return round(60 * (minutes + more_minutes) + seconds + more_seconds, 3)
+    cpu_s = 60 * (minutes + more_minutes) + seconds + more_seconds
+    return round(cpu_s, 3) if cpu_s <= _MOST_CPU_S else None
