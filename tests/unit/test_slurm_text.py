@@ -18,8 +18,6 @@ from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, SelfContained
 from pilotage_agents.batch_systems.slurm_text import (
     SlurmId,
-    accounts_of,
-    denies_job,
     heard_nothing,
     queue_of,
     script,
@@ -258,6 +256,7 @@ def test_a_job_is_known_by_its_name_where_a_site_writes_comments_of_its_own() ->
         ("[]", "it has no list of jobs"),
         ('{"jobs": null}', "it has no list of jobs"),
         ('{"jobs": [], "errors": [{"description": "no controller"}]}', "no controller"),
+        ('{"jobs": ' + "[" * 100_000, "it is no JSON"),
     ],
 )
 def test_an_answer_that_is_not_whole_says_nothing_of_any_job(answer: str, why: str) -> None:
@@ -283,26 +282,3 @@ json_values = st.recursive(
 @given(st.fixed_dictionaries({}, optional={"job_state": json_values, "exit_code": json_values, "job_id": json_values}))
 def test_no_answer_breaks_the_reading(fields: dict[str, Any]) -> None:
     queue_of(json.dumps({"jobs": [{"comment": "pilotage:ab12", **fields}]}))
-
-
-def test_the_accounting_says_how_jobs_ended_and_its_other_lines_are_left_out() -> None:
-    said = "71|CANCELLED by 1000|0:15|pilotage-ab12\n72|FAILED|3:0|pilotage-cd34\n73|COMPLETED|0:0|analysis\nodd line\n"
-    found = accounts_of(said)
-    assert found == {
-        JOB: GlideinStatus(GlideinState.ENDED, "CANCELLED"),
-        SlurmId("72", "cd34"): GlideinStatus(GlideinState.ENDED, "FAILED, exit code 3", 3),
-    }
-
-
-def test_a_controller_that_knows_no_such_job_is_told_apart_from_one_that_is_not_there() -> None:
-    assert denies_job("slurm_load_jobs error: Invalid job id specified")
-    assert not denies_job("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-
-
-@pytest.mark.parametrize("text", ["no such glidein", "ab12.71.3.4", "71", "71.", ""])
-def test_an_id_of_another_batch_system_is_none_of_slurms(text: str) -> None:
-    assert SlurmId.of(text) is None
-
-
-def test_an_id_says_the_job_and_the_stamp() -> None:
-    assert SlurmId.of(str(JOB)) == JOB

@@ -128,7 +128,8 @@ def _long(options: Mapping[str, object]) -> list[str]:
 def script(request: GlideinRequest) -> str:
     """Return the batch script of a glidein: its pilot takes the shell's place, and so gets the signals.
 
-    What a pilot is given that sees no folder goes through its input, and so to no disk of the node but Slurm's own.
+    What a pilot is given that sees no folder goes through its input. Slurm keeps the script itself; of what is
+    larger than a pipe some shells make a file in TMPDIR, for its owner alone, and unlink it at once.
     """
     alone = request.alone
     if alone is None:
@@ -166,7 +167,7 @@ def queue_of(stdout: str, user_id: int | None = None) -> dict[SlurmId, GlideinSt
     """
     try:
         answer: Any = json.loads(stdout)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _unreadable(f"it is no JSON: {error}") from error
     if not isinstance(answer, dict) or not isinstance(answer.get("jobs"), list):
         raise _unreadable("it has no list of jobs")
@@ -203,14 +204,17 @@ def _status(job: dict[str, Any]) -> GlideinStatus:
 
 
 def status_of(words: Sequence[str], exit_code: int | None, why: str = "") -> GlideinStatus:
-    """Return the status that a job's state, of one word or several, stands for; `why` is Slurm's reason."""
+    """Return the status that a job's state, of one word or several, stands for; `why` is Slurm's reason.
+
+    No word at all concludes nothing.
+    """
     said = ", ".join(words) + (f" ({why})" if why not in ("", "None") else "")
     if not _WAITING.isdisjoint(words):
         return GlideinStatus(GlideinState.WAITING, said)
     if not _RUNNING.isdisjoint(words):
         return GlideinStatus(GlideinState.RUNNING, said)
-    if not _ENDED.issuperset(words):
-        return GlideinStatus(GlideinState.UNKNOWN, f"{said} is no state that is known here")
+    if not words or not _ENDED.issuperset(words):
+        return GlideinStatus(GlideinState.UNKNOWN, f"{said or 'an empty one'} is no state that is known here")
     code = exit_code if not _OF_ITS_OWN_DOING.isdisjoint(words) else None
     # What could not even be started has failed, and has no exit code.
     if code is None or (code == 0 and "COMPLETED" not in words):
