@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from pilotage.errors import NotFoundError
+from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import Outcome
+from pilotage_server.operations.retention import remove_finished
 from pilotage_server.storage.engine import Database
 from support.grid import Grid
-from support.races import REPEATABLE, SITES, B, Runner, race_of, start_copy, start_race
-from support.routers import Router
+from support.races import REPEATABLE, SITES, B, C, Runner, race_of, start_copy, start_race
+from support.routers import Router, open_jobs
 from support.virtual_clock import VirtualClock
 
 
@@ -22,19 +26,50 @@ def router(grid: Grid) -> Router:
     return Router(grid).begin()
 
 
-def test_a_copy_beats_a_job_that_runs_on_another_server_where_it_is_wanted_no_more(grid: Grid, router: Router) -> None:
+def beaten_along_a_route(grid: Grid, router: Router) -> int:
+    """Let a copy win against a job that runs at another server, and return the job."""
     (job_id,) = grid.submit(attributes=REPEATABLE)
     router.take(job_id, target="elsewhere.example.org")
     router.start(job_id)
-    copy_id = start_copy(grid, job_id).copy_id
-    copy = Runner(grid, B)
-    assert copy.job.id == copy_id
-    copy.ends()
+    start_copy(grid, job_id)
+    Runner(grid, B).ends()
+    return job_id
+
+
+def test_a_copy_beats_a_job_that_runs_on_another_server_where_it_is_wanted_no_more(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
     assert grid.job(job_id).state is JobState.DONE
     assert router.unwanted() == [(job_id, 1)]
     router.finish(job_id)
     assert router.unwanted() == []
     assert grid.history(job_id) == [(1, "exited"), (2, "exited")]
+
+
+def test_a_job_that_a_copy_has_won_is_free_of_its_router_once_that_has_told_the_end(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
+    assert grid.job(job_id).lingers
+    router.report(job_id, Outcome.KILLED)
+    assert not grid.job(job_id).lingers
+    grid.change(JobChange.RESCHEDULE, job_id)
+    assert grid.start_pilot(C).claim() == [job_id]
+
+
+def test_a_job_that_a_copy_has_won_is_kept_until_its_router_has_told_the_end(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
+    grid.pass_time(days=400)
+    grid.write(remove_finished)
+    assert grid.job(job_id).state is JobState.DONE
+    router.report(job_id, Outcome.KILLED)
+    grid.write(remove_finished)
+    with pytest.raises(NotFoundError):
+        grid.job(job_id)
+
+
+def test_a_job_that_a_copy_has_won_is_free_of_a_router_that_is_given_up(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
+    router.stop()
+    assert open_jobs(router.give_up().copies) == [job_id]
+    assert not grid.job(job_id).lingers
 
 
 def test_a_copy_that_goes_along_a_route_wins_like_any_other(grid: Grid, router: Router) -> None:

@@ -13,6 +13,7 @@ from pilotage_server.core.job_files import ReportedOutput
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import JobReport, Outcome
 from pilotage_server.operations.edit_job import edit_job
+from pilotage_server.operations.lingering import pilots_over
 from pilotage_server.operations.query_jobs import JobFilter, list_jobs
 from pilotage_server.operations.report_state import Heartbeat, report_states
 from pilotage_server.operations.retention import remove_finished
@@ -313,3 +314,20 @@ def test_races_are_kept_as_long_as_their_originals(grid: Grid) -> None:
     grid.write(remove_finished)
     with pytest.raises(ValueError, match="not enough values"):
         race_of(grid, job_id)
+
+
+def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_has_answered(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    Runner(grid, B).ends()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    assert grid.start_pilot(C).claim() == []
+    original.killed()
+    assert grid.start_pilot(C).claim() == [original.job.id]
+
+
+def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_is_gone(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    Runner(grid, B).ends()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    grid.write(lambda unit, world: pilots_over(unit, world, [original.pilot.stamp]))
+    assert grid.start_pilot(C).claim() == [original.job.id]

@@ -24,6 +24,7 @@ from pilotage_server.storage.claims import lock_jobs
 from pilotage_server.storage.copies import load_copies, set_nodes, set_references
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.lingering import lingering_of
 from pilotage_server.storage.routers import forget_router, is_known
 from pilotage_server.storage.turns import find as find_turn
 
@@ -147,7 +148,9 @@ def give_up_copies(unit: Unit, world: World, identity: Identity, router: str) ->
     if not attempts and not is_known(unit.session, router):
         raise NotFoundError("job router", router)
     jobs = load_jobs(unit.session, (attempt.job_id for attempt in attempts))
-    bound = [attempt for attempt in attempts if _binds(jobs[attempt.job_id], attempt)]
+    lingering = lingering_of(unit.session, [attempt.key for attempt in attempts if attempt.ended is not None])
+    # these keep their jobs from waiting for another place
+    bound = [attempt for attempt in attempts if attempt.ended is None or attempt.key in lingering]
     given_up = bound[:MOST_GIVEN_UP]
     held = [jobs[attempt.job_id] for attempt in given_up if attempt.ended is None]
     reason = f"job router {router} was given up; the copy that it made may still run"
@@ -157,11 +160,6 @@ def give_up_copies(unit: Unit, world: World, identity: Identity, router: str) ->
     if not more:
         forget_router(unit.session, router)
     return GivenUp(_given_up(unit, given_up, reason), more)
-
-
-def _binds(job: JobRecord, attempt: AttemptRecord) -> bool:
-    """Whether the attempt keeps the job from waiting for another place."""
-    return attempt.ended is None or (job.lingers and job.attempt == attempt.attempt)
 
 
 def _given_up(unit: Unit, attempts: Sequence[AttemptRecord], reason: str) -> tuple[OpenCopy, ...]:

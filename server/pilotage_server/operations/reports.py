@@ -28,9 +28,10 @@ from pilotage_server.operations.lost_attempts import Loss, move_of_loss
 from pilotage_server.operations.metering import go_on
 from pilotage_server.operations.output_book import OutputBook
 from pilotage_server.operations.world import World
-from pilotage_server.storage.attempts import facts
+from pilotage_server.storage.attempts import AttemptKey, facts
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.job_rows import load_jobs
+from pilotage_server.storage.lingering import lingering_of
 from pilotage_server.storage.pilots import count_ended_jobs
 
 
@@ -132,8 +133,8 @@ def _accept(desk: _Desk, told: Told, verdict: Accept, attempt: AttemptRecord) ->
     reason, files = verdict.reason, told.report.output_files
     if files:
         reason = _with_notes(reason, desk.outputs.keep(told.identity, told.key, files))
-    if not verdict.causes:
-        _over(desk, told.report, job)
+    if not verdict.causes and told.report.outcome is not None:
+        _over(desk, told.key, job)
     for cause in verdict.causes:
         why = reason if cause is verdict.causes[-1] else ""
         if verdict.spends and cause in _LOSSES:
@@ -194,9 +195,9 @@ def _note_answered(desk: _Desk, told: Told, attempt: AttemptRecord | None) -> No
         desk.book.change(told.key, {"reported": True})
 
 
-def _over(desk: _Desk, report: JobReport, job: JobRecord) -> None:
-    """Let a job be matched again whose last attempt was taken from the pilot, once that tells its end."""
-    if report.outcome is not None and report.attempt == job.attempt and job.lingers:
+def _over(desk: _Desk, taken: AttemptKey, job: JobRecord) -> None:
+    """Let a job be matched again whose attempt was taken from the pilot, now that it has told its end."""
+    if job.lingers and lingering_of(desk.unit.session, [taken]):
         attempts_over(desk.unit, desk.world, [job.id])
         desk.jobs[job.id] = job._replace(lease_until=None)
 

@@ -10,11 +10,26 @@ from sqlmodel import Session
 
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.waiting import Head
-from pilotage_server.storage.attempts import ATTEMPTS
+from pilotage_server.storage import bulk
+from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
 from pilotage_server.storage.jobs import JOBS, chunks
-from pilotage_server.storage.tables.conditions import LINGERING_JOB, UNREPORTED
+from pilotage_server.storage.tables.conditions import LINGERING_JOB, TAKEN
 
 _LINGERS = text(LINGERING_JOB)
+
+# Of a job that lingers it is the last attempt that was taken, not the last: that of a copy that has won comes later.
+_LAST_TAKEN = f"SELECT max(attempt) FROM attempts WHERE job_id = jobs.id AND {TAKEN}"  # noqa: S608 - of our own texts only
+_LAST_OF_JOBS = f"SELECT id, ({_LAST_TAKEN}) FROM jobs WHERE id = ANY(?) AND {LINGERING_JOB}"  # noqa: S608
+
+
+def lingering_of(session: Session, taken: Iterable[AttemptKey]) -> set[AttemptKey]:
+    """Return those attempts that linger, of some that were taken from their pilots.
+
+    Whether their pilots have said by now how they ended makes no difference.
+    """
+    keys = set(taken)
+    last = dict(bulk.rows(session, _LAST_OF_JOBS, sorted({job_id for job_id, _ in keys})))
+    return {(job_id, attempt) for job_id, attempt in keys if job_id in last and attempt >= (last[job_id] or 0)}
 
 
 def let_go(session: Session, job_ids: Iterable[int]) -> list[tuple[int, Head]]:
@@ -38,8 +53,10 @@ def lock_of_pilots(session: Session, stamps: Iterable[str]) -> list[int]:
     """Return the jobs that linger at these pilots, by id."""
     found: list[int] = []
     for chunk in chunks(sorted(stamps)):
-        # A job that lingers is an attempt that its pilot still has to answer for: there is an index on these.
-        asked = select(ATTEMPTS.c.job_id).where(ATTEMPTS.c.pilot_stamp.in_(chunk), text(UNREPORTED))
-        there = select(JOBS.c.id).where(JOBS.c.id.in_(asked), JOBS.c.pilot_stamp.in_(chunk), _LINGERS)
-        found += session.execute(there.order_by(JOBS.c.id).with_for_update()).scalars()
+        # There is an index on the attempts that were taken from a pilot which has not answered for them.
+        asked = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(ATTEMPTS.c.pilot_stamp.in_(chunk), text(TAKEN))
+        taken = [(row.job_id, row.attempt) for row in session.execute(asked)]
+        ids = sorted({job_id for job_id, _ in lingering_of(session, taken)})
+        there = select(JOBS.c.id).where(JOBS.c.id.in_(ids), _LINGERS).order_by(JOBS.c.id).with_for_update()
+        found += session.execute(there).scalars()
     return found
