@@ -56,10 +56,19 @@ class GlideinWatch:
         self._lost_after = lost_after
         self._records: dict[str, GlideinRecord] | None = None
 
+    def expect(self, records: Iterable[GlideinRecord]) -> None:
+        """Watch glideins that are about to be submitted; until more is known their submission was not answered."""
+        self._living().update((record.stamp, record) for record in records)
+
     async def sent(self, record: GlideinRecord) -> None:
-        """Watch a glidein from now on."""
+        """Keep what is new of a glidein that is watched."""
         self._living()[record.stamp] = record
         await self._keep(record)
+
+    def ended(self, record: GlideinRecord) -> None:
+        """Watch a glidein no longer, as the server has heard that it has ended."""
+        self._folders.ended(record.stamp)
+        self._living().pop(record.stamp, None)
 
     async def look(self, failures: QueueFailures) -> QueueFailures:
         """Ask the batch systems, tell the server who ended; returns `failures` with what was learned."""
@@ -163,8 +172,7 @@ class GlideinWatch:
             await self.sent(record)
         for record, status in ended:
             log.info("glidein ended", stamp=record.stamp, queue=str(record.queue), reason=status.reason)
-            self._folders.ended(record.stamp)
-            self._living().pop(record.stamp, None)
+            self.ended(record)
 
     def _judged(self, failures: QueueFailures, record: GlideinRecord, status: GlideinStatus) -> QueueFailures:
         if status.exit_code == 0:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pilotage.errors import PilotageError, WorldError
+from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import (
     BatchSystem,
     GlideinRequest,
@@ -52,31 +52,23 @@ class PilotSender:
     async def send(self, queue: ServedQueue, count: int, pools: Sequence[str], batch_system: BatchSystem) -> Sent:
         """Send `count` pilots that start with `pools`.
 
-        Every registered pilot whose submission fails is reported as ended, so that the server waits for none.
-        Raises a PilotageError when the server cannot be told; it is told by a later look of the watch.
+        All are watched before the first is submitted: a round may be cut off at any time. Every registered pilot whose
+        submission fails is reported as ended, so that the server waits for none. Raises a PilotageError when the
+        server cannot be told; it is told by a later look of the watch.
         """
         lifetime_s = self._wall_time_s(queue) + self._settings.credential_s
         pilots = await self._link.register_pilots(queue.id, count, queue.vos, lifetime_s)
         records = [GlideinRecord(pilot.stamp, queue.id, queue.batch_system) for pilot in pilots]
+        self._watch.expect(records)
         answers = await self._submit(queue, pilots, records, pools, batch_system)
         settled = [await self._settled(record, answer) for record, answer in zip(records, answers, strict=True)]
-        refused = [each for each, answer in zip(records, answers, strict=True) if isinstance(answer, NotSubmitted)]
-        await self._report([report for report in settled if report], refused)
-        failures = tuple(answer.reason for answer in answers if not isinstance(answer, Submitted))
-        for record in refused:
-            self._folders.ended(record.stamp)
-        return Sent(len(answers) - len(failures), failures)
-
-    async def _report(self, reports: Sequence[GlideinReport], refused: Sequence[GlideinRecord]) -> None:
-        """Tell the server; what it has not heard of the `refused` is found out once more."""
-        if not reports:
-            return
-        try:
+        if reports := [report for report in settled if report]:
             await self._link.report_glideins(reports)
-        except PilotageError:
-            for record in refused:
-                await self._watch.sent(record)
-            raise
+        for record, answer in zip(records, answers, strict=True):
+            if isinstance(answer, NotSubmitted):
+                self._watch.ended(record)
+        failures = tuple(answer.reason for answer in answers if not isinstance(answer, Submitted))
+        return Sent(len(answers) - len(failures), failures)
 
     async def _submit(
         self,
@@ -145,5 +137,4 @@ class PilotSender:
             case NotSubmitted(reason):
                 return GlideinReport(record.stamp, "", ended=True, reason=reason)
             case Unanswered():
-                await self._watch.sent(record)
                 return None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import ServerUnreachableError, WorldError
-from pilotage_agents.batch_systems.base import GlideinState, GlideinStatus
+from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, Submission
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
 from pilotage_agents.glidein_watch import GlideinWatch
@@ -42,6 +42,58 @@ async def test_a_pilot_that_its_batch_system_comes_to_late_is_adopted_and_its_li
     await director.run_once()
     assert [(each.stamp, each.glidein_id) for each in grid.link.reports] == [("stamp0", "fake.1")]
     assert len(grid.link.registered) == 1
+
+
+async def test_pilots_of_a_round_that_was_cut_off_are_found_again_by_the_next(grid: DirectorGrid) -> None:
+    class Slow(FakeBatchSystem):
+        taken = asyncio.Event()
+
+        async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
+            await super().submit_many(requests)
+            self.taken.set()
+            return await asyncio.Future()
+
+    slow = Slow()
+    grid.batch, grid.link.waiting = slow, 2
+    director = grid.director()
+    first_round = asyncio.create_task(director.run_once())
+    await slow.taken.wait()
+    first_round.cancel()
+    await asyncio.wait([first_round])
+    grid.now += timedelta(minutes=1)
+    await director.run_once()
+    assert [(each.stamp, each.glidein_id) for each in grid.link.reports if each.glidein_id] == [
+        ("stamp0", "fake.1"),
+        ("stamp1", "fake.2"),
+    ]
+    for glidein_id in slow.requests:
+        slow.end(glidein_id, 0, "done")
+    grid.link.waiting = 0
+    await director.run_once()
+    assert grid.link.ended == dict.fromkeys(["stamp0", "stamp1"], "done")
+
+
+async def test_pilots_of_a_round_that_was_cut_off_before_they_were_submitted_are_given_up(grid: DirectorGrid) -> None:
+    class Stuck(FakeBatchSystem):
+        asked = asyncio.Event()
+
+        async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
+            self.asked.set()
+            return await asyncio.Future()
+
+    stuck = Stuck()
+    grid.batch, grid.link.waiting = stuck, 1
+    director = grid.director(lost_after_s=60)
+    first_round = asyncio.create_task(director.run_once())
+    await stuck.asked.wait()
+    first_round.cancel()
+    await asyncio.wait([first_round])
+    grid.link.waiting = 0
+    await director.run_once()
+    assert grid.link.ended == {}
+    grid.now += timedelta(seconds=60)
+    await director.run_once()
+    assert grid.link.ended == {"stamp0": "it was never submitted"}
 
 
 async def test_pilots_whose_records_cannot_be_written_are_watched_all_the_same(
