@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,9 +22,13 @@ from pilotage_agents.copy_id import copy_id
 
 log = structlog.get_logger()
 
-_RECORD, _ENDED, _COLLECTED = "glidein.json", "ended.json", "collected.json"
+_RECORD, _ENDED, _STRIPPED, _COLLECTED = "glidein.json", "ended.json", "stripped.json", "collected.json"
+_IN_TURN = (_RECORD, _ENDED, _STRIPPED, _COLLECTED)
+"""The names that a record gets one after the other; whoever looks for it in this order does not miss it."""
+
 _TOKEN, _POOLS = "token", "pools.json"
-_MOST_UNCOLLECTED = 1000
+_MOST_UNCOLLECTED, _MOST_STRIPPED = 1000, 10_000
+_UNFINISHED_FOR = timedelta(hours=1)
 
 CONFIG_NAME = "pilot.json"
 """The file in a glidein's folder that configures its pilot; paths in it start from the folder, wherever that lies."""
@@ -81,24 +85,36 @@ class GlideinFolders:
         """Write all that the pilot is given, the record last; returns the folder.
 
         `config` is completed by where token and pools are. `bundle` is the pilot itself, None = it is there already.
-        Raises WorldError when it cannot be written.
+        Raises WorldError when it cannot be written; of the folder nothing is left then.
         """
         program = None if bundle is None else self.bundles.copy_of(bundle)
         folder = self.path_of(record.stamp)
         completed = {**config, "token_file": _TOKEN, "pools_file": _POOLS}
         try:
             folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise _failed(folder, error) from error
+        try:
+            self._fill(folder, token, pools, completed, program)
+            self.keep(record)
+        except WorldError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder
+
+    def _fill(
+        self, folder: Path, token: str, pools: Sequence[str], config: Mapping[str, object], program: Path | None
+    ) -> None:
+        try:
             for name, path in self._given.items():
                 shutil.copy(path, folder / name)
             if program is not None:
                 self.bundles.give(program, folder)
             _write(folder / _TOKEN, token)
             _write(folder / _POOLS, json.dumps(list(pools)))
-            _write(folder / CONFIG_NAME, json.dumps(completed, indent=1, sort_keys=True))
+            _write(folder / CONFIG_NAME, json.dumps(config, indent=1, sort_keys=True))
         except OSError as error:
             raise _failed(Path(error.filename or folder), error) from error
-        self.keep(record)
-        return folder
 
     def in_one(self, token: str, pools: Sequence[str], config: Mapping[str, object]) -> str:
         """Return all that a pilot is given as one text, for one that sees no folder; raises WorldError."""
@@ -134,10 +150,10 @@ class GlideinFolders:
 
     def to_collect(self) -> tuple[GlideinRecord, ...]:
         """Return the records of glideins that ended, and whose output is still to be collected."""
-        return self._records_in(_ENDED)
+        return self._records_in(_ENDED, _STRIPPED)
 
-    def _records_in(self, name: str) -> tuple[GlideinRecord, ...]:
-        found = (_read(path) for path in sorted(self.root.glob(f"*/{name}")))
+    def _records_in(self, *names: str) -> tuple[GlideinRecord, ...]:
+        found = (_read(path) for name in names for path in sorted(self.root.glob(f"*/{name}")))
         return tuple(record for record in found if record is not None)
 
     def ended(self, stamp: str) -> None:
@@ -146,15 +162,46 @@ class GlideinFolders:
         (folder / _TOKEN).unlink(missing_ok=True)
         _rename(folder / _RECORD, _ENDED)
 
-    def collected(self, stamp: str) -> None:
-        """Note that a glidein's output is all here that will come."""
-        _rename(self.path_of(stamp) / _ENDED, _COLLECTED)
+    def collected(self, stamps: Iterable[str]) -> None:
+        """Note that the output of glideins is all here that will come."""
+        for stamp in stamps:
+            for name in (_ENDED, _STRIPPED):
+                _rename(self.path_of(stamp) / name, _COLLECTED)
 
-    def prune(self, keep: int) -> None:
-        """Remove the folders of glideins that ended, but for the `keep` newest and what is still to be collected."""
-        for name, most in ((_COLLECTED, keep), (_ENDED, max(keep, _MOST_UNCOLLECTED))):
-            for path in sorted(self.root.glob(f"*/{name}"), key=_changed, reverse=True)[most:]:
-                shutil.rmtree(path.parent, ignore_errors=True)
+    def prune(self, keep: int, now: datetime) -> None:
+        """Remove the folders of glideins that ended, but for the `keep` newest and what is still to be collected.
+
+        Of what is too much to be kept until it is collected, the records alone stay: they know what lies elsewhere.
+        Folders that have got no record for long, as their director was stopped over them, go as well.
+        """
+        for path in self._beyond(max(keep, _MOST_UNCOLLECTED), _ENDED):
+            _strip(path)
+        forgotten = self._beyond(_MOST_STRIPPED, _STRIPPED)
+        if forgotten:
+            log.error("output that cannot be collected is given up, wherever it lies", glideins=len(forgotten))
+        for path in (*forgotten, *self._beyond(keep, _COLLECTED)):
+            shutil.rmtree(path.parent, ignore_errors=True)
+        for folder in self._unfinished(now - _UNFINISHED_FOR):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _beyond(self, keep: int, name: str) -> list[Path]:
+        """Return the records of this name but for the `keep` newest."""
+        return sorted(self.root.glob(f"*/{name}"), key=_changed, reverse=True)[keep:]
+
+    def _unfinished(self, before: datetime) -> list[Path]:
+        """Return the folders that have no record and have not changed since `before`."""
+        old = (path for path in self.root.iterdir() if path.is_dir() and _changed(path) < before.timestamp())
+        return [folder for folder in old if not any((folder / name).exists() for name in _IN_TURN)]
+
+
+def _strip(record: Path) -> None:
+    """Remove all of a folder but the record of what it was."""
+    _rename(record, _STRIPPED)
+    for path in record.parent.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != _STRIPPED:
+            path.unlink(missing_ok=True)
 
 
 def _rename(path: Path, name: str) -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import groupby
 
 import structlog
 
@@ -14,13 +13,13 @@ from pilotage.clock import Clock
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import BatchSystem, GlideinState, GlideinStatus
 from pilotage_agents.core.queue_failures import QueueFailures
+from pilotage_agents.glidein_collection import GlideinCollection, by_batch_system
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
 from pilotage_agents.link import DirectorLink, GlideinReport
 
 log = structlog.get_logger()
 
 _NEVER_SUBMITTED = GlideinStatus(GlideinState.ENDED, "it was never submitted")
-_MOST_COLLECTED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class GlideinWatch:
         self._link = link
         self._batch_systems = batch_systems
         self._clock = clock
-        self._keep_ended = keep_ended
+        self._collection = GlideinCollection(folders, batch_systems, clock, keep_ended=keep_ended)
         self._lost_after = lost_after
         self._records: dict[str, GlideinRecord] | None = None
 
@@ -73,10 +72,13 @@ class GlideinWatch:
     async def look(self, failures: QueueFailures) -> QueueFailures:
         """Ask the batch systems, tell the server who ended; returns `failures` with what was learned."""
         async with asyncio.TaskGroup() as group:
-            looks = [group.create_task(self._look_at(*each)) for each in self._by_batch_system(self._living().values())]
+            looks = [
+                group.create_task(self._look_at(*each))
+                for each in self._living_by_system()
+            ]
         ended = [each for look in looks for each in look.result().ended]
         await self._tell(ended, [each for look in looks for each in look.result().adopted])
-        await self._collect()
+        await self._collection.collect()
         for record, status in ended:
             failures = self._judged(failures, record, status)
         return failures
@@ -84,7 +86,7 @@ class GlideinWatch:
     async def cancel_all(self) -> None:
         """Ask every glidein to end."""
         async with asyncio.TaskGroup() as group:
-            for system, records in self._by_batch_system(self._living().values()):
+            for system, records in self._living_by_system():
                 group.create_task(system.cancel_many([each.glidein_id for each in records if each.glidein_id]))
 
     def _living(self) -> dict[str, GlideinRecord]:
@@ -92,17 +94,8 @@ class GlideinWatch:
             self._records = {record.stamp: record for record in self._folders.records()}
         return self._records
 
-    def _by_batch_system(self, records: Iterable[GlideinRecord]) -> list[tuple[BatchSystem, list[GlideinRecord]]]:
-        """Return the records of each batch system; those of one that is not configured are logged and left out."""
-        found = []
-        ordered = sorted(records, key=lambda record: record.batch_system)
-        for name, those in groupby(ordered, key=lambda record: record.batch_system):
-            system, its = self._batch_systems.get(name), list(those)
-            if system is None:
-                log.warning("glideins of a batch system that is not configured", name=name, glideins=len(its))
-            else:
-                found.append((system, its))
-        return found
+    def _living_by_system(self) -> list[tuple[BatchSystem, list[GlideinRecord]]]:
+        return by_batch_system(self._batch_systems, self._living().values())
 
     async def _look_at(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> _Look:
         unanswered = await self._find_again(system, [each for each in records if not each.glidein_id])
@@ -133,22 +126,6 @@ class GlideinWatch:
             await self.sent(record)
         assert record.missed_since is not None, "it is missed from now on"
         return self._clock() - record.missed_since >= self._lost_after
-
-    async def _collect(self) -> None:
-        """Have what ended glideins printed; those whose batch system does not give it are asked for again."""
-        async with asyncio.TaskGroup() as group:
-            for system, records in self._by_batch_system(await asyncio.to_thread(self._folders.to_collect)):
-                group.create_task(self._collect_from(system, records[:_MOST_COLLECTED]))
-        self._folders.prune(self._keep_ended)
-
-    async def _collect_from(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> None:
-        try:
-            await system.collect([self._folders.path_of(record.stamp) for record in records])
-        except WorldError as error:
-            log.warning("output could not be collected", glideins=len(records), reason=str(error))
-            return
-        for record in records:
-            self._folders.collected(record.stamp)
 
     async def _keep(self, record: GlideinRecord) -> None:
         """Write the record of a living glidein; without it the next director looks for the glidein by its stamp."""

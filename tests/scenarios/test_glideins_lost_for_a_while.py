@@ -165,38 +165,3 @@ async def test_batch_systems_are_asked_at_the_same_time(grid: DirectorGrid) -> N
     watch = GlideinWatch(folders, grid.link, systems, lambda: grid.now, keep_ended=5, lost_after=timedelta())
     await watch.look(QueueFailures())
     assert grid.link.reports == []
-
-
-async def test_the_output_of_ended_pilots_is_collected_once_and_when_it_can_be(grid: DirectorGrid) -> None:
-    grid.link.waiting = 2
-    director = grid.director(keep_ended=0)
-    await director.run_once()
-    grid.link.waiting = 0
-    grid.batch.end("fake.1", 0, "done")
-    grid.batch.keeps_output = True
-    await director.run_once()
-    assert (grid.folder / "pilots" / "stamp0").exists()
-    grid.batch.keeps_output = False
-    await director.run_once()
-    await director.run_once()
-    assert grid.batch.collected == ["stamp0"]
-    assert not (grid.folder / "pilots" / "stamp0").exists()
-
-
-async def test_what_was_brought_for_pilots_that_were_refused_is_collected_too(grid: DirectorGrid) -> None:
-    grid.link.waiting, grid.batch.refuses = 1, "no"
-    director = grid.director()
-    await director.run_once()
-    await director.run_once()
-    assert grid.batch.collected == ["stamp0"]
-
-
-async def test_what_a_batch_system_never_gives_back_fills_no_disk(grid: DirectorGrid) -> None:
-    folders = grid.folders()
-    folders.open()
-    for place in range(1010):
-        folders.prepare(GlideinRecord(f"stamp{place}", QUEUE, "local"), "token", (), {})
-        folders.ended(f"stamp{place}")
-    grid.batch.keeps_output = True
-    await grid.director(keep_ended=5).run_once()
-    assert len(folders.to_collect()) == 1000

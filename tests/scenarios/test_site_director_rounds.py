@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pilotage.errors import ServerUnreachableError, TurnLostError, WorldError
+from pilotage.errors import ServerUnreachableError, TurnLostError
 from pilotage.resource_tree import QueueId
 from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
 from support.director_grid import QUEUE, DirectorGrid, a_queue
@@ -80,13 +80,6 @@ async def test_every_pilot_gets_a_copy_of_the_files_that_are_for_all(grid: Direc
     folders.open()
     folder = folders.prepare(GlideinRecord("stamp0", QUEUE, "local"), "token", (), {})
     assert (folder / "ca.pem").read_text() == "PEM"
-
-
-async def test_a_file_that_is_for_all_and_is_not_there_is_named(tmp_path: Path) -> None:
-    folders = GlideinFolders(tmp_path / "another", {"ca.pem": tmp_path / "gone"})
-    folders.open()
-    with pytest.raises(WorldError, match="gone: No such file or directory"):
-        folders.prepare(GlideinRecord("stamp0", QUEUE, "local"), "token", (), {})
 
 
 async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_token_does(grid: DirectorGrid) -> None:
@@ -265,27 +258,6 @@ async def test_a_stopped_director_ends_its_pilots_only_where_it_is_told_to(grid:
     assert grid.link.ended == {}
     await grid.director(when_stopped="cancel").stop()
     assert grid.link.ended == {"stamp0": "cancelled"}
-
-
-async def test_only_the_newest_folders_of_ended_glideins_are_kept(grid: DirectorGrid) -> None:
-    grid.link.waiting = 5
-    director = grid.director(keep_ended=2)
-    await director.run_once()
-    for glidein_id in grid.batch.requests:
-        grid.batch.end(glidein_id, 0)
-    grid.link.waiting = 0
-    await director.run_once()
-    assert len(list(grid.folder.glob("pilots/*"))) == 2
-
-
-async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: DirectorGrid) -> None:
-    grid.link.waiting = 2
-    await grid.director().run_once()
-    (grid.folder / "pilots" / "stamp0" / "glidein.json").write_text("{")
-    grid.batch.end("fake.2", 0, "done")
-    grid.link.waiting = 0
-    await grid.director().run_once()
-    assert grid.link.ended == {"stamp1": "done"}
 
 
 async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: DirectorGrid) -> None:

@@ -27,7 +27,8 @@ class FakeBatchSystem:
 
     `refuses` is said to every submission while it is not empty. While `is_reachable` is False the batch system
     gives no answer; while `loses_answers` it takes submissions and does not say so; while it `keeps_output` it answers
-    all else. `collected` has the names of the folders whose output was asked for.
+    all else, and of the folders named in `stuck` it never gives the output. `collected` has the names of the folders
+    whose output was given.
     """
 
     requests: dict[str, GlideinRequest] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class FakeBatchSystem:
     is_reachable: bool = True
     loses_answers: bool = False
     keeps_output: bool = False
+    stuck: set[str] = field(default_factory=set)
     collected: list[str] = field(default_factory=list)
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
@@ -60,7 +62,7 @@ class FakeBatchSystem:
                 self.end(glidein_id, 0, "cancelled")
 
     async def collect(self, folders: Sequence[Path]) -> None:
-        if self.keeps_output or not self.is_reachable:
+        if self.keeps_output or not self.is_reachable or any(folder.name in self.stuck for folder in folders):
             raise WorldError("the batch system does not answer", transient=True)
         self.collected += [folder.name for folder in folders]
         for request in self.requests.values():
