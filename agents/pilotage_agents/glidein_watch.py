@@ -64,18 +64,15 @@ class GlideinWatch:
         self._living()[record.stamp] = record
         await self._keep(record)
 
-    def ended(self, record: GlideinRecord) -> None:
+    async def ended(self, record: GlideinRecord) -> None:
         """Watch a glidein no longer, as the server has heard that it has ended."""
-        self._folders.ended(record.stamp)
+        await asyncio.to_thread(self._folders.ended, record.stamp)
         self._living().pop(record.stamp, None)
 
     async def look(self, failures: QueueFailures) -> QueueFailures:
         """Ask the batch systems, tell the server who ended; returns `failures` with what was learned."""
         async with asyncio.TaskGroup() as group:
-            looks = [
-                group.create_task(self._look_at(*each))
-                for each in self._living_by_system()
-            ]
+            looks = [group.create_task(self._look_at(*each)) for each in self._living_by_system()]
         ended = [each for look in looks for each in look.result().ended]
         await self._tell(ended, [each for look in looks for each in look.result().adopted])
         await self._collection.collect()
@@ -149,7 +146,7 @@ class GlideinWatch:
             await self.sent(record)
         for record, status in ended:
             log.info("glidein ended", stamp=record.stamp, queue=str(record.queue), reason=status.reason)
-            self.ended(record)
+            await self.ended(record)
 
     def _judged(self, failures: QueueFailures, record: GlideinRecord, status: GlideinStatus) -> QueueFailures:
         if status.exit_code == 0:

@@ -66,7 +66,7 @@ class PilotSender:
             await self._link.report_glideins(reports)
         for record, answer in zip(records, answers, strict=True):
             if isinstance(answer, NotSubmitted):
-                self._watch.ended(record)
+                await self._watch.ended(record)
         failures = tuple(answer.reason for answer in answers if not isinstance(answer, Submitted))
         return Sent(len(answers) - len(failures), failures)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -28,6 +30,32 @@ class Counted(FakeBatchSystem):
     async def collect(self, folders: Sequence[Path]) -> None:
         self.times += 1
         await super().collect(folders)
+
+
+class Watched(GlideinFolders):
+    """Folders that say which of their work has held up the event loop."""
+
+    held_up: ClassVar[set[str]] = set()
+
+    def to_collect(self) -> tuple[GlideinRecord, ...]:
+        self._note("to_collect")
+        return super().to_collect()
+
+    def ended(self, stamp: str) -> None:
+        self._note("ended")
+        super().ended(stamp)
+
+    def collected(self, stamps: Iterable[str]) -> None:
+        self._note("collected")
+        super().collected(stamps)
+
+    def prune(self, keep: int, now: datetime) -> None:
+        self._note("prune")
+        super().prune(keep, now)
+
+    def _note(self, work: str) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self.held_up.add(work)
 
 
 def some_ended(grid: DirectorGrid, count: int) -> GlideinFolders:
@@ -83,6 +111,23 @@ async def test_what_was_brought_for_pilots_that_were_refused_is_collected_too(gr
     await director.run_once()
     await director.run_once()
     assert grid.batch.collected == ["stamp0"]
+
+
+async def test_a_disk_that_is_slow_holds_up_no_lease_of_the_directors_turn(
+    grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(grid.folder / "pilots")
+    monkeypatch.setattr(grid, "folders", lambda: watched)
+    grid.link.waiting = 2
+    director = grid.director()
+    await director.run_once()
+    grid.batch.end("fake.1", 0, "done")
+    grid.batch.refuses, grid.link.waiting = "no", 3
+    await director.run_once()
+    await director.run_once()
+    assert {"stamp0", "stamp2"} <= grid.link.ended.keys()
+    assert "stamp0" in grid.batch.collected
+    assert watched.held_up == set()
 
 
 async def test_one_folder_that_nobody_can_have_holds_up_no_other(grid: DirectorGrid) -> None:
