@@ -34,7 +34,7 @@ class GlideinWatch:
     """Keeps the records of living glideins; a batch system that gives no answer changes none of them.
 
     A glidein whose submission was not answered, and that is not found for `lost_after`, was never submitted: until
-    then it may still lie among what its batch system has not come to.
+    then it may still lie among what its batch system has not come to, and the server is told to wait for it.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class GlideinWatch:
         self._collection = GlideinCollection(folders, batch_systems, clock, keep_ended=keep_ended)
         self._lost_after = lost_after
         self._records: dict[str, GlideinRecord] | None = None
+        self._told_unanswered: set[str] = set()
 
     def expect(self, records: Iterable[GlideinRecord]) -> None:
         """Watch glideins that are about to be submitted; until more is known their submission was not answered."""
@@ -68,9 +69,11 @@ class GlideinWatch:
         """Watch a glidein no longer, as the server has heard that it has ended."""
         await asyncio.to_thread(self._folders.ended, record.stamp)
         self._living().pop(record.stamp, None)
+        self._told_unanswered.discard(record.stamp)
 
     async def look(self, failures: QueueFailures) -> QueueFailures:
         """Ask the batch systems, tell the server who ended; returns `failures` with what was learned."""
+        await self._tell_unanswered()
         async with asyncio.TaskGroup() as group:
             looks = [group.create_task(self._look_at(*each)) for each in self._living_by_system()]
         ended = [each for look in looks for each in look.result().ended]
@@ -130,6 +133,13 @@ class GlideinWatch:
             await asyncio.to_thread(self._folders.keep, record)
         except WorldError as error:
             log.warning("record of a glidein could not be written", stamp=record.stamp, reason=str(error))
+
+    async def _tell_unanswered(self) -> None:
+        """Tell the server once of each glidein that may be in its batch system, lest it give up the pilot before us."""
+        new = [each.stamp for each in self._living().values() if not each.glidein_id]
+        if new := [stamp for stamp in new if stamp not in self._told_unanswered]:
+            await self._link.report_glideins([GlideinReport(stamp, "", ended=False) for stamp in new])
+            self._told_unanswered.update(new)
 
     async def _tell(
         self, ended: Iterable[tuple[GlideinRecord, GlideinStatus]], adopted: Iterable[GlideinRecord]

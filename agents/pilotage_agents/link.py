@@ -49,7 +49,10 @@ class NewPilot:
 
 @dataclass(frozen=True, slots=True)
 class GlideinReport:
-    """What became of the glidein of a pilot: it is in its batch system, or it has ended."""
+    """What became of the glidein of a pilot: it is in its batch system, or it has ended.
+
+    `glidein_id` "" = none is known: its submission failed, or was not answered, so that it may be there.
+    """
 
     stamp: str
     glidein_id: str

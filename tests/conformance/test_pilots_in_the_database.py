@@ -61,6 +61,22 @@ def test_a_stamp_that_nobody_uses_keeps_its_queue_for_minutes_and_one_in_a_batch
     assert grid.pass_time(days=2).pilots == (submitted.stamp,)
 
 
+def test_a_pilot_that_may_be_in_a_batch_queue_is_waited_for_as_one_that_is(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    grid.glidein(GlideinReport(pilot.stamp, "", PilotState.SUBMITTED))
+    assert grid.pass_time(days=6).pilots == ()
+
+
+def test_a_pilot_that_was_given_up_before_it_came_and_is_in_a_batch_queue_is_on_its_way_again(grid: Grid) -> None:
+    pilot, other = grid.start_pilot(), grid.start_pilot()
+    other.beat()
+    grid.pass_time(hours=1)
+    for each in (pilot, other):
+        grid.glidein(GlideinReport(each.stamp, "42", PilotState.SUBMITTED))
+    assert (state_of(grid, pilot), state_of(grid, other)) == (PilotState.SUBMITTED, PilotState.LOST)
+    assert grid.pass_time(days=6).pilots == ()
+
+
 def test_a_pilot_that_was_lost_and_speaks_lives_again(grid: Grid) -> None:
     pilot = grid.start_pilot()
     pilot.show()

@@ -40,8 +40,20 @@ async def test_a_pilot_that_its_batch_system_comes_to_late_is_adopted_and_its_li
     await director.run_once()
     grid.now += timedelta(minutes=10)
     await director.run_once()
-    assert [(each.stamp, each.glidein_id) for each in grid.link.reports] == [("stamp0", "fake.1")]
+    assert [(each.stamp, each.glidein_id) for each in grid.link.reports] == [("stamp0", ""), ("stamp0", "fake.1")]
     assert len(grid.link.registered) == 1
+
+
+async def test_a_pilot_that_may_be_in_a_batch_system_which_is_away_calls_for_no_other(grid: DirectorGrid) -> None:
+    grid.link.waiting, grid.batch.loses_answers = 1, True
+    director = grid.director()
+    await director.run_once()
+    grid.batch.is_reachable = False
+    for _ in range(30):
+        grid.now += timedelta(minutes=1)
+        await director.run_once()
+    assert len(grid.link.registered) == 1
+    assert [(each.stamp, each.ended) for each in grid.link.reports] == [("stamp0", False)]
 
 
 async def test_pilots_of_a_round_that_was_cut_off_are_found_again_by_the_next(grid: DirectorGrid) -> None:

@@ -178,7 +178,7 @@ async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_
     grid.folders().prepare(GlideinRecord("stamp1", QUEUE, "local"), "token", (), {})
     grid.link.reports.clear()
     await grid.director().run_once()
-    assert [(each.stamp, each.glidein_id) for each in grid.link.reports if not each.ended] == [("stamp0", "fake.1")]
+    assert [(each.stamp, each.glidein_id) for each in grid.link.reports if each.glidein_id] == [("stamp0", "fake.1")]
     grid.now += timedelta(minutes=10)
     await grid.director().run_once()
     assert grid.link.ended == {"stamp1": "it was never submitted"}
@@ -193,7 +193,10 @@ async def test_a_submission_that_was_not_answered_is_adopted_by_a_later_round_an
     await director.run_once()
     assert grid.link.reports == []
     await director.run_once()
-    assert [(each.stamp, each.glidein_id, each.ended) for each in grid.link.reports] == [("stamp0", "fake.1", False)]
+    assert [(each.stamp, each.glidein_id, each.ended) for each in grid.link.reports] == [
+        ("stamp0", "", False),
+        ("stamp0", "fake.1", False),
+    ]
     assert grid.submitted == ["stamp0"]
 
 
@@ -204,7 +207,7 @@ async def test_glideins_that_cannot_be_looked_for_are_kept_and_stop_no_round(gri
     grid.batch.is_reachable = False
     grid.link.calls.clear()
     await director.run_once()
-    assert grid.link.calls == ["pools_of", "demand"]
+    assert grid.link.calls == ["report_glideins", "pools_of", "demand"]
     assert grid.link.ended == {}
     assert [record.stamp for record in grid.folders().records()] == ["stamp0"]
 

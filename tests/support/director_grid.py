@@ -37,6 +37,7 @@ class DirectorGrid:
 
     def director(self, **settings: Any) -> SiteDirector:
         """Return a director as it is after a start."""
+        self.link.clock = lambda: self.now
         read = SiteDirectorSettings.model_validate(
             {"folder": self.folder, "batch_systems": {"local": {"type": "local"}}, **settings}
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from pilotage.errors import NotFoundError, ServerUnreachableError, TurnLostError
 from pilotage.resource_tree import QueueId
@@ -19,10 +20,14 @@ from pilotage_agents.link import (
     TreeQueue,
 )
 
+_SUBMITTED_WITHIN = timedelta(minutes=10)
+
 
 @dataclass
 class FakeDirectorLink:
     """Counts the pilots of each queue from what is registered and reported; they never begin to run by themselves.
+
+    As at a server, one of which nothing was reported for ten minutes is given up.
 
     `waiting` one-core jobs could go to every queue. `idle` are the stamps of pilots that have come and have no job,
     `busy` of those that have one. `calls` holds the names of the calls, in order.
@@ -41,7 +46,9 @@ class FakeDirectorLink:
     idle: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
+    clock: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
     registered: dict[str, QueueId] = field(default_factory=dict)
+    registered_at: dict[str, datetime] = field(default_factory=dict)
     lifetimes_s: list[float] = field(default_factory=list)
     reports: list[GlideinReport] = field(default_factory=list)
 
@@ -76,6 +83,7 @@ class FakeDirectorLink:
         self.lifetimes_s.append(lifetime_s)
         stamps = [f"stamp{len(self.registered) + place}" for place in range(count)]
         self.registered |= dict.fromkeys(stamps, queue)
+        self.registered_at |= dict.fromkeys(stamps, self.clock())
         return tuple(NewPilot(stamp, f"token of {stamp}") for stamp in stamps)
 
     async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
@@ -89,13 +97,19 @@ class FakeDirectorLink:
             raise ServerUnreachableError("the server does not answer")
 
     def _supply(self, queue: QueueId) -> QueueSupply:
-        living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in self.ended]
+        ended = {*self.ended, *self._given_up()}
+        living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in ended]
         idle, busy = self.idle.intersection(living), self.busy.intersection(living)
         slots = (IdleSlots(Shape(cpus=1), len(idle)),) if idle else ()
         waiting, empty = len(living) - len(idle) - len(busy), self.empty.get(queue, NONE_EMPTY)
         supply = Supply(waiting, len(idle) + len(busy), slots, empty)
         throttled, held = self.throttled.get(queue, ""), queue in self.held
         return QueueSupply(self._knows(queue), queue in self.banned, supply, throttled, held)
+
+    def _given_up(self) -> set[str]:
+        reported = {report.stamp for report in self.reports}
+        old = {stamp for stamp, since in self.registered_at.items() if self.clock() - since > _SUBMITTED_WITHIN}
+        return old - reported
 
     def _knows(self, queue: QueueId) -> bool:
         return queue in {each.id for each in self.tree}

@@ -4,7 +4,7 @@ Rules
 -----
 A pilot's own word outweighs silence: one that was given up as lost and is heard again lives again. One that has
 said good-bye, or whose glidein its batch system says is gone, gets no work any more. A state that a batch system
-does not know is never a death.
+does not know is never a death, and one that was given up before it came is on its way again when its glidein is there.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class PilotRecord:
 
 @dataclass(frozen=True, slots=True)
 class GlideinReport:
-    """What a batch system says of one glidein; `glidein_id` "" = it has none, its submission failed."""
+    """What a batch system says of one glidein; `glidein_id` "" = none is known.
+
+    With an end that is a submission that failed; without one it is a submission that was not answered.
+    """
 
     stamp: str
     glidein_id: str
@@ -141,7 +144,8 @@ def state_by_batch_system(pilot: PilotRecord, report: GlideinReport) -> PilotSta
     """Return the state of a pilot after a word of its batch system; only an end changes one that was heard."""
     if pilot.state is PilotState.ENDED or report.state is PilotState.ENDED:
         return PilotState.ENDED
-    if pilot.state is PilotState.REGISTERED and report.state in {PilotState.SUBMITTED, PilotState.RUNNING}:
+    never_came = pilot.state in {PilotState.REGISTERED, PilotState.LOST} and pilot.last_seen is None
+    if never_came and report.state in {PilotState.SUBMITTED, PilotState.RUNNING}:
         return PilotState.SUBMITTED
     return pilot.state
 

@@ -100,7 +100,8 @@ def _take_report(unit: Unit, world: World, identity: Identity, pilot: PilotRecor
         _lose_all(unit, world, pilot, reason, actor=identity.owner)
         end_pilot(unit, world, pilot.stamp, reason)
     else:
-        stored.change_pilots(unit.session, [pilot.stamp], {"state": state.value, "reason": report.reason})
+        changes = {"state": state.value, "reason": report.reason, "ended": None}
+        stored.change_pilots(unit.session, [pilot.stamp], changes)
 
 
 def _lose_all(unit: Unit, world: World, pilot: PilotRecord, reason: str, *, actor: str) -> None:
