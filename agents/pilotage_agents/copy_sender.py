@@ -72,6 +72,7 @@ class CopySender:
                 case Routed(job_id, attempt):
                     copy = HeldCopy(Key(job_id, attempt), choice.route.name, str(choice.route.target), now)
                     self._copies.put(copy)
+                    self._backlog.drop(job_id)
                     self._copies.was_sent(choice.route.name, now)
                     orders.append(_Order(copy, jobs[job_id], choice.route))
                 case NotRouted(job_id, reason):

@@ -64,11 +64,17 @@ class Dispatch:
         return reasons
 
     async def dispatch(self) -> bool:
-        """Send the next jobs; returns whether there may be more to send at once."""
+        """Send the next jobs; returns whether there may be more to send at once.
+
+        A job of which the server was not heard waits on: where it was given all the same, the feed tells.
+        """
         self._refresh(self._shared.clock())
-        choices, jobs = await self.choose()
-        if choices:
-            await self._send(choices, jobs)
+        choices, jobs = await self._choose()
+        try:
+            if choices:
+                await self._send(choices, jobs)
+        finally:
+            self._backlog.give_back()
         return len(choices) == MOST_AT_ONCE or bool(self._with_room() and self._backlog.unjudged(1))
 
     def _refresh(self, now: datetime) -> None:
@@ -78,8 +84,14 @@ class Dispatch:
             self._backlog.judge_anew()
             self._judged_anew = now
 
-    async def choose(self) -> tuple[tuple[Choice, ...], Mapping[int, RoutableJob]]:
-        """Take the next jobs out of the backlog, with their routes; returns them and what is known of some of them."""
+    async def would_send(self) -> tuple[Choice, ...]:
+        """Return the next jobs with their routes; they wait on."""
+        choices, _ = await self._choose()
+        self._backlog.give_back()
+        return choices
+
+    async def _choose(self) -> tuple[tuple[Choice, ...], Mapping[int, RoutableJob]]:
+        """Take the next jobs, with their routes; returns them and what is known of some of them."""
         with_room = self._with_room()
         jobs: dict[int, RoutableJob] = {}
         judged = 0

@@ -100,9 +100,10 @@ class JobRouter:
         await self._watch.adopt()
         occupied = self._shared.copies.occupied()
         closed = self._dispatch.closed()
-        choices, _ = await self._dispatch.choose()
+        choices = await self._dispatch.would_send()
         told = told_table(self._table, occupied, closed)
-        return tuple(_lines(told, {each.job_id: each.route.name for each in choices}, len(self._backlog)))
+        sent = {each.job_id: each.route.name for each in choices}
+        return tuple(_lines(told, sent, len(self._backlog) - len(sent)))
 
     async def stop(self) -> None:
         """Keep how far the feed was followed; the copies stay, for the next router to adopt."""

@@ -14,6 +14,7 @@ from support.virtual_clock import START
 
 JOBS = st.integers(1, 8)
 ROUTES = ("A", "B", "C")
+TAKEN = ("taken",)
 SETS = st.sets(st.sampled_from(ROUTES)).map(lambda names: tuple(name for name in ROUTES if name in names))
 
 
@@ -44,6 +45,17 @@ class BacklogModel(RuleBasedStateMachine):
         for job in self.backlog.unjudged(1):
             self.backlog.judged(job, routes)
             self.jobs[job] = tuple(route for route in routes if (job, route) not in self.barred)
+
+    @rule(with_room=st.sets(st.sampled_from(ROUTES)))
+    def is_taken(self, with_room: set[str]) -> None:
+        if (found := self.backlog.first(with_room)) is not None:
+            self.backlog.take(found.job_id)
+            self.jobs[found.job_id] = TAKEN
+
+    @rule()
+    def are_given_back(self) -> None:
+        self.backlog.give_back()
+        self.jobs = {job: None if routes == TAKEN else routes for job, routes in self.jobs.items()}
 
     @rule(job=JOBS, route=st.sampled_from(ROUTES))
     def is_barred(self, job: int, route: str) -> None:

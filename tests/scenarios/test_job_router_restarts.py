@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from pilotage.errors import ServerUnreachableError, TurnLostError
-from pilotage_agents.route_edges import CopyState
+from pilotage_agents.route_edges import CopyState, NewCopy, NotRouted, Routed
 from support.crashes import Death, DiedError, Mortal, MortalPlaces
+from support.fake_router_link import FakeRouterLink
 from support.router_scene import RouterScene, a_route
 
 CALLS = 24
@@ -125,6 +127,40 @@ async def test_a_server_that_is_not_reached_loses_nothing(scene: RouterScene) ->
     scene.link.is_reachable = True
     await scene.rounds(2)
     assert scene.link.states() == {"DONE": 3}
+
+
+class Unheard(FakeRouterLink):
+    """A server that is not heard the first time that it is asked for jobs."""
+
+    is_done = False
+    was_asked = False
+
+    async def route(self, request: str, copies: Sequence[NewCopy]) -> tuple[Routed | NotRouted, ...]:
+        if self.was_asked:
+            return await super().route(request, copies)
+        self.was_asked = True
+        if self.is_done:
+            await super().route(request, copies)
+        raise ServerUnreachableError("the answer was lost")
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["after it was done", "before it was done"])
+@pytest.mark.parametrize("lives_on", [True, False], ids=["same router", "next router"])
+async def test_jobs_that_were_asked_for_and_not_heard_of_are_not_lost(
+    scene: RouterScene, is_done: bool, lives_on: bool
+) -> None:
+    scene.link = link = Unheard()
+    link.is_done = is_done
+    router = scene.start()
+    link.submit(8, WantJobRouter=True)
+    with pytest.raises(ServerUnreachableError):
+        await router.run_once()
+    await router.stop()
+    scene.router = router if lives_on else scene.start()
+    for _ in range(10):
+        await scene.rounds()
+        scene.place().finish()
+    assert link.states() == {"DONE": 8}
 
 
 async def test_what_another_copy_of_the_router_did_meanwhile_is_heard_of(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 Rules
 -----
 Ids alone, so that a queue of any length is cheap to keep. A job is judged once, and then stands in the line of its set
-of routes; a line of which no route has room is not looked at. A job of which something has changed comes anew, at the
-end. After a change of the table all are judged anew, in the order in which they came.
+of routes; a line of which no route has room is not looked at. A job that was taken waits until it is dropped, lest it
+be lost when the server is not heard. A job of which something has changed comes anew, at the end. After a change
+of the table all are judged anew, in the order in which they came.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Backlog:
         self._numbers = count()
         self._unjudged: OrderedDict[int, int] = OrderedDict()
         self._lines: dict[tuple[str, ...], OrderedDict[int, int]] = {}
+        self._taken: OrderedDict[int, int] = OrderedDict()
         self._aside: OrderedDict[int, datetime] = OrderedDict()
         self._barred: OrderedDict[int, frozenset[str]] = OrderedDict()
         for job_id in job_ids:
@@ -42,7 +44,7 @@ class Backlog:
 
     def __len__(self) -> int:
         """Return how many jobs wait."""
-        return len(self._unjudged) + len(self._aside) + sum(map(len, self._lines.values()))
+        return len(self._aside) + sum(map(len, self._all_lines()))
 
     def __iter__(self) -> Iterator[int]:
         """Yield the ids in the order in which they came, those set aside last."""
@@ -57,9 +59,9 @@ class Backlog:
 
     def drop(self, job_id: int) -> None:
         """Forget a job that does not wait any more, if it did."""
-        if self._unjudged.pop(job_id, None) is not None or self._aside.pop(job_id, None) is not None:
+        if self._aside.pop(job_id, None) is not None:
             return
-        for line in self._lines.values():
+        for line in self._all_lines():
             if line.pop(job_id, None) is not None:
                 return
 
@@ -84,7 +86,22 @@ class Backlog:
         """Let all be judged anew, as what they fulfil may depend on the time."""
         came = merge(*(((number, job) for job, number in line.items()) for line in self._all_lines()))
         self._unjudged = OrderedDict((job, number) for number, job in list(came))
+        self._taken.clear()
         self._lines.clear()
+
+    def take(self, job_id: int) -> None:
+        """Let a judged job leave its line, to be asked for; it waits until it is dropped or given back."""
+        for line in self._lines.values():
+            if (number := line.pop(job_id, None)) is not None:
+                self._taken[job_id] = number
+                return
+
+    def give_back(self) -> None:
+        """Let the jobs that were taken and not dropped be judged again, before all that came later."""
+        while self._taken:
+            job, number = self._taken.popitem()
+            self._unjudged[job] = number
+            self._unjudged.move_to_end(job, last=False)
 
     def follow_another_table(self) -> None:
         """Let all be judged anew by another table, those set aside and barred from routes like the others."""
@@ -123,4 +140,4 @@ class Backlog:
             self.add(job)
 
     def _all_lines(self) -> Sequence[OrderedDict[int, int]]:
-        return (self._unjudged, *self._lines.values())
+        return (self._unjudged, self._taken, *self._lines.values())

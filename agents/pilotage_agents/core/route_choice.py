@@ -58,7 +58,7 @@ class Chooser:
         closed: Collection[str],
         most: int,
     ) -> tuple[Choice, ...]:
-        """Take at most so many judged jobs out of the backlog, each for a route that has room for it."""
+        """Take at most so many of the backlog's judged jobs, each for a route that has room for it."""
         room = room_in_all(table, occupied)
         most = most if room is None else min(most, room)
         now = dict(occupied)
@@ -68,7 +68,7 @@ class Chooser:
             name = taken_in_turn(candidate.routes, round_robin=table.round_robin, turn=self._turn)
             self._turn += 1
             route = open_routes[name]
-            backlog.drop(candidate.job_id)
+            backlog.take(candidate.job_id)
             chosen.append(Choice(candidate.job_id, route))
             now[name] = one_more(now.get(name, Occupancy()))
             if obstacles_to_all(route, now[name]):
