@@ -30,7 +30,7 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
     ("what lingers no more", "ix_jobs_timed", lambda unit: lingering.lock_lapsed(unit.session, unit.now, 10)),
     ("all leases", "ix_jobs_timed", lambda unit: extend_all(unit.session, timedelta(hours=1))),
     ("what runs in pools", "ix_jobs_timed", lambda unit: running_by_pool(unit.session)),
-    ("what lingers at a pilot", "ix_attempts_unreported", lambda unit: lingering.lock_of_pilots(unit.session, ["p"])),
+    ("what lingers at a pilot", "ix_attempts_taken", lambda unit: lingering.lock_of_pilots(unit.session, ["p"])),
     ("what was taken from pilots", "ix_attempts_taken", lambda unit: load_taken(unit.session, ["p"], unit.now)),
     ("which pools live", "ix_jobs_live", lambda unit: pools_with_live_jobs(unit.session, ["p"])),
     ("what pools hold", "ix_jobs_live", lambda unit: load_holdings(unit.session, ["a", "b"])),

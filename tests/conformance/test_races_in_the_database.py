@@ -13,10 +13,8 @@ from pilotage_server.core.job_files import ReportedOutput
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import JobReport, Outcome
 from pilotage_server.operations.edit_job import edit_job
-from pilotage_server.operations.lingering import pilots_over
 from pilotage_server.operations.query_jobs import JobFilter, list_jobs
 from pilotage_server.operations.report_state import Heartbeat, report_states
-from pilotage_server.operations.retention import remove_finished
 from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.files import last_ended_attempt, outputs_of
@@ -73,53 +71,9 @@ def test_a_good_result_that_comes_late_is_kept_and_changes_nothing(grid: Grid) -
     Runner(grid, B).ends()
     before = original.job
     assert original.ends().accepted
-    assert original.job == before
+    assert original.job == before._replace(lease_until=None), "and nothing of it lingers any more"
     late, won = grid.read(lambda unit, _: load_history(unit.session, before.id))
     assert (late.reason, won.reason) == ("the job was won by a copy before", before.reason)
-
-
-def test_a_copy_that_fails_ends_only_itself(grid: Grid) -> None:
-    original, copy_id = start_race(grid)
-    Runner(grid, B).ends(exit_code=1)
-    assert grid.job(copy_id).state is JobState.FAILED
-    assert (original.job.state, original.job.race) == (JobState.RUNNING, 0)
-    assert race_of(grid, original.job.id).race.outcome == "all copies failed"
-    assert original.ends().accepted
-    assert original.job.state is JobState.DONE
-
-
-def test_an_original_that_fails_is_left_to_its_copies_and_done_when_one_wins(grid: Grid) -> None:
-    original, _ = start_race(grid)
-    assert original.ends(exit_code=3).accepted
-    assert (original.job.state, original.job.ended, original.job.reason) == (JobState.RACING, None, "exit code 3")
-    assert grid.start_pilot(A).claim() == [], "neither it nor its copy goes there"
-    Runner(grid, B).ends()
-    assert (original.job.state, original.job.exit_code) == (JobState.DONE, 0)
-
-
-def test_an_original_that_failed_takes_its_own_failure_when_no_copy_wins(grid: Grid) -> None:
-    original, _ = start_race(grid)
-    original.ends(exit_code=3)
-    grid.pass_time(minutes=1)
-    Runner(grid, B).ends(exit_code=4)
-    job = original.job
-    assert (job.state, job.reason, job.exit_code) == (JobState.FAILED, "exit code 3", 3)
-    assert job.ended is not None
-    assert race_of(grid, job.id).race.outcome == "nobody ended well"
-
-
-def test_an_original_and_its_copy_that_fail_in_one_call_have_failed(grid: Grid) -> None:
-    original, _ = start_race(grid)
-    copy = Runner(grid, B)
-    beats = [
-        (
-            each.pilot.identity,
-            Heartbeat(reports=(JobReport(each.match.job_id, 1, outcome=Outcome.EXITED, exit_code=3),)),
-        )
-        for each in (original, copy)
-    ]
-    grid.write(lambda unit, world: report_states(unit, world, beats))
-    assert (original.job.state, copy.job.state) == (JobState.FAILED, JobState.FAILED)
 
 
 def test_of_an_original_and_its_copy_that_end_well_in_one_call_the_original_wins(grid: Grid) -> None:
@@ -157,18 +111,6 @@ def test_an_original_that_waits_again_is_done_with_its_copy_and_matched_no_more(
     copy.ends()
     assert (original.job.state, grid.job(copy_id).state) == (JobState.DONE, JobState.DONE)
     assert grid.start_pilot(A).claim() == []
-
-
-def test_an_original_whose_attempts_are_exhausted_is_left_to_its_copies(grid: Grid) -> None:
-    original, _ = start_race(grid)
-    copy = Runner(grid, B)
-    for number in range(3):
-        last = original if number == 0 else Runner(grid, A)
-        last.pilot.report(last.match, Outcome.START_FAILED, reason="no disk")
-    job = original.job
-    assert (job.state, "3 attempts were lost" in job.reason) == (JobState.RACING, True)
-    copy.ends()
-    assert original.job.state is JobState.DONE
 
 
 @pytest.mark.parametrize("change", [JobChange.REMOVE, JobChange.HOLD, JobChange.RESCHEDULE])
@@ -230,18 +172,6 @@ def test_copies_keep_off_the_sites_of_the_original_and_of_each_other(grid: Grid)
     assert Runner(grid, C).job.is_copy
 
 
-def test_a_copy_that_is_made_when_all_others_have_failed_goes_on_with_the_race(grid: Grid) -> None:
-    original, first = start_race(grid)
-    Runner(grid, B).ends(exit_code=1)
-    second = start_copy(grid, original.job.id).copy_id
-    assert grid.start_pilot(B).claim() == [], "where a copy failed is no place for another"
-    copy = Runner(grid, C)
-    view = race_of(grid, original.job.id)
-    assert ([each.id for each in view.copies], view.race.copies, view.race.ended) == ([first, second], 2, None)
-    copy.ends()
-    assert original.job.state is JobState.DONE
-
-
 def test_a_copy_has_the_number_and_the_place_in_the_array_of_its_original(grid: Grid) -> None:
     ids = grid.submit(count=3, attributes=REPEATABLE, arguments="$(Process)")
     runners = [Runner(grid, A) for _ in ids]
@@ -290,44 +220,3 @@ def test_what_a_winner_used_is_paid_for_once(grid: Grid) -> None:
     copy.ends()
     used = grid.world.shares.use(copy.match.kind.account, grid.clock()).core_s
     assert used == pytest.approx(600, rel=0.01)
-
-
-def test_a_job_that_was_rescheduled_after_its_race_can_race_again(grid: Grid) -> None:
-    original, first = start_race(grid)
-    Runner(grid, B).ends()
-    grid.pass_time(minutes=30)
-    grid.change(JobChange.RESCHEDULE, original.job.id)
-    again = Runner(grid, A)
-    assert again.job.id == original.job.id
-    second = start_copy(grid, again.job.id).copy_id
-    Runner(grid, C).ends(exit_code=1)
-    assert again.job.state is JobState.RUNNING, "the copy that won long ago decides nothing"
-    assert [copy.id for copy in race_of(grid, again.job.id).copies] == [second]
-    assert first != second
-
-
-def test_races_are_kept_as_long_as_their_originals(grid: Grid) -> None:
-    original, _ = start_race(grid)
-    original.ends()
-    job_id = original.job.id
-    grid.pass_time(days=400)
-    grid.write(remove_finished)
-    with pytest.raises(ValueError, match="not enough values"):
-        race_of(grid, job_id)
-
-
-def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_has_answered(grid: Grid) -> None:
-    original, _ = start_race(grid)
-    Runner(grid, B).ends()
-    grid.change(JobChange.RESCHEDULE, original.job.id)
-    assert grid.start_pilot(C).claim() == []
-    original.killed()
-    assert grid.start_pilot(C).claim() == [original.job.id]
-
-
-def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_is_gone(grid: Grid) -> None:
-    original, _ = start_race(grid)
-    Runner(grid, B).ends()
-    grid.change(JobChange.RESCHEDULE, original.job.id)
-    grid.write(lambda unit, world: pilots_over(unit, world, [original.pilot.stamp]))
-    assert grid.start_pilot(C).claim() == [original.job.id]

@@ -20,7 +20,9 @@ from pilotage_server.core.races import (
     description_of_copy,
     end_of,
     is_flagged,
+    is_of_present_run,
     lost_core_s,
+    may_end_race,
     misread_flags,
     why_no_copy,
 )
@@ -41,8 +43,35 @@ def a_copy(id_: int, state: JobState, **fields: object) -> JobRecord:
 
 
 def test_a_race_goes_on_while_nobody_has_ended_well_and_a_copy_lives() -> None:
-    for state in (JobState.RUNNING, JobState.RACING, JobState.WAITING):
+    for state in (JobState.RUNNING, JobState.WAITING):
         assert end_of(original(state), [a_copy(2, JobState.FAILED), a_copy(3, JobState.HELD)], ()) is None
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING])
+def test_a_copy_that_has_started_keeps_an_original_that_has_failed(state: JobState) -> None:
+    assert end_of(original(JobState.RACING), [a_copy(2, JobState.HELD), a_copy(3, state)], ()) is None
+
+
+@pytest.mark.parametrize("state", [JobState.WAITING, JobState.MATCHED, JobState.HELD])
+def test_a_copy_that_does_not_run_keeps_no_original_that_has_failed(state: JobState) -> None:
+    end = end_of(original(JobState.RACING), [a_copy(2, state)], (JobCause.LEFT_TO_COPIES,))
+    assert end is not None
+    assert [(step.job.id, step.cause) for step in end.steps] == [(1, JobCause.FAILED), (2, JobCause.REMOVED)]
+
+
+@pytest.mark.parametrize("state", list(JobState))
+def test_only_a_copy_that_stops_may_end_a_race(state: JobState) -> None:
+    goes_on = {JobState.RECEIVED, JobState.MATCHED, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+    assert may_end_race(a_copy(2, state), ()) is (state not in goes_on | {JobState.RACING})
+
+
+def test_a_race_that_has_ended_is_of_the_run_in_which_it_did() -> None:
+    race = Race(1, "lhcb", "users", "alice", START, "it lags behind", 2, 2, 1)
+    rerun = original()._replace(attempt=2)
+    assert is_of_present_run(race, rerun), "it goes on, though a lease was lost meanwhile"
+    over = race._replace(ended=START)
+    assert is_of_present_run(over, original())
+    assert not is_of_present_run(over, rerun)
 
 
 def test_the_original_is_preferred_and_then_the_oldest_copy() -> None:
@@ -97,7 +126,7 @@ def an_attempt(job_id: int, attempt: int, minutes: tuple[int, int], cpus: int = 
 
 
 def test_the_original_is_a_cost_from_the_beginning_of_the_race_on_and_only_where_a_copy_was_better() -> None:
-    race = Race(1, "lhcb", "users", "alice", START + timedelta(minutes=10), "it lags behind", 2)
+    race = Race(1, "lhcb", "users", "alice", START + timedelta(minutes=10), "it lags behind", 2, 2, 1)
     attempts = [
         an_attempt(1, 1, (0, 30), cpus=4),
         an_attempt(2, 1, (12, 15)),

@@ -4,18 +4,19 @@ Rules
 -----
 Only a job that says MayBeRepeated = true is raced, and only while it runs: a job that waits gets any slot that a copy
 of it could get. A race is known by the job that the others are copies of, its original; it lasts as long as a copy
-lives. The first who ends well wins: its result becomes the original's, and all others are removed. A copy that
-fails ends only itself. An original that fails while copies race is left to them, and takes its own failure when none of
-them wins. Who takes the original out of the race (removes, holds, edits or reschedules it) ends the race. What a race
-costs are the core seconds that were spent since it began by those who did not win; of the original only where
-a copy was better, for otherwise it would have spent them anyway.
+lives. The first who ends well wins: its result becomes the original's, and all others are removed. A copy that fails
+ends only itself. An original that fails while copies run is left to them, and takes its own failure when none of them
+wins; a copy that waits or is held keeps nobody from his failure, for it may do so for ever. Who takes the original out
+of the race (removes, holds, edits or reschedules it) ends the race. What a race costs are the core seconds that were
+spent since it began by those who did not win; of the original only where a copy was better, for otherwise it would have
+spent them anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pilotage.folding import fold, folded_set
@@ -32,19 +33,21 @@ FLAGS = (MAY_BE_REPEATED, URGENT)
 MOST_COPIES = 8
 """More copies of a job never race at once, whatever a racer wants."""
 
-_CLOCK_ERROR = timedelta(minutes=5)
-"""A pilot whose clock is further off takes no jobs."""
+RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+"""States of jobs that copies may be made of."""
 
 _FAILURES = frozenset({JobCause.FAILED, JobCause.ATTEMPTS_EXHAUSTED})
-_RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+_STARTED = RUNS | {JobState.COMPLETING}
+_STOPPED = FINAL | {JobState.WAITING, JobState.HELD}
 _ANEW = frozenset({JobCause.RESCHEDULED, JobCause.EDITED})
 
 
 class Race(NamedTuple):
     """A race of the job `job_id`; `reason` = why it began.
 
-    `copies` = how many were made. `ended` None = it goes on; `winner` 0 = nobody has won. `lost_core_s` is what
-    it has cost once it has ended.
+    `copies` = how many were made, the first of them `first_copy`; `attempt` = the original's when the last of them was
+    made or, once the race has ended, when it did. `ended` None = it goes on; `winner` 0 = nobody has won. `lost_core_s`
+    is what it has cost once it has ended.
     """
 
     job_id: int
@@ -54,6 +57,8 @@ class Race(NamedTuple):
     began: datetime
     reason: str
     copies: int
+    first_copy: int
+    attempt: int
     ended: datetime | None = None
     winner: int = 0
     outcome: str = ""
@@ -105,7 +110,7 @@ def misread_flags(description: JobDescription) -> Iterable[str]:
 
 def is_copy_in(job: JobRecord, race: Race) -> bool:
     """Whether the job is a copy in this race, not in a former one of the same job."""
-    return job.is_copy and job.race == race.job_id and job.submitted >= race.began
+    return job.is_copy and job.race == race.job_id and job.id >= race.first_copy
 
 
 def why_no_race(description: JobDescription) -> str:
@@ -116,23 +121,28 @@ def why_no_race(description: JobDescription) -> str:
 
 
 def is_of_present_run(race: Race, job: JobRecord) -> bool:
-    """Whether copies that were made in the race were made for the run that the job is at, though all have failed.
-
-    When that began was told by the clock of its node, which may be a little ahead.
-    """
-    return race.ended is None or (job.started is not None and race.began >= job.started - _CLOCK_ERROR)
+    """Whether copies that were made in the race were made for the run that the job is at, though all have failed."""
+    return race.ended is None or race.attempt == job.attempt
 
 
 def cause_in_race(job: JobRecord, cause: JobCause) -> JobCause:
-    """Return what comes of the job instead of `cause`, which fails it, as long as copies of it race."""
+    """Return what comes of the job instead of `cause`, which fails it, as long as it races.
+
+    It fails after all where the race ends with that.
+    """
     return JobCause.LEFT_TO_COPIES if job.has_copies and job.is_leased and cause in _FAILURES else cause
 
 
 def may_end_race(job: JobRecord, causes: Sequence[JobCause]) -> bool:
     """Whether steps of these causes that have brought a racing job where it is may have ended its race."""
-    if job.state in FINAL:
-        return True
-    return job.has_copies and (job.state is JobState.HELD or not _ANEW.isdisjoint(causes))
+    if job.is_copy:
+        return job.state in _STOPPED
+    return job.state is JobState.RACING or is_out_of_race(job, causes)
+
+
+def is_out_of_race(original: JobRecord, causes: Sequence[JobCause]) -> bool:
+    """Whether steps of these causes have taken the original out of its race."""
+    return original.state in FINAL or original.state is JobState.HELD or not _ANEW.isdisjoint(causes)
 
 
 def end_of(original: JobRecord, copies: Sequence[JobRecord], causes: Sequence[JobCause]) -> RaceEnd | None:
@@ -144,18 +154,17 @@ def end_of(original: JobRecord, copies: Sequence[JobRecord], causes: Sequence[Jo
     if original.state is JobState.DONE:
         return RaceEnd(original.id, "the job itself was the first to end well", _stopped(live, "it was quicker itself"))
     won_by = next((copy for copy in copies if copy.state is JobState.DONE), None)
-    if may_end_race(original, causes):
+    if is_out_of_race(original, causes):
         what = f"was {causes[-1]}" if causes else f"is {original.state}"
         return RaceEnd(0, f"the job {what}", _stopped(live, f"that {what}"))
     if won_by is not None:
         outcome = f"copy {won_by.id} was the first to end well, on {won_by.queue}"
         home = RaceStep(original, JobCause.WON, outcome, _brought_home(original, won_by))
         return RaceEnd(won_by.id, outcome, (home, *_stopped(live, f"copy {won_by.id} was quicker")), won_by)
-    if live:
-        return None
-    if original.state is JobState.RACING:
-        return RaceEnd(0, "nobody ended well", (RaceStep(original, JobCause.FAILED, original.reason),))
-    return RaceEnd(0, "all copies failed", ())
+    if original.state is JobState.RACING and not any(copy.state in _STARTED for copy in live):
+        failed = RaceStep(original, JobCause.FAILED, original.reason)
+        return RaceEnd(0, "nobody ended well", (failed, *_stopped(live, "that has failed, and no copy runs")))
+    return None if live else RaceEnd(0, "all copies failed", ())
 
 
 def _stopped(copies: Iterable[JobRecord], why: str) -> tuple[RaceStep, ...]:
@@ -184,7 +193,7 @@ def why_no_copy(job: JobRecord, description: JobDescription, copies: Iterable[Jo
         return f"job {job.id} is a copy of job {job.race} itself"
     if not is_flagged(description, MAY_BE_REPEATED):
         return f"job {job.id} does not say {MAY_BE_REPEATED} = true"
-    if job.state not in _RUNS:
+    if job.state not in RUNS:
         return f"job {job.id} is {job.state}; only a job that runs is raced"
     if waiting is not None:
         return f"copy {waiting.id} of job {job.id} has not started yet"

@@ -17,7 +17,7 @@ from pilotage_server.core.accounting import Account
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import FINAL, JobState
 from pilotage_server.core.leases import AttemptRecord
-from pilotage_server.core.races import Race, RaceSet, cost_so_far
+from pilotage_server.core.races import RUNS, Race, RaceSet, cost_so_far
 
 MOST_LOOKED_AT = 500
 """Jobs in the sample of a set."""
@@ -27,8 +27,6 @@ GLANCE = 20
 
 LONGEST_TAIL = 200
 """A set of which more jobs have not ended is not at its tail, whatever part of it that is."""
-
-_RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 
 
 class Figures(NamedTuple):
@@ -95,7 +93,7 @@ def is_near_its_end(glance: Sequence[tuple[JobState, timedelta]]) -> bool:
 
 def runs(job: JobRecord) -> bool:
     """Whether the job runs, and is no copy."""
-    return job.state in _RUNS and job.started is not None and not job.is_copy
+    return job.state in RUNS and job.started is not None and not job.is_copy
 
 
 def straggler(

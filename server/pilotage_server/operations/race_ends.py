@@ -44,7 +44,7 @@ def settled_races(unit: Unit, finishers: Sequence[Finisher]) -> list[SettledRace
         copies = [job for job in racers[race.job_id] if is_copy_in(job, race)]
         end = end_of(original, copies, causes.get(original.id, ()))
         if end is not None:
-            settled.append(SettledRace(race, end, (original, *copies)))
+            settled.append(SettledRace(race._replace(attempt=original.attempt), end, (original, *copies)))
     return settled
 
 

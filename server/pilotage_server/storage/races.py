@@ -23,17 +23,18 @@ RACES = metadata.tables["races"]
 
 _RACERS = f"SELECT id FROM jobs WHERE race = ANY(?) AND {RACING_JOB} ORDER BY id"  # noqa: S608 - of our own texts only
 _LOCKED = f"{_RACERS} FOR UPDATE SKIP LOCKED"
-_COLUMNS = 'job_id, vo, "group", owner, began, reason, copies, ended, winner, outcome, lost_core_s'
+_COLUMNS = 'job_id, vo, "group", owner, began, reason, copies, first_copy, attempt, ended, winner, outcome, lost_core_s'
 _LOAD = f"SELECT {_COLUMNS} FROM races WHERE job_id = ANY(?)"  # noqa: S608
 _OPEN = f"{_LOAD} AND ended IS NULL"
 _ALL_OPEN = f"SELECT {_COLUMNS} FROM races WHERE {OPEN_RACE} ORDER BY job_id"  # noqa: S608
 _BEGIN = f"""
-    INSERT INTO races ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, NULL, 0, '', 0)
+    INSERT INTO races ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, NULL, 0, '', 0)
     ON CONFLICT (job_id) DO UPDATE SET
-        began = excluded.began, reason = excluded.reason, copies = 1, ended = NULL, winner = 0, outcome = ''
+        began = excluded.began, reason = excluded.reason, copies = 1, first_copy = excluded.first_copy,
+        attempt = excluded.attempt, ended = NULL, winner = 0, outcome = ''
 """  # noqa: S608
-_GO_ON = "UPDATE races SET copies = copies + 1, ended = NULL, outcome = '' WHERE job_id = ?"
-_CLOSE = "UPDATE races SET ended = ?, winner = ?, outcome = ?, lost_core_s = ? WHERE job_id = ?"
+_GO_ON = "UPDATE races SET copies = copies + 1, attempt = ?, ended = NULL, outcome = '' WHERE job_id = ?"
+_CLOSE = "UPDATE races SET attempt = ?, ended = ?, winner = ?, outcome = ?, lost_core_s = ? WHERE job_id = ?"
 _ENTER = "UPDATE jobs SET race = ?, cluster = ?, process = ?, reason = ? WHERE id = ?"
 _LEAD = "UPDATE jobs SET race = id WHERE id = ?"
 _LEAVE = "UPDATE jobs SET race = 0 WHERE id = ANY(?) AND race = id"
@@ -145,8 +146,9 @@ def _conditions(wanted: RaceQuery) -> list[ColumnElement[bool]]:
 
 def race_of(row: Sequence[Any]) -> Race:
     """Return the race of one row of its columns."""
-    job_id, vo, group, owner, began, reason, copies, ended, *end = row
-    return Race(job_id, vo, group, owner, bulk.time_of(began), reason, copies, ended and bulk.time_of(ended), *end)
+    job_id, vo, group, owner, began, reason, copies, first_copy, attempt, ended, *end = row
+    copied = reason, copies, first_copy, attempt
+    return Race(job_id, vo, group, owner, bulk.time_of(began), *copied, ended and bulk.time_of(ended), *end)
 
 
 def load_last(session: Session, job_ids: Iterable[int]) -> dict[int, Race]:
@@ -160,17 +162,18 @@ def enter(session: Session, original: JobRecord, copy_id: int, reason: str, begi
     bulk.once(session, _ENTER, original.id, original.cluster, original.process, why, copy_id)
     bulk.once(session, _LEAD, original.id)
     if begins is None:
-        bulk.once(session, _GO_ON, original.id)
+        bulk.once(session, _GO_ON, original.attempt, original.id)
     else:
         whose = original.vo, original.group, original.owner
-        bulk.once(session, _BEGIN, original.id, *whose, bulk.moment(session, begins), reason)
+        since = bulk.moment(session, begins)
+        bulk.once(session, _BEGIN, original.id, *whose, since, reason, copy_id, original.attempt)
 
 
 def close(session: Session, race: Race, now: datetime) -> None:
     """Note how a race has ended; its original, which is locked, races no more."""
     bulk.once(session, _LEAVE, [race.job_id])
     end = race.winner, race.outcome, race.lost_core_s
-    bulk.once(session, _CLOSE, bulk.moment(session, now), *end, race.job_id)
+    bulk.once(session, _CLOSE, race.attempt, bulk.moment(session, now), *end, race.job_id)
 
 
 def bring_home(session: Session, copy: AttemptKey, home: AttemptKey, reason: str) -> None:

@@ -35,6 +35,8 @@ class RaceRow(Base, table=True):
     began: datetime = Field(sa_column=time_column())
     reason: str = Field(sa_column=Column(Text, nullable=False))
     copies: int = Field(sa_column=Column(Integer, nullable=False))
+    first_copy: int = Field(sa_column=Column(BigId, nullable=False))
+    attempt: int = Field(sa_column=Column(Integer, nullable=False))
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
     winner: int = Field(sa_column=Column(BigId, nullable=False))
     outcome: str = Field(sa_column=Column(Text, nullable=False))

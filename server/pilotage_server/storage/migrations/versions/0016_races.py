@@ -46,6 +46,8 @@ def upgrade() -> None:
         sa.Column("began", UtcDateTime(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("copies", sa.Integer(), nullable=False),
+        sa.Column("first_copy", _ID, nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("ended", UtcDateTime(), nullable=True),
         sa.Column("winner", _ID, nullable=False),
         sa.Column("outcome", sa.Text(), nullable=False),

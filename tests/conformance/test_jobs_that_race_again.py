@@ -1,0 +1,95 @@
+"""What is left of a race, and jobs that run and race again after one, on every database."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.jobs import JobState
+from pilotage_server.operations.lingering import pilots_over
+from pilotage_server.operations.retention import remove_finished
+from pilotage_server.storage.engine import Database
+from support.grid import Grid
+from support.races import SITES, A, B, C, Runner, race_of, start_copy, start_race
+from support.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock, *SITES)
+
+
+def test_a_copy_that_is_made_when_all_others_have_failed_goes_on_with_the_race(grid: Grid) -> None:
+    original, first = start_race(grid)
+    Runner(grid, B).ends(exit_code=1)
+    second = start_copy(grid, original.job.id).copy_id
+    assert grid.start_pilot(B).claim() == [], "where a copy failed is no place for another"
+    copy = Runner(grid, C)
+    view = race_of(grid, original.job.id)
+    assert ([each.id for each in view.copies], view.race.copies, view.race.ended) == ([first, second], 2, None)
+    copy.ends()
+    assert original.job.state is JobState.DONE
+
+
+def test_a_job_that_was_rescheduled_after_its_race_can_race_again(grid: Grid) -> None:
+    original, first = start_race(grid)
+    Runner(grid, B).ends()
+    grid.pass_time(minutes=30)
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    again = Runner(grid, A)
+    assert again.job.id == original.job.id
+    second = start_copy(grid, again.job.id).copy_id
+    Runner(grid, C).ends(exit_code=1)
+    assert again.job.state is JobState.RUNNING, "the copy that won long ago decides nothing"
+    assert [copy.id for copy in race_of(grid, again.job.id).copies] == [second]
+    assert first != second
+
+
+def test_races_are_kept_as_long_as_their_originals(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    original.ends()
+    job_id = original.job.id
+    grid.pass_time(days=400)
+    grid.write(remove_finished)
+    with pytest.raises(ValueError, match="not enough values"):
+        race_of(grid, job_id)
+
+
+def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_has_answered(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    Runner(grid, B).ends()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    assert grid.start_pilot(C).claim() == []
+    original.killed()
+    assert grid.start_pilot(C).claim() == [original.job.id]
+
+
+def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_is_gone(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    Runner(grid, B).ends()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    grid.write(lambda unit, world: pilots_over(unit, world, [original.pilot.stamp]))
+    assert grid.start_pilot(C).claim() == [original.job.id]
+
+
+def test_a_result_of_a_former_run_decides_nothing_for_a_job_that_runs_again_at_once(grid: Grid) -> None:
+    original, first = start_race(grid)
+    Runner(grid, B).ends()
+    original.killed()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    again = Runner(grid, A)
+    second = start_copy(grid, again.job.id).copy_id
+    assert [copy.id for copy in race_of(grid, again.job.id).copies] == [second]
+    Runner(grid, C).ends(exit_code=1)
+    assert (again.job.state, grid.job(first).state) == (JobState.RUNNING, JobState.DONE)
+
+
+def test_copies_that_were_stopped_in_a_former_run_are_none_of_a_job_that_runs_again(grid: Grid) -> None:
+    original, first = start_race(grid)
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    original.killed()
+    again = Runner(grid, A)
+    assert grid.job(first).state is JobState.REMOVED
+    second = start_copy(grid, again.job.id).copy_id
+    view = race_of(grid, again.job.id)
+    assert ([copy.id for copy in view.copies], view.race.copies) == ([second], 1)
