@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, GlideinState, NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.core.pilot_shape import Shape
@@ -97,6 +99,19 @@ async def test_a_process_id_that_was_given_to_another_program_is_not_mistaken_fo
     await system.cancel_many([someone_else, before_the_last_boot])
     assert (await system.poll_all([glidein]))[glidein].state is GlideinState.RUNNING
     await system.cancel_many([glidein])
+
+
+async def test_a_pilot_gets_its_settings_from_the_environment_and_no_token_of_its_director(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_TOKEN", "secret")
+    monkeypatch.setenv("PILOTAGE_PILOT_GRACE_S", "7")
+    monkeypatch.setenv("A_SITES_OWN", "kept")
+    system = LocalBatchSystem(tmp_path)
+    await end_of(system, await submitted(system, a_request(tmp_path, "env")))
+    seen = (tmp_path / "stamp" / LOG_NAME).read_text()
+    assert "secret" not in seen
+    assert {"A_SITES_OWN=kept", "PILOTAGE_PILOT_GRACE_S=7"} <= set(seen.splitlines())
 
 
 async def test_a_folder_that_cannot_be_written_is_a_refusal_that_names_it(tmp_path: Path) -> None:

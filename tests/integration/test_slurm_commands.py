@@ -150,6 +150,19 @@ async def test_a_controller_that_gives_no_answer_for_one_job_is_asked_for_no_oth
     assert (programs.folder / "asked").read_text() == "asked\n"
 
 
+async def test_a_controller_is_asked_for_some_jobs_in_a_look_and_for_all_in_turn(programs: Programs) -> None:
+    programs.put("squeue", NO_JOBS)
+    programs.put("sacct", "exit 1")
+    programs.put("scontrol", 'echo "$4" >> asked; echo "JobId=$4"')
+    system, ids = programs.system(), [f"{job}.stamp{job}" for job in range(1000, 1150)]
+    for asked in (100, 200, 300):
+        statuses = await system.poll_all(ids)
+        assert {status.state for status in statuses.values()} == {GlideinState.UNKNOWN}
+        jobs = (programs.folder / "asked").read_text().split()
+        assert len(jobs) == asked
+    assert sorted(jobs) == sorted(2 * [str(job) for job in range(1000, 1150)])
+
+
 async def test_every_command_asks_the_cluster_that_jobs_go_to(programs: Programs) -> None:
     for name, script in (("squeue", NO_JOBS), ("sacct", "true"), ("scontrol", "exit 1"), ("sbatch", "echo '71;far'")):
         programs.put(name, f'echo "$0 $*" >> asked\n{script}')

@@ -86,6 +86,8 @@ def test_a_batch_system_that_cannot_be_reached_so_is_refused_with_its_place(
     ("line", "words"),
     [
         ("submit = { queue_size = 3 }", "submit.queue_size: "),
+        ('submit = { "+PilotageStamp" = "1" }', "submit.+PilotageStamp"),
+        ('submit = { "MY.pilotagestamp" = "1" }', "submit.MY.pilotagestamp"),
         ('submit = { "two words" = "x" }', "submit.two words"),
         ('submit = { accounting_group = "x\\nqueue 1000" }', "submit.accounting_group: "),
         ("schedd = 'a\"b'", "schedd: "),

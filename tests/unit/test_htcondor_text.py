@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 import htcondor2
@@ -32,10 +33,11 @@ def told(
     wall_time_s: int | None = None,
     command: tuple[str, ...] = ("pilot", "run"),
     folder: str = "/pilots/ab12",
+    files: Collection[str] = ("pilot.json", "token"),
     **submit: str,
 ) -> dict[str, str]:
     request = GlideinRequest("ab12", "short", command, Path(folder), shape, wall_time_s)
-    return description(request, ["pilot.json", "token"], submit, 30)
+    return description(request, files, submit, 30)
 
 
 def as_expanded(said: dict[str, str], name: str) -> str:
@@ -109,6 +111,12 @@ def test_a_command_gets_its_words_as_they_are(command: list[str]) -> None:
 def test_names_with_quotes_and_dollar_signs_are_no_macros() -> None:
     said = told(folder="/pilots/$(HOME)")
     assert as_expanded(said, "initialdir") == "/pilots/$(HOME)"
+
+
+@pytest.mark.parametrize("name", ["pilot,2.pyz", "pilot$(Process).pyz", "two\nlines"])
+def test_a_file_that_the_list_of_files_would_take_apart_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(repr(name))):
+        told(files=["pilot.json", name])
 
 
 def test_a_command_of_several_lines_is_refused() -> None:

@@ -56,7 +56,7 @@ async def ask(command: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -
                 stdin=given,
                 stdout=output,
                 stderr=errors,
-                env=_environment(os.environ),
+                env=without_our_own(os.environ),
                 start_new_session=True,
             )
         except OSError as error:
@@ -83,8 +83,9 @@ def _text(memory: FileIO) -> str:
     return os.pread(memory.fileno(), os.fstat(memory.fileno()).st_size, 0).decode(errors="replace")
 
 
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in ours.items() if not name.startswith(_OUR_OWN)}
+def without_our_own(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables but for those that may hold our tokens."""
+    return {name: value for name, value in variables.items() if not name.startswith(_OUR_OWN)}
 
 
 async def _gone(process: asyncio.subprocess.Process) -> None:

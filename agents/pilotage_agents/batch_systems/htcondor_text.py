@@ -10,7 +10,7 @@ it has not ended. A status that is not known here concludes nothing. The numbers
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -41,6 +41,7 @@ Ad = Mapping[str, object]
 
 _IDLE, _RUNNING, _REMOVED, _COMPLETED, _HELD, _TRANSFERRING, _SUSPENDED = range(1, 8)
 _WORDS = {_RUNNING: "running", _REMOVED: "being removed", _TRANSFERRING: "output on its way", _SUSPENDED: "suspended"}
+_NO_LIST = frozenset(",$\r\n")
 _NEVER_STARTED = "ifThenElse(isUndefined(MY.NumJobStarts), 0, MY.NumJobStarts) == 0"
 _NO_PILOT_ANY_MORE = f"(JobStatus == {_HELD}) || (JobStatus == {_IDLE} && !({_NEVER_STARTED}))"
 
@@ -70,16 +71,18 @@ class HtcondorId:
 
 
 def description(
-    request: GlideinRequest, files: Iterable[str], told: Mapping[str, str], vacate_s: float
+    request: GlideinRequest, files: Collection[str], told: Mapping[str, str], vacate_s: float
 ) -> dict[str, str]:
     """Return the submit description of a glidein.
 
     `files` of its folder go with it. What is `told` by the settings wins over sizes, and adds to the requirements;
-    nothing wins over what finds the glidein again. Raises InvalidInputError when the command has more than one line,
-    which no submit description can say.
+    nothing wins over what finds the glidein again. Raises InvalidInputError for what no submit description can say: a
+    command of more than one line, or a file that its list of files would take apart.
     """
     if any("\n" in word for word in request.command):
         raise InvalidInputError(Violation("command", "HTCondor takes no arguments of more than one line"))
+    if misread := [name for name in files if not _NO_LIST.isdisjoint(name)]:
+        raise InvalidInputError(Violation("transfer_input_files", f"HTCondor takes no file of the name {misread[0]!r}"))
     said = {name.strip().lower(): value for name, value in told.items()}
     theirs = said.pop("requirements", "")
     ours = {

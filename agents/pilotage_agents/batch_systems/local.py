@@ -25,10 +25,14 @@ from pilotage_agents.batch_systems.base import (
     Submission,
     Submitted,
 )
+from pilotage_agents.batch_systems.commands import without_our_own
 from pilotage_agents.batch_systems.processes import Process, facts_of, has_variable, this_boot
 
 _EXIT_NAME = "exit_code"
 _STAMP_VARIABLE = "PILOTAGE_GLIDEIN"
+_PILOTS_SETTINGS = "PILOTAGE_PILOT_"
+"""Variables that begin so are settings of pilots: on the director's own machine they are meant for its pilots."""
+
 _SHELL = "/bin/sh"
 # posix_spawn knows no working directory, and what forks by other means is at odds with the threads of gRPC.
 _IN_FOLDER = 'cd "$0" && exec "$@"'
@@ -127,7 +131,7 @@ def _start(request: GlideinRequest) -> Submission:
         (os.POSIX_SPAWN_DUP2, log, 2),
     ]
     command = [_SHELL, "-c", _IN_FOLDER, str(request.folder), *request.command]
-    environment = {**os.environ, _STAMP_VARIABLE: request.stamp}
+    environment = {**without_our_own(os.environ), **_for_pilots(os.environ), _STAMP_VARIABLE: request.stamp}
     try:
         pid = os.posix_spawn(_SHELL, command, environment, file_actions=actions, setsid=True)
     except OSError as error:
@@ -137,6 +141,10 @@ def _start(request: GlideinRequest) -> Submission:
     facts = facts_of(pid)
     assert facts is not None, "an ended child keeps its process id until we take leave of it"
     return Submitted(_Glidein(request.stamp, Process(pid, facts.started, this_boot())).glidein_id())
+
+
+def _for_pilots(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name.startswith(_PILOTS_SETTINGS)}
 
 
 def _find_again(stamps: Sequence[str]) -> dict[str, str]:

@@ -76,6 +76,13 @@ class SlurmBatchSystemSettings(Section):
         return self
 
 
+def _is_no_mark_of_ours(name: str) -> str:
+    attribute = name.lower().removeprefix("+").removeprefix("my.")
+    if attribute in ("pilotagestamp", "pilotagequeue"):
+        raise ValueError("the site director says it of each pilot, and finds it again by it")
+    return name
+
+
 _OneLine = Annotated[str, Field(pattern=r"^[^\r\n]*$")]
 
 
@@ -92,7 +99,9 @@ class HtcondorBatchSystemSettings(Section):
     ce_types: tuple[str, ...] = ("htcondor",)
     schedd: Annotated[str, Field(pattern=r'^[^\s"\\]*$')] = ""
     collector: Annotated[str, Field(pattern=r'^[^\s"\\]*$')] = ""
-    submit: dict[Annotated[str, Field(pattern=r"^\+?[A-Za-z_][\w.]*$")], _OneLine] = Field(default_factory=dict)
+    submit: dict[
+        Annotated[str, Field(pattern=r"^\+?[A-Za-z_][\w.]*$"), AfterValidator(_is_no_mark_of_ours)], _OneLine
+    ] = Field(default_factory=dict)
     timeout_s: float = Field(default=60, ge=0.1, le=600)
     kill_after_s: Seconds = 30
 

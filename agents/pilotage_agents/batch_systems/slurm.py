@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -40,6 +41,7 @@ log = structlog.get_logger()
 _SQUEUE = ("squeue", "--json", "--noheader", "--me", "--all", "--states=all")
 _LOOK_AGAIN_S = 0.5
 _MOST_IN_A_COMMAND = 500
+_MOST_OF_CONTROLLER = 100
 
 _Statuses = dict[SlurmId, GlideinStatus]
 
@@ -56,6 +58,7 @@ class SlurmBatchSystem:
         self._settings = settings
         self._place = place
         self._user_id: int | None = None
+        self._asked_last = ""
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         """Submit one job each; after one that is not answered no other is tried. See BatchSystem."""
@@ -159,14 +162,26 @@ class SlurmBatchSystem:
         return ended | await self._words_of_controller([job for job in jobs if job not in ended])
 
     async def _words_of_controller(self, jobs: Sequence[SlurmId]) -> _Statuses:
-        """Return what the controller says of each of the jobs; one that gives no answer is asked no more."""
-        statuses: _Statuses = {}
-        for job in jobs:
+        """Return what the controller says of the jobs; one that gives no answer is asked no more.
+
+        It is asked for them one by one, so for no more than some in a look: for the others in the looks that follow.
+        """
+        later = GlideinStatus(GlideinState.UNKNOWN, f"{self._name}: scontrol is asked for it in a later look")
+        statuses = dict.fromkeys(jobs, later)
+        for job in self._in_turn(jobs)[:_MOST_OF_CONTROLLER]:
+            self._asked_last = str(job)
             try:
                 statuses[job] = await self._word_of_controller(job)
             except WorldError as error:
-                return dict.fromkeys(jobs, GlideinStatus(GlideinState.UNKNOWN, str(error))) | statuses
+                unknown = GlideinStatus(GlideinState.UNKNOWN, str(error))
+                return {each: unknown if status is later else status for each, status in statuses.items()}
         return statuses
+
+    def _in_turn(self, jobs: Sequence[SlurmId]) -> list[SlurmId]:
+        """Return the jobs in the order of their ids, from the one that follows the last that was asked for."""
+        ordered = sorted(jobs, key=str)
+        start = bisect_right(ordered, self._asked_last, key=str)
+        return [*ordered[start:], *ordered[:start]]
 
     async def _accounts(self, jobs: Sequence[SlurmId]) -> _Statuses:
         """Return what the accounting says of jobs; nothing where there is none, or it gives no answer."""
