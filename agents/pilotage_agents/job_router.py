@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from pilotage.errors import InvalidInputError, PilotageError
 from pilotage_agents.copy_ends import CopyEnds
 from pilotage_agents.copy_leavings import CopyLeavings
 from pilotage_agents.copy_reports import CopyReports
@@ -114,8 +115,24 @@ class JobRouter:
         return self._dispatch.table
 
     async def _round(self) -> bool:
-        await self._follow_table()
+        """Look after the copies, which needs no table, and then send more; returns whether there may be more at once.
+
+        Raises a PilotageError, also for a table that cannot be had where there is none from before.
+        """
+        faults = await self._try_to_follow_table()
+        await self._look_after_copies()
+        if faults is not None:
+            raise faults
         await self._read_feed()
+        more = await self._dispatch.dispatch()
+        await self._reports.send()
+        if self._tell.is_due(self._now()):
+            await self._tell_routes()
+        if self._keep.is_due(self._now()):
+            await self._keep_mark()
+        return more
+
+    async def _look_after_copies(self) -> None:
         if self._adopt.is_due(self._now()):
             await self._watch.adopt()
             if not self._is_settled:
@@ -128,13 +145,14 @@ class JobRouter:
             await self._watch.look()
             self._look.done(self._now())
         await self._reports.send()
-        more = await self._dispatch.dispatch()
-        await self._reports.send()
-        if self._tell.is_due(self._now()):
-            await self._tell_routes()
-        if self._keep.is_due(self._now()):
-            await self._keep_mark()
-        return more
+
+    async def _try_to_follow_table(self) -> PilotageError | None:
+        """Follow the table that is in force; returns why there is none, None = there is one."""
+        try:
+            await self._follow_table()
+        except PilotageError as error:
+            return error
+        return None
 
     async def _follow_table(self) -> None:
         table = await self._source.newer()
@@ -160,13 +178,16 @@ class JobRouter:
             self._position = page.position
 
     async def _tell_routes(self) -> None:
-        """Tell the server what people may want to know, if it has changed."""
+        """Tell the server what people may want to know, if it has changed; where it will not hear, all else goes on."""
         table = self._table
         if self._source.fault:
             table = replace(table, left_out=(*table.left_out, LeftOut("the newer table", self._source.fault)))
         told = told_table(table, self._shared.copies.occupied(), self._dispatch.closed())
         if told != self._told:
-            await self._shared.link.tell_routes(told)
+            try:
+                await self._shared.link.tell_routes(told)
+            except InvalidInputError as error:
+                log.warning("the server takes no word of the routes", reason=str(error))
             self._told = told
         self._tell.done(self._now())
 

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 _BETWEEN_ADS = "------\n"
 _MOST_PRINTED = 1 << 20
+_MOST_AT_ONCE = 8
+"""So many hooks run at a time, of all routes: each takes a process and some files."""
 
 
 class HookKind(StrEnum):
@@ -76,6 +78,7 @@ class RouteHooks:
         self._settings = settings
         self._folder = folder
         self._hooked: dict[str, _Hooked] = {}
+        self._gate = asyncio.Semaphore(_MOST_AT_ONCE)
 
     def open(self) -> None:
         """Make the folder, if there are hooks at all, and read what it holds; raises WorldError."""
@@ -164,9 +167,12 @@ class RouteHooks:
         if not command:
             return None
         try:
-            answer = await ask(command, timeout_s=self._settings.timeout_s, stdin=given.encode())
+            async with self._gate:
+                answer = await ask(command, timeout_s=self._settings.timeout_s, stdin=given.encode())
         except WorldError as error:
             raise WorldError(f"hook {kind}: {error}", transient=error.transient) from error
+        except OSError as error:
+            raise WorldError(f"hook {kind}: it cannot be run: {error.strerror}", transient=True) from error
         if answer.exit_code:
             raise WorldError(f"hook {kind}: {answer.complaint}", transient=False)
         if len(answer.stdout) > _MOST_PRINTED:

@@ -18,6 +18,9 @@ from pilotage_agents.route_files import read_route_file
 
 log = structlog.get_logger()
 
+_UNREAD = ("unread",)
+"""In place of the stamps of files that could not be read: they are read again, changed or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
@@ -69,6 +72,8 @@ class RouteSource:
                 raise
             self._refuse(str(error))
             table = self._table
+            if isinstance(error, WorldError) and not self._settings.command:
+                stamps = _UNREAD
         else:
             self.fault = ""
         self._read_at, self._stamps = self._clock(), stamps

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.errors import ServerUnreachableError, TurnLostError
-from pilotage_agents.route_edges import CopyState, NewCopy, NotRouted, Routed
+from pilotage.errors import InvalidInputError, ServerUnreachableError, TurnLostError
+from pilotage_agents.route_edges import CopyState, FeedPage, NewCopy, NotRouted, Routed
 from support.crashes import Death, DiedError, Mortal, MortalPlaces
 from support.fake_router_link import FakeRouterLink
 from support.router_scene import RouterScene, a_route
@@ -144,6 +144,13 @@ class Unheard(FakeRouterLink):
         raise ServerUnreachableError("the answer was lost")
 
 
+class WithoutFeed(FakeRouterLink):
+    """A server that gives no feed."""
+
+    async def next_events(self, after: int) -> FeedPage:
+        raise ServerUnreachableError("no feed")
+
+
 @pytest.mark.parametrize("is_done", [True, False], ids=["after it was done", "before it was done"])
 @pytest.mark.parametrize("lives_on", [True, False], ids=["same router", "next router"])
 async def test_jobs_that_were_asked_for_and_not_heard_of_are_not_lost(
@@ -161,6 +168,32 @@ async def test_jobs_that_were_asked_for_and_not_heard_of_are_not_lost(
         await scene.rounds()
         scene.place().finish()
     assert link.states() == {"DONE": 8}
+
+
+async def test_copies_are_looked_after_though_the_table_has_a_fault_when_the_router_starts_again(
+    scene: RouterScene,
+) -> None:
+    scene.link.submit(5, WantJobRouter=True)
+    await scene.rounds()
+    scene.put_table(a_route(requirements="WantJobRouter &&"))
+    scene.start()
+    scene.place().finish()
+    for _ in range(2):
+        with pytest.raises(InvalidInputError):
+            await scene.router.run_once()
+        scene.clock.advance(seconds=10)
+    assert scene.link.states() == {"DONE": 5}
+
+
+async def test_copies_are_looked_after_though_the_feed_cannot_be_read(scene: RouterScene) -> None:
+    scene.link.submit(5, WantJobRouter=True)
+    await scene.rounds()
+    scene.link = WithoutFeed(scene.link.jobs, scene.link.events)
+    scene.start()
+    scene.place().finish()
+    with pytest.raises(ServerUnreachableError):
+        await scene.router.run_once()
+    assert scene.link.states() == {"DONE": 5}
 
 
 async def test_what_another_copy_of_the_router_did_meanwhile_is_heard_of(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.errors import WorldError
+from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage_agents.batch_systems.base import Submission
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles
+from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, ToldTable
+from pilotage_agents.router_folder import RouterFolder
+from support.fake_router_link import FakeRouterLink
 from support.router_scene import RouterScene, ScenePlace, a_route, target_of
 
 
@@ -142,6 +144,34 @@ async def test_people_are_told_of_the_routes_and_what_is_on_them(tmp_path: Path)
     before = len(scene.link.told)
     await scene.rounds(5)
     assert len(scene.link.told) == before
+
+
+async def test_a_route_with_a_name_that_the_server_does_not_take_is_left_out_and_disturbs_no_other(
+    tmp_path: Path,
+) -> None:
+    scene = RouterScene(tmp_path, a_route("A"), a_route("B").replace('name = "B"', f'name = "{"B" * 501}"'))
+    scene.link.submit(10, WantJobRouter=True)
+    await scene.rounds()
+    assert scene.spread() == {"A": 10}
+    ((name, reason),) = scene.link.told[-1].left_out
+    assert (name, reason) == ("B" * 500, "its name has 501 characters, and may have 500")
+
+
+class TakesNoWord(FakeRouterLink):
+    """A server that refuses what it is told of routes."""
+
+    async def tell_routes(self, table: ToldTable) -> None:
+        raise InvalidInputError(Violation("routes", "names 1001, and one call may name 1000"))
+
+
+async def test_a_server_that_takes_no_word_of_the_routes_keeps_nothing_else_from_being_done(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path)
+    scene.link = TakesNoWord()
+    scene.start()
+    scene.link.submit(10, WantJobRouter=True)
+    await scene.rounds(2)
+    assert scene.spread() == {"A": 10}
+    assert RouterFolder(tmp_path / "router").mark().position > 0
 
 
 async def test_what_the_server_does_not_give_is_asked_for_again_later_and_disturbs_no_other_route(

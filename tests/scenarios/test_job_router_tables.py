@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.errors import InvalidInputError, PilotageError
+from pilotage.errors import InvalidInputError, PilotageError, WorldError
 from pilotage.resource_tree import QueueId
 from pilotage_agents.core.route_table import QueueTarget, Targets, target_key
 from pilotage_agents.route_source import RouteSource, TableSettings
@@ -86,6 +86,28 @@ async def test_a_command_is_run_again_at_intervals(
     assert newer is not None
     assert newer.routes[0].requirements == "false"
     assert len((tmp_path / "runs").read_text().splitlines()) == 2
+
+
+async def test_a_file_that_could_not_be_read_for_a_while_is_read_again_though_it_has_not_changed_since(
+    tmp_path: Path, source: Callable[..., RouteSource]
+) -> None:
+    faults: list[PilotageError] = []
+
+    def targets() -> Targets:
+        if faults:
+            raise faults.pop()
+        return to_lyon()
+
+    (tmp_path / "table").write_text(a_route("A"))
+    table = source(targets=targets)
+    assert names(await table.newer()) == ["A"]
+    (tmp_path / "table").write_text(a_route("A", "false"))
+    faults.append(WorldError("too many open files", transient=True))
+    assert await table.newer() is None
+    assert "too many open files" in table.fault
+    newer = await table.newer()
+    assert newer is not None
+    assert (newer.routes[0].requirements, table.fault) == ("false", "")
 
 
 @pytest.mark.parametrize(

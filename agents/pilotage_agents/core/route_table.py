@@ -89,6 +89,10 @@ class Limits:
     failure_rate: float = 0.03
 
 
+LONGEST_NAME = 500
+"""So many characters may the name of a route have: the server takes no more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One way that jobs may take; expressions are in the ClassAd language's own syntax.
@@ -169,6 +173,8 @@ class RouteTable:
 
 def _unusable(route: Route, constraint: str | None) -> str:
     """Return why a route can have no meaning here; empty = it can."""
+    if len(route.name) > LONGEST_NAME:
+        return f"its name has {len(route.name)} characters, and may have {LONGEST_NAME}"
     if route.edits_in_place:
         return "it edits jobs in place (EditJobInPlace), and makes no copy that could go anywhere"
     if route.universe not in (GRID, VANILLA, STANDARD):

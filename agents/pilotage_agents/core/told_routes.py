@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pilotage_agents.core.route_table import Route, RouteTable
+from pilotage_agents.core.route_table import LONGEST_NAME, Route, RouteTable
 from pilotage_agents.core.routing import Occupancy
 from pilotage_agents.route_edges import ToldRoute, ToldTable
+
+_LONGEST_REASON = 10_000
+"""So many characters of a reason are told."""
 
 
 def told_table(table: RouteTable, occupied: Mapping[str, Occupancy], closed: Mapping[str, str]) -> ToldTable:
@@ -17,7 +20,7 @@ def told_table(table: RouteTable, occupied: Mapping[str, Occupancy], closed: Map
         ),
         table.constraint,
         table.max_jobs,
-        tuple((each.name, each.reason) for each in table.left_out),
+        tuple((each.name[:LONGEST_NAME], each.reason[:_LONGEST_REASON]) for each in table.left_out),
     )
 
 
