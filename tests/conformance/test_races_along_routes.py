@@ -12,7 +12,7 @@ from pilotage_server.operations.retention import remove_finished
 from pilotage_server.storage.engine import Database
 from support.grid import Grid
 from support.races import REPEATABLE, SITES, B, C, Runner, race_of, start_copy, start_race
-from support.routers import Router, open_jobs
+from support.routers import Router, a_copy, open_jobs
 from support.virtual_clock import VirtualClock
 
 
@@ -86,3 +86,13 @@ def test_a_copy_does_not_go_along_a_route_to_the_site_of_its_original(grid: Grid
     original, copy_id = start_race(grid)
     assert original.job.queue is not None
     assert router.take(copy_id, target=str(original.job.queue)) == []
+
+
+def test_a_copy_does_not_go_to_the_server_where_its_original_runs(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit(attributes=REPEATABLE)
+    router.take(job_id, target="elsewhere.example.org")
+    router.start(job_id)
+    copy_id = start_copy(grid, job_id).copy_id
+    why = router.refusal(a_copy(copy_id, "elsewhere.example.org"))
+    assert why == "the job wants to avoid server elsewhere.example.org"
+    assert router.take(copy_id, target="another.example.org") == [copy_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -53,6 +54,13 @@ def described(*statements: str, job: RoutableJob | None = None) -> JobDescriptio
     job = job or a_job()
     copy_ad = copy_of(job.ad, route, RouteTable((route,)))
     return described_copy(job, {**copy_ad, "RouteName": "Site 2"})
+
+
+@pytest.mark.parametrize("statement", [(), ("SET MayBeRepeated true",)])
+def test_a_copy_may_not_be_repeated_though_its_original_may(statement: tuple[str, ...]) -> None:
+    raced = replace(ORIGINAL, attributes={**ORIGINAL.attributes, "maybeREPEATED": True, "Urgent": True})
+    copy = described(*statement, job=a_job(raced, maybeREPEATED=True, Urgent=True))
+    assert copy.attributes == described().attributes
 
 
 def test_what_the_route_left_alone_stays_as_the_original_has_it() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from pilotage_agents.core.remote_copies import RemoteJob, remote_status
 from pilotage_agents.route_edges import CopyState
+from pilotage_server.core.jobs import JobState
 
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -27,6 +28,7 @@ def a_job(state: str, *, exit_code: int | None = None, signal: int | None = None
         ("COMPLETING", CopyState.RUNNING),
         ("HELD", CopyState.HELD),
         ("REMOVED", CopyState.GONE),
+        ("RACING", CopyState.RUNNING),
     ],
 )
 def test_a_job_that_has_not_ended_by_itself_is_where_its_server_says(state: str, expected: CopyState) -> None:
@@ -45,6 +47,11 @@ def test_a_job_that_ended_by_itself_has_completed_however_it_ended(exit_code: in
 def test_a_job_that_failed_without_an_end_of_its_own_is_kept_back_for_people() -> None:
     status = remote_status(a_job("FAILED"))
     assert (status.state, status.reason) == (CopyState.HELD, "it failed there: its reason")
+
+
+@pytest.mark.parametrize("state", list(JobState))
+def test_every_state_of_this_release_is_known(state: JobState) -> None:
+    assert remote_status(a_job(state.value)).state is not CopyState.UNKNOWN
 
 
 def test_a_state_of_a_later_release_concludes_nothing() -> None:

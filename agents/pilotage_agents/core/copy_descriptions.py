@@ -6,7 +6,8 @@ What the route left alone stays as the original has it; what it took away is gon
 description says change that field, all others that it set become the copy's own attributes. Values are HTCondor's:
 memory in MiB, disk in KiB, times in seconds. Of what users and routes of HTCondor's computing element say, xcount is
 cores, maxMemory is MiB and maxWallTime minutes; default_xcount, default_maxMemory and default_maxWallTime hold where
-the job asks for nothing. An expression without a value says nothing.
+the job asks for nothing. An expression without a value says nothing. That a job may be repeated stays with the
+original: who may have copies of it run decides that, and not a second time where one of them has come.
 """
 
 from __future__ import annotations
@@ -195,6 +196,9 @@ _EXPRESSIONS: Mapping[str, tuple[str, Meaning]] = {
 }
 """What attributes say that are expressions."""
 
+_OF_THE_ORIGINAL = frozenset({"mayberepeated", "urgent"})
+"""Attributes by which copies of a job race."""
+
 _POLICIES = frozenset(each.name for each in fields(JobPolicy))
 _DEFAULTS: Mapping[str, object] = {
     each.name: each.default if each.default_factory is MISSING else each.default_factory()
@@ -231,11 +235,11 @@ def _computing_element(
 
 def _own_attributes(own: Mapping[str, Value], changes: _Changes) -> tuple[Mapping[str, Value], tuple[str, ...]]:
     """Return the copy's own attributes, and what cannot be one."""
-    replaced = changes.gone | changes.new.keys()
+    replaced = changes.gone | changes.new.keys() | _OF_THE_ORIGINAL
     kept = {name: value for name, value in own.items() if fold(name) not in replaced}
     warnings = []
     for folded, (name, value) in changes.new.items():
-        if folded in _FIELDS or folded in _EXPRESSIONS:
+        if folded in _FIELDS or folded in _EXPRESSIONS or folded in _OF_THE_ORIGINAL:
             continue
         plain = _plain(changes, name, value)
         if plain is None:

@@ -25,6 +25,7 @@ _STATES = {
     "FAILED": CopyState.COMPLETED,
     "HELD": CopyState.HELD,
     "REMOVED": CopyState.GONE,
+    "RACING": CopyState.RUNNING,
 }
 
 

@@ -39,9 +39,8 @@ def change_jobs(
     """Make the change wherever it can be made, and return one result for each id, in the order asked."""
     if change in _TO_WAITING:
         hold_places(unit)
-    lock_jobs(
-        unit.session, job_ids, rivals=unit.again
-    )  # where a job belongs is decided by what is not edited meanwhile
+    # Where a job belongs is decided by what is not edited meanwhile.
+    lock_jobs(unit.session, job_ids, rivals=unit.again)
     loaded = load_jobs(unit.session, job_ids).values()
     jobs = {job.id: job for job in loaded if may_see(identity, job.owner, job.vo)}
     descriptions: Mapping[int, JobDescription] = {}

@@ -7,10 +7,12 @@ from functools import cached_property
 
 from pilotage.bans import active_bans
 from pilotage.eligibility import NoAccess, Refused
+from pilotage.folding import fold
 from pilotage.job_fit import ban_refusal
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.limits import LimitRound
+from pilotage_server.core.routes import place_name
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.queue_verdicts import mapping_obstacle, queue_verdict
 from pilotage_server.operations.running_counts import limits_at_present
@@ -66,7 +68,10 @@ class Gate:
 
     def _why_unfit(self, job: JobRecord, task_queue: TaskQueue) -> str:
         """Return why no job of the task queue may go here; what another server admits is its own business."""
-        if not self._place.queue or self._world.reach.can_go(task_queue, self._place):
+        if not self._place.queue:
+            avoided = fold(self._place.site) in task_queue.needs.banned_sites
+            return f"the job wants to avoid {place_name(self._place)}" if avoided else ""
+        if self._world.reach.can_go(task_queue, self._place):
             return ""
         if task_queue.id not in self._unfit:
             self._unfit[task_queue.id] = self._refusal(job, task_queue)
