@@ -13,7 +13,7 @@ import structlog
 
 from pilotage.classads import AdValue
 from pilotage.errors import InvalidInputError, PilotageError
-from pilotage_agents.batch_systems.base import NotSubmitted, Submission, Submitted, Unanswered
+from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.copy_ends import CopyEnds
 from pilotage_agents.core.backlog import Backlog
 from pilotage_agents.core.copy_descriptions import ROUTE_NAME, described_copy, with_environment
@@ -21,7 +21,16 @@ from pilotage_agents.core.copy_life import HeldCopy, Key, Weight
 from pilotage_agents.core.route_choice import Choice
 from pilotage_agents.core.route_copies import copy_of
 from pilotage_agents.core.route_table import QueueTarget, Route, RouteTable
-from pilotage_agents.route_edges import CopyOutcome, CopyRequest, NewCopy, NotRouted, RoutableJob, Routed
+from pilotage_agents.route_edges import (
+    CopyAnswer,
+    CopyOutcome,
+    CopyRequest,
+    NewCopy,
+    NotRouted,
+    RefusedByJob,
+    RoutableJob,
+    Routed,
+)
 from pilotage_agents.route_shared import Shared
 from pilotage_agents.side_by_side import side_by_side
 
@@ -104,12 +113,14 @@ class CopySender:
         for copy, answer in zip(sent, answers, strict=True):
             await self._settle(copy, answer)
 
-    async def _settle(self, copy: HeldCopy, answer: Submission) -> None:
+    async def _settle(self, copy: HeldCopy, answer: CopyAnswer) -> None:
         match answer:
             case Submitted(reference):
                 self._copies.put(replace(copy, reference=reference), owed=True)
-            case NotSubmitted(reason):
-                await self._give_back(copy, reason, Weight.FAILURE)
+            case NotSubmitted(reason, was_tried):
+                await self._give_back(copy, reason, Weight.FAILURE if was_tried else Weight.NEITHER)
+            case RefusedByJob(reason):
+                await self._ends.over(copy, CopyOutcome("REFUSED_BY_JOB", copy.status, reason), Weight.NEITHER)
             case Unanswered(reason):
                 log.warning("submission was not answered", copy=copy.name, route=copy.route, reason=reason)
 

@@ -31,12 +31,21 @@ from pilotage_agents.copy_folders import CopyFolders
 from pilotage_agents.core.copy_scripts import WRAPPER_NAME, CopyStart
 from pilotage_agents.core.copy_status import copy_status, leaves_open
 from pilotage_agents.core.pilot_shape import Shape
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
+from pilotage_agents.route_edges import (
+    CopyAnswer,
+    CopyRequest,
+    CopyState,
+    CopyStatus,
+    InputFiles,
+    LeftFile,
+    RefusedByJob,
+)
 
 log = structlog.get_logger()
 
 _PREPARED_AT_ONCE = 8
 _LOOKS_FOR_END = 60
+_Prepared = GlideinRequest | NotSubmitted | RefusedByJob
 _NEVER_SUBMITTED = GlideinStatus(GlideinState.ENDED, "it was never submitted")
 
 
@@ -70,7 +79,7 @@ class QueueCopies:
         self._starts: dict[str, CopyStart] = {}
         self._looked: dict[str, int] = {}
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         """Make folders and batch jobs; see CopyTarget."""
         called = [replace(copy, name=self._called(copy.name)) for copy in copies]
         ready = await asyncio.to_thread(lambda: [copy.name for copy in called if self._folders.record(copy.name)])
@@ -78,15 +87,18 @@ class QueueCopies:
             made = await self._made_before(ready)
         except WorldError as error:
             # Those may have been submitted before; the others are not tried now.
-            return tuple(Unanswered(str(error)) if copy.name in ready else NotSubmitted(str(error)) for copy in called)
+            untried = NotSubmitted(str(error), was_tried=False)
+            return tuple(Unanswered(str(error)) if copy.name in ready else untried for copy in called)
         new = [copy for copy in called if copy.name not in made]
         prepared = await self._prepared(new, files)
         answers = await self._pushed([each for each in prepared if isinstance(each, GlideinRequest)])
-        refused = {copy.name: each for copy, each in zip(new, prepared, strict=True) if isinstance(each, NotSubmitted)}
+        refused = {
+            copy.name: each for copy, each in zip(new, prepared, strict=True) if not isinstance(each, GlideinRequest)
+        }
         for name in refused:
             await asyncio.to_thread(self._folders.remove, name)
         found = {name: Submitted(reference) for name, reference in made.items()}
-        known: dict[str, Submission] = {**found, **refused, **answers}
+        known: dict[str, CopyAnswer] = {**found, **refused, **answers}
         return tuple(known[copy.name] for copy in called)
 
     async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
@@ -142,10 +154,10 @@ class QueueCopies:
                 found[name] = str(_Reference(name, record.batch_id))
         return found
 
-    async def _prepared(self, copies: Sequence[CopyRequest], files: InputFiles) -> list[GlideinRequest | NotSubmitted]:
+    async def _prepared(self, copies: Sequence[CopyRequest], files: InputFiles) -> list[_Prepared]:
         room = asyncio.Semaphore(_PREPARED_AT_ONCE)
 
-        async def prepare(copy: CopyRequest) -> GlideinRequest | NotSubmitted:
+        async def prepare(copy: CopyRequest) -> _Prepared:
             async with room:
                 return await self._prepare(copy, files)
 
@@ -153,10 +165,12 @@ class QueueCopies:
             tasks = [group.create_task(prepare(copy)) for copy in copies]
         return [task.result() for task in tasks]
 
-    async def _prepare(self, copy: CopyRequest, files: InputFiles) -> GlideinRequest | NotSubmitted:
+    async def _prepare(self, copy: CopyRequest, files: InputFiles) -> _Prepared:
         try:
             folder = await self._folders.prepare(copy, self._queue, files)
-        except (WorldError, JobAtFaultError) as error:
+        except JobAtFaultError as error:
+            return RefusedByJob(str(error))
+        except WorldError as error:
             return NotSubmitted(str(error))
         wall_time = copy.description.wall_time
         return GlideinRequest(

@@ -154,6 +154,17 @@ class CopyRequest:
     shared_proxy: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedByJob:
+    """No copy was made, as the job itself cannot be run so, now or later; `reason` is for its owner."""
+
+    reason: str
+
+
+CopyAnswer = Submission | RefusedByJob
+"""What a target says to a copy that it is to make."""
+
+
 class CopyTarget(Protocol):
     """A place that copies go to: a queue's batch system, or another server; all pass one conformance suite.
 
@@ -161,7 +172,7 @@ class CopyTarget(Protocol):
     to do, but where it says so.
     """
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         """Make copies; returns one answer each, in order. A copy that was made before is not made twice."""
 
     async def find_again(self, names: Collection[str]) -> Mapping[str, str]:

@@ -29,10 +29,18 @@ from pilotage.errors import (
 from pilotage.job_environment import input_file_of
 from pilotage.job_folders import remove_tree
 from pilotage.v1.job_service_pb2 import SubmitJobsRequest
-from pilotage_agents.batch_systems.base import NotSubmitted, Submission, Submitted, Unanswered
+from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.core.remote_copies import remote_status
 from pilotage_agents.remote_server import RemoteServer, token_text
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
+from pilotage_agents.route_edges import (
+    CopyAnswer,
+    CopyRequest,
+    CopyState,
+    CopyStatus,
+    InputFiles,
+    LeftFile,
+    RefusedByJob,
+)
 
 log = structlog.get_logger()
 
@@ -71,11 +79,11 @@ class ServerCopies:
         self._token_file = token_file
         self._origin = origin
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         """Bring the files that are missing there, and submit; see CopyTarget."""
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def submit(copy: CopyRequest) -> Submission:
+        async def submit(copy: CopyRequest) -> CopyAnswer:
             async with room:
                 return await self._submit(copy, files)
 
@@ -96,7 +104,7 @@ class ServerCopies:
                     found[name] = reference
                 case Unanswered(reason):
                     raise WorldError(reason, transient=True)
-                case NotSubmitted():
+                case NotSubmitted() | RefusedByJob():
                     pass
         if unknown and self._token_file is not None:
             found |= await self._seen_there(unknown)
@@ -142,15 +150,14 @@ class ServerCopies:
             if known is not None:
                 await asyncio.to_thread(self._remove, known.name)
 
-    async def _submit(self, copy: CopyRequest, files: InputFiles) -> Submission:
+    async def _submit(self, copy: CopyRequest, files: InputFiles) -> CopyAnswer:
         """Submit one copy, with what was asked before, if anything was."""
         again = await asyncio.to_thread(self._has, copy.name, _REQUEST)
         try:
             if not again:
                 await self._prepare(copy, files)
         except (PilotageError, OSError) as error:
-            await asyncio.to_thread(self._remove, copy.name)
-            return NotSubmitted(str(error))
+            return await self._not_made(copy.name, error)
         return await self._ask(copy.name, again=again)
 
     async def _prepare(self, copy: CopyRequest, files: InputFiles) -> None:
@@ -175,7 +182,7 @@ class ServerCopies:
         request = SubmitJobsRequest(request_id=_request_id(called), descriptions=[description_to_wire(described)])
         await asyncio.to_thread(_write, folder / _REQUEST, request.SerializeToString())
 
-    async def _ask(self, name: str, *, again: bool) -> Submission:
+    async def _ask(self, name: str, *, again: bool) -> CopyAnswer:
         """Ask for a copy what is kept for it, unless its answer is kept too.
 
         Whom the server no longer knows when he asks `again` may have had an answer before.
@@ -189,14 +196,22 @@ class ServerCopies:
             job_id = await self._server.submit(await self._token(name), request)
         except (PilotageError, OSError, ValueError) as error:
             if isinstance(error, InvalidInputError) or (isinstance(error, _DENIED) and not again):
-                await asyncio.to_thread(self._remove, name)
-                return NotSubmitted(str(error))
+                return await self._not_made(name, error)
             return Unanswered(str(error))
         try:
             await asyncio.to_thread(_write, folder / _JOB_ID, str(job_id).encode())
         except OSError as error:
             log.warning("record of a copy could not be written", copy=name, reason=str(error))
         return Submitted(str(_Reference(name, job_id)))
+
+    async def _not_made(self, name: str, error: Exception) -> CopyAnswer:
+        """Keep nothing of a copy that was not made; returns whose fault that is."""
+        is_own = await asyncio.to_thread(self._has, name, _TOKEN)
+        await asyncio.to_thread(self._remove, name)
+        if self._token_file is None and not is_own:
+            return NotSubmitted(str(error), was_tried=False)
+        at_fault = isinstance(error, InvalidInputError) or (is_own and isinstance(error, _DENIED))
+        return RefusedByJob(str(error)) if at_fault else NotSubmitted(str(error))
 
     async def _seen_there(self, names: Collection[str]) -> dict[str, str]:
         """Return the references of copies that went in the name of the routes; raises WorldError."""
@@ -231,7 +246,8 @@ class ServerCopies:
     async def _token(self, name: str) -> str:
         """Return the token that a copy goes with: its owner's, or else the routes' own; raises a PilotageError."""
         own = self._of(name) / _TOKEN if name else None
-        path = own if own is not None and await asyncio.to_thread(own.exists) else self._token_file
+        is_own = own is not None and await asyncio.to_thread(own.exists)
+        path = own if is_own else self._token_file
         if path is None:
             why = f"the routes have none for the server, and the job names no file of its own in {CREDENTIAL_ATTRIBUTE}"
             raise InvalidInputError(Violation("token", why))
@@ -239,6 +255,10 @@ class ServerCopies:
             return token_text(await asyncio.to_thread(path.read_bytes))
         except OSError as error:
             raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+        except InvalidInputError as error:
+            if is_own:
+                raise
+            raise WorldError(f"{path}: {error}", transient=False) from error  # no job's fault
 
     def _called(self, name: str) -> str:
         """Return what a copy is called there."""

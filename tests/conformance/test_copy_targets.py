@@ -12,14 +12,14 @@ import pytest
 
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
-from pilotage_agents.batch_systems.base import NotSubmitted
+from pilotage_agents.batch_systems.base import NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.places import ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.copy_folders import CopyFolders
 from pilotage_agents.queue_copies import QueueCopies
 from pilotage_agents.remote_server import RemoteServer
-from pilotage_agents.route_edges import CopyState, CopyTarget
+from pilotage_agents.route_edges import CopyState, CopyTarget, RefusedByJob
 from pilotage_agents.server_copies import ServerCopies
 from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
@@ -166,6 +166,15 @@ async def test_a_copy_whose_input_is_not_there_is_not_made_and_its_neighbour_is(
     assert not isinstance(other, NotSubmitted)
     assert not await place.target.find_again([f"{place.name}-8"])
     await end_of(place.target, reference)
+
+
+async def test_a_job_that_can_run_nowhere_as_it_is_described_is_told_so_and_its_neighbour_runs(place: Place) -> None:
+    bad, good = a_copy(f"{place.name}-8", "/bin/true", "'open"), a_copy(f"{place.name}-9", "/bin/true")
+    refused, taken = await place.target.submit([bad, good], place.files)
+    assert isinstance(refused, RefusedByJob)
+    assert isinstance(taken, Submitted)
+    assert not await place.target.find_again([bad.name])
+    await end_of(place.target, taken.glidein_id)
 
 
 async def test_a_reference_that_means_nothing_is_unknown_and_not_gone(place: Place) -> None:

@@ -133,7 +133,7 @@ async def test_a_pool_that_is_not_there_has_taken_no_job(nowhere: LibrarySchedd,
     first, second = await a_system(nowhere).submit_many([a_request(tmp_path), a_request(tmp_path, "cd34")])
     assert isinstance(first, NotSubmitted)
     assert "collector" in first.reason
-    assert second == NotSubmitted(f"pool: not tried, as before: {first.reason.removeprefix('pool: ')}")
+    assert second == NotSubmitted(f"pool: as before: {first.reason.removeprefix('pool: ')}", was_tried=False)
 
 
 async def test_a_library_that_hangs_is_ended_and_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

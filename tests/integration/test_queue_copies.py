@@ -20,7 +20,7 @@ from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, Gli
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.copy_folders import CopyFolders
 from pilotage_agents.queue_copies import QueueCopies
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus
+from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, RefusedByJob
 from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.fake_batch_system import FakeBatchSystem
 
@@ -183,12 +183,12 @@ async def test_standard_input_comes_from_the_jobs_files(site: Site) -> None:
         {"executable": "no/such"},
     ],
 )
-async def test_a_job_that_cannot_be_run_as_described_is_not_submitted_and_leaves_nothing(
+async def test_a_job_that_cannot_be_run_as_described_is_refused_by_itself_and_leaves_nothing(
     site: Site, described: dict[str, Any]
 ) -> None:
     program = str(described.pop("executable", "/bin/true"))
     (answer,) = await site.target.submit([a_copy(NAME, program, **described)], site.files)
-    assert isinstance(answer, NotSubmitted)
+    assert isinstance(answer, RefusedByJob)
     assert not (site.folder / CALLED).exists()
 
 

@@ -17,7 +17,7 @@ from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.remote_server import RemoteServer
-from pilotage_agents.route_edges import CopyState
+from pilotage_agents.route_edges import CopyState, RefusedByJob
 from pilotage_agents.server_copies import ServerCopies
 from pilotage_server.core.identity import Role
 from support.copies import HeldFiles, a_copy, submitted
@@ -126,7 +126,7 @@ async def test_what_is_no_token_is_refused_without_a_word_of_it(remote: Remote) 
     secret = remote.files.add("mine.token", "two words\nand lines")
     copy = a_copy(NAME, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})
     (answer,) = await remote.target.submit([copy], remote.files)
-    assert isinstance(answer, NotSubmitted)
+    assert isinstance(answer, RefusedByJob)
     assert "token" in answer.reason
     assert "words" not in answer.reason
     assert not (remote.folder / NAME).exists()
@@ -136,13 +136,14 @@ async def test_without_any_token_no_copy_goes(remote: Remote) -> None:
     target = ServerCopies(remote.line, remote.folder, None, remote.origin)
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], remote.files)
     assert isinstance(answer, NotSubmitted)
+    assert not answer.was_tried
     assert "ScitokensFile" in answer.reason
 
 
 async def test_what_the_server_refuses_is_said_and_its_neighbours_go(remote: Remote) -> None:
     bad = a_copy(NAME, "/bin/true", requirements={"Tags": ()})
     answers = await remote.target.submit([bad, a_copy(f"{NAME}1", "/bin/true")], remote.files)
-    assert isinstance(answers[0], NotSubmitted)
+    assert isinstance(answers[0], RefusedByJob)
     assert "Tags" in answers[0].reason
     assert isinstance(answers[1], Submitted)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError, Violation, WorldError
-from pilotage_agents.batch_systems.base import Submission
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, ToldTable
+from pilotage_agents.route_edges import CopyAnswer, CopyRequest, CopyState, CopyStatus, InputFiles, ToldTable
 from pilotage_agents.router_folder import RouterFolder
 from support.fake_router_link import FakeRouterLink
 from support.router_scene import RouterScene, ScenePlace, a_route, target_of
@@ -213,7 +212,7 @@ class GivesOut(ScenePlace):
 
     calls = 0
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         self.calls += 1
         if self.calls > 1:
             raise WorldError("the place has gone", transient=True)

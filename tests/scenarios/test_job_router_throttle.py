@@ -109,6 +109,18 @@ async def test_a_job_that_ends_badly_is_no_failure_of_a_route_without_a_test(tmp
     assert scene.link.told[-1].routes[0].throttled == ""
 
 
+async def test_jobs_that_cannot_run_as_they_are_described_fail_at_once_and_throttle_nobodys_route(
+    tmp_path: Path,
+) -> None:
+    scene = a_scene(tmp_path)
+    scene.place().job_fault = "its arguments cannot be taken apart"
+    scene.link.submit(60, WantJobRouter=True)
+    await scene.rounds(2)
+    assert scene.link.states() == {"FAILED": 60}
+    assert {outcome.outcome for job in scene.link.jobs.values() for outcome in job.outcomes} == {"REFUSED_BY_JOB"}
+    assert scene.link.told[-1].routes[0].throttled == ""
+
+
 @pytest.mark.parametrize(("failing_s", "is_throttled"), [(10, True), (1200, False)], ids=["at once", "plugged"])
 async def test_one_node_that_eats_jobs_throttles_its_whole_site_unless_each_failure_takes_twenty_minutes(
     tmp_path: Path, failing_s: int, is_throttled: bool

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilotage.errors import PilotageError, WorldError
-from pilotage_agents.batch_systems.base import NotSubmitted, Submission, Submitted, Unanswered
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
+from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
+from pilotage_agents.route_edges import (
+    CopyAnswer,
+    CopyRequest,
+    CopyState,
+    CopyStatus,
+    InputFiles,
+    LeftFile,
+    RefusedByJob,
+)
 
 _ENDED = (CopyState.COMPLETED, CopyState.GONE)
 _EXIT_CODES = {"/bin/true": 0, "/bin/false": 1, "/bin/echo": 0}
@@ -25,10 +33,10 @@ def _by_program(copy: CopyRequest) -> CopyStatus:
 class FakeCopyTarget:
     """Keeps copies by reference, which is "ref:" and the name; what they leave lies in `folder`.
 
-    `begins` says where a new copy is: `true`, `false` and `echo` of /bin are done at once, all else runs until it is
-    cancelled. `refuses` is said to every submission while it is not empty. While `is_reachable` is False the target
-    gives no answer; while `loses_answers` it takes submissions and does not say so. `made` counts how often each
-    name was really made.
+    `begins` says where a new copy is: `true`, `false` and `echo` of /bin are done at once, all else runs until it
+    is cancelled. `refuses` is said to every submission while it is not empty, `job_fault` as its job's fault. While
+    `is_reachable` is False the target gives no answer; while `loses_answers` it takes submissions and does not say
+    so. `made` counts how often each name was really made.
     """
 
     folder: Path
@@ -39,10 +47,11 @@ class FakeCopyTarget:
     forgotten: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     refuses: str = ""
+    job_fault: str = ""
     is_reachable: bool = True
     loses_answers: bool = False
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         return tuple([await self._submit(copy, files) for copy in copies])
 
     async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
@@ -79,7 +88,13 @@ class FakeCopyTarget:
         if self.statuses[reference].state not in _ENDED:
             self.statuses[reference] = status
 
-    async def _submit(self, copy: CopyRequest, files: InputFiles) -> Submission:
+    async def _submit(self, copy: CopyRequest, files: InputFiles) -> CopyAnswer:
+        try:
+            shlex.split(copy.description.arguments)
+        except ValueError as error:
+            return RefusedByJob(f"its arguments cannot be taken apart: {error}")
+        if self.job_fault:
+            return RefusedByJob(self.job_fault)
         if self.refuses or not self.is_reachable:
             return NotSubmitted(self.refuses or "the target does not answer")
         reference = f"ref:{copy.name}"

@@ -192,6 +192,8 @@ class FakeRouterLink:
             self._moved(job, "HELD", outcome.reason)
         elif outcome.outcome == "EXITED":
             self._moved(job, "FAILED" if outcome.status.exit_code else "DONE", outcome.reason)
+        elif outcome.outcome == "REFUSED_BY_JOB":
+            self._moved(job, "FAILED", outcome.reason)
         else:
             self._moved(job, "WAITING", outcome.reason)
 

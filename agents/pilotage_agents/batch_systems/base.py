@@ -70,9 +70,13 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class NotSubmitted:
-    """The batch system has not taken the glidein; `reason` is in its words."""
+    """The batch system has not taken the glidein; `reason` is in its words.
+
+    `was_tried` False = it was not asked to, after another that it gave no good answer for.
+    """
 
     reason: str
+    was_tried: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,8 @@ class HtcondorBatchSystem:
         match answer:
             case int(cluster):
                 return Submitted(str(HtcondorId(cluster, request.stamp)))
-            case NotSubmitted(reason):
-                return NotSubmitted(f"{self._name}: {reason}")
+            case NotSubmitted(reason, was_tried):
+                return NotSubmitted(f"{self._name}: {reason}", was_tried)
             case Unanswered(reason):
                 return Unanswered(f"{self._name}: {reason}")
 

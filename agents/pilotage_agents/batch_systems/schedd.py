@@ -51,7 +51,7 @@ class LibrarySchedd:
         if not left:
             return clusters
         first = NotSubmitted(answer["error"]) if answer["refused"] else Unanswered(answer["error"])
-        return [*clusters, first, *[NotSubmitted(f"not tried, as before: {answer['error']}")] * (left - 1)]
+        return [*clusters, first, *[NotSubmitted(f"as before: {answer['error']}", was_tried=False)] * (left - 1)]
 
     async def queue(self, *, of_this_user: bool) -> Sequence[Ad]:
         """Return the ads of all glideins in the queue; see Schedd."""

@@ -70,7 +70,7 @@ class SlurmBatchSystem:
         for request in requests:
             if answers and isinstance(answers[-1], Unanswered):
                 left = len(requests) - len(answers)
-                return (*answers, *[NotSubmitted(f"not tried, as before: {answers[-1].reason}")] * left)
+                return (*answers, *[NotSubmitted(f"as before: {answers[-1].reason}", was_tried=False)] * left)
             answers.append(await self._submit(request))
         return tuple(answers)
 
