@@ -182,7 +182,7 @@ class JobRouter:
         table = self._table
         if self._source.fault:
             table = replace(table, left_out=(*table.left_out, LeftOut("the newer table", self._source.fault)))
-        told = told_table(table, self._shared.copies.occupied(), self._dispatch.closed())
+        told = told_table(table, self._shared.copies.occupied(), self._dispatch.complaints())
         if told != self._told:
             try:
                 await self._shared.link.tell_routes(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import Counter
 from datetime import datetime, timedelta
 
 from hypothesis import settings
@@ -26,6 +27,7 @@ class BacklogModel(RuleBasedStateMachine):
         self.backlog = Backlog()
         self.jobs: dict[int, tuple[str, ...] | None] = {}
         self.aside: dict[int, datetime] = {}
+        self.refusals: Counter[int] = Counter()
         self.barred: set[tuple[int, str]] = set()
         self.now = START
 
@@ -64,15 +66,16 @@ class BacklogModel(RuleBasedStateMachine):
 
     @rule(job=JOBS)
     def is_set_aside(self, job: int) -> None:
-        self.backlog.set_aside(job, self.now + timedelta(seconds=60))
+        self.backlog.set_aside(job, self.now)
         self._forget(job)
-        self.aside[job] = self.now + timedelta(seconds=60)
+        self.refusals[job] += 1
+        self.aside[job] = self.now + min(timedelta(seconds=60) * 2 ** (self.refusals[job] - 1), timedelta(minutes=10))
 
-    @rule(seconds=st.sampled_from([10, 60]))
+    @rule(seconds=st.sampled_from([10, 60, 300]))
     def time_passes(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
         self.backlog.bring_back(self.now)
-        for job in [job for job, until in self.aside.items() if until <= self.now]:
+        for job in sorted((job for job, until in self.aside.items() if until <= self.now), key=self.aside.__getitem__):
             del self.aside[job]
             self.jobs[job] = None
 

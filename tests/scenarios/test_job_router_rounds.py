@@ -190,6 +190,20 @@ async def test_what_the_server_does_not_give_is_asked_for_again_later_and_distur
     assert scene.spread() == {"A": 30, "B": 30}
 
 
+async def test_jobs_that_the_server_never_gives_keep_none_waiting_that_came_after_them(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=50))
+    never = scene.link.submit(500, WantJobRouter=True)
+    scene.link.never_gives = frozenset(never)
+    scene.link.submit(20, WantJobRouter=True)
+    await scene.rounds()
+    assert scene.spread() == {"A": 20}
+    scene.place().finish()
+    asked = scene.link.calls.count("route")
+    await scene.rounds(360)
+    assert scene.link.states() == {"DONE": 20, "WAITING": 500}
+    assert scene.link.calls.count("route") - asked < 150
+
+
 async def test_a_place_that_gives_no_answer_disturbs_no_other_route_and_loses_nothing(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
     scene.link.submit(20, WantJobRouter=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -64,7 +64,8 @@ class FakeJob:
 
 @dataclass
 class FakeRouterLink:
-    """Keeps jobs; `refuses` has reasons why the jobs of a route are not given, by its name.
+    """Keeps jobs; `refuses` has reasons why the jobs of a route are not given, by its name; jobs of
+    `never_gives` are given to none.
 
     `calls` holds the names of the calls, in order, and `looked_at` how many jobs were looked at.
     """
@@ -74,6 +75,7 @@ class FakeRouterLink:
     calls: list[str] = field(default_factory=list)
     told: list[ToldTable] = field(default_factory=list)
     refuses: dict[str, str] = field(default_factory=dict)
+    never_gives: Collection[int] = ()
     is_reachable: bool = True
     is_in_turn: bool = True
     looked_at: int = 0
@@ -156,6 +158,8 @@ class FakeRouterLink:
             return NotRouted(copy.job_id, "it does not wait")
         if job.holder:
             return NotRouted(copy.job_id, "an earlier attempt is not over")
+        if copy.job_id in self.never_gives:
+            return NotRouted(copy.job_id, "its VO may not use the queue")
         if copy.route in self.refuses:
             return NotRouted(copy.job_id, self.refuses[copy.route])
         job.attempt += 1

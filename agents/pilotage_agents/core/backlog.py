@@ -13,12 +13,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
-from heapq import merge
+from datetime import datetime, timedelta
+from heapq import heappop, heappush, merge
 from itertools import count, islice
+
+from pilotage_agents.core.backoff import backoff
 
 _MOST_BARRED = 10_000
 """Of more jobs it is forgotten which route can make no copy of them, and found out again."""
+
+_MOST_REFUSED = 100_000
+"""Of more jobs it is forgotten how often they could not be had."""
+
+_ASIDE_FOR = timedelta(seconds=60), timedelta(minutes=10)
+"""So long a job is kept back that the server did not give: the first time, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,9 @@ class Backlog:
         self._unjudged: OrderedDict[int, int] = OrderedDict()
         self._lines: dict[tuple[str, ...], OrderedDict[int, int]] = {}
         self._taken: OrderedDict[int, int] = OrderedDict()
-        self._aside: OrderedDict[int, datetime] = OrderedDict()
+        self._aside: dict[int, datetime] = {}
+        self._returns: list[tuple[datetime, int, int]] = []
+        self._refusals: OrderedDict[int, int] = OrderedDict()
         self._barred: OrderedDict[int, frozenset[str]] = OrderedDict()
         for job_id in job_ids:
             self.add(job_id)
@@ -126,18 +136,23 @@ class Backlog:
         """Return how many of the judged jobs may take one of these routes."""
         return sum(len(line) for routes, line in self._lines.items() if any(route in with_room for route in routes))
 
-    def set_aside(self, job_id: int, until: datetime) -> None:
-        """Keep a job back that cannot be had now; it comes anew when `until` is over. Later calls have later times."""
+    def set_aside(self, job_id: int, now: datetime) -> None:
+        """Keep a job back that cannot be had now, the longer the more often that was so; then it comes anew."""
         self.drop(job_id)
+        times = self._refusals.pop(job_id, 0) + 1
+        self._refusals[job_id] = times
+        if len(self._refusals) > _MOST_REFUSED:
+            self._refusals.popitem(last=False)
+        until = now + backoff(times, *_ASIDE_FOR)
         self._aside[job_id] = until
+        heappush(self._returns, (until, next(self._numbers), job_id))
 
     def bring_back(self, now: datetime) -> None:
         """Let the jobs come anew whose time is over."""
-        while self._aside:
-            job, until = next(iter(self._aside.items()))
-            if until > now:
-                return
-            self.add(job)
+        while self._returns and self._returns[0][0] <= now:
+            until, _, job_id = heappop(self._returns)
+            if self._aside.get(job_id) == until:
+                self.add(job_id)
 
     def _all_lines(self) -> Sequence[OrderedDict[int, int]]:
         return (self._unjudged, self._taken, *self._lines.values())
