@@ -55,6 +55,7 @@ class GlideinWatch:
         self._lost_after = lost_after
         self._records: dict[str, GlideinRecord] | None = None
         self._told_unanswered: set[str] = set()
+        self._called_back: set[str] = set()
 
     def expect(self, records: Iterable[GlideinRecord]) -> None:
         """Watch glideins that are about to be submitted; until more is known their submission was not answered."""
@@ -67,9 +68,9 @@ class GlideinWatch:
 
     async def ended(self, record: GlideinRecord) -> None:
         """Watch a glidein no longer, as the server has heard that it has ended."""
-        await asyncio.to_thread(self._folders.ended, record.stamp)
         self._living().pop(record.stamp, None)
         self._told_unanswered.discard(record.stamp)
+        await asyncio.to_thread(self._folders.ended, record.stamp)
 
     async def look(self, failures: QueueFailures) -> QueueFailures:
         """Ask the batch systems, tell the server who ended; returns `failures` with what was learned."""
@@ -85,6 +86,7 @@ class GlideinWatch:
 
     async def cancel_all(self) -> None:
         """Ask every glidein to end."""
+        self._called_back.update(self._living())
         async with asyncio.TaskGroup() as group:
             for system, records in self._living_by_system():
                 group.create_task(system.cancel_many([each.glidein_id for each in records if each.glidein_id]))
@@ -147,7 +149,8 @@ class GlideinWatch:
         """Tell the server; only what it has heard is forgotten here."""
         reports = [GlideinReport(each.stamp, each.glidein_id, ended=False) for each in adopted]
         reports += [
-            GlideinReport(each.stamp, each.glidein_id, ended=True, reason=status.reason) for each, status in ended
+            GlideinReport(each.stamp, each.glidein_id, True, status.reason, each.stamp in self._called_back)
+            for each, status in ended
         ]
         if not reports:
             return

@@ -52,12 +52,14 @@ class GlideinReport:
     """What became of the glidein of a pilot: it is in its batch system, or it has ended.
 
     `glidein_id` "" = none is known: its submission failed, or was not answered, so that it may be there.
+    `called_back` = the director itself had it end.
     """
 
     stamp: str
     glidein_id: str
     ended: bool
     reason: str = ""
+    called_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

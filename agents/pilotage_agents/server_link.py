@@ -202,6 +202,7 @@ def _report(report: GlideinReport) -> pilot_service_pb2.GlideinReport:
         glidein_id=report.glidein_id,
         state=ended if report.ended else submitted,
         reason=report.reason,
+        called_back=report.called_back,
     )
 
 

@@ -57,10 +57,42 @@ def test_each_queue_is_told_of_its_own_pilots(grid: Grid) -> None:
 
 
 def test_a_pilot_that_ended_otherwise_did_not_come_back_empty(grid: Grid) -> None:
-    told_to_stop, killed, refused = grid.start_pilot(), grid.start_pilot(), grid.start_pilot()
+    told_to_stop, drained, cancelled, refused = (grid.start_pilot() for _ in range(4))
     come_back(told_to_stop, empty=False)
-    grid.glidein_ended(killed)
+    grid.glidein_ended(told_to_stop)
+    drained.show(an_idle_slot())
+    grid.drain(drained)
+    grid.glidein_ended(drained)
+    grid.glidein(GlideinReport(cancelled.stamp, "42", PilotState.ENDED, "CANCELLED", called_back=True))
     grid.glidein(GlideinReport(refused.stamp, "", PilotState.ENDED, "the submission failed"))
+    assert told(grid) is None
+
+
+def test_a_pilot_that_is_killed_before_it_has_run_a_job_came_back_empty(grid: Grid) -> None:
+    waiting, idle = grid.start_pilot(), grid.start_pilot()
+    idle.show(an_idle_slot())
+    grid.glidein(GlideinReport(waiting.stamp, "41", PilotState.SUBMITTED))
+    grid.pass_time(minutes=1)
+    grid.glidein(GlideinReport(waiting.stamp, "", PilotState.ENDED, "CANCELLED"))
+    grid.glidein_ended(idle, "PREEMPTED")
+    assert told(grid) == EmptyReturns(2, 1, timedelta(0))
+
+
+def test_a_pilot_that_is_killed_with_its_first_job_did_not_come_back_empty(grid: Grid) -> None:
+    come_back(grid.start_pilot())
+    grid.pass_time(minutes=1)
+    grid.submit()
+    pilot = grid.start_pilot()
+    pilot.start(pilot.take())
+    grid.glidein_ended(pilot, "PREEMPTED")
+    assert told(grid) is None
+
+
+def test_a_pilot_whose_queue_is_gone_did_not_come_back_empty(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    grid.put(a_tree(SHORT))
+    grid.glidein_ended(pilot)
+    grid.put(a_tree(SHORT, LONG))
     assert told(grid) is None
 
 

@@ -261,6 +261,7 @@ async def test_a_stopped_director_ends_its_pilots_only_where_it_is_told_to(grid:
     assert grid.link.ended == {}
     await grid.director(when_stopped="cancel").stop()
     assert grid.link.ended == {"stamp0": "cancelled"}
+    assert [report.called_back for report in grid.link.reports] == [False, True]
 
 
 async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: DirectorGrid) -> None:

@@ -2,10 +2,10 @@
 
 Rules
 -----
-A pilot comes back empty when it ends for want of work or of time and never ran a job: what was demanded did not go
-to it, whatever the reason. Each sending in a row that came back so halves what is sent; when nothing is left one
-pilot goes on trial, after a pause that doubles. One that runs a job restores everything. The evidence is the
-server's, so that a director remembers nothing and every copy of it sees the same.
+A pilot comes back empty when it never ran a job and ends for want of work or of time, or is ended by its batch
+system: what was demanded did not go to it, whatever the reason. Each sending in a row that came back so halves what is
+sent; when nothing is left one pilot goes on trial, after a pause that doubles. One that runs a job restores everything.
+The evidence is the server's, so that a director remembers nothing and every copy of it sees the same.
 Source: what operators of pilots complain of, DIRAC#778 ("pilots find no match and die: want back-off and a throttle
 driven by no-match reports"), DIRAC#131, HyperQueue#248 and #937.
 """

@@ -2,7 +2,8 @@
 
 Rules
 -----
-A pilot came back empty when it ended for want of work or of time and never ran a job. Pilots that were sent before
+A pilot came back empty when it never ran a job and ended for want of work or of time, or because its batch system
+ended it, and nobody of ours wished so. Pilots that were sent before
 the first of their like was back were sent in good faith: all of them are one sending. A pilot that has run a job
 speaks for its queue against all that were sent before it, and together with it.
 """

@@ -77,12 +77,14 @@ class GlideinReport:
     """What a batch system says of one glidein; `glidein_id` "" = none is known.
 
     With an end that is a submission that failed; without one it is a submission that was not answered.
+    `called_back` = who reports its end has had it end.
     """
 
     stamp: str
     glidein_id: str
     state: PilotState
     reason: str = ""
+    called_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,12 @@ def state_by_batch_system(pilot: PilotRecord, report: GlideinReport) -> PilotSta
     if never_came and report.state in {PilotState.SUBMITTED, PilotState.RUNNING}:
         return PilotState.SUBMITTED
     return pilot.state
+
+
+def is_gone_unasked(pilot: PilotRecord, report: GlideinReport, *, queue_known: bool) -> bool:
+    """Whether a pilot that is reported to have ended had been in its batch system, and nobody of ours had it end."""
+    was_there = bool(report.glidein_id or pilot.glidein_id)
+    return was_there and queue_known and not (report.called_back or pilot.drains)
 
 
 def why_no_work(pilot: PilotRecord | None, *, queue_known: bool) -> str:

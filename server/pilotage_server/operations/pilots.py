@@ -17,6 +17,7 @@ from pilotage_server.core.pilots import (
     GlideinReport,
     PilotRecord,
     PilotState,
+    is_gone_unasked,
     state_by_batch_system,
 )
 from pilotage_server.operations.lost_attempts import Loss, lose
@@ -25,6 +26,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage import pilots as stored
 from pilotage_server.storage.attempts import count_live, load_unreported
 from pilotage_server.storage.claims import lock_jobs
+from pilotage_server.storage.empty_pilots import has_run_any
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 
@@ -76,8 +78,9 @@ def register_pilots(
 def report_glideins(unit: Unit, world: World, identity: Identity, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
     """Record what a batch system says of glideins, and return the stamps that nobody knows.
 
-    A glidein that is gone ends the leases of its pilot at once; a pilot that has said good-bye itself stays as it
-    was. Each report is worth one look at the pilot as it is then.
+    A glidein that is gone ends the leases of its pilot at once, and one that ran no job came back empty, unless it was
+    to end; a pilot that has said good-bye itself stays as it was. Each report is worth one look at the pilot as it is
+    then.
     """
     unknown: list[str] = []
     for report in reports:
@@ -97,8 +100,10 @@ def _take_report(unit: Unit, world: World, identity: Identity, pilot: PilotRecor
         return
     if state is PilotState.ENDED:
         reason = report.reason or "its glidein is gone"
+        unasked = is_gone_unasked(pilot, report, queue_known=world.tree.knows(pilot.queue))
+        empty = unasked and not has_run_any(unit.session, pilot.stamp)
         _lose_all(unit, world, pilot, reason, actor=identity.owner)
-        end_pilot(unit, world, pilot.stamp, reason)
+        end_pilot(unit, world, pilot.stamp, reason, came_back_empty=empty)
     else:
         changes = {"state": state.value, "reason": report.reason, "ended": None}
         stored.change_pilots(unit.session, [pilot.stamp], changes)

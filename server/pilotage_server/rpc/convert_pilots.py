@@ -68,6 +68,7 @@ def _glidein_report(message: pilot_service_pb2.GlideinReport) -> GlideinReport:
         glidein_id=fields.text("glidein_id"),
         state=fields("state", _glidein_state),
         reason=fields("reason", reason_from_wire),
+        called_back=message.called_back,
     )
     fields.done()
     return report

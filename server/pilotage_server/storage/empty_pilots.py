@@ -15,9 +15,11 @@ from pilotage_server.storage import bulk
 from pilotage_server.storage.tables.conditions import EMPTY, UNREPORTED
 
 _EMPTY = f"SELECT site, ce, queue, registered, ended FROM pilots WHERE {EMPTY} AND ended >= ?"  # noqa: S608 - a constant
+_HAS_RUN = f"""(jobs_ended > 0
+    OR EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND started IS NOT NULL AND {UNREPORTED}))"""  # noqa: S608 - a constant
+_HAS_RUN_ANY = f"SELECT 1 FROM pilots WHERE stamp = ? AND {_HAS_RUN}"  # noqa: S608 - a constant
 # From the newest pilot on, for as a rule it is one of the first.
-_PROVEN = f"""SELECT registered FROM pilots WHERE site = ? AND ce = ? AND queue = ? AND NOT {EMPTY} AND (jobs_ended > 0
-    OR EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND started IS NOT NULL AND {UNREPORTED}))
+_PROVEN = f"""SELECT registered FROM pilots WHERE site = ? AND ce = ? AND queue = ? AND NOT {EMPTY} AND {_HAS_RUN}
     ORDER BY registered DESC LIMIT 1"""  # noqa: S608 - constants
 
 
@@ -47,3 +49,8 @@ def load_proven(session: Session, queue: QueueId) -> datetime | None:
     """Return when the last pilot of a queue was registered that has run a job; None = none has."""
     rows = bulk.rows(session, _PROVEN, queue.site, queue.ce, queue.queue)
     return bulk.time_of(rows[0][0]) if rows else None
+
+
+def has_run_any(session: Session, stamp: str) -> bool:
+    """Return whether a pilot has run a job, or runs one."""
+    return bool(bulk.rows(session, _HAS_RUN_ANY, stamp))

@@ -44,4 +44,4 @@ TAKEN = "NOT reported AND ended IS NOT NULL"
 """Attempts that were taken from a pilot which still has to answer for them."""
 
 EMPTY = "came_back_empty"
-"""Pilots that ended for want of work or of time, and never ran a job."""
+"""Pilots that never ran a job and ended for want of work or of time, or because their batch system ended them."""

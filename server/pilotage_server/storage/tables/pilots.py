@@ -14,7 +14,7 @@ from pilotage_server.storage.tables.conditions import EMPTY
 class PilotRow(Base, table=True):
     """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows.
 
-    `came_back_empty` = it has ended for want of work or of time, and never ran a job.
+    `came_back_empty` = it has ended as nobody wished, and never ran a job.
     """
 
     __tablename__ = "pilots"
