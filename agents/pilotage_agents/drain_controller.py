@@ -17,7 +17,7 @@ from pilotage_agents.core.draining import (
     drained_nodes,
     plan_drains,
 )
-from pilotage_agents.core.serving import is_named, naming_nothing
+from pilotage_agents.core.serving import is_named, naming_nothing, unused_lines
 from pilotage_agents.link import DrainLink
 from pilotage_agents.loop import Pause
 from pilotage_agents.settings import EVERY_QUEUE, DrainControllerSettings
@@ -56,8 +56,7 @@ class DrainController:
         """Return what a round would tell which node and why, as if the wait for jobs were over; changes nothing."""
         farm = await self._farm()
         plan = plan_drains(farm, self._goal, drained_nodes(farm, self._goal.width))
-        unused = (f"{pattern}: no queue of the tree is called so" for pattern in self._naming_nothing)
-        return (*unused, plan.reason, *map(_line, plan.decisions))
+        return (*unused_lines(self._naming_nothing), plan.reason, *map(_line, plan.decisions))
 
     async def stop(self) -> None:
         """Return at once: nodes stay as they were told, for the next copy to go on."""

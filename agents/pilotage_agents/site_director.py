@@ -14,12 +14,12 @@ from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.core.provisioning import Demand, QueuePlan, QueueState, Ramp, plan_pilots
 from pilotage_agents.core.queue_failures import QueueFailures
-from pilotage_agents.core.serving import ServedQueue
+from pilotage_agents.core.serving import ServedQueue, naming_nothing, unused_lines
 from pilotage_agents.glidein_watch import GlideinWatch
 from pilotage_agents.link import DirectorLink, TreeQueue
 from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.served_queues import served_queues
-from pilotage_agents.settings import SiteDirectorSettings, WhenStopped
+from pilotage_agents.settings import EVERY_QUEUE, SiteDirectorSettings, WhenStopped
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class Situation:
     @property
     def is_urgent(self) -> bool:
         """Whether a new job could find no idle core at one of the open queues."""
-        return any(not state.closed and state.supply.idle_cpus == 0 for state in self.states)
+        return any(not state.why_none and state.supply.idle_cpus == 0 for state in self.states)
 
 
 class SiteDirector:
@@ -63,6 +63,7 @@ class SiteDirector:
         self._clock = clock
         self._tree_version: int | None = None
         self._queues: tuple[ServedQueue, ...] = ()
+        self._naming_nothing: tuple[str, ...] = ()
         self._failures = QueueFailures()
 
     async def run_once(self) -> timedelta:
@@ -79,7 +80,8 @@ class SiteDirector:
     async def dry_run(self) -> tuple[str, ...]:
         """Return what a round would send and why, one line a queue; changes nothing."""
         plans = self._plans(await self._situation())
-        return tuple(f"{plan.id}: {plan.pilots} pilots ({'; '.join(plan.reasons)})" for plan in plans)
+        lines = (f"{plan.id}: {plan.pilots} pilots ({'; '.join(plan.reasons)})" for plan in plans)
+        return (*unused_lines(self._naming_nothing), *lines)
 
     async def stop(self) -> None:
         """End the director's pilots where the settings say so; the server learns that they are gone."""
@@ -107,6 +109,11 @@ class SiteDirector:
     def _served(self, tree: Sequence[TreeQueue]) -> tuple[ServedQueue, ...]:
         served = served_queues(self._settings, tree)
         log.info("tree read", queues=len(tree), served=len(served))
+        said = (self._settings.queues, *(override.queues for override in self._settings.overrides))
+        patterns = dict.fromkeys(pattern for patterns in said for pattern in patterns if pattern not in EVERY_QUEUE)
+        self._naming_nothing = naming_nothing(patterns, (queue.id for queue in tree))
+        if self._naming_nothing:
+            log.warning("no queue of the tree is called so", patterns=self._naming_nothing)
         return served
 
     async def _send(self, queue: ServedQueue, pools: Sequence[str], plan: QueuePlan) -> None:

@@ -37,10 +37,11 @@ def a_queue(
     running: int = 0,
     idle: int = 0,
     closed: str = "",
+    paused: str = "",
     **limits: int,
 ) -> QueueState:
     supply = Supply(waiting, running, idle_slots(idle))
-    return QueueState(QueueId("S", "ce", name), Shape(cpus=cpus), supply, QueueLimits(**limits), closed)
+    return QueueState(QueueId("S", "ce", name), Shape(cpus=cpus), supply, QueueLimits(**limits), closed, paused)
 
 
 def idle_slots(count: int, free: Shape = ONE_CORE) -> tuple[IdleSlots, ...]:
@@ -148,6 +149,13 @@ def test_a_closed_queue_gets_nothing_and_its_pilots_count_for_nobody() -> None:
     assert plans[0].reasons == ("an operator has banned it",)
 
 
+def test_a_paused_queue_gets_nothing_and_its_pilots_count_all_the_same() -> None:
+    paused = a_queue("a", waiting=1, idle=1, paused="2 failures in a row")
+    plans = plan_pilots([a_demand(3, 0, 1)], [paused, a_queue("b")])
+    assert pilots(*plans) == [0, 1]
+    assert plans[0].reasons == ("2 failures in a row", "idle slots and pilots on their way take 2 waiting jobs")
+
+
 def test_idle_pilots_are_kept_ready_without_demand_within_the_limits() -> None:
     queues = [
         a_queue("a", min_idle=2),
@@ -180,12 +188,12 @@ def test_pilots_kept_ready_come_on_top_of_what_the_demand_takes() -> None:
 
 
 queue_states = st.builds(
-    lambda cpus, waiting, running, idle, total, ready, closed: QueueState(
+    lambda cpus, waiting, running, idle, total, ready, why_none: QueueState(
         QueueId("S", "ce", "q"),
         Shape(cpus=cpus),
         Supply(waiting, running, idle_slots(min(idle, running * cpus))),
         QueueLimits(total, None, ready),
-        closed,
+        *why_none,
     ),
     st.integers(1, 16),
     st.integers(0, 5),
@@ -193,7 +201,7 @@ queue_states = st.builds(
     st.integers(0, 20),
     st.none() | st.integers(0, 12),
     st.integers(0, 3),
-    st.sampled_from(["", "", "banned"]),
+    st.sampled_from([(), (), ("banned",), ("", "paused")]),
 )
 
 
@@ -221,7 +229,7 @@ def test_no_plan_exceeds_a_limit_the_ramp_or_the_demand(
         there = queue.supply.pilots_waiting + queue.supply.pilots_running
         assert plan.pilots >= 0
         assert plan.reasons
-        assert not (queue.closed and plan.pilots)
+        assert not (queue.why_none and plan.pilots)
         if queue.limits.max_total is not None:
             assert plan.pilots == 0 or there + plan.pilots <= queue.limits.max_total
         unproven = max(ramp.start, queue.supply.pilots_running)

@@ -77,9 +77,10 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue as the director sees it; `closed` says why it is sent no pilots (empty = it is open).
+    """A queue as the director sees it; `pilot` is what one pilot there offers to jobs.
 
-    `pilot` is what one pilot there offers to jobs.
+    `closed` says why its pilots are of no use and it is sent none (empty = they are), `paused` why it is sent none for
+    a while, though those that it has take their jobs.
     """
 
     id: QueueId
@@ -87,6 +88,12 @@ class QueueState:
     supply: Supply = Supply()
     limits: QueueLimits = QueueLimits()
     closed: str = ""
+    paused: str = ""
+
+    @property
+    def why_none(self) -> str:
+        """Why it is sent no pilots; empty = it may be sent some."""
+        return self.closed or self.paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +199,14 @@ class _Ledger:
     def _reasons(self) -> list[str]:
         if self.queue.closed:
             return [self.queue.closed]
-        said = []
+        said = [self.queue.paused] if self.queue.paused else []
         if self.covered:
             said.append(f"idle slots and pilots on their way take {_count(self.covered, 'waiting job')}")
         if self.jobs:
             said.append(f"{_count(self.jobs, 'job')} more to run")
         if self.ready:
             said.append(f"{_count(self.ready, 'pilot')} kept ready")
-        if self.refused:
+        if self.refused and not self.queue.paused:
             said.append(f"no pilot for {_count(self.refused, 'job')}: {self.bound}")
         if self.too_big:
             said.append(f"a pilot there is too small for {_count(self.too_big, 'job')}")
@@ -230,8 +237,8 @@ def _place(demand: Demand, ledgers: list[_Ledger]) -> None:
 def _room(queue: QueueState, ramp: Ramp) -> tuple[int, str]:
     """Return how many more pilots the queue takes now, and what bounds them in words."""
     supply, limits = queue.supply, queue.limits
-    if queue.closed:
-        return 0, queue.closed
+    if queue.why_none:
+        return 0, queue.why_none
     at_work = max(0, supply.pilots_running - supply.idle_cpus // (queue.pilot.cpus or 1))
     most = max(ramp.start, ramp.factor * at_work)
     trusted = trust(most, supply.empty)

@@ -66,11 +66,11 @@ class ServedQueue:
             "" if there.known else "the tree does not know it",
             "an operator has banned it" if there.banned else "",
             "" if self.enabled else "it is not enabled",
-            failures.pause_of(self.id, now),
             throttled if there.held else "",
             f"its pilots do for trials: {throttled}" if throttled and has_pilots else "",
         )
-        return QueueState(self.id, self.facts.pilot, supply, limits, next(filter(None, reasons), ""))
+        closed, paused = next(filter(None, reasons), ""), failures.pause_of(self.id, now)
+        return QueueState(self.id, self.facts.pilot, supply, limits, closed, paused)
 
 
 def is_named(queue: QueueId, patterns: Iterable[str]) -> bool:
@@ -83,6 +83,11 @@ def naming_nothing(patterns: Iterable[str], queues: Iterable[QueueId]) -> tuple[
     """Return those of the `patterns` that name none of the queues."""
     known = tuple(queues)
     return tuple(pattern for pattern in patterns if not any(is_named(queue, (pattern,)) for queue in known))
+
+
+def unused_lines(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return what a dry run says of patterns that name nothing, one line each."""
+    return tuple(f"{pattern}: no queue of the tree is called so" for pattern in patterns)
 
 
 def _smallest(*bounds: int | None) -> int | None:
