@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import grpc.aio
 
 from pilotage.v1 import matcher_service_pb2, race_service_pb2, race_service_pb2_grpc, values_pb2
-from pilotage_agents.core.racing import JobSet, Load, NewCopy, Owner, Runner
+from pilotage_agents.core.racing import JobSet, Load, NewRival, Owner, Runner
 from pilotage_agents.link import Turn
 from pilotage_agents.racer import StartedCopy
 
@@ -31,7 +31,7 @@ class ServerRaceLink:
             sets += (_set(each) for each in answer.sets)
         return sets, load
 
-    async def start_copies(self, copies: Sequence[NewCopy]) -> Sequence[StartedCopy]:
+    async def start_copies(self, copies: Sequence[NewRival]) -> Sequence[StartedCopy]:
         """Have copies made of different jobs, at most 1,000; returns what came of each, in order."""
         request = race_service_pb2.StartCopiesRequest(
             request_id=uuid.uuid4().hex,

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from pilotage_agents.core.racing import JobSet, Load, NewCopy, Plan, plan_races
+from pilotage_agents.core.racing import JobSet, Load, NewRival, Plan, plan_races
 from pilotage_agents.racer_settings import RacerSettings
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ class RaceLink(Protocol):
     async def stragglers(self) -> tuple[Sequence[JobSet], Load]:
         """Return the sets of which something may be raced, and what races hold and have cost."""
 
-    async def start_copies(self, copies: Sequence[NewCopy]) -> Sequence[StartedCopy]:
+    async def start_copies(self, copies: Sequence[NewRival]) -> Sequence[StartedCopy]:
         """Have copies made of different jobs, at most 1,000; returns what came of each, in order."""
 
 
@@ -68,7 +68,7 @@ class Racer:
         sets, load = await self._link.stragglers()
         return plan_races(sets, load, self._rules)
 
-    async def _start(self, copies: Sequence[NewCopy]) -> None:
+    async def _start(self, copies: Sequence[NewRival]) -> None:
         started = await self._link.start_copies(copies)
         for asked, each in zip(copies, started, strict=True):
             if each.copy_id:

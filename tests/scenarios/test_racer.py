@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pilotage.errors import TurnLostError
-from pilotage_agents.core.racing import NewCopy
+from pilotage_agents.core.racing import NewRival
 from pilotage_agents.racer import Racer, StartedCopy
 from pilotage_agents.racer_settings import RacerSettings
 from pilotage_server.core.job_changes import JobChange
@@ -161,7 +161,7 @@ class FlakyLink(GridRaceLink):
     refused: frozenset[int] = frozenset()
     in_turn = True
 
-    async def start_copies(self, copies: Sequence[NewCopy]) -> Sequence[StartedCopy]:
+    async def start_copies(self, copies: Sequence[NewRival]) -> Sequence[StartedCopy]:
         if not self.in_turn:
             raise TurnLostError("racer")
         made = await super().start_copies([copy for copy in copies if copy.job_id not in self.refused])

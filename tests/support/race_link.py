@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pilotage_agents.core.racing import JobSet, Load, NewCopy, Owner, Runner
+from pilotage_agents.core.racing import JobSet, Load, NewRival, Owner, Runner
 from pilotage_agents.racer import StartedCopy
 from pilotage_server.core.stragglers import SetLook, Straggler
 from pilotage_server.operations import start_copies as server
@@ -25,8 +25,8 @@ class GridRaceLink:
         copies = {owner: load.copies for owner, load in loads.items()}
         return [_set(look) for look in found.sets], Load(copies, {each: loads[each].lost_core_s for each in loads})
 
-    async def start_copies(self, copies: Sequence[NewCopy]) -> Sequence[StartedCopy]:
-        wanted = [server.NewCopy(copy.job_id, copy.reason) for copy in copies]
+    async def start_copies(self, copies: Sequence[NewRival]) -> Sequence[StartedCopy]:
+        wanted = [server.NewRival(copy.job_id, copy.reason) for copy in copies]
         made = self._grid.write(lambda unit, world: server.start_copies(unit, world, wanted))
         self.started += [(each.job_id, each.copy_id) for each in made if each.copy_id]
         return [StartedCopy(*each) for each in made]

@@ -11,7 +11,7 @@ from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.reports import Outcome
 from pilotage_server.operations.races import RaceFilter, RaceView, list_races
 from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.start_copies import NewCopy, StartedCopy, start_copies
+from pilotage_server.operations.start_copies import NewRival, StartedCopy, start_copies
 from pilotage_server.operations.work import Match
 from support.grid import Grid, Pilot, a_slot
 from support.submissions import an_operator
@@ -50,7 +50,7 @@ class Runner:
 
 def start_copy(grid: Grid, job_id: int, reason: str = "it lags behind") -> StartedCopy:
     """Ask for a copy of a job, and return what came of it."""
-    (made,) = grid.write(lambda unit, world: start_copies(unit, world, [NewCopy(job_id, reason)]))
+    (made,) = grid.write(lambda unit, world: start_copies(unit, world, [NewRival(job_id, reason)]))
     return made
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilotage_agents.core.racing import JobSet, Load, NewCopy, NotRaced, Owner, Plan, RacingRules, Runner, plan_races
+from pilotage_agents.core.racing import JobSet, Load, NewRival, NotRaced, Owner, Plan, RacingRules, Runner, plan_races
 
 ALICE, BOB = Owner("lhcb", "users", "alice"), Owner("lhcb", "users", "bob")
 RULES = RacingRules()
@@ -45,7 +45,7 @@ def why(found: Plan) -> str:
 
 def test_a_straggler_at_the_tail_of_its_set_is_raced_and_the_reason_tells_the_figures() -> None:
     reason = "it has run 2000 s, and 95 of 100 jobs of its set took at most 1000 s"
-    assert plan(a_tail(a_runner())) == Plan((NewCopy(1, reason),), ())
+    assert plan(a_tail(a_runner())) == Plan((NewRival(1, reason),), ())
 
 
 def test_a_job_that_is_no_slower_than_is_usual_is_left() -> None:
@@ -74,7 +74,7 @@ def test_a_set_that_is_not_at_its_tail_is_left(fields: dict[str, Any], reason: s
 
 
 def test_an_urgent_job_is_raced_as_soon_as_it_has_run_a_while_whatever_its_set() -> None:
-    assert plan(urgent(a_runner(running_s=60))) == Plan((NewCopy(1, "it is urgent"),), ())
+    assert plan(urgent(a_runner(running_s=60))) == Plan((NewRival(1, "it is urgent"),), ())
     assert why(plan(urgent(a_runner(running_s=59)))) == "it is urgent, and races once it has run 60 s"
 
 

@@ -90,8 +90,8 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class NewCopy:
-    """A copy of a job that is to be made, and why."""
+class NewRival:
+    """A copy of a job that is to be made to race with it, and why."""
 
     job_id: int
     reason: str
@@ -109,7 +109,7 @@ class NotRaced:
 class Plan:
     """What a round does, the most wanted first, and what it leaves."""
 
-    copies: tuple[NewCopy, ...]
+    copies: tuple[NewRival, ...]
     left: tuple[NotRaced, ...]
 
 
@@ -138,7 +138,7 @@ def plan_races(sets: Iterable[JobSet], load: Load, rules: RacingRules) -> Plan:
             else:
                 left.append(verdict)
     cases.sort(key=lambda case: (not case.urgent, -case.lag, case.runner.job_id))
-    copies: list[NewCopy] = []
+    copies: list[NewRival] = []
     live, lost = Counter(load.copies), defaultdict[Owner, float](float, load.lost_core_s)
     for case in cases:
         obstacle = _obstacle(case, live, lost[case.runner.owner], rules)
@@ -147,7 +147,7 @@ def plan_races(sets: Iterable[JobSet], load: Load, rules: RacingRules) -> Plan:
         else:
             live[case.runner.owner] += 1
             lost[case.runner.owner] += case.core_s
-            copies.append(NewCopy(case.runner.job_id, case.reason))
+            copies.append(NewRival(case.runner.job_id, case.reason))
     return Plan(tuple(copies), tuple(left))
 
 

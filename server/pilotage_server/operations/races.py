@@ -85,7 +85,7 @@ def _query(identity: Identity, wanted: RaceFilter) -> RaceQuery | None:
 
 
 def _views(unit: Unit, races: Sequence[Race]) -> tuple[RaceView, ...]:
-    copies = stored.load_copies(unit.session, races)
+    copies = stored.load_rivals(unit.session, races)
     originals = load_jobs(unit.session, [race.job_id for race in races])
     views: list[RaceView] = []
     for race in races:

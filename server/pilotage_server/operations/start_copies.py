@@ -25,8 +25,8 @@ from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.templates import load_descriptions
 
 
-class NewCopy(NamedTuple):
-    """A copy of a job that is to be made, and why."""
+class NewRival(NamedTuple):
+    """A copy of a job that is to be made to race with it, and why."""
 
     job_id: int
     reason: str
@@ -40,7 +40,7 @@ class StartedCopy(NamedTuple):
     refusal: str = ""
 
 
-def start_copies(unit: Unit, world: World, wanted: Sequence[NewCopy]) -> tuple[StartedCopy, ...]:
+def start_copies(unit: Unit, world: World, wanted: Sequence[NewRival]) -> tuple[StartedCopy, ...]:
     """Make copies of different jobs wherever one can be made, and return one answer for each, in the order asked."""
     hold_places(unit)
     ids = [each.job_id for each in wanted]
@@ -49,10 +49,10 @@ def start_copies(unit: Unit, world: World, wanted: Sequence[NewCopy]) -> tuple[S
     descriptions = load_descriptions(unit.session, {job.template_id for job in jobs.values()})
     last = stored.load_last(unit.session, ids)
     races = {id_: race for id_, race in last.items() if id_ in jobs and is_of_present_run(race, jobs[id_])}
-    copies = stored.load_copies(unit.session, races.values())
+    copies = stored.load_rivals(unit.session, races.values())
     placer = Placer(unit, world)
 
-    def start(each: NewCopy) -> StartedCopy:
+    def start(each: NewRival) -> StartedCopy:
         job = jobs.get(each.job_id)
         if job is None:
             return StartedCopy(each.job_id, refusal=f"there is no job {each.job_id}")

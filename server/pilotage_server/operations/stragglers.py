@@ -68,7 +68,7 @@ def find_stragglers(unit: Unit, world: World, after_set: int) -> Stragglers:
 def race_loads(unit: Unit) -> tuple[OwnerLoad, ...]:
     """Return what the races of each owner hold now and have cost of late."""
     open_races = races.load_all_open(unit.session)
-    copies = [copy for same in races.load_copies(unit.session, open_races.values()).values() for copy in same]
+    copies = [copy for same in races.load_rivals(unit.session, open_races.values()).values() for copy in same]
     attempts = load_attempts_of(unit.session, [copy.id for copy in copies])
     lost = races.sum_losses_since(unit.session, unit.now - _OF_LATE)
     return loads_of(lost, open_races, copies, attempts, unit.now)
@@ -92,7 +92,7 @@ def _described(unit: Unit, world: World, running: Sequence[JobRecord]) -> dict[i
         return {}
     last = races.load_last(unit.session, [job.id for job in running])
     theirs = [last[job.id] for job in running if job.id in last and is_of_present_run(last[job.id], job)]
-    present = races.load_copies(unit.session, theirs)
+    present = races.load_rivals(unit.session, theirs)
     were = sites_of(unit.session, [job.id for job in running] + [each.id for same in present.values() for each in same])
     places = _Places(unit, world, {job.task_queue_id for job in running})
     return {job.id: _straggler(unit, job, present.get(job.id, []), places, were) for job in running}

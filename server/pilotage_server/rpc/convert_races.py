@@ -11,7 +11,7 @@ from pilotage.wire import text_from_wire, time_to_wire
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.stragglers import OwnerLoad, SetLook, Straggler
 from pilotage_server.operations.races import RaceFilter, RacePage, RaceView
-from pilotage_server.operations.start_copies import NewCopy, StartedCopy
+from pilotage_server.operations.start_copies import NewRival, StartedCopy
 from pilotage_server.operations.stragglers import Stragglers
 from pilotage_server.rpc.convert_jobs import job_to_wire, page_size_from_wire
 from pilotage_server.rpc.convert_values import Fields, each, job_id_from_wire, not_too_many, reason_from_wire, some
@@ -19,7 +19,7 @@ from pilotage_server.rpc.convert_values import Fields, each, job_id_from_wire, n
 MOST_COPIES_IN_A_CALL = 1000
 
 
-def new_copies_from_wire(messages: Sequence[race_service_pb2.NewRaceCopy]) -> tuple[NewCopy, ...]:
+def new_rivals_from_wire(messages: Sequence[race_service_pb2.NewRaceCopy]) -> tuple[NewRival, ...]:
     """Return the copies that are to be made: at least one, of different jobs, not too many."""
     some(messages)
     if len(messages) > MOST_COPIES_IN_A_CALL:
@@ -28,12 +28,12 @@ def new_copies_from_wire(messages: Sequence[race_service_pb2.NewRaceCopy]) -> tu
     twice = [job_id for job_id, times in Counter(message.job_id for message in messages).items() if times > 1]
     if twice:
         raise InvalidInputError(Violation("", f"names job {twice[0]} twice"))
-    return each(messages, _new_copy_from_wire)
+    return each(messages, _new_rival_from_wire)
 
 
-def _new_copy_from_wire(message: race_service_pb2.NewRaceCopy) -> NewCopy:
+def _new_rival_from_wire(message: race_service_pb2.NewRaceCopy) -> NewRival:
     fields = Fields(message)
-    copy = NewCopy(fields("job_id", job_id_from_wire), fields("reason", reason_from_wire))
+    copy = NewRival(fields("job_id", job_id_from_wire), fields("reason", reason_from_wire))
     fields.done()
     return copy
 

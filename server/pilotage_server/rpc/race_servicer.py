@@ -12,7 +12,7 @@ from pilotage_server.operations.turns import hold_turn
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_races import (
-    new_copies_from_wire,
+    new_rivals_from_wire,
     race_filter_from_wire,
     races_to_wire,
     started_to_wire,
@@ -48,7 +48,7 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
     ) -> race_service_pb2.StartCopiesResponse:
         fields = Fields(request)
         turn = fields.if_set("turn", turn_from_wire)
-        wanted = fields("copies", new_copies_from_wire)
+        wanted = fields("copies", new_rivals_from_wire)
         fields.done()
 
         def start(unit: Unit, world: World) -> race_service_pb2.StartCopiesResponse:

@@ -71,7 +71,7 @@ def lock_racers(session: Session, races: Iterable[int]) -> dict[int, list[JobRec
     return found
 
 
-def load_copies(session: Session, races: Iterable[Race]) -> dict[int, list[JobRecord]]:
+def load_rivals(session: Session, races: Iterable[Race]) -> dict[int, list[JobRecord]]:
     """Return the copies in these races by the ids of the originals, each by id; those of former races are left out."""
     known = {race.job_id: race for race in races}
     ids = [row[0] for row in bulk.rows(session, _RACERS, sorted(known))]
