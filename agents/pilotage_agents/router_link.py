@@ -94,6 +94,8 @@ class RouterServerLink:
 
     async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
         """Say what became of copies (at most 1,000), with their files; none = only ask which are wanted no more."""
+        if not reports:
+            return CopiesAnswer({}, await self._unwanted(request))
         room = _INLINE_IN_ALL
         messages = []
         for report in reports:
@@ -103,14 +105,29 @@ class RouterServerLink:
             route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn, copies=messages)
         )
         refused = {(each.job_id, each.attempt): each.refusal for each in answer.results if not each.accepted}
-        return CopiesAnswer(
-            refused, tuple(UnwantedCopy(each.job_id, each.attempt, each.reason) for each in answer.unwanted)
-        )
+        return CopiesAnswer(refused, tuple(map(_unwanted, answer.unwanted)))
+
+    async def _unwanted(self, request: str) -> tuple[UnwantedCopy, ...]:
+        """Return all copies that are wanted no more; who only asks may ask for all parts under one id."""
+        asked = route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn)
+        unwanted: list[UnwantedCopy] = []
+        while True:
+            answer = await self._routes.ReportCopies(asked)
+            unwanted += map(_unwanted, answer.unwanted)
+            if not answer.more_unwanted:
+                return tuple(unwanted)
+            asked.unwanted_after.CopyFrom(_key(answer.unwanted[-1]))
 
     async def copies(self) -> tuple[KnownCopy, ...]:
         """Return the copies that this router has still to bring to an end."""
-        answer = await self._routes.ListCopies(route_service_pb2.ListCopiesRequest(router=self._router))
-        return tuple(_known(each) for each in answer.copies)
+        asked = route_service_pb2.ListCopiesRequest(router=self._router)
+        copies: list[KnownCopy] = []
+        while True:
+            answer = await self._routes.ListCopies(asked)
+            copies += map(_known, answer.copies)
+            if not answer.more:
+                return tuple(copies)
+            asked.after.CopyFrom(_key(answer.copies[-1]))
 
     async def tell_routes(self, table: ToldTable) -> None:
         """Replace what the server tells people of the routes."""
@@ -185,6 +202,14 @@ def _routable(message: route_service_pb2.RoutableJob) -> RoutableJob | None:
 def _new_copy(copy: NewCopy) -> route_service_pb2.NewCopy:
     queue = None if copy.queue is None else queue_to_wire(copy.queue)
     return route_service_pb2.NewCopy(job_id=copy.job_id, route=copy.route, target=copy.target, queue=queue)
+
+
+def _key(copy: route_service_pb2.UnwantedCopy | route_service_pb2.JobCopy) -> route_service_pb2.CopyKey:
+    return route_service_pb2.CopyKey(job_id=copy.job_id, attempt=copy.attempt)
+
+
+def _unwanted(copy: route_service_pb2.UnwantedCopy) -> UnwantedCopy:
+    return UnwantedCopy(copy.job_id, copy.attempt, copy.reason)
 
 
 def _known(copy: route_service_pb2.JobCopy) -> KnownCopy:

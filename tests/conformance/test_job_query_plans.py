@@ -9,7 +9,7 @@ import pytest
 
 from pilotage_server.core.job_record import PolicyWatch
 from pilotage_server.storage import lingering, race_sets, races, task_queues
-from pilotage_server.storage.attempts import load_taken
+from pilotage_server.storage.attempts import load_taken, next_taken, next_unreported
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.events import events_of
 from pilotage_server.storage.expression_holds import lock_expression_holds
@@ -32,6 +32,8 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
     ("what runs in pools", "ix_jobs_timed", lambda unit: running_by_pool(unit.session)),
     ("what lingers at a pilot", "ix_attempts_taken", lambda unit: lingering.lock_of_pilots(unit.session, ["p"])),
     ("what was taken from pilots", "ix_attempts_taken", lambda unit: load_taken(unit.session, ["p"], unit.now)),
+    ("what a router is to stop", "ix_attempts_taken", lambda unit: next_taken(unit.session, "route:r", (0, 0), 10)),
+    ("what a router has", "ix_attempts_unreported", lambda unit: next_unreported(unit.session, "route:r", (0, 0), 10)),
     ("which pools live", "ix_jobs_live", lambda unit: pools_with_live_jobs(unit.session, ["p"])),
     ("what pools hold", "ix_jobs_live", lambda unit: load_holdings(unit.session, ["a", "b"])),
     ("which task queues live", "ix_jobs_live", lambda unit: task_queues.load_live_task_queues(unit.session)),

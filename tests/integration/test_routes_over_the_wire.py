@@ -28,6 +28,7 @@ from pilotage.v1.route_service_pb2 import (
     LookAtJobsRequest,
     NewCopy,
     PutRoutesRequest,
+    ReportCopiesRequest,
     RouteJobsRequest,
     RouteOutline,
 )
@@ -123,6 +124,32 @@ def test_a_router_that_only_asks_hears_what_is_wanted_no_more(grid: WireGrid, ro
     (unwanted,) = router.tell().unwanted
     assert (unwanted.job_id, unwanted.attempt) == (job_id, 1)
     assert "because" in unwanted.reason
+
+
+def test_a_repeated_report_hears_what_is_wanted_no_more_by_now(grid: WireGrid, router: WireRouter) -> None:
+    first, second = grid.submit(JobDescription("/bin/true", count=2))
+    router.route(first, second)
+    report = ReportCopiesRequest(request_id=request_id(), turn=router.turn, copies=[an_end(first)])
+    before = router.routes.ReportCopies(report)
+    grid.change(JOB_CHANGE_HOLD, second)
+    after = router.routes.ReportCopies(report)
+    assert before.results == after.results
+    assert ([each.job_id for each in before.unwanted], [each.job_id for each in after.unwanted]) == ([], [second])
+
+
+async def test_the_router_s_link_asks_on_until_it_has_every_copy(grid: WireGrid) -> None:
+    ids = grid.submit(JobDescription("/bin/true", count=1003))
+    router = WireRouter(grid)
+    router.route(*ids[:1000])
+    router.route(*ids[1000:])
+    long = [CopyReport(job_id=job_id, attempt=1, reference="x" * 19_000) for job_id in ids[:1000]]
+    router.tell(*long)
+    grid.change(JOB_CHANGE_HOLD, *ids)
+    token = grid.server.token(Role.AGENT, owner="agent:router")
+    async with grid.server.async_channel(token) as channel:
+        link = RouterServerLink(channel, AgentsTurn(router.turn.agent, router.turn.holder))
+        assert [copy.job_id for copy in await link.copies()] == ids
+        assert [copy.job_id for copy in (await link.report(request_id(), ())).unwanted] == ids
 
 
 def test_an_agent_hears_of_all_jobs_and_a_user_of_his_own(grid: WireGrid, router: WireRouter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.identity import Identity, Role
@@ -14,13 +14,15 @@ from pilotage_server.core.reports import JobReport, Outcome
 from pilotage_server.core.routes import CopyReport, NewCopy, RoutedJob
 from pilotage_server.core.turns import Turn
 from pilotage_server.operations.copies import (
-    CopiesAnswer,
     GivenUp,
     OpenCopy,
+    UnwantedCopy,
     give_up_copies,
     list_copies,
     report_copies,
+    unwanted_copies,
 )
+from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.route_jobs import route_jobs
 from pilotage_server.operations.turns import give_back_turn, take_turn
 from support.grid import LONG, Grid
@@ -34,6 +36,13 @@ def a_copy(job_id: int, target: str = LONG, route: str = "north") -> NewCopy:
     """Return a copy that is to be made; a target without slashes is another server."""
     queue = QueueId.parse(target) if "/" in target else None
     return NewCopy(job_id, route, f"queue {target}" if queue else f"server {target}", queue)
+
+
+class Heard(NamedTuple):
+    """What became of reports, and which copies are wanted no more."""
+
+    results: tuple[ReportResult, ...]
+    unwanted: tuple[UnwantedCopy, ...]
 
 
 @dataclass
@@ -72,11 +81,12 @@ class Router:
         assert answer.attempt == 0 or not answer.refusal
         return answer.refusal
 
-    def tell(self, *reports: CopyReport) -> CopiesAnswer:
+    def tell(self, *reports: CopyReport) -> Heard:
         """Say what becomes of copies."""
-        return self.grid.write(lambda unit, world: report_copies(unit, world, AN_AGENT, self.turn, reports))
+        results = self.grid.write(lambda unit, world: report_copies(unit, world, AN_AGENT, self.turn, reports))
+        return Heard(results, self.grid.read(lambda unit, _: unwanted_copies(unit, self.name)).copies)
 
-    def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> CopiesAnswer:
+    def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> Heard:
         """Say how one copy goes, or how it ended."""
         return self.tell(self.a_report(job_id, outcome, node=node, **fields))
 
@@ -87,11 +97,11 @@ class Router:
         attempt = self.attempts[job_id]
         return CopyReport(job_id, attempt, reference, node, JobReport(job_id, attempt, outcome=outcome, **fields))
 
-    def start(self, *job_ids: int, **fields: Any) -> CopiesAnswer:
+    def start(self, *job_ids: int, **fields: Any) -> Heard:
         """Say that copies run."""
         return self.tell(*(self.a_report(job_id, state=JobState.RUNNING, **fields) for job_id in job_ids))
 
-    def finish(self, *job_ids: int, exit_code: int = 0, **fields: Any) -> CopiesAnswer:
+    def finish(self, *job_ids: int, exit_code: int = 0, **fields: Any) -> Heard:
         """Say that the payloads of copies have ended by themselves."""
         return self.tell(*(self.a_report(job_id, Outcome.EXITED, exit_code=exit_code, **fields) for job_id in job_ids))
 
@@ -101,7 +111,7 @@ class Router:
 
     def copies(self) -> list[OpenCopy]:
         """Return the copies that are to be brought to an end."""
-        return list(self.grid.read(lambda unit, _: list_copies(unit, self.name)))
+        return list(self.grid.read(lambda unit, _: list_copies(unit, self.name)).copies)
 
     def stop(self) -> None:
         """Give the turn back."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pilotage.errors import NotFoundError, StateConflictError
 from pilotage_server.core.identity import Identity
@@ -19,19 +18,28 @@ from pilotage_server.operations.lingering import attempts_over
 from pilotage_server.operations.reports import ReportResult, record_told
 from pilotage_server.operations.turns import hold_turn
 from pilotage_server.operations.world import World
-from pilotage_server.storage.attempts import load_taken, load_unreported
+from pilotage_server.storage import turns as stored_turns
+from pilotage_server.storage.attempts import AttemptKey, next_taken, next_unreported
 from pilotage_server.storage.claims import lock_jobs
-from pilotage_server.storage.copies import load_copies, set_nodes, set_references
+from pilotage_server.storage.copies import copies_that_bind, load_copies, set_nodes, set_references
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
-from pilotage_server.storage.lingering import lingering_of
 from pilotage_server.storage.routers import forget_router, is_known
-from pilotage_server.storage.turns import find as find_turn
-
-_EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 MOST_GIVEN_UP = 1000
 """So many copies are given up in one transaction."""
+
+MOST_UNWANTED = 1000
+"""Of so many copies a router hears at a time that they are wanted no more."""
+
+MOST_LISTED = 10_000
+"""So many copies are listed at a time."""
+
+LONGEST_WHY = 200
+"""Characters of the reason why a copy is wanted no more."""
+
+FIRST: AttemptKey = (0, 0)
+"""What comes before all copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +52,11 @@ class UnwantedCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiesAnswer:
-    """What became of the reports, in order, and which of all the router's copies are wanted no more."""
+class UnwantedCopies:
+    """Copies that are to be stopped, in order; `more` = there are others after them."""
 
-    results: tuple[ReportResult, ...]
-    unwanted: tuple[UnwantedCopy, ...]
+    copies: tuple[UnwantedCopy, ...]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,14 @@ class OpenCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCopies:
+    """Copies that are to be brought to an end, in order; `more` = there are others after them."""
+
+    copies: tuple[OpenCopy, ...]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GivenUp:
     """The copies that were given up, with their jobs as they are now; `more` = the router has others."""
 
@@ -70,8 +86,8 @@ class GivenUp:
 
 def report_copies(
     unit: Unit, world: World, identity: Identity, turn: Turn, reports: Sequence[CopyReport]
-) -> CopiesAnswer:
-    """Record what a router says of its copies; raises TurnLostError."""
+) -> tuple[ReportResult, ...]:
+    """Record what a router says of its copies, and return what became of the reports; raises TurnLostError."""
     hold_turn(unit, turn)
     lock_jobs(unit.session, (report.job_id for report in reports), rivals=unit.again)
     copies = load_copies(unit.session, (report.key for report in reports))
@@ -84,12 +100,11 @@ def report_copies(
         if report.report is not None and report.key in mine
     ]
     recorded = iter(record_told(unit, world, told))
-    results = tuple(
+    return tuple(
         next(recorded) if report.key in mine else ReportResult(*report.key, _not_mine(report))
         for report in reports
         if report.report is not None
     )
-    return CopiesAnswer(results, unwanted_copies(unit, turn.agent))
 
 
 def _not_mine(report: CopyReport) -> str:
@@ -107,23 +122,30 @@ def _note_whereabouts(unit: Unit, copies: dict[tuple[int, int], CopyRecord], rep
         set_nodes(unit.session, list(nodes.items()))
 
 
-def unwanted_copies(unit: Unit, router: str) -> tuple[UnwantedCopy, ...]:
-    """Return the copies of a router whose attempts were ended by others, and whose end it has not told."""
-    taken = load_taken(unit.session, [stamp_of(router)], _EVER)
-    return tuple(UnwantedCopy(*attempt.key, gone_reason(attempt)) for attempt in taken)
+def unwanted_copies(unit: Unit, router: str, after: AttemptKey = FIRST) -> UnwantedCopies:
+    """Return the next copies of a router whose attempts were ended by others, and whose end it has not told."""
+    found = next_taken(unit.session, stamp_of(router), after, MOST_UNWANTED + 1)
+    taken = found[:MOST_UNWANTED]
+    unwanted = tuple(UnwantedCopy(*attempt.key, _why_unwanted(attempt)) for attempt in taken)
+    return UnwantedCopies(unwanted, len(found) > len(taken))
 
 
-def list_copies(unit: Unit, router: str) -> tuple[OpenCopy, ...]:
-    """Return the copies that a router has still to bring to an end, the oldest first."""
-    attempts = {attempt.key: attempt for attempt in load_unreported(unit.session, stamp_of(router))}
+def _why_unwanted(attempt: AttemptRecord) -> str:
+    return gone_reason(attempt)[:LONGEST_WHY]
+
+
+def list_copies(unit: Unit, router: str, after: AttemptKey = FIRST) -> OpenCopies:
+    """Return the next copies that a router has still to bring to an end."""
+    found = next_unreported(unit.session, stamp_of(router), after, MOST_LISTED + 1)
+    attempts = {attempt.key: attempt for attempt in found[:MOST_LISTED]}
     copies = load_copies(unit.session, attempts)
     jobs = load_jobs(unit.session, (job_id for job_id, _ in copies))
-    found = [_open(copy, attempts[copy.key], jobs[copy.job_id]) for copy in copies.values()]
-    return tuple(sorted(found, key=lambda each: (each.copy.routed, each.copy.key)))
+    listed = tuple(_open(copies[key], attempts[key], jobs[key[0]]) for key in sorted(copies))
+    return OpenCopies(listed, len(found) > len(attempts))
 
 
 def _open(copy: CopyRecord, attempt: AttemptRecord, job: JobRecord) -> OpenCopy:
-    return OpenCopy(copy, job.state, gone_reason(attempt) if attempt.ended is not None else "")
+    return OpenCopy(copy, job.state, _why_unwanted(attempt) if attempt.ended is not None else "")
 
 
 def give_up_copies(unit: Unit, world: World, identity: Identity, router: str) -> GivenUp:
@@ -139,30 +161,31 @@ def give_up_copies(unit: Unit, world: World, identity: Identity, router: str) ->
     StateConflictError
         It is there: some copy of it has its turn.
     """
-    had = find_turn(unit.session, router)
+    had = stored_turns.hold(unit.session, router)
     if had is not None and had.left(unit.now):
         raise StateConflictError(f"job router {router} is there, at {had.place}; only one that is gone is given up")
     stamp = stamp_of(router)
-    lock_jobs(unit.session, (attempt.job_id for attempt in load_unreported(unit.session, stamp)))
-    attempts = load_unreported(unit.session, stamp)
-    if not attempts and not is_known(unit.session, router):
+    found = copies_that_bind(unit.session, stamp, MOST_GIVEN_UP + 1)
+    if not found and not _has_left_traces(unit, router):
         raise NotFoundError("job router", router)
-    jobs = load_jobs(unit.session, (attempt.job_id for attempt in attempts))
-    lingering = lingering_of(unit.session, [attempt.key for attempt in attempts if attempt.ended is not None])
-    # these keep their jobs from waiting for another place
-    bound = [attempt for attempt in attempts if attempt.ended is None or attempt.key in lingering]
-    given_up = bound[:MOST_GIVEN_UP]
-    held = [jobs[attempt.job_id] for attempt in given_up if attempt.ended is None]
+    lock_jobs(unit.session, (job_id for job_id, _ in found[:MOST_GIVEN_UP]))
+    still = set(copies_that_bind(unit.session, stamp, len(found)))  # others may have moved jobs until they were locked
+    keys = [key for key in found[:MOST_GIVEN_UP] if key in still]
+    jobs = load_jobs(unit.session, (job_id for job_id, _ in keys)).values()
     reason = f"job router {router} was given up; the copy that it made may still run"
-    steps(unit, world, [Move(job, JobCause.EVICTED, identity.owner, reason) for job in held])
-    attempts_over(unit, world, [attempt.job_id for attempt in given_up if attempt.ended is not None])
-    more = len(bound) > len(given_up)
+    steps(unit, world, [Move(job, JobCause.EVICTED, identity.owner, reason) for job in jobs if job.is_leased])
+    attempts_over(unit, world, [job.id for job in jobs if job.lingers])
+    more = len(found) > MOST_GIVEN_UP
     if not more:
         forget_router(unit.session, router)
-    return GivenUp(_given_up(unit, given_up, reason), more)
+    return GivenUp(_given_up(unit, keys, reason), more)
 
 
-def _given_up(unit: Unit, attempts: Sequence[AttemptRecord], reason: str) -> tuple[OpenCopy, ...]:
-    copies = load_copies(unit.session, (attempt.key for attempt in attempts))
+def _has_left_traces(unit: Unit, router: str) -> bool:
+    return is_known(unit.session, router) or bool(next_unreported(unit.session, stamp_of(router), FIRST, 1))
+
+
+def _given_up(unit: Unit, keys: Sequence[AttemptKey], reason: str) -> tuple[OpenCopy, ...]:
+    copies = load_copies(unit.session, keys)
     jobs = load_jobs(unit.session, (job_id for job_id, _ in copies))
     return tuple(OpenCopy(copies[key], jobs[key[0]].state, reason) for key in sorted(copies))

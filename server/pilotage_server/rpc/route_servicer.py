@@ -14,19 +14,23 @@ from pilotage_server.operations.route_jobs import route_jobs
 from pilotage_server.operations.routes import list_routes, put_routes
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
-from pilotage_server.rpc.convert_routes import (
-    copies_answer_to_wire,
+from pilotage_server.rpc.convert_copies import (
+    ToldOfCopies,
+    copies_asked_for,
     copy_reports_from_wire,
-    explained_to_wire,
     given_up_to_wire,
-    looked_at_from_wire,
     new_copies_from_wire,
-    open_copy_to_wire,
+    open_copies_to_wire,
+    report_results_to_wire,
+    routed_job_to_wire,
+    unwanted_to_wire,
+)
+from pilotage_server.rpc.convert_routes import (
+    explained_to_wire,
+    looked_at_from_wire,
     routable_jobs_to_wire,
     route_table_from_wire,
-    routed_job_to_wire,
     router_to_wire,
-    unwanted_to_wire,
 )
 from pilotage_server.rpc.convert_values import Fields, job_id_from_wire, name_from_wire
 from pilotage_server.rpc.transactions import Transactions
@@ -65,18 +69,29 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     async def ReportCopies(
         self, request: route_service_pb2.ReportCopiesRequest, context: Any
     ) -> route_service_pb2.ReportCopiesResponse:
+        told = copy_reports_from_wire(request)
+        answer = route_service_pb2.ReportCopiesResponse()
+        if told.reports:  # else nothing is changed: it only asks
+            answer = await self._taken_in(request, told)
+        # Not a part of the answer that is kept: that would be the same long list with every report.
+        unwanted = await self._transactions.read(
+            lambda unit, _: unwanted_to_wire(unwanted_copies(unit, told.turn.agent, told.unwanted_after))
+        )
+        answer.MergeFrom(unwanted)
+        return answer
+
+    async def _taken_in(
+        self, request: route_service_pb2.ReportCopiesRequest, told: ToldOfCopies
+    ) -> route_service_pb2.ReportCopiesResponse:
+        """Return what becomes of the reports, once."""
         identity = caller()
-        turn, reports = copy_reports_from_wire(request)
-        if not reports:  # nothing is changed: it only asks
-            unwanted = await self._transactions.read(lambda unit, _: unwanted_copies(unit, turn.agent))
-            return route_service_pb2.ReportCopiesResponse(unwanted=unwanted_to_wire(unwanted))
-        for place, each in enumerate(reports):
+        for place, each in enumerate(told.reports):
             if each.report is not None and each.report.output_files:
                 where = f"copies[{place}].report.output_files"
                 await asyncio.to_thread(keep_contents, self._store, each.report.output_files, where)
 
         def report(unit: Unit, world: World) -> route_service_pb2.ReportCopiesResponse:
-            return copies_answer_to_wire(report_copies(unit, world, identity, turn, reports))
+            return report_results_to_wire(report_copies(unit, world, identity, told.turn, told.reports))
 
         return await self._transactions.once(
             identity, "ReportCopies", request, route_service_pb2.ReportCopiesResponse, report
@@ -85,14 +100,8 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     async def ListCopies(
         self, request: route_service_pb2.ListCopiesRequest, context: Any
     ) -> route_service_pb2.ListCopiesResponse:
-        fields = Fields(request)
-        router = fields("router", name_from_wire)
-        fields.done()
-
-        def show(unit: Unit, _: World) -> route_service_pb2.ListCopiesResponse:
-            return route_service_pb2.ListCopiesResponse(copies=map(open_copy_to_wire, list_copies(unit, router)))
-
-        return await self._transactions.read(show)
+        router, after = copies_asked_for(request)
+        return await self._transactions.read(lambda unit, _: open_copies_to_wire(list_copies(unit, router, after)))
 
     async def PutRoutes(
         self, request: route_service_pb2.PutRoutesRequest, context: Any

@@ -29,6 +29,8 @@ _OF_JOBS = f"{_SELECT} WHERE job_id = ANY(?)"
 _SITES = "SELECT DISTINCT job_id, site FROM attempts WHERE job_id = ANY(?) AND site <> ''"
 _HISTORY = f"{_SELECT} WHERE job_id = ? ORDER BY attempt"
 _UNREPORTED = f"{_SELECT} WHERE pilot_stamp = ? AND {UNREPORTED} ORDER BY job_id, attempt"
+_NEXT = f"{_SELECT} WHERE pilot_stamp = ? AND {{}} AND (job_id, attempt) > (?, ?) ORDER BY job_id, attempt LIMIT ?"
+_NEXT_UNREPORTED, _NEXT_TAKEN = _NEXT.format(UNREPORTED), _NEXT.format(TAKEN)
 _TAKEN = f"{_SELECT} WHERE pilot_stamp = ANY(?) AND {TAKEN} AND ended >= ? ORDER BY job_id, attempt"
 _METERED = f"""SELECT charged_vo, charged_group, charged_owner, weight, metered, count(*) FROM attempts
     WHERE {UNREPORTED} AND ended IS NULL AND metered IS NOT NULL
@@ -128,6 +130,16 @@ def load_history(session: Session, job_id: int) -> tuple[AttemptRecord, ...]:
 def load_unreported(session: Session, pilot_stamp: str) -> tuple[AttemptRecord, ...]:
     """Return the attempts that a pilot has still to answer for: those it holds, and those that were taken from it."""
     return tuple(map(_record, bulk.rows(session, _UNREPORTED, pilot_stamp)))
+
+
+def next_unreported(session: Session, pilot_stamp: str, after: AttemptKey, most: int) -> tuple[AttemptRecord, ...]:
+    """Return the first of these, at most so many, that come after one by job and attempt."""
+    return tuple(map(_record, bulk.rows(session, _NEXT_UNREPORTED, pilot_stamp, *after, most)))
+
+
+def next_taken(session: Session, pilot_stamp: str, after: AttemptKey, most: int) -> tuple[AttemptRecord, ...]:
+    """Return the first of those that were taken from the pilot, at most so many, that come after one."""
+    return tuple(map(_record, bulk.rows(session, _NEXT_TAKEN, pilot_stamp, *after, most)))
 
 
 def load_taken(session: Session, stamps: Iterable[str], since: datetime) -> tuple[AttemptRecord, ...]:

@@ -11,11 +11,20 @@ from pilotage_server.core.routes import CopyRecord
 from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
 from pilotage_server.storage.job_rows import JOBS
+from pilotage_server.storage.lingering import LAST_TAKEN
 from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.tables.conditions import LINGERING_JOB, TIMED_JOB
 
 COPIES = metadata.tables["copies"]
 
 _OF_JOBS = "SELECT job_id, attempt, router, route, target, reference, routed FROM copies WHERE job_id = ANY(?)"
+
+_BINDING = f"""
+    SELECT jobs.id, attempts.attempt FROM jobs JOIN attempts ON attempts.job_id = jobs.id
+    WHERE {TIMED_JOB} AND attempts.pilot_stamp = ? AND NOT attempts.reported
+        AND (attempts.ended IS NULL OR ({LINGERING_JOB} AND attempts.attempt = ({LAST_TAKEN})))
+    ORDER BY jobs.lease_until DESC, jobs.id LIMIT ?
+"""  # noqa: S608 - of our own texts only
 
 
 def insert_copies(session: Session, copies: Sequence[CopyRecord]) -> None:
@@ -43,6 +52,14 @@ def _copy(row: Sequence[Any]) -> CopyRecord:
     """Return the copy of one row of _OF_JOBS."""
     job_id, attempt, router, route, target, reference, routed = row
     return CopyRecord(job_id, attempt, router, route, target, reference, bulk.time_of(routed))
+
+
+def copies_that_bind(session: Session, stamp: str, most: int) -> list[AttemptKey]:
+    """Return copies that keep their jobs from waiting for another place, at most so many of those of a router.
+
+    Of the jobs that hold leases or linger its own come first: what a router holds ends last of all.
+    """
+    return [(job_id, attempt) for job_id, attempt in bulk.rows(session, _BINDING, stamp, most)]
 
 
 def set_references(session: Session, told: Sequence[tuple[AttemptKey, str]]) -> None:

@@ -18,8 +18,8 @@ from pilotage_server.storage.tables.conditions import LINGERING_JOB, TAKEN
 _LINGERS = text(LINGERING_JOB)
 
 # Of a job that lingers it is the last attempt that was taken, not the last: that of a copy that has won comes later.
-_LAST_TAKEN = f"SELECT max(attempt) FROM attempts WHERE job_id = jobs.id AND {TAKEN}"  # noqa: S608 - of our own texts only
-_LAST_OF_JOBS = f"SELECT id, ({_LAST_TAKEN}) FROM jobs WHERE id = ANY(?) AND {LINGERING_JOB}"  # noqa: S608
+LAST_TAKEN = f"SELECT max(attempt) FROM attempts WHERE job_id = jobs.id AND {TAKEN}"  # noqa: S608 - of our own texts only
+_LAST_OF_JOBS = f"SELECT id, ({LAST_TAKEN}) FROM jobs WHERE id = ANY(?) AND {LINGERING_JOB}"  # noqa: S608
 
 
 def lingering_of(session: Session, taken: Iterable[AttemptKey]) -> set[AttemptKey]:
