@@ -110,12 +110,12 @@ def _take_report(unit: Unit, world: World, identity: Identity, pilot: PilotRecor
 
 
 def _lose_all(unit: Unit, world: World, pilot: PilotRecord, reason: str, *, actor: str) -> None:
-    live = [attempt for attempt in load_unreported(unit.session, pilot.stamp) if attempt.ended is None]
-    ids = [attempt.job_id for attempt in live]
+    ids = [attempt.job_id for attempt in load_unreported(unit.session, pilot.stamp) if attempt.ended is None]
     lock_jobs(unit.session, ids, rivals=unit.again)  # whether a job has copies decides what a last loss means
-    jobs = load_jobs(unit.session, ids)
+    # Others may have moved jobs until they were locked: ended attempts, or given them to other pilots.
+    held = [job for job in load_jobs(unit.session, ids).values() if job.is_leased and job.pilot_stamp == pilot.stamp]
     why = f"the glidein of pilot {pilot.stamp} is gone: {reason}"
-    lose(unit, world, [Loss(jobs[attempt.job_id], JobCause.LEASE_LOST, why) for attempt in live], actor=actor)
+    lose(unit, world, [Loss(job, JobCause.LEASE_LOST, why) for job in held], actor=actor)
 
 
 def list_pilots(unit: Unit, queue: QueueId | None = None, *, ended: bool = False) -> tuple[PilotInfo, ...]:

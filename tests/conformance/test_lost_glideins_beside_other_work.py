@@ -1,0 +1,81 @@
+"""A batch system says that a glidein is gone while others move the pilot's jobs: only what it still holds is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+
+import pytest
+from sqlalchemy import text
+
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.jobs import JobState
+from pilotage_server.core.pilots import GlideinReport, PilotState
+from pilotage_server.operations.change_jobs import change_jobs
+from pilotage_server.operations.pilots import report_glideins
+from pilotage_server.operations.report_state import end_pilot_leases
+from pilotage_server.operations.route_jobs import route_jobs
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Database, Unit
+from support.grid import LONG, Grid, Pilot
+from support.routers import Router, a_copy
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def grid(postgresql_database: Database, clock: VirtualClock) -> Grid:
+    return Grid(postgresql_database, clock)
+
+
+def lose_while(grid: Grid, pilot: Pilot, act: Callable[[Unit, World], object]) -> None:
+    """Report that the pilot's glidein is gone; the report meets `act`, which is committed once the report waits."""
+    database = grid.database
+    acted, go_on = Event(), Event()
+
+    def act_slowly(unit: Unit) -> None:
+        act(unit, grid.world)
+        acted.set()
+        assert go_on.wait(timeout=30)
+
+    gone = [GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled")]
+    acting = database.submit_write(act_slowly)
+    assert acted.wait(timeout=30)
+    reporting = database.submit_write(lambda unit: report_glideins(unit, grid.world, an_operator(), gone))
+    while not database.read(somebody_waits):
+        assert not reporting.done()
+    go_on.set()
+    acting.result(timeout=30)
+    assert reporting.result(timeout=30) == ()
+
+
+def somebody_waits(unit: Unit) -> bool:
+    return bool(unit.session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
+
+
+def test_a_job_that_is_taken_away_at_once_is_no_loss_and_the_others_are_lost(grid: Grid) -> None:
+    taken_away, other = grid.submit(count=2)
+    pilot = grid.start_pilot()
+    assert sorted(pilot.claim() + pilot.claim()) == [taken_away, other]
+
+    def hold(unit: Unit, world: World) -> None:
+        change_jobs(unit, world, an_operator(), [taken_away], JobChange.HOLD, "stop")
+
+    lose_while(grid, pilot, hold)
+    assert (grid.job(taken_away).state, grid.job(taken_away).reason) == (JobState.HELD, "stop")
+    assert (grid.job(other).state, grid.job(other).spent_attempts) == (JobState.WAITING, 1)
+    assert grid.history(taken_away) == [(1, "held")]
+
+
+def test_an_attempt_that_another_has_by_then_goes_on(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot, router = grid.start_pilot(), Router(grid).begin()
+    assert pilot.claim() == [job_id]
+
+    def pass_on(unit: Unit, world: World) -> None:
+        end_pilot_leases(unit, world, pilot.stamp, "given back")
+        route_jobs(unit, world, router.turn, [a_copy(job_id, LONG)])
+
+    lose_while(grid, pilot, pass_on)
+    job = grid.job(job_id)
+    assert (job.state, job.attempt, job.slot, job.spent_attempts) == (JobState.MATCHED, 2, "north", 0)
