@@ -80,9 +80,7 @@ class GlideinWatch:
         ended = [each for look in looks for each in look.result().ended]
         await self._tell(ended, [each for look in looks for each in look.result().adopted])
         await self._collection.collect()
-        for record, status in ended:
-            failures = self._judged(failures, record, status)
-        return failures
+        return self._judged(failures, ended)
 
     async def cancel_all(self) -> None:
         """Ask every glidein to end."""
@@ -161,19 +159,22 @@ class GlideinWatch:
             log.info("glidein ended", stamp=record.stamp, queue=str(record.queue), reason=status.reason)
             await self.ended(record)
 
-    def _judged(self, failures: QueueFailures, record: GlideinRecord, status: GlideinStatus) -> QueueFailures:
-        if status.exit_code == 0:
-            return failures.went_well(record.queue)
-        if status.exit_code is None and not status.has_failed:
-            return failures
-        log.warning(
-            "pilot ended in error",
-            stamp=record.stamp,
-            queue=str(record.queue),
-            reason=status.reason,
-            output=str(self._folders.path_of(record.stamp)),
-        )
-        return failures.failed(record.queue, f"a pilot ended with {status.reason}", self._clock())
+    def _judged(self, failures: QueueFailures, ended: Sequence[tuple[GlideinRecord, GlideinStatus]]) -> QueueFailures:
+        """Return the failures after these ends; a queue where one ended in error is not well for another's sake."""
+        in_error = [(record, status) for record, status in ended if status.has_failed or status.exit_code]
+        for queue in {record.queue for record, status in ended if status.exit_code == 0}:
+            if queue not in {record.queue for record, _ in in_error}:
+                failures = failures.went_well(queue)
+        for record, status in in_error:
+            log.warning(
+                "pilot ended in error",
+                stamp=record.stamp,
+                queue=str(record.queue),
+                reason=status.reason,
+                output=str(self._folders.path_of(record.stamp)),
+            )
+            failures = failures.failed(record.queue, f"a pilot ended with {status.reason}", self._clock())
+        return failures
 
 
 async def _poll(system: BatchSystem, records: Sequence[GlideinRecord]) -> list[tuple[GlideinRecord, GlideinStatus]]:

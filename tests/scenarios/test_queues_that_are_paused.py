@@ -27,6 +27,20 @@ async def test_a_pilot_that_failed_sends_the_jobs_of_the_others_there_to_no_othe
     assert (sent.count("short"), sent.count("long")) == (4, 1)
 
 
+@pytest.mark.parametrize("exit_codes", [(0, 1), (1, 0)])
+async def test_of_pilots_that_end_together_one_in_error_pauses_the_queue(
+    grid: DirectorGrid, exit_codes: tuple[int, int]
+) -> None:
+    grid.link.waiting = 2
+    director = grid.director()
+    await director.run_once()
+    for glidein_id, exit_code in zip(grid.batch.requests, exit_codes, strict=True):
+        grid.batch.end(glidein_id, exit_code, f"exit code {exit_code}")
+    await director.run_once()
+    (line,) = await director.dry_run()
+    assert "the last: a pilot ended with exit code 1" in line
+
+
 async def test_patterns_that_name_no_queue_are_said_in_a_dry_run(grid: DirectorGrid) -> None:
     override = {"queues": ["Lyon/*/*", "Lyon/ce1/log"], "min_idle_pilots": 2}
     director = grid.director(queues=["*/*/*", "Bologna/*/*"], overrides=[override])
