@@ -141,18 +141,18 @@ class _Ground:
     def job_router(self, settings: JobRouterSettings) -> InTurn:
         folder = RouterFolder(settings.folder)
         folder.open()
-        hooks = RouteHooks(settings.hook_settings, settings.folder / "hooks")
+        hooks = RouteHooks(settings.hook_settings, settings.shared_folder / "hooks")
         hooks.open()
         # A router that starts again in its folder is the same copy: it goes on at once.
         turn = Turn(turn_name(JobRouter.name, [settings.name]), copy_id(settings.folder))
         server = ServerLink(self.channel, turn)
-        root = queue_copies_folder(settings.folder)
+        root = queue_copies_folder(settings.shared_folder)
         systems = {name: _batch_system(name, each, root) for name, each in settings.batch_systems.items()}
         by_ce_type = {ce_type: systems[name] for ce_type, name in names_by_ce_type(settings.batch_systems).items()}
         origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]
         bounds = Bounds(settings.max_file_bytes)
         access = settings.server_access
-        targets = ConfiguredPlaces(settings.folder, bounds, by_ce_type, access, server.queues, origin)
+        targets = ConfiguredPlaces(settings.shared_folder, bounds, by_ce_type, access, server.queues, origin)
         places = Places(targets, now, settings.target_timeout_s)
         link = RouterServerLink(self.channel, turn)
         shared = Shared(settings.name, HeldCopies(), link, places, hooks, now)

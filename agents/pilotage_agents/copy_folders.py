@@ -71,6 +71,15 @@ class CopyFolders:
             raise WorldError(f"{name!r} is not the name of a copy", transient=False)
         return self._root / name
 
+    def has(self, name: str) -> bool:
+        """Return whether the folder of a copy is here."""
+        return self.path_of(name).is_dir()
+
+    def check(self) -> None:
+        """Raise WorldError unless what the folders lie in is here: a shared one may be away for a while."""
+        if not self._root.parent.is_dir():
+            raise WorldError(f"{self._root.parent}: is not there", transient=True)
+
     async def prepare(self, copy: CopyRequest, queue: QueueId, files: InputFiles) -> Path:
         """Make the folder of a copy with all that it is given, the record last; returns it.
 
@@ -102,7 +111,8 @@ class CopyFolders:
         """Make the folder anew: what is left of one that was never completed belongs to nobody."""
         if folder.exists():
             remove_tree(folder)
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What it lies in has to be there: elsewhere no other router would find it.
+        self._root.mkdir(mode=0o700, exist_ok=True)
         for each in (folder, folder / WORK_NAME, folder / TEMPORARY_NAME):
             each.mkdir(mode=0o700)
 

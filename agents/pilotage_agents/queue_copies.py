@@ -138,6 +138,7 @@ class QueueCopies:
 
     async def _made_before(self, names: Collection[str]) -> dict[str, str]:
         """Return the references of copies that were made before, or are found by their names; raises WorldError."""
+        await asyncio.to_thread(self._folders.check)
         found = await asyncio.to_thread(self._references, names)
         missing = [name for name in names if name not in found]
         for name, batch_id in (await self._batch_system.find_again(missing)).items() if missing else ():
@@ -211,6 +212,10 @@ class QueueCopies:
         if name not in self._starts and (start := self._folders.start_of(name)):
             self._starts[name] = start
         has_ended = said.state in (GlideinState.ENDED, GlideinState.UNKNOWN)
+        if said.state is GlideinState.ENDED and not self._folders.has(name):
+            # Another host may have it, with the word of how it ended.
+            log.warning("folder of a copy is not here: how it ended is not known", copy=name, queue=str(self._queue))
+            return CopyStatus(CopyState.UNKNOWN, "it has ended, and its folder is not here")
         end = self._folders.end_of(name) if has_ended else None
         if leaves_open(said, end) and self._looked.get(name, 0) < _LOOKS_FOR_END:
             # A shared file system may show what a node has written a little later.

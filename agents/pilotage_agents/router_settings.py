@@ -75,19 +75,22 @@ PushedIntoSettings = Annotated[
 class JobRouterSettings(Section):
     """The job router.
 
-    Routers of one `name` take turns, on any hosts. `folder` keeps how far it has followed the server's feed, and what
-    copies are given and leave. `table` is a file of routes, which is read again when it changes, or `table_command`
-    prints one; both are read again every `table_refresh_s` (0 = never). `constraint` and `allow_commands` are as for
-    `pilotage-agents routes check`. `targets` is a file, or stands here. Copies are looked after every `interval_s`. A
-    target that does not answer within `target_timeout_s` has not answered. A copy whose submission was not answered,
-    and that its target does not have for `lost_after_s`, is given up. `hooks` are by keyword, that of jobs that name
-    none is `default_hooks`; one that takes longer than `hook_timeout_s` has failed. No output file of a copy at a queue
-    has more than `max_file_bytes`. `batch_systems` are those of queues that copies are pushed into; `servers` says how
-    other servers are reached, each by its addresses as targets have them.
+    Routers of one `name` take turns, on any hosts. `folder` keeps how far it has followed the server's feed, and is
+    each one's own. `copies_folder` keeps what copies are given and leave, and is there on all of their hosts under
+    the same path, None = `folder`, for one host. `table` is a file of routes, which is read again when it changes,
+    or `table_command` prints one; both are read again every `table_refresh_s` (0 = never). `constraint` and
+    `allow_commands` are as for `pilotage-agents routes check`. `targets` is a file, or stands here. Copies are
+    looked after every `interval_s`. A target that does not answer within `target_timeout_s` has not answered. A
+    copy whose submission was not answered, and that its target does not have for `lost_after_s`, is given up.
+    `hooks` are by keyword, that of jobs that name none is `default_hooks`; one that takes longer than
+    `hook_timeout_s` has failed. No output file of a copy at a queue has more than `max_file_bytes`. `batch_systems`
+    are those of queues that copies are pushed into; `servers` says how other servers are reached, each by its
+    addresses as targets have them.
     """
 
     name: str = Field(default="jobrouter", min_length=1, max_length=100)
     folder: Path
+    copies_folder: Path | None = None
     table: Path | None = None
     table_command: Command | None = None
     table_refresh_s: Seconds = 0
@@ -121,10 +124,15 @@ class JobRouterSettings(Section):
 
     def anchored(self, folder: Path) -> Self:
         """Return the settings with every relative path starting from `folder`."""
-        paths = {name: getattr(self, name) for name in ("folder", "table", "targets")}
+        paths = {name: getattr(self, name) for name in ("folder", "copies_folder", "table", "targets")}
         anchored = {name: folder / path for name, path in paths.items() if isinstance(path, Path)}
         servers = {name: each.anchored(folder) for name, each in self.servers.items()}
         return self.model_copy(update={**anchored, "servers": servers})
+
+    @property
+    def shared_folder(self) -> Path:
+        """Where what all routers of this name have to see is kept."""
+        return self.copies_folder or self.folder
 
     @property
     def server_access(self) -> Mapping[str, ServerAccess]:

@@ -163,6 +163,21 @@ def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
     assert ran == sorted(jobs)
 
 
+def test_a_router_in_a_folder_of_its_own_brings_home_what_another_has_sent(
+    server: RunningServer, user: User, config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    config.write_text(config.read_text().replace('folder = "router"', 'folder = "first"\ncopies_folder = "shared"'))
+    (job,) = user.submit(f"echo hello; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
+    with a_router(config):
+        until(lambda: user.job(job).state == jobs_pb2.JOB_STATE_RUNNING)
+    (tmp_path / "go").touch()
+    config.write_text(config.read_text().replace('folder = "first"', 'folder = "second"'))
+    with a_router(config):
+        assert [(each.state, each.attempt) for each in user.done([job])] == [(jobs_pb2.JOB_STATE_DONE, 1)]
+    assert user.stdout(job) == "hello\n"
+
+
 def test_the_program_of_a_job_that_is_removed_is_stopped(
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pilotage.errors import WorldError
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, NotSubmitted, Submitted
@@ -355,3 +356,20 @@ async def test_a_batch_system_that_cannot_say_what_it_has_gets_no_copy_twice(tmp
 async def test_what_is_kept_of_a_copy_is_no_secret_of_its_job(pushed: Pushed) -> None:
     kept = json.loads((pushed.folder / "copy.json").read_text())
     assert kept.keys() == {"stdout", "stderr", "output_files", "seen", "batch_id"}
+
+
+async def test_a_copy_whose_folder_is_not_here_is_unknown_however_long_and_however_it_ended(tmp_path: Path) -> None:
+    batch = FakeBatchSystem()
+    elsewhere = QueueCopies(QUEUE, batch, CopyFolders(tmp_path / "elsewhere", Bounds(MOST_BYTES)), ORIGIN)
+    here = QueueCopies(QUEUE, batch, CopyFolders(tmp_path / "here", Bounds(MOST_BYTES)), ORIGIN)
+    (reference,) = await submitted(elsewhere, HeldFiles(), a_copy(NAME, "/bin/true"))
+    batch.end("fake.1", 0)
+    said = [(await here.poll([reference]))[reference].state for _ in range(100)]
+    assert set(said) == {CopyState.UNKNOWN}
+
+
+async def test_where_the_shared_folder_is_away_no_copy_is_said_not_to_be_there(tmp_path: Path) -> None:
+    away = QueueCopies(QUEUE, FakeBatchSystem(), CopyFolders(tmp_path / "away" / "copies", Bounds(MOST_BYTES)), ORIGIN)
+    with pytest.raises(WorldError, match="is not there"):
+        await away.find_again([NAME])
+    assert not (tmp_path / "away").exists()
