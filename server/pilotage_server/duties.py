@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 
+from pilotage.clock import boot_time_s
 from pilotage.telemetry import cause_bound
 from pilotage_server.health_duty import HealthDuty
 from pilotage_server.operations.catch_up import catch_up
@@ -174,7 +175,7 @@ def duties_of(
         Duty("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pie)),
         Duty("counts of what waits", COUNT_WAITING_EVERY_S, CountingDuty(transactions).run_once),
         Duty("policies", POLICIES_EVERY_S, PolicyDuty(transactions).run_once),
-        Duty("health of places", HEALTH_EVERY_S, HealthDuty(transactions).run_once),
+        Duty("health of places", HEALTH_EVERY_S, HealthDuty(transactions, boot_time_s).run_once),
         Duty("retention", settings.retention_every_s, retention.run_once),
         *neighbours,
     )

@@ -7,6 +7,7 @@ from functools import partial
 
 import structlog
 
+from pilotage.clock import BootClock
 from pilotage_server.core.evidence import FAILURES
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.throttles import Change
@@ -21,6 +22,9 @@ TURNS_A_LOOK = 40
 TURNS_BETWEEN_LOOKS = 5
 """It looks at once when jobs fail, but leaves out so many turns, and twice as many after each look for nothing."""
 
+REST_AFTER_A_LOOK = 20
+"""It rests for so many times as long as a look has taken: where very much runs, looks take no more than their part."""
+
 
 class HealthDuty:
     """Throttles places whose jobs fail fast, and opens those that prove well, unless another server was quicker.
@@ -29,8 +33,10 @@ class HealthDuty:
     Where jobs fail all the time for their own sake, that soon costs no more than the looks that are made anyway.
     """
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: Transactions, boot_clock: BootClock) -> None:
         self._transactions = transactions
+        self._boot_clock = boot_clock
+        self._rested_s = 0.0
         self._watch = HealthWatch()
         self._many = transactions.world.rules.health.least_failures
         self._failures = 0
@@ -46,10 +52,14 @@ class HealthDuty:
         """Look at what has ended since the last look, if it is time to."""
         self._turns += 1
         are_many = self._failures >= self._many
-        if self._turns < TURNS_A_LOOK and not (are_many and self._turns > self._rest):
+        is_time = self._turns >= TURNS_A_LOOK or (are_many and self._turns > self._rest)
+        if not is_time or self._boot_clock() < self._rested_s:
             return
         self._failures = self._turns = 0
+        began_s = self._boot_clock()
         look = await self._transactions.read(self._watch.look)
+        ended_s = self._boot_clock()
+        self._rested_s = ended_s + REST_AFTER_A_LOOK * (ended_s - began_s)
         self._rest = 2 * self._rest if are_many and not look.changes else TURNS_BETWEEN_LOOKS
         if await self._are_made(look.changes):
             self._watch.keep(look)

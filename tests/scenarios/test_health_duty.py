@@ -8,7 +8,7 @@ import pytest
 
 from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.reports import NodeState, Outcome
-from pilotage_server.health_duty import TURNS_A_LOOK, TURNS_BETWEEN_LOOKS, HealthDuty
+from pilotage_server.health_duty import REST_AFTER_A_LOOK, TURNS_A_LOOK, TURNS_BETWEEN_LOOKS, HealthDuty
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Database
 from support.grid import Grid, Pilot
@@ -35,7 +35,7 @@ def end_jobs(pilot: Pilot, number: int, exit_code: int) -> None:
 
 
 async def test_as_many_failures_as_a_node_may_have_are_looked_at_at_once(grid: Grid) -> None:
-    duty = HealthDuty(Transactions(grid.database, grid.world))
+    duty = HealthDuty(Transactions(grid.database, grid.world), lambda: 0)
     await duty.run_once()
     end_jobs(a_pilot(grid, "fine"), 1, 0)
     end_jobs(a_pilot(grid, "hole"), 6, 1)
@@ -48,7 +48,7 @@ async def test_as_many_failures_as_a_node_may_have_are_looked_at_at_once(grid: G
 
 async def test_failures_that_another_server_has_heard_of_are_seen_at_the_next_look(grid: Grid) -> None:
     other = grid.restarted()
-    duty = HealthDuty(Transactions(grid.database, other.world))
+    duty = HealthDuty(Transactions(grid.database, other.world), lambda: 0)
     await duty.run_once()
     end_jobs(a_pilot(grid, "fine"), 1, 0)
     end_jobs(a_pilot(grid, "hole"), 6, 1)
@@ -61,7 +61,7 @@ async def test_failures_that_another_server_has_heard_of_are_seen_at_the_next_lo
 
 async def test_where_jobs_go_on_failing_for_their_own_sake_it_looks_less_and_less_often(grid: Grid) -> None:
     grid.submit(count=300)
-    duty = HealthDuty(Transactions(grid.database, grid.world))
+    duty = HealthDuty(Transactions(grid.database, grid.world), lambda: 0)
     nodes = [a_pilot(grid, f"node{number}") for number in range(2)]
     looks: list[int] = []
     with statements(grid.database) as asked:
@@ -72,3 +72,21 @@ async def test_where_jobs_go_on_failing_for_their_own_sake_it_looks_less_and_les
             await duty.run_once()
             looks += [turn] if asked else []
     assert [later - before for before, later in pairwise(looks)] == [6, 11, 21, 40, 40]
+
+
+async def test_the_longer_a_look_takes_the_longer_it_rests(grid: Grid) -> None:
+    elapsed_s = 0.0
+
+    def boot_clock() -> float:
+        nonlocal elapsed_s
+        elapsed_s += 0.75
+        return elapsed_s
+
+    duty = HealthDuty(Transactions(grid.database, grid.world), boot_clock)
+    looks: list[int] = []
+    with statements(grid.database) as asked:
+        for turn in range(100):
+            asked.clear()
+            await duty.run_once()
+            looks += [turn] if asked else []
+    assert looks == [0, TURNS_A_LOOK + REST_AFTER_A_LOOK - 1]  # when it is time to look, each turn asks the clock once
