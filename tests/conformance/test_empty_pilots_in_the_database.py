@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -11,10 +11,11 @@ from pilotage_server.core.empty_returns import EmptyReturns
 from pilotage_server.core.pilots import GlideinReport, PilotState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.operations.demand import get_demand
-from pilotage_server.storage.empty_pilots import last_empty_pilots, load_empty_pilots, load_proven
+from pilotage_server.storage.empty_pilots import load_empty_pilots, load_proven
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid, Pilot, a_tree, an_idle_slot
 from support.query_plans import plan_of
+from support.statements import statements
 from support.virtual_clock import VirtualClock
 
 SHORT = "CERN/ce01/short"
@@ -123,8 +124,33 @@ def test_what_came_back_long_ago_does_not_count(grid: Grid) -> None:
     assert told(grid) is None
 
 
+def test_no_pilot_is_looked_at_that_came_before_all_that_were_empty(grid: Grid) -> None:
+    good = grid.start_pilot()
+    grid.submit()
+    good.finish(good.take())
+    grid.pass_time(minutes=1)
+    come_back(grid.start_pilot())
+    assert told(grid) == EmptyReturns(1, 1, timedelta(0))
+    queue, now = QueueId.parse(LONG), grid.read(lambda unit, _: unit.now)
+
+    def proven(since: datetime) -> datetime | None:
+        return grid.read(lambda unit, _: load_proven(unit.session, queue, since))
+
+    assert proven(now - timedelta(minutes=1)) == now - timedelta(minutes=1)
+    assert proven(now) is None
+
+
+def test_those_that_were_empty_are_read_once_for_all_queues_that_are_asked_for(grid: Grid) -> None:
+    grid.put(a_tree(LONG, SHORT))
+    for name in (LONG, SHORT):
+        come_back(grid.start_pilot(name))
+    with statements(grid.database) as asked:
+        told(grid)
+    for question in ("WHERE came_back_empty", "NOT came_back_empty"):
+        assert sum(question in each for each in asked) == 1
+
+
 def test_indexes_serve(database: Database) -> None:
     queue = QueueId.parse(LONG)
-    assert "ix_pilots_empty" in plan_of(database, lambda unit: last_empty_pilots(unit.session, unit.now))
     assert "ix_pilots_empty" in plan_of(database, lambda unit: load_empty_pilots(unit.session, unit.now, [queue]))
-    assert "ix_pilots_queue" in plan_of(database, lambda unit: load_proven(unit.session, queue))
+    assert "ix_pilots_queue" in plan_of(database, lambda unit: load_proven(unit.session, queue, unit.now))

@@ -9,10 +9,10 @@ from datetime import datetime
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.demand import Demand, IdleSlots, QueueSupply, demands, idle_slots, without_banned
-from pilotage_server.core.empty_returns import LATELY, EmptyReturns, empty_returns
+from pilotage_server.core.empty_returns import LATELY, EmptyPilot, EmptyReturns, empty_returns
 from pilotage_server.operations.trials import closed_at, not_throttled
 from pilotage_server.operations.world import World
-from pilotage_server.storage.empty_pilots import last_empty_pilots, load_empty_pilots, load_proven
+from pilotage_server.storage.empty_pilots import load_empty_pilots, load_proven
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.pilots import PilotCounts, count_pilots
 from pilotage_server.storage.slots import load_slots
@@ -49,13 +49,13 @@ def get_demand(unit: Unit, world: World, queues: Sequence[QueueId]) -> DemandAns
 
 
 def _empty_returns(unit: Unit, queues: Sequence[QueueId]) -> dict[QueueId, EmptyReturns | None]:
-    since = unit.now - LATELY
-    last = last_empty_pilots(unit.session, since)
-    proven = {queue: load_proven(unit.session, queue) for queue in queues if queue in last}
-    # Most queues have pilots at work that were sent later: of these nothing more is asked.
-    doubtful = {queue: good for queue, good in proven.items() if good is None or good < last[queue]}
-    found = load_empty_pilots(unit.session, since, doubtful)
-    return {queue: empty_returns(found[queue], good, unit.now) for queue, good in doubtful.items()}
+    found = load_empty_pilots(unit.session, unit.now - LATELY, queues)
+    return {queue: empty_returns(pilots, _proven(unit, queue, pilots), unit.now) for queue, pilots in found.items()}
+
+
+def _proven(unit: Unit, queue: QueueId, pilots: Sequence[EmptyPilot]) -> datetime | None:
+    # One that was registered before them all says nothing against any.
+    return load_proven(unit.session, queue, min(pilot.registered for pilot in pilots))
 
 
 def _supply(

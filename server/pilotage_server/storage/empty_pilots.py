@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlmodel import Session
 
@@ -19,18 +18,9 @@ _HAS_RUN = f"""(jobs_ended > 0
     OR EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND started IS NOT NULL AND {UNREPORTED}))"""  # noqa: S608 - a constant
 _HAS_RUN_ANY = f"SELECT 1 FROM pilots WHERE stamp = ? AND {_HAS_RUN}"  # noqa: S608 - a constant
 # From the newest pilot on, for as a rule it is one of the first.
-_PROVEN = f"""SELECT registered FROM pilots WHERE site = ? AND ce = ? AND queue = ? AND NOT {EMPTY} AND {_HAS_RUN}
+_PROVEN = f"""SELECT registered FROM pilots WHERE site = ? AND ce = ? AND queue = ? AND registered >= ?
+    AND NOT {EMPTY} AND {_HAS_RUN}
     ORDER BY registered DESC LIMIT 1"""  # noqa: S608 - constants
-
-
-def last_empty_pilots(session: Session, since: datetime) -> dict[QueueId, datetime]:
-    """Return when the last pilot was registered that has come back empty since then, by queue."""
-    # Grouped here: a database that groups by places goes through all pilots there ever were, in the order of places.
-    last: dict[tuple[str, ...], Any] = {}
-    for *place, registered, _ in bulk.rows(session, _EMPTY, bulk.moment(session, since)):
-        key = tuple(place)
-        last[key] = max(registered, last.get(key, registered))
-    return {QueueId(*key): bulk.time_of(registered) for key, registered in last.items()}
 
 
 def load_empty_pilots(
@@ -39,15 +29,15 @@ def load_empty_pilots(
     """Return the pilots of these queues that have come back empty since then."""
     wanted = {(queue.site, queue.ce, queue.queue): queue for queue in queues}
     found: dict[QueueId, list[EmptyPilot]] = defaultdict(list)
-    for *place, registered, ended in bulk.rows(session, _EMPTY, bulk.moment(session, since)) if wanted else ():
+    for *place, registered, ended in bulk.rows(session, _EMPTY, bulk.moment(session, since)):
         if (queue := wanted.get(tuple(place))) is not None:
             found[queue].append(EmptyPilot(bulk.time_of(registered), bulk.time_of(ended)))
     return found
 
 
-def load_proven(session: Session, queue: QueueId) -> datetime | None:
-    """Return when the last pilot of a queue was registered that has run a job; None = none has."""
-    rows = bulk.rows(session, _PROVEN, queue.site, queue.ce, queue.queue)
+def load_proven(session: Session, queue: QueueId, since: datetime) -> datetime | None:
+    """Return when the last pilot of a queue was registered that has run a job; None = none has that came since then."""
+    rows = bulk.rows(session, _PROVEN, queue.site, queue.ce, queue.queue, bulk.moment(session, since))
     return bulk.time_of(rows[0][0]) if rows else None
 
 
