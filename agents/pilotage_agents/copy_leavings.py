@@ -44,9 +44,13 @@ class CopyLeavings:
 
     async def tidy(self) -> None:
         """Have the targets forget what is over, and first stop what is not; where one does not answer, later."""
-        for target, left in list(self._left.items()):
-            if await self._places.ask(target, partial(_forget, dict(left))):
-                del self._left[target]
+        async with asyncio.TaskGroup() as group:
+            for target in self._left:
+                group.create_task(self._tidy(target))
+
+    async def _tidy(self, target: str) -> None:
+        if await self._places.ask(target, partial(_forget, dict(self._left[target]))):
+            del self._left[target]
 
 
 async def _forget(left: Mapping[str, bool], place: CopyTarget) -> bool:

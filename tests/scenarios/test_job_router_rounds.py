@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,32 @@ class GivesOut(ScenePlace):
         if self.calls > 1:
             raise WorldError("the place has gone", transient=True)
         return await super().submit(copies, files)
+
+
+class ForgetsWithTheOthers(ScenePlace):
+    """A place that has nothing forgotten before all others are asked as well."""
+
+    meeting: asyncio.Barrier
+
+    async def forget(self, references: Collection[str]) -> None:
+        await self.meeting.wait()
+        await super().forget(references)
+
+
+async def test_places_are_tidied_beside_one_another(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
+    meeting = asyncio.Barrier(2)
+    for route in "AB":
+        place = ForgetsWithTheOthers(tmp_path, lambda _: CopyStatus(CopyState.IDLE))
+        place.meeting = meeting
+        scene.places.places[str(target_of(route))] = place
+    scene.link.submit(4, WantJobRouter=True)
+    await scene.rounds()
+    scene.place("A").finish()
+    scene.place("B").finish()
+    async with asyncio.timeout(30):
+        await scene.rounds()
+    assert [len(scene.place(route).forgotten) for route in "AB"] == [2, 2]
 
 
 async def test_what_a_place_that_falls_silent_was_not_asked_for_goes_back_at_once(tmp_path: Path) -> None:
