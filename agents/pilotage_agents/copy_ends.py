@@ -100,7 +100,10 @@ class CopyEnds:
         if why := await self._hooks.finalise(copy, source):
             await self.over(copy, CopyOutcome("EVICTED", copy.status, why), Weight.FAILURE)
             return
-        outcome = CopyOutcome("EXITED", copy.status, home.reason, files=home.files)
+        if home.reason:
+            await self.over(copy, CopyOutcome("OUTPUT_LOST", copy.status, home.reason), Weight.FAILURE)
+            return
+        outcome = CopyOutcome("EXITED", copy.status, files=home.files)
         await self.over(copy, outcome, weight_of(self._copies.route(copy.route), source))
 
     def _needs_its_ad(self, copy: HeldCopy) -> bool:

@@ -103,6 +103,17 @@ async def test_a_copy_that_was_never_seen_is_given_up_after_ten_minutes_and_coun
     assert "1 failed" in scene.link.told[-1].routes[0].throttled
 
 
+async def test_a_copy_whose_output_is_lost_for_good_is_no_success(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().loses_output = True
+    scene.place().finish()
+    await scene.rounds()
+    (outcome,) = scene.link.jobs[job].outcomes
+    assert (outcome.outcome, outcome.reason) == ("OUTPUT_LOST", "what it left is lost: its disk is gone")
+    assert "DONE" not in scene.link.jobs[job].history
+
+
 async def test_a_place_that_cannot_say_ends_no_copy_however_long_that_lasts(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()

@@ -48,6 +48,7 @@ class FakeCopyTarget:
     cancelled: list[str] = field(default_factory=list)
     refuses: str = ""
     job_fault: str = ""
+    loses_output: bool = False
     is_reachable: bool = True
     loses_answers: bool = False
 
@@ -64,6 +65,8 @@ class FakeCopyTarget:
         return {each: self.statuses.get(each, unknown) if self.is_reachable else unknown for each in references}
 
     async def collect(self, reference: str) -> tuple[LeftFile, ...]:
+        if self.loses_output:
+            raise WorldError("its disk is gone", transient=False)
         if not self.is_reachable or reference not in self.copies:
             raise WorldError("the target does not answer", transient=True)
         description = self.copies[reference].description
