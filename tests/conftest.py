@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from support.shared_data import ENVIRONMENT, shared_data_dir
@@ -32,6 +35,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker("shared_data")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loggers_ask_anew() -> Iterator[None]:
+    """Let log lines be captured whatever commands were run in this process before: none fixes where loggers write."""
+    configure = structlog.configure
+
+    def configure_for_now(**said: Any) -> None:
+        configure(**{**said, "cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", configure_for_now)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,14 @@ from pilotage.v1 import (
     identity_service_pb2,
     identity_service_pb2_grpc,
 )
-from support.server import RunningServer, running_server
+from support.server import RunningServer, files_bounded_by, running_server
 
 TIMEOUT_S = 60
 
 
-def run_command(*arguments: str, before: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pilotage_server.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, preexec_fn=before)
+def run_command(*arguments: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*before, sys.executable, "-m", "pilotage_server.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 def assert_one_clear_line(done: subprocess.CompletedProcess[str], words: str, code: int = 1) -> None:
@@ -67,9 +66,7 @@ def test_a_data_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> 
 
 
 def test_a_full_disk_at_the_start_is_one_clear_line(tmp_path: Path) -> None:
-    def no_room() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
+    no_room = files_bounded_by(20_000)
     done = run_command("run", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", before=no_room)
 
     assert_one_clear_line(done, "database")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -33,6 +31,14 @@ VO = "sky"
 def request_id() -> str:
     """Return an id that no other request has."""
     return uuid4().hex
+
+
+def files_bounded_by(size: int) -> tuple[str, ...]:
+    """Return what goes before a command to let files grow to so many bytes only: it looks as a full disk does.
+
+    A function called between fork and exec would meet what gRPC's threads in this process left behind.
+    """
+    return ("prlimit", f"--fsize={size}")
 
 
 class RunningServer:
@@ -59,19 +65,18 @@ class RunningServer:
         """Start the process and return when it serves."""
         self.data.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pilotage_server.main", "run", "--data", str(self.data)]
+        command = [*self._limits(), sys.executable, "-m", "pilotage_server.main", "run", "--data", str(self.data)]
         command += ["--listen", self.address or "127.0.0.1:0", "--ready-file", str(self._ready), *self._arguments]
         environment = {**os.environ, **self._environment}
         with (self.data / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stderr=log, preexec_fn=self._limits())
+            self.process = subprocess.Popen(command, env=environment, stderr=log)
         self._wait_until_ready(self.process)
         self.address = json.loads(self._ready.read_text())["address"]
         return self
 
-    def _limits(self) -> Callable[[], None] | None:
-        """Return what lets files grow to a size only: to the process it looks as a full disk does."""
-        size = self._max_file_bytes_on_disk
-        return None if size is None else partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
+    def _limits(self) -> tuple[str, ...]:
+        """Return what comes before the command."""
+        return () if self._max_file_bytes_on_disk is None else files_bounded_by(self._max_file_bytes_on_disk)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         give_up = clock.boot_time_s() + START_TIMEOUT_S
