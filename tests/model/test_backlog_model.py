@@ -27,6 +27,7 @@ class BacklogModel(RuleBasedStateMachine):
         self.backlog = Backlog()
         self.jobs: dict[int, tuple[str, ...] | None] = {}
         self.aside: dict[int, datetime] = {}
+        self.taken: dict[int, tuple[str, ...] | None] = {}
         self.refusals: Counter[int] = Counter()
         self.barred: set[tuple[int, str]] = set()
         self.now = START
@@ -52,12 +53,14 @@ class BacklogModel(RuleBasedStateMachine):
     def is_taken(self, with_room: set[str]) -> None:
         if (found := self.backlog.first(with_room)) is not None:
             self.backlog.take(found.job_id)
+            self.taken[found.job_id] = self.jobs[found.job_id]
             self.jobs[found.job_id] = TAKEN
 
     @rule()
     def are_given_back(self) -> None:
         self.backlog.give_back()
-        self.jobs = {job: None if routes == TAKEN else routes for job, routes in self.jobs.items()}
+        self.jobs |= self.taken
+        self.taken.clear()
 
     @rule(job=JOBS, route=st.sampled_from(ROUTES))
     def is_barred(self, job: int, route: str) -> None:
@@ -82,6 +85,7 @@ class BacklogModel(RuleBasedStateMachine):
     @rule()
     def may_fulfil_something_else_now(self) -> None:
         self.backlog.judge_anew()
+        self.taken.clear()
         self.jobs = dict.fromkeys(self.jobs)
 
     @rule()
@@ -89,6 +93,7 @@ class BacklogModel(RuleBasedStateMachine):
         self.backlog.follow_another_table()
         self.jobs = dict.fromkeys([*self.jobs, *self.aside])
         self.aside.clear()
+        self.taken.clear()
         self.barred.clear()
 
     @invariant()
@@ -110,6 +115,7 @@ class BacklogModel(RuleBasedStateMachine):
     def _forget(self, job: int) -> None:
         self.jobs.pop(job, None)
         self.aside.pop(job, None)
+        self.taken.pop(job, None)
 
 
 TestBacklog = BacklogModel.TestCase

@@ -37,6 +37,14 @@ class Candidate:
     routes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A job that is being asked for: its number, and the line that it stood in."""
+
+    number: int
+    routes: tuple[str, ...]
+
+
 class Backlog:
     """Waiting jobs; each id has the number of its coming, and stands in one line."""
 
@@ -44,7 +52,7 @@ class Backlog:
         self._numbers = count()
         self._unjudged: OrderedDict[int, int] = OrderedDict()
         self._lines: dict[tuple[str, ...], OrderedDict[int, int]] = {}
-        self._taken: OrderedDict[int, int] = OrderedDict()
+        self._taken: dict[int, _Taken] = {}
         self._aside: dict[int, datetime] = {}
         self._returns: list[tuple[datetime, int, int]] = []
         self._refusals: OrderedDict[int, int] = OrderedDict()
@@ -54,12 +62,11 @@ class Backlog:
 
     def __len__(self) -> int:
         """Return how many jobs wait."""
-        return len(self._aside) + sum(map(len, self._all_lines()))
+        return len(self._aside) + len(self._taken) + sum(map(len, self._all_lines()))
 
     def __iter__(self) -> Iterator[int]:
         """Yield the ids in the order in which they came, those set aside last."""
-        came = merge(*(((number, job) for job, number in line.items()) for line in self._all_lines()))
-        yield from (job for _, job in came)
+        yield from (job for _, job in self._came())
         yield from self._aside
 
     def add(self, job_id: int) -> None:
@@ -69,7 +76,7 @@ class Backlog:
 
     def drop(self, job_id: int) -> None:
         """Forget a job that does not wait any more, if it did."""
-        if self._aside.pop(job_id, None) is not None:
+        if self._aside.pop(job_id, None) is not None or self._taken.pop(job_id, None) is not None:
             return
         for line in self._all_lines():
             if line.pop(job_id, None) is not None:
@@ -94,24 +101,24 @@ class Backlog:
 
     def judge_anew(self) -> None:
         """Let all be judged anew, as what they fulfil may depend on the time."""
-        came = merge(*(((number, job) for job, number in line.items()) for line in self._all_lines()))
-        self._unjudged = OrderedDict((job, number) for number, job in list(came))
+        self._unjudged = OrderedDict((job, number) for number, job in list(self._came()))
         self._taken.clear()
         self._lines.clear()
 
     def take(self, job_id: int) -> None:
-        """Let a judged job leave its line, to be asked for; it waits until it is dropped or given back."""
-        for line in self._lines.values():
+        """Let the first of its line leave it, to be asked for; it waits until it is dropped or given back."""
+        for routes, line in self._lines.items():
             if (number := line.pop(job_id, None)) is not None:
-                self._taken[job_id] = number
+                self._taken[job_id] = _Taken(number, routes)
                 return
 
     def give_back(self) -> None:
-        """Let the jobs that were taken and not dropped be judged again, before all that came later."""
-        while self._taken:
-            job, number = self._taken.popitem()
-            self._unjudged[job] = number
-            self._unjudged.move_to_end(job, last=False)
+        """Let the jobs that were taken and not dropped stand where they stood."""
+        for job_id, taken in sorted(self._taken.items(), key=lambda each: each[1].number, reverse=True):
+            line = self._lines.setdefault(taken.routes, OrderedDict())
+            line[job_id] = taken.number
+            line.move_to_end(job_id, last=False)
+        self._taken.clear()
 
     def follow_another_table(self) -> None:
         """Let all be judged anew by another table, those set aside and barred from routes like the others."""
@@ -155,4 +162,9 @@ class Backlog:
                 self.add(job_id)
 
     def _all_lines(self) -> Sequence[OrderedDict[int, int]]:
-        return (self._unjudged, self._taken, *self._lines.values())
+        return (self._unjudged, *self._lines.values())
+
+    def _came(self) -> Iterator[tuple[int, int]]:
+        """Yield the jobs, those aside left out, with their numbers first, in the order in which they came."""
+        taken = sorted((each.number, job) for job, each in self._taken.items())
+        return merge(taken, *(((number, job) for job, number in line.items()) for line in self._all_lines()))
