@@ -75,9 +75,10 @@ def test_a_failure_that_is_left_to_copies_counts_once_whatever_becomes_of_them(
 ) -> None:
     grid = Grid(database, clock, *SITES)
     original, _ = start_race(grid)
+    copy = Runner(grid, B)
     original.ends(exit_code=3, wall_s=2)
     assert ended(grid) == [("", True, 1)]
-    Runner(grid, B).ends(exit_code=4, wall_s=100)
+    copy.ends(exit_code=4, wall_s=100)
     assert original.job.state is JobState.FAILED
     assert ended(grid) == [("", False, 1), ("", True, 1)]
 
