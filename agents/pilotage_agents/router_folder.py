@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,11 +52,11 @@ class RouterFolder:
         """Write the mark, in place of the earlier one; raises WorldError."""
         self._write(_FEED, {"position": mark.position, "waiting": mark.waiting})
 
-    def leavings(self) -> Mapping[str, list[str]]:
-        """Return the references of copies, by target, that were over or about to be."""
-        return self._read(_LEAVINGS, lambda said: {target: list(map(str, each)) for target, each in said.items()}) or {}
+    def leavings(self) -> Mapping[str, Mapping[str, bool]]:
+        """Return the references of copies, by target, that were over or about to be, and whether each may live."""
+        return self._read(_LEAVINGS, lambda said: {target: _flags(each) for target, each in said.items()}) or {}
 
-    def keep_leavings(self, references: Mapping[str, Sequence[str]]) -> None:
+    def keep_leavings(self, references: Mapping[str, Mapping[str, bool]]) -> None:
         """Write such references, in place of the earlier ones; raises WorldError."""
         self._write(_LEAVINGS, references)
 
@@ -78,6 +78,10 @@ class RouterFolder:
             Path(f"{path}.new").replace(path)
         except OSError as error:
             raise _failed(path, error) from error
+
+
+def _flags(said: Mapping[str, object]) -> dict[str, bool]:
+    return {reference: bool(may_live) for reference, may_live in said.items()}
 
 
 def _failed(path: Path, error: OSError) -> WorldError:

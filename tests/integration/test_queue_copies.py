@@ -24,6 +24,7 @@ from pilotage_agents.queue_copies import QueueCopies
 from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, RefusedByJob
 from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.fake_batch_system import FakeBatchSystem
+from support.until import until
 
 NAME, ORIGIN = "pilotage-7-3", "here"
 CALLED = f"{NAME}-{ORIGIN}"
@@ -74,13 +75,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     found = Site(folder, a_target(folder), HeldFiles(), [])
     yield found
     await found.target.cancel(found.references)
-
-
-async def until_there(path: Path) -> None:
-    """Return as soon as a file is there."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 (another process makes it)
-            await asyncio.sleep(0.02)
 
 
 async def test_a_copy_runs_in_its_folder_with_its_input(site: Site) -> None:
@@ -241,7 +235,7 @@ async def test_a_job_that_is_told_to_end_may_see_to_its_end(site: Site) -> None:
     script = site.files.add("run.sh", "trap 'echo bye; exit 5' TERM\n: > ready\nwhile :; do sleep 0.05; done\n")
     ready = site.of("work/ready")
     (reference,) = await submitted(site.target, site.files, a_copy(NAME, "run.sh", input_files=(script,)))
-    await until_there(ready)
+    await until(ready.exists, timeout_s=PATIENCE_S)
     await site.target.cancel([reference])
     status = await end_of(site.target, reference)
     assert status.exit_code == 5

@@ -126,6 +126,26 @@ async def test_a_place_that_cannot_say_ends_no_copy_however_long_that_lasts(scen
     assert scene.link.jobs[job].state == "DONE"
 
 
+async def test_a_copy_that_is_no_more_the_routers_is_stopped_before_it_is_forgotten_also_by_the_next_router(
+    scene: RouterScene,
+) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().move(CopyState.RUNNING)
+    await scene.rounds()
+    reference = scene.link.jobs[job].reference
+    scene.place().is_reachable = False
+    del scene.link.jobs[job]
+    scene.router.turn_taken()
+    await scene.rounds(3)
+    assert scene.place().forgotten == []
+    scene.start()
+    scene.place().is_reachable = True
+    await scene.rounds(40)
+    assert reference in scene.place().cancelled
+    assert scene.place().forgotten == [reference]
+
+
 async def test_a_server_that_is_not_reached_loses_nothing(scene: RouterScene) -> None:
     scene.link.submit(3, WantJobRouter=True)
     await scene.rounds()

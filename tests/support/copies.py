@@ -73,7 +73,7 @@ async def status_when(target: CopyTarget, reference: str, states: Collection[Cop
             status = (await target.poll([reference]))[reference]
             if status.state in states:
                 return status
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)  # another process gives no event
 
 
 async def end_of(target: CopyTarget, reference: str) -> CopyStatus:
