@@ -25,27 +25,27 @@ from pilotage_agents.batch_systems.places import Place, ThisMachine
 from pilotage_agents.batch_systems.schedd import LibrarySchedd
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.batch_systems.ssh import SshPlace
+from pilotage_agents.copies.copy_places import ConfiguredPlaces, queue_copies_folder
 from pilotage_agents.copy_id import copy_id
-from pilotage_agents.copy_places import ConfiguredPlaces, queue_copies_folder
-from pilotage_agents.core.held_copies import HeldCopies
+from pilotage_agents.core.copies.held_copies import HeldCopies
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
-from pilotage_agents.glidein_folders import GlideinFolders
-from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.glidein_folders import GlideinFolders
+from pilotage_agents.glideins.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.pilot_sender import PilotSender
+from pilotage_agents.glideins.served_queues import names_by_ce_type
 from pilotage_agents.job_router import JobRouter
 from pilotage_agents.link import Turn
 from pilotage_agents.loop import Agent, RealPause
-from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.pool_cleanup import PoolCleanup
 from pilotage_agents.race_link import ServerRaceLink
 from pilotage_agents.racer import Racer
-from pilotage_agents.route_hooks import RouteHooks
-from pilotage_agents.route_places import Places
-from pilotage_agents.route_shared import Shared
-from pilotage_agents.route_source import RouteSource
-from pilotage_agents.router_folder import RouterFolder
-from pilotage_agents.router_link import RouterServerLink
-from pilotage_agents.served_queues import names_by_ce_type
+from pilotage_agents.router.route_hooks import RouteHooks
+from pilotage_agents.router.route_places import Places
+from pilotage_agents.router.route_shared import Shared
+from pilotage_agents.router.route_source import RouteSource
+from pilotage_agents.router.router_folder import RouterFolder
+from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_agents.server_link import ServerLink
 from pilotage_agents.settings import (
     BatchSystemSettings,

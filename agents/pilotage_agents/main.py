@@ -19,7 +19,7 @@ from pilotage.folder_lock import sole_owner
 from pilotage.telemetry import set_up_logging
 from pilotage_agents.composition import DRAIN, JOB_ROUTER, POOL_CLEANUP, RACER, SITE_DIRECTOR, build_agents
 from pilotage_agents.loop import AgentLoop
-from pilotage_agents.routes_check import add_check_options, check_routes
+from pilotage_agents.router.routes_check import add_check_options, check_routes
 from pilotage_agents.settings import Settings, read_settings
 from pilotage_agents.turns import InTurn
 

@@ -13,12 +13,12 @@ from pilotage.channel import Endpoint, split_address
 from pilotage.errors import InvalidInputError
 from pilotage.folding import fold
 from pilotage_agents.batch_systems.settings import LocalBatchSystemSettings, SlurmBatchSystemSettings
-from pilotage_agents.core.copy_life import Patience
-from pilotage_agents.core.route_table import Targets
-from pilotage_agents.remote_server import ServerAccess
-from pilotage_agents.route_hooks import HookKind, HookSettings
-from pilotage_agents.route_source import TableSettings
-from pilotage_agents.route_targets import TargetsSection, read_targets
+from pilotage_agents.copies.remote_server import ServerAccess
+from pilotage_agents.core.copies.copy_life import Patience
+from pilotage_agents.core.routes.route_table import Targets
+from pilotage_agents.router.route_hooks import HookKind, HookSettings
+from pilotage_agents.router.route_source import TableSettings
+from pilotage_agents.router.route_targets import TargetsSection, read_targets
 from pilotage_agents.settings_sections import Interval, Seconds, Section
 
 Command = Annotated[tuple[str, ...], Field(min_length=1)]

@@ -15,10 +15,10 @@ from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.core.provisioning import Demand, QueuePlan, QueueState, Ramp, plan_pilots
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.core.serving import ServedQueue, naming_nothing, unused_lines
-from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.pilot_sender import PilotSender
+from pilotage_agents.glideins.served_queues import served_queues
 from pilotage_agents.link import DirectorLink, TreeQueue
-from pilotage_agents.pilot_sender import PilotSender
-from pilotage_agents.served_queues import served_queues
 from pilotage_agents.settings import EVERY_QUEUE, SiteDirectorSettings, WhenStopped
 
 log = structlog.get_logger()

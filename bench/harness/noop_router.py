@@ -17,19 +17,19 @@ from pilotage.clock import boot_time_s, now
 from pilotage.resource_tree import QueueId
 from pilotage.telemetry import LogLevel, set_up_logging
 from pilotage_agents.batch_systems.base import Submission, Submitted
-from pilotage_agents.core.copy_life import Patience
-from pilotage_agents.core.held_copies import HeldCopies
-from pilotage_agents.core.route_table import QueueTarget, Target, Targets, target_key
+from pilotage_agents.core.copies.copy_life import Patience
+from pilotage_agents.core.copies.held_copies import HeldCopies
+from pilotage_agents.core.routes.route_table import QueueTarget, Target, Targets, target_key
 from pilotage_agents.job_router import JobRouter
 from pilotage_agents.link import Turn
 from pilotage_agents.loop import AgentLoop, RealPause
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
-from pilotage_agents.route_hooks import HookSettings, RouteHooks
-from pilotage_agents.route_places import Places
-from pilotage_agents.route_shared import Shared
-from pilotage_agents.route_source import RouteSource, TableSettings
-from pilotage_agents.router_folder import RouterFolder
-from pilotage_agents.router_link import RouterServerLink
+from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
+from pilotage_agents.router.route_hooks import HookSettings, RouteHooks
+from pilotage_agents.router.route_places import Places
+from pilotage_agents.router.route_shared import Shared
+from pilotage_agents.router.route_source import RouteSource, TableSettings
+from pilotage_agents.router.router_folder import RouterFolder
+from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_agents.server_link import ServerLink
 from pilotage_agents.turns import Copy, InTurn
 

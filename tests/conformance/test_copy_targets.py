@@ -16,11 +16,11 @@ from pilotage_agents.batch_systems.base import NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.places import ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
-from pilotage_agents.copy_folders import CopyFolders
-from pilotage_agents.queue_copies import QueueCopies
-from pilotage_agents.remote_server import RemoteServer
-from pilotage_agents.route_edges import CopyState, CopyTarget, RefusedByJob
-from pilotage_agents.server_copies import ServerCopies
+from pilotage_agents.copies.copy_folders import CopyFolders
+from pilotage_agents.copies.queue_copies import QueueCopies
+from pilotage_agents.copies.remote_server import RemoteServer
+from pilotage_agents.copies.server_copies import ServerCopies
+from pilotage_agents.router.route_edges import CopyState, CopyTarget, RefusedByJob
 from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.fake_copy_target import FakeCopyTarget

@@ -20,7 +20,7 @@ from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage_agents.link import Turn
-from pilotage_agents.route_edges import (
+from pilotage_agents.router.route_edges import (
     CopyOutcome,
     CopyReport,
     CopyState,
@@ -33,7 +33,7 @@ from pilotage_agents.route_edges import (
     ToldRoute,
     ToldTable,
 )
-from pilotage_agents.router_link import RouterServerLink
+from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_agents.server_link import ServerLink
 from pilotage_server.core.identity import Role
 from support.fake_router_link import FakeRouterLink

@@ -16,9 +16,9 @@ from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.places import ThisMachine
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
-from pilotage_agents.copy_folders import CopyFolders
-from pilotage_agents.queue_copies import QueueCopies
-from pilotage_agents.route_edges import CopyState
+from pilotage_agents.copies.copy_folders import CopyFolders
+from pilotage_agents.copies.queue_copies import QueueCopies
+from pilotage_agents.router.route_edges import CopyState
 from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.slurm import PARTITION, SlurmCluster

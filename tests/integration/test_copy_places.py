@@ -9,12 +9,12 @@ import pytest
 from pilotage.errors import InvalidInputError, NotFoundError, WorldError
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
-from pilotage_agents.copy_places import ConfiguredPlaces
-from pilotage_agents.core.route_table import QueueTarget, ServerTarget
+from pilotage_agents.copies.copy_places import ConfiguredPlaces
+from pilotage_agents.copies.queue_copies import QueueCopies
+from pilotage_agents.copies.remote_server import ServerAccess
+from pilotage_agents.copies.server_copies import ServerCopies
+from pilotage_agents.core.routes.route_table import QueueTarget, ServerTarget
 from pilotage_agents.link import TreeQueue
-from pilotage_agents.queue_copies import QueueCopies
-from pilotage_agents.remote_server import ServerAccess
-from pilotage_agents.server_copies import ServerCopies
 from support.copies import HeldFiles, a_copy, submitted
 from support.fake_batch_system import FakeBatchSystem
 

@@ -19,9 +19,9 @@ from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
-from pilotage_agents.copy_folders import CopyFolders
-from pilotage_agents.queue_copies import QueueCopies
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, RefusedByJob
+from pilotage_agents.copies.copy_folders import CopyFolders
+from pilotage_agents.copies.queue_copies import QueueCopies
+from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, RefusedByJob
 from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.fake_batch_system import FakeBatchSystem
 from support.until import until

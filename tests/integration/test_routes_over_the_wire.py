@@ -34,7 +34,7 @@ from pilotage.v1.route_service_pb2 import (
 )
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage_agents.link import Turn as AgentsTurn
-from pilotage_agents.router_link import RouterServerLink
+from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id, shared_server
 from support.wire_grid import QUEUE, WireGrid, a_job

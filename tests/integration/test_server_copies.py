@@ -16,9 +16,9 @@ from pilotage.job_description import JobPolicy
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
-from pilotage_agents.remote_server import RemoteServer
-from pilotage_agents.route_edges import CopyState, RefusedByJob
-from pilotage_agents.server_copies import ServerCopies
+from pilotage_agents.copies.remote_server import RemoteServer
+from pilotage_agents.copies.server_copies import ServerCopies
+from pilotage_agents.router.route_edges import CopyState, RefusedByJob
 from pilotage_server.core.identity import Role
 from support.copies import HeldFiles, a_copy, submitted
 from support.process_grid import ProcessGrid, a_process_grid

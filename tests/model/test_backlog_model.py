@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pilotage_agents.core.backlog import Backlog
+from pilotage_agents.core.routes.backlog import Backlog
 from support.virtual_clock import START
 
 JOBS = st.integers(1, 8)

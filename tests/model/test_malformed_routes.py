@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from pilotage.classads import AdValue, Expression
 from pilotage.errors import InvalidInputError
-from pilotage_agents.core.route_ads import read_ads, routes_of
-from pilotage_agents.core.route_copies import copy_of
-from pilotage_agents.core.route_table import InvalidRoutesError, Limits, Route, RouteTable
-from pilotage_agents.core.route_transforms import read_route
+from pilotage_agents.core.routes.route_ads import read_ads, routes_of
+from pilotage_agents.core.routes.route_copies import copy_of
+from pilotage_agents.core.routes.route_table import InvalidRoutesError, Limits, Route, RouteTable
+from pilotage_agents.core.routes.route_transforms import read_route
 
 VERBS = ["SET", "DEFAULT", "EVALSET", "EVALMACRO", "COPY", "RENAME", "DELETE", "if", "elif", "else", "endif", "! if"]
 NAMES = [

@@ -13,10 +13,10 @@ from pilotage.classad_text import Kind, tokens
 from pilotage.classads import AdValue, Expression
 from pilotage.errors import InvalidInputError
 from pilotage.route_verdicts import JobScopes
-from pilotage_agents.core.route_fields import expression_text
-from pilotage_agents.core.route_judge import Judge
-from pilotage_agents.core.route_table import RouteTable
-from pilotage_agents.core.routing import verdicts
+from pilotage_agents.core.routes.route_fields import expression_text
+from pilotage_agents.core.routes.route_judge import Judge
+from pilotage_agents.core.routes.route_table import RouteTable
+from pilotage_agents.core.routes.routing import verdicts
 from support.real_routes import ROUTERS, constrained
 
 PLAIN: list[AdValue] = [True, False, 0, 1, 1.0, 5, 4000, "", "ann", "true", ("a", "Analysis")]

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from pilotage.resource_tree import QueueId
-from pilotage_agents.glidein_folders import GlideinFolders
+from pilotage_agents.glideins.glidein_folders import GlideinFolders
 from pilotage_agents.settings import read_settings
 from support.director_grid import DirectorGrid, a_queue
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from pilotage.errors import WorldError
-from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
 from support.director_grid import QUEUE, DirectorGrid
 from support.fake_batch_system import FakeBatchSystem
 

@@ -12,8 +12,8 @@ import pytest
 from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, Submission
 from pilotage_agents.core.queue_failures import QueueFailures
-from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
-from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glideins.glidein_watch import GlideinWatch
 from pilotage_agents.link import GlideinReport
 from support.director_grid import QUEUE, DirectorGrid
 from support.fake_batch_system import FakeBatchSystem

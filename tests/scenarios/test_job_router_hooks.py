@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage_agents.route_edges import CopyState
-from pilotage_agents.route_hooks import HookKind, HookSettings
+from pilotage_agents.router.route_edges import CopyState
+from pilotage_agents.router.route_hooks import HookKind, HookSettings
 from support.router_scene import RouterScene, a_route
 
 KEYWORD = "STAGING"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError, ServerUnreachableError, TurnLostError
-from pilotage_agents.route_edges import CopyState, FeedPage, NewCopy, NotRouted, Routed
+from pilotage_agents.router.route_edges import CopyState, FeedPage, NewCopy, NotRouted, Routed
 from support.crashes import Death, DiedError, Mortal, MortalPlaces
 from support.fake_router_link import FakeRouterLink
 from support.router_scene import RouterScene, a_route

@@ -10,9 +10,9 @@ import pytest
 
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
 from pilotage.resource_tree import QueueId
-from pilotage_agents.core.route_table import QueueTarget, Targets, target_key
-from pilotage_agents.route_source import RouteSource, TableSettings
-from pilotage_agents.route_targets import read_targets
+from pilotage_agents.core.routes.route_table import QueueTarget, Targets, target_key
+from pilotage_agents.router.route_source import RouteSource, TableSettings
+from pilotage_agents.router.route_targets import read_targets
 from support.router_scene import a_route
 from support.virtual_clock import VirtualClock
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage_agents.route_edges import CopyState
+from pilotage_agents.router.route_edges import CopyState
 from support.router_scene import RouterScene, a_route
 
 INTERVAL_S = 600

@@ -13,7 +13,7 @@ import pytest
 
 from pilotage.errors import ServerUnreachableError, TurnLostError
 from pilotage.resource_tree import QueueId
-from pilotage_agents.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
 from support.director_grid import QUEUE, DirectorGrid, a_queue
 
 

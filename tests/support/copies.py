@@ -13,7 +13,7 @@ from pilotage.classads import AdValue
 from pilotage.errors import NotFoundError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_agents.batch_systems.base import Submitted
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus, CopyTarget
+from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, CopyTarget
 
 PATIENCE_S = 60.0
 

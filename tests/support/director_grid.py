@@ -9,10 +9,10 @@ from typing import Any
 
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
-from pilotage_agents.glidein_folders import GlideinFolders
-from pilotage_agents.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.glidein_folders import GlideinFolders
+from pilotage_agents.glideins.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.pilot_sender import PilotSender
 from pilotage_agents.link import TreeQueue
-from pilotage_agents.pilot_sender import PilotSender
 from pilotage_agents.settings import SiteDirectorSettings
 from pilotage_agents.site_director import SiteDirector
 from support.fake_batch_system import FakeBatchSystem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pilotage.errors import PilotageError, WorldError
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
-from pilotage_agents.route_edges import (
+from pilotage_agents.router.route_edges import (
     CopyAnswer,
     CopyRequest,
     CopyState,

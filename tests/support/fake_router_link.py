@@ -10,7 +10,7 @@ from pathlib import Path
 from pilotage.classads import AdValue
 from pilotage.errors import ServerUnreachableError, TurnLostError
 from pilotage.job_description import InputFile, JobDescription
-from pilotage_agents.route_edges import (
+from pilotage_agents.router.route_edges import (
     CopiesAnswer,
     CopyOutcome,
     CopyReport,

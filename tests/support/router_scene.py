@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.resource_tree import QueueId
-from pilotage_agents.core.copy_life import Patience
-from pilotage_agents.core.held_copies import HeldCopies
-from pilotage_agents.core.route_table import QueueTarget, Target, Targets, target_key
+from pilotage_agents.core.copies.copy_life import Patience
+from pilotage_agents.core.copies.held_copies import HeldCopies
+from pilotage_agents.core.routes.route_table import QueueTarget, Target, Targets, target_key
 from pilotage_agents.job_router import JobRouter
-from pilotage_agents.route_edges import CopyRequest, CopyState, CopyStatus
-from pilotage_agents.route_hooks import HookSettings, RouteHooks
-from pilotage_agents.route_places import Places
-from pilotage_agents.route_shared import Shared
-from pilotage_agents.route_source import RouteSource, TableSettings
-from pilotage_agents.router_folder import RouterFolder
+from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus
+from pilotage_agents.router.route_hooks import HookSettings, RouteHooks
+from pilotage_agents.router.route_places import Places
+from pilotage_agents.router.route_shared import Shared
+from pilotage_agents.router.route_source import RouteSource, TableSettings
+from pilotage_agents.router.router_folder import RouterFolder
 from support.fake_copy_target import FakeCopyTarget
 from support.fake_router_link import FakeRouterLink
 from support.virtual_clock import VirtualClock

@@ -9,11 +9,11 @@ import pytest
 
 from pilotage.classads import AdValue, Expression
 from pilotage.job_description import InputFile, JobDescription, JobPolicy
-from pilotage_agents.core.copy_descriptions import described_copy, with_environment
-from pilotage_agents.core.route_copies import copy_of
-from pilotage_agents.core.route_table import InvalidRoutesError, Limits, RouteTable
-from pilotage_agents.core.route_transforms import read_route
-from pilotage_agents.route_edges import RoutableJob
+from pilotage_agents.core.copies.copy_descriptions import described_copy, with_environment
+from pilotage_agents.core.routes.route_copies import copy_of
+from pilotage_agents.core.routes.route_table import InvalidRoutesError, Limits, RouteTable
+from pilotage_agents.core.routes.route_transforms import read_route
+from pilotage_agents.router.route_edges import RoutableJob
 
 ORIGINAL = JobDescription(
     executable="run.sh",

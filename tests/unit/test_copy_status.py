@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pilotage_agents.batch_systems.base import GlideinState, GlideinStatus
-from pilotage_agents.core.copy_scripts import CopyEnd, CopyStart, end_in, start_in
-from pilotage_agents.core.copy_status import copy_status, leaves_open
-from pilotage_agents.route_edges import CopyState
+from pilotage_agents.core.copies.copy_scripts import CopyEnd, CopyStart, end_in, start_in
+from pilotage_agents.core.copies.copy_status import copy_status, leaves_open
+from pilotage_agents.router.route_edges import CopyState
 
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)
 START = CopyStart(BEGAN, "node7")

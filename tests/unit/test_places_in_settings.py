@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError
-from pilotage_agents.remote_server import ServerAccess
+from pilotage_agents.copies.remote_server import ServerAccess
 from pilotage_agents.router_settings import JobRouterSettings
 from pilotage_agents.settings import read_settings
 

@@ -10,10 +10,10 @@ import pytest
 from pilotage.classads import AdValue, Expression
 from pilotage.errors import InvalidInputError
 from pilotage.route_verdicts import JobScopes
-from pilotage_agents.core.route_copies import copy_of
-from pilotage_agents.core.route_table import RouteTable
-from pilotage_agents.core.routing import chosen, verdicts
-from pilotage_agents.route_files import read_route_file
+from pilotage_agents.core.routes.route_copies import copy_of
+from pilotage_agents.core.routes.route_table import RouteTable
+from pilotage_agents.core.routes.routing import chosen, verdicts
+from pilotage_agents.router.route_files import read_route_file
 from support.real_routes import ROUTERS, constrained
 
 REFUSED = {

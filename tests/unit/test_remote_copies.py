@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pilotage_agents.core.remote_copies import RemoteJob, remote_status
-from pilotage_agents.route_edges import CopyState
+from pilotage_agents.core.copies.remote_copies import RemoteJob, remote_status
+from pilotage_agents.router.route_edges import CopyState
 from pilotage_server.core.jobs import JobState
 
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)

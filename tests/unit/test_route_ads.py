@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pilotage.errors import InvalidInputError
-from pilotage_agents.core.route_ads import read_ads, routes_of
-from pilotage_agents.core.route_table import InvalidRoutesError, LeftOut, Limits, Route
+from pilotage_agents.core.routes.route_ads import read_ads, routes_of
+from pilotage_agents.core.routes.route_table import InvalidRoutesError, LeftOut, Limits, Route
 
 PAPER = """
 [ name = "Site 1";

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from pilotage.classads import AdValue, Expression
-from pilotage_agents.core.route_ads import read_ads, routes_of
-from pilotage_agents.core.route_copies import copy_of
-from pilotage_agents.core.route_table import InvalidRoutesError, Limits, Route, RouteTable, Transform
-from pilotage_agents.core.route_transforms import read_route, read_transform
+from pilotage_agents.core.routes.route_ads import read_ads, routes_of
+from pilotage_agents.core.routes.route_copies import copy_of
+from pilotage_agents.core.routes.route_table import InvalidRoutesError, Limits, Route, RouteTable, Transform
+from pilotage_agents.core.routes.route_transforms import read_route, read_transform
 
 JOB: dict[str, AdValue] = {
     "Owner": "ann",

@@ -9,7 +9,7 @@ from support.route_texts import Reading, a_route, read, refusal
 __all__ = ["read"]
 from pilotage.condor_config import InvalidConfigurationError
 from pilotage.errors import InvalidInputError
-from pilotage_agents.core.route_table import LeftOut, Limits, Transform
+from pilotage_agents.core.routes.route_table import LeftOut, Limits, Transform
 
 
 def test_routes_come_in_the_order_of_their_names_and_the_others_are_named(read: Reading) -> None:

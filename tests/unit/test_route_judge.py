@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from pilotage.classads import AdValue, Expression
-from pilotage_agents.core.route_judge import Judge
-from pilotage_agents.core.route_table import GRID, Limits, Route, RouteTable
+from pilotage_agents.core.routes.route_judge import Judge
+from pilotage_agents.core.routes.route_table import GRID, Limits, Route, RouteTable
 
 
 def a_route(requirements: str | None, own: Mapping[str, AdValue] | None = None) -> Route:

@@ -7,8 +7,8 @@ import pytest
 from support.route_texts import Reading, a_route, read, refusal
 
 __all__ = ["read"]
-from pilotage_agents.core.route_copies import copy_of
-from pilotage_agents.core.route_table import Limits
+from pilotage_agents.core.routes.route_copies import copy_of
+from pilotage_agents.core.routes.route_table import Limits
 
 
 def test_a_route_in_todays_language_says_what_the_papers_does(read: Reading) -> None:

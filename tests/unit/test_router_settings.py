@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError
-from pilotage_agents.core.route_table import target_key
-from pilotage_agents.route_hooks import HookKind
+from pilotage_agents.core.routes.route_table import target_key
+from pilotage_agents.router.route_hooks import HookKind
 from pilotage_agents.router_settings import JobRouterSettings
 from pilotage_agents.settings import read_settings
 

@@ -12,7 +12,7 @@ from pilotage.classads import AdValue
 from pilotage.resource_tree import QueueId
 from pilotage.route_verdicts import JobScopes, Obstacle, ObstacleKind
 from pilotage_agents.core.failure_rate import FailureRate
-from pilotage_agents.core.route_table import (
+from pilotage_agents.core.routes.route_table import (
     GRID,
     Limits,
     QueueTarget,
@@ -22,7 +22,7 @@ from pilotage_agents.core.route_table import (
     Targets,
     target_key,
 )
-from pilotage_agents.core.routing import Occupancy, chosen, verdicts
+from pilotage_agents.core.routes.routing import Occupancy, chosen, verdicts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ASKING: dict[str, AdValue] = {"WantJobRouter": True, "Owner": "ann", "queue": "long"}

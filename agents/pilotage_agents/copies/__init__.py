@@ -1,0 +1,1 @@
+"""The places that copies of jobs go to: queues of batch systems, and other servers."""

@@ -1,0 +1,1 @@
+"""Copies of jobs: what their states mean, and what they are given and leave."""

@@ -1,0 +1,1 @@
+"""What the site director keeps of glideins, sends, and asks after."""

@@ -1,0 +1,61 @@
+"""Tells the server what became of copies, and hears which are wanted no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from uuid import uuid4
+
+import structlog
+
+from pilotage_agents.core.copies.copy_life import HeldCopy, Key, report_of
+from pilotage_agents.router.copy_leavings import CopyLeavings
+from pilotage_agents.router.route_edges import CopiesAnswer
+from pilotage_agents.router.route_shared import Shared
+
+log = structlog.get_logger()
+
+_MOST_IN_A_CALL = 1000
+_MOST_ENDED_IN_A_CALL = 200
+"""Reports of ends bring files."""
+
+
+class CopyReports:
+    """Sends what is owed; only what the server has heard is forgotten here and at the target."""
+
+    def __init__(self, shared: Shared, leavings: CopyLeavings) -> None:
+        self._copies = shared.copies
+        self._link = shared.link
+        self._leavings = leavings
+
+    async def hear(self) -> None:
+        """Ask which copies are wanted no more; raises a PilotageError when the server cannot be asked."""
+        if len(self._copies):
+            self._heard((), await self._link.report(uuid4().hex, ()))
+
+    async def send(self) -> None:
+        """Tell all that is owed; raises a PilotageError when the server cannot be told."""
+        while owed := self._next():
+            if ended := [copy for copy in owed if copy.outcome is not None]:
+                await self._leavings.announce(ended)
+            answer = await self._link.report(uuid4().hex, [report_of(copy) for copy in owed])
+            self._heard(owed, answer)
+        await self._leavings.tidy()
+
+    def _next(self) -> list[HeldCopy]:
+        """Return the copies that the next call is about."""
+        found = [self._copies.get(key) for key in islice(self._copies.owed, _MOST_IN_A_CALL)]
+        copies = [copy for copy in found if copy is not None]
+        ended = [copy for copy in copies if copy.outcome is not None]
+        return ended[:_MOST_ENDED_IN_A_CALL] if len(ended) > _MOST_ENDED_IN_A_CALL else copies
+
+    def _heard(self, told: Sequence[HeldCopy], answer: CopiesAnswer) -> None:
+        for copy in told:
+            self._copies.owed.pop(copy.key, None)
+            if copy.key in answer.refused:
+                log.warning("copy is not ours any more", copy=copy.name, reason=answer.refused[copy.key])
+            if copy.outcome is not None or copy.key in answer.refused:
+                self._copies.drop(copy.key)
+                self._leavings.leave(copy)
+        for each in answer.unwanted:
+            self._copies.unwanted(Key(each.job_id, each.attempt), each.reason)

@@ -1,0 +1,271 @@
+"""The job router's link to a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc.aio
+import structlog
+
+from pilotage.ad_text import ad_text
+from pilotage.classad_evaluation import Ad
+from pilotage.description_wire import description_from_wire
+from pilotage.errors import InvalidInputError
+from pilotage.job_description import InputFile
+from pilotage.job_output import digest_of, open_regular
+from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2, route_service_pb2, route_service_pb2_grpc
+from pilotage.v1.values_pb2 import Turn as TurnMessage
+from pilotage.wire import queue_to_wire, time_to_wire
+from pilotage_agents.file_transfers import pieces, written
+from pilotage_agents.link import Turn
+from pilotage_agents.router.route_edges import (
+    CopiesAnswer,
+    CopyOutcome,
+    CopyReport,
+    FeedPage,
+    JobMoved,
+    KnownCopy,
+    LeftFile,
+    NewCopy,
+    NotRouted,
+    RoutableJob,
+    Routed,
+    ToldRoute,
+    ToldTable,
+    UnwantedCopy,
+)
+
+log = structlog.get_logger()
+
+MOST_EVENTS = 10_000
+"""So many events come in a page, and a few more."""
+
+_INLINE_BYTES = 64 << 10
+_INLINE_IN_ALL = 8 << 20
+_TRANSFER_S = 3600.0
+_STATE = "JOB_STATE_"
+
+
+class RouterServerLink:
+    """Calls a server over gRPC, in a turn."""
+
+    def __init__(self, channel: grpc.aio.Channel, turn: Turn, *, most_events: int = MOST_EVENTS) -> None:
+        self._router = turn.agent
+        self._turn = TurnMessage(agent=turn.agent, holder=turn.holder)
+        self._most_events = most_events
+        self._jobs = job_service_pb2_grpc.JobServiceStub(channel)
+        self._routes = route_service_pb2_grpc.RouteServiceStub(channel)
+
+    async def next_events(self, after: int) -> FeedPage:
+        """Return what the feed has by now after a position (0 = from the oldest kept), or the first part of that."""
+        request = job_service_pb2.WatchEventsRequest(after_position=after, until_now=True)
+        events: list[JobMoved] = []
+        call = self._jobs.WatchEvents(request)
+        async for message in call:
+            events += [JobMoved(each.job_id, _state_name(each.to), each.cause) for each in message.events]
+            after = message.position
+            if len(events) >= self._most_events:
+                call.cancel()
+                break
+        return FeedPage(tuple(events), after)
+
+    async def look_at(self, job_ids: Sequence[int]) -> tuple[RoutableJob, ...]:
+        """Return those of the jobs (at most 1,000) that there are."""
+        found: list[RoutableJob] = []
+        while job_ids:  # each answer has room for one at least
+            answer = await self._routes.LookAtJobs(route_service_pb2.LookAtJobsRequest(job_ids=job_ids))
+            found += [job for message in answer.jobs if (job := _routable(message)) is not None]
+            job_ids = answer.unseen
+        return tuple(found)
+
+    async def route(self, request: str, copies: Sequence[NewCopy]) -> tuple[Routed | NotRouted, ...]:
+        """Take jobs for copies (at most 1,000); returns one answer each, in order."""
+        message = route_service_pb2.RouteJobsRequest(
+            request_id=request, turn=self._turn, copies=[_new_copy(copy) for copy in copies]
+        )
+        answer = await self._routes.RouteJobs(message)
+        return tuple(
+            Routed(each.job_id, each.attempt) if each.attempt else NotRouted(each.job_id, each.refusal)
+            for each in answer.jobs
+        )
+
+    async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
+        """Say what became of copies (at most 1,000), with their files; none = only ask which are wanted no more."""
+        if not reports:
+            return CopiesAnswer({}, await self._unwanted(request))
+        room = _INLINE_IN_ALL
+        messages = []
+        for report in reports:
+            files, room = await self._files(report, room)
+            messages.append(_report(report, files))
+        answer = await self._routes.ReportCopies(
+            route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn, copies=messages)
+        )
+        refused = {(each.job_id, each.attempt): each.refusal for each in answer.results if not each.accepted}
+        return CopiesAnswer(refused, tuple(map(_unwanted, answer.unwanted)))
+
+    async def _unwanted(self, request: str) -> tuple[UnwantedCopy, ...]:
+        """Return all copies that are wanted no more; who only asks may ask for all parts under one id."""
+        asked = route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn)
+        unwanted: list[UnwantedCopy] = []
+        while True:
+            answer = await self._routes.ReportCopies(asked)
+            unwanted += map(_unwanted, answer.unwanted)
+            if not answer.more_unwanted:
+                return tuple(unwanted)
+            asked.unwanted_after.CopyFrom(_key(answer.unwanted[-1]))
+
+    async def copies(self) -> tuple[KnownCopy, ...]:
+        """Return the copies that this router has still to bring to an end."""
+        asked = route_service_pb2.ListCopiesRequest(router=self._router)
+        copies: list[KnownCopy] = []
+        while True:
+            answer = await self._routes.ListCopies(asked)
+            copies += map(_known, answer.copies)
+            if not answer.more:
+                return tuple(copies)
+            asked.after.CopyFrom(_key(answer.copies[-1]))
+
+    async def tell_routes(self, table: ToldTable) -> None:
+        """Replace what the server tells people of the routes."""
+        request = route_service_pb2.PutRoutesRequest(
+            turn=self._turn,
+            routes=[_outline(route) for route in table.routes],
+            constraint=table.constraint,
+            max_jobs=table.max_jobs,
+            left_out=[route_service_pb2.LeftOutRoute(name=name, reason=reason) for name, reason in table.left_out],
+        )
+        await self._routes.PutRoutes(request)
+
+    async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
+        """Write the file at `to`, whole and checked; raises a PilotageError."""
+        checksum = file.checksum or ""
+        request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum)
+        await written(to, checksum, self._jobs.DownloadFile(request, timeout=_TRANSFER_S))
+
+    async def _files(self, report: CopyReport, room: int) -> tuple[list[jobs_pb2.OutputFile], int]:
+        """Return what a copy has left, brought where it is large, and how many bytes may still travel in the call."""
+        files = []
+        for left in report.outcome.files if report.outcome else ():
+            try:
+                file = await asyncio.to_thread(_small, left, min(room, _INLINE_BYTES))
+                if file is None:
+                    file = await self._brought(left)
+            except OSError as error:
+                log.warning(
+                    "file that a copy left cannot be read", job_id=report.job_id, file=left.name, reason=str(error)
+                )
+                continue
+            room -= len(file.content)
+            files.append(file)
+        return files, room
+
+    async def _brought(self, left: LeftFile) -> jobs_pb2.OutputFile:
+        size = (await asyncio.to_thread(left.path.stat)).st_size
+        checksum, size = await asyncio.to_thread(digest_of, left.path, size)
+        asked = job_service_pb2.FindMissingFilesRequest(checksums=[checksum])
+        if (await self._jobs.FindMissingFiles(asked)).missing:
+            await self._jobs.UploadFile(pieces(left.path, checksum, size), timeout=_TRANSFER_S)
+        return jobs_pb2.OutputFile(name=left.name, checksum=checksum, size=size, truncated=left.truncated)
+
+
+def _small(left: LeftFile, most: int) -> jobs_pb2.OutputFile | None:
+    """Return a file with its content, None = it has more bytes than may travel so."""
+    with open_regular(left.path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        return None
+    checksum = hashlib.sha256(content).hexdigest()
+    return jobs_pb2.OutputFile(
+        name=left.name, checksum=checksum, size=len(content), content=content, truncated=left.truncated
+    )
+
+
+def _state_name(number: jobs_pb2.JobState.ValueType) -> str:
+    return jobs_pb2.JobState.Name(number).removeprefix(_STATE)
+
+
+def _routable(message: route_service_pb2.RoutableJob) -> RoutableJob | None:
+    """Return the job, None = nothing can be made of what the server says of it."""
+    try:
+        ad, description = Ad.read(message.ad).plain(), description_from_wire(message.description)
+    except InvalidInputError as error:
+        log.warning("job cannot be read", job_id=message.job_id, reason=str(error))
+        return None
+    waits = message.state == jobs_pb2.JOB_STATE_WAITING
+    return RoutableJob(message.job_id, waits, ad, description, message.owner, message.vo, message.group)
+
+
+def _new_copy(copy: NewCopy) -> route_service_pb2.NewCopy:
+    queue = None if copy.queue is None else queue_to_wire(copy.queue)
+    return route_service_pb2.NewCopy(job_id=copy.job_id, route=copy.route, target=copy.target, queue=queue)
+
+
+def _key(copy: route_service_pb2.UnwantedCopy | route_service_pb2.JobCopy) -> route_service_pb2.CopyKey:
+    return route_service_pb2.CopyKey(job_id=copy.job_id, attempt=copy.attempt)
+
+
+def _unwanted(copy: route_service_pb2.UnwantedCopy) -> UnwantedCopy:
+    return UnwantedCopy(copy.job_id, copy.attempt, copy.reason)
+
+
+def _known(copy: route_service_pb2.JobCopy) -> KnownCopy:
+    is_running = copy.state == jobs_pb2.JOB_STATE_RUNNING
+    return KnownCopy(
+        copy.job_id, copy.attempt, copy.route, copy.target, copy.reference, copy.unwanted, is_running=is_running
+    )
+
+
+def _report(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> route_service_pb2.CopyReport:
+    return route_service_pb2.CopyReport(
+        job_id=report.job_id,
+        attempt=report.attempt,
+        reference=report.reference,
+        node=report.node,
+        report=_job_report(report, files) if report.state else None,
+    )
+
+
+def _job_report(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> jobs_pb2.JobReport:
+    message = jobs_pb2.JobReport(
+        job_id=report.job_id,
+        attempt=report.attempt,
+        state=jobs_pb2.JobState.Value(f"{_STATE}{report.state}"),
+        started=time_to_wire(report.started),
+    )
+    if report.outcome is not None:
+        message.MergeFrom(_end(report.outcome))
+        message.output_files.extend(files)
+    return message
+
+
+def _end(outcome: CopyOutcome) -> jobs_pb2.JobReport:
+    status = outcome.status
+    return jobs_pb2.JobReport(
+        outcome=jobs_pb2.Outcome.Value(f"OUTCOME_{outcome.outcome}"),
+        exit_code=status.exit_code,
+        signal=status.signal,
+        reason=outcome.reason,
+        started=time_to_wire(status.started),
+        ended=time_to_wire(status.ended),
+        cpu_s=status.cpu_s,
+        wall_s=status.wall_s,
+        hold=jobs_pb2.HoldWish(reason=outcome.reason) if outcome.hold else None,
+    )
+
+
+def _outline(route: ToldRoute) -> route_service_pb2.RouteOutline:
+    return route_service_pb2.RouteOutline(
+        name=route.name,
+        target=route.target,
+        requirements=route.requirements,
+        own=None if route.own is None else ad_text(route.own),
+        max_jobs=route.max_jobs,
+        max_idle_jobs=route.max_idle_jobs,
+        copies=route.copies,
+        idle=route.idle,
+        throttled=route.throttled,
+    )
