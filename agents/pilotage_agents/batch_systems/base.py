@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pilotage_agents.core.pilot_shape import Shape
 
@@ -100,6 +100,26 @@ class GlideinStatus:
     reason: str = ""
     exit_code: int | None = None
     has_failed: bool = False
+
+
+class StampedId(Protocol):
+    """An id of a glidein that holds the stamp of its pilot; as text it is what its batch system is asked for."""
+
+    @property
+    def stamp(self) -> str:
+        """The stamp of the pilot."""
+
+
+Id = TypeVar("Id", bound=StampedId)
+
+
+def living_by_stamp(statuses: Mapping[Id, GlideinStatus], stamps: Collection[str]) -> Mapping[str, str]:
+    """Return the ids, by stamp, of glideins with these stamps that have not ended."""
+    return {
+        each.stamp: str(each)
+        for each, status in statuses.items()
+        if each.stamp in stamps and status.state is not GlideinState.ENDED
+    }
 
 
 class BatchSystem(Protocol):

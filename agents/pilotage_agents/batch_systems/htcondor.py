@@ -22,6 +22,7 @@ from pilotage_agents.batch_systems.base import (
     Submission,
     Submitted,
     Unanswered,
+    living_by_stamp,
 )
 from pilotage_agents.batch_systems.htcondor_text import (
     HtcondorId,
@@ -63,14 +64,7 @@ class HtcondorBatchSystem:
 
     async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
         """Return the ids of the jobs that have these stamps and have not ended; see BatchSystem."""
-        if not stamps:
-            return {}
-        queue = await self._queue(of_this_user=True)
-        return {
-            job.stamp: str(job)
-            for job, status in queue.items()
-            if job.stamp in stamps and status.state is not GlideinState.ENDED
-        }
+        return living_by_stamp(await self._queue(of_this_user=True), stamps) if stamps else {}
 
     async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
         """Return what the queue says of the jobs, and the history of others; see BatchSystem."""

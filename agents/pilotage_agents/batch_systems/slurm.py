@@ -19,6 +19,7 @@ from pilotage_agents.batch_systems.base import (
     Submission,
     Submitted,
     Unanswered,
+    living_by_stamp,
 )
 from pilotage_agents.batch_systems.commands import Answer
 from pilotage_agents.batch_systems.places import Place
@@ -76,14 +77,7 @@ class SlurmBatchSystem:
 
     async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
         """Return the ids of the jobs that have these stamps and have not ended; see BatchSystem."""
-        if not stamps:
-            return {}
-        jobs = await self._queue()
-        return {
-            job.stamp: str(job)
-            for job, status in jobs.items()
-            if job.stamp in stamps and status.state is not GlideinState.ENDED
-        }
+        return living_by_stamp(await self._queue(), stamps) if stamps else {}
 
     async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
         """Return what the queue says of the jobs, and the accounting or the controller of others; see BatchSystem."""
