@@ -231,6 +231,17 @@ async def test_a_report_on_an_attempt_that_is_not_this_routers_is_refused_and_th
     assert (await scene.link.copies())[0].reference == "y"
 
 
+async def test_a_malformed_report_changes_nothing_of_its_copy_and_keeps_no_other_from_being_heard(scene: Scene) -> None:
+    first, second = scene.submit(2)
+    await scene.route(first, second)
+    reports = (CopyReport(first, 1, node="n\0", state="RUNNING"), CopyReport(second, 1, state="RUNNING"))
+    answer = await scene.link.report(request_id(), reports)
+    assert (list(answer.malformed), list(answer.refused)) == ([(first, 1)], [])
+    assert "NUL" in answer.malformed[first, 1]
+    assert [scene.state(each) for each in (first, second)] == ["MATCHED", "RUNNING"]
+    assert [copy.job_id for copy in await scene.link.copies()] == [first, second]
+
+
 async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path) -> None:
     (job,) = scene.submit()
     await scene.route(job)

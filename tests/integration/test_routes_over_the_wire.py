@@ -33,6 +33,7 @@ from pilotage.v1.route_service_pb2 import (
     RouteOutline,
 )
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
+from pilotage.wire import queue_to_wire
 from pilotage_agents.link import Turn as AgentsTurn
 from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_server.core.identity import Role
@@ -203,23 +204,58 @@ def test_out_of_turn_nothing_is_changed(grid: WireGrid, router: WireRouter) -> N
 
 
 def test_a_faulty_request_is_refused_with_every_place(router: WireRouter) -> None:
-    copies = [NewCopy(job_id=1, route="n", target="t"), NewCopy(job_id=1, route="", target="t")]
+    copies = [NewCopy(job_id=1, route="n", target="t")] * 2
     with pytest.raises(InvalidInputError) as caught:
         router.routes.RouteJobs(RouteJobsRequest(request_id=request_id(), copies=copies))
-    places = [violation.where for violation in caught.value.violations]
-    assert places == ["turn.agent", "turn.holder", "copies[1].route", "copies"]
-    report = CopyReport(
-        job_id=2, attempt=1, report=jobs_pb2.JobReport(job_id=3, attempt=1, state=jobs_pb2.JOB_STATE_WAITING)
-    )
-    with pytest.raises(InvalidInputError) as caught:
-        router.tell(report)
-    assert [violation.where for violation in caught.value.violations] == ["copies[0].report.state"]
+    assert [violation.where for violation in caught.value.violations] == ["turn.agent", "turn.holder", "copies"]
+
+
+def test_a_malformed_copy_is_refused_by_itself(grid: WireGrid, router: WireRouter) -> None:
+    nameless, free = grid.submit(JobDescription("/bin/true", count=2))
+    copies = [
+        NewCopy(job_id=job_id, route=route, target=f"queue {QUEUE}", queue=queue_to_wire(QUEUE))
+        for job_id, route in ((nameless, " "), (free, "north"))
+    ]
+    request = RouteJobsRequest(request_id=request_id(), turn=router.turn, copies=copies)
+    for _ in range(2):
+        answers = router.routes.RouteJobs(request).jobs
+        assert [(each.job_id, each.attempt, each.refusal) for each in answers] == [
+            (nameless, 0, "route: is missing"),
+            (free, 1, ""),
+        ]
+    assert [grid.state_of(each) for each in (nameless, free)] == ["WAITING", "MATCHED"]
+
+
+def test_a_malformed_report_is_answered_by_itself_and_says_nothing_of_its_copy(
+    grid: WireGrid, router: WireRouter
+) -> None:
+    cut, wrong, waits, sound = ids = grid.submit(JobDescription("/bin/true", count=4))
+    router.route(*ids)
+    waiting = jobs_pb2.JobReport(job_id=waits, attempt=1, state=jobs_pb2.JOB_STATE_WAITING)
+    said = jobs_pb2.OutputFile(name="log", checksum=hashlib.sha256(b"said").hexdigest(), size=4, content=b"told")
+    report = ReportCopiesRequest(request_id=request_id(), turn=router.turn)
+    report.copies.add(job_id=cut, attempt=1, reference="half\0")
+    report.copies.append(an_end(wrong, output_files=[said]))
+    report.copies.add(job_id=waits, attempt=1, reference="seven", report=waiting)
+    report.copies.append(an_end(sound))
+    for _ in range(2):
+        answer = router.routes.ReportCopies(report)
+        assert [(each.job_id, each.accepted) for each in answer.results] == [(sound, True)]
+        assert {(each.job_id, each.attempt): each.fault.split(": ")[0] for each in answer.malformed} == {
+            (cut, 1): "reference",
+            (wrong, 1): "report.output_files[0].content",
+            (waits, 1): "report.state",
+        }
+    assert [grid.state_of(each) for each in ids] == ["MATCHED", "MATCHED", "MATCHED", "DONE"]
+    listed = router.routes.ListCopies(ListCopiesRequest(router=router.turn.agent)).copies
+    assert [(copy.job_id, copy.reference) for copy in listed] == [(cut, ""), (wrong, ""), (waits, "")]
+    assert router.tell(an_end(wrong)).results[0].accepted
 
 
 def test_a_report_must_be_of_the_copy_that_it_stands_with(router: WireRouter) -> None:
     report = jobs_pb2.JobReport(job_id=3, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
-    with pytest.raises(InvalidInputError, match="is of another job or attempt"):
-        router.tell(CopyReport(job_id=2, attempt=1, report=report))
+    (malformed,) = router.tell(CopyReport(job_id=2, attempt=1, report=report)).malformed
+    assert (malformed.job_id, malformed.fault) == (2, "report: is of another job or attempt")
 
 
 def test_an_owner_is_told_what_routes_say_of_his_job_and_nobody_else(grid: WireGrid, router: WireRouter) -> None:

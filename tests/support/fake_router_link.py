@@ -10,6 +10,7 @@ from pathlib import Path
 from pilotage.classads import AdValue
 from pilotage.errors import ServerUnreachableError, TurnLostError
 from pilotage.job_description import InputFile, JobDescription
+from pilotage.scalars import text_fault
 from pilotage_agents.router.route_edges import (
     CopiesAnswer,
     CopyOutcome,
@@ -168,16 +169,19 @@ class FakeRouterLink:
         return Routed(copy.job_id, job.attempt)
 
     def _reported(self, reports: Sequence[CopyReport]) -> CopiesAnswer:
-        refused = {}
+        refused, malformed = {}, {}
         for report in reports:
             job = self.jobs[report.job_id]
-            if job.holder != report.attempt:
+            if fault := text_fault(report.node):
+                malformed[report.job_id, report.attempt] = f"node: {fault}"
+            elif job.holder != report.attempt:
                 if report.state:
                     refused[report.job_id, report.attempt] = "it is over"
             else:
                 self._take_in(job, report)
         unwanted = [job for job in self.jobs.values() if job.holder and job.unwanted]
-        return CopiesAnswer(refused, tuple(UnwantedCopy(job.job_id, job.holder, job.unwanted) for job in unwanted))
+        to_stop = tuple(UnwantedCopy(job.job_id, job.holder, job.unwanted) for job in unwanted)
+        return CopiesAnswer(refused, to_stop, malformed)
 
     def _take_in(self, job: FakeJob, report: CopyReport) -> None:
         job.reference, job.node = report.reference or job.reference, report.node or job.node

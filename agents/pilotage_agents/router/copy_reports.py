@@ -27,9 +27,15 @@ class CopyReports:
         self._copies = shared.copies
         self._link = shared.link
         self._leavings = leavings
+        self._malformed: set[Key] = set()
 
     async def hear(self) -> None:
-        """Ask which copies are wanted no more; raises a PilotageError when the server cannot be asked."""
+        """Ask which copies are wanted no more; raises a PilotageError when the server cannot be asked.
+
+        What the server could not take is owed anew.
+        """
+        self._copies.owed |= dict.fromkeys(key for key in self._malformed if self._copies.get(key) is not None)
+        self._malformed.clear()
         if len(self._copies):
             self._heard((), await self._link.report(uuid4().hex, ()))
 
@@ -52,6 +58,10 @@ class CopyReports:
     def _heard(self, told: Sequence[HeldCopy], answer: CopiesAnswer) -> None:
         for copy in told:
             self._copies.owed.pop(copy.key, None)
+            if copy.key in answer.malformed:
+                self._malformed.add(copy.key)
+                log.error("report is malformed, copy is kept", copy=copy.name, reason=answer.malformed[copy.key])
+                continue
             if copy.key in answer.refused:
                 log.warning("copy is not ours any more", copy=copy.name, reason=answer.refused[copy.key])
             if copy.outcome is not None or copy.key in answer.refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -240,10 +240,15 @@ class UnwantedCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopiesAnswer:
-    """Attempts whose report was refused, and why: their copies are not ours any more. And copies to be stopped."""
+    """What a server says to reports of copies, by attempt, and the copies to be stopped.
+
+    `refused`: why copies are not ours any more. `malformed`: what is wrong with reports that it could not take; their
+    copies are ours as before.
+    """
 
     refused: Mapping[tuple[int, int], str]
     unwanted: tuple[UnwantedCopy, ...]
+    malformed: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,8 @@ class RouterServerLink:
             route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn, copies=messages)
         )
         refused = {(each.job_id, each.attempt): each.refusal for each in answer.results if not each.accepted}
-        return CopiesAnswer(refused, tuple(map(_unwanted, answer.unwanted)))
+        malformed = {(each.job_id, each.attempt): each.fault for each in answer.malformed}
+        return CopiesAnswer(refused, tuple(map(_unwanted, answer.unwanted)), malformed)
 
     async def _unwanted(self, request: str) -> tuple[UnwantedCopy, ...]:
         """Return all copies that are wanted no more; who only asks may ask for all parts under one id."""

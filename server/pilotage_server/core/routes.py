@@ -111,3 +111,11 @@ class CopyReport:
     def key(self) -> tuple[int, int]:
         """Job id and attempt."""
         return (self.job_id, self.attempt)
+
+
+class MalformedReport(NamedTuple):
+    """A report of a copy that could not be read, and why; nothing follows from it for the copy."""
+
+    job_id: int
+    attempt: int
+    fault: str

@@ -10,14 +10,20 @@ from pilotage.channel import MAX_MESSAGE_BYTES
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import route_service_pb2
 from pilotage.wire import queue_from_wire, text_from_wire, time_to_wire
-from pilotage_server.core.routes import CopyReport, NewCopy, RoutedJob
+from pilotage_server.core.routes import CopyReport, MalformedReport, NewCopy, RoutedJob
 from pilotage_server.core.turns import Turn
 from pilotage_server.operations.copies import FIRST, GivenUp, OpenCopies, OpenCopy, UnwantedCopies
 from pilotage_server.operations.reports import ReportResult
 from pilotage_server.rpc.convert_jobs import state_to_wire
 from pilotage_server.rpc.convert_reports import job_report_from_wire
 from pilotage_server.rpc.convert_turns import turn_from_wire
-from pilotage_server.rpc.convert_values import Fields, each, job_id_from_wire, name_from_wire, reason_from_wire
+from pilotage_server.rpc.convert_values import (
+    Fields,
+    each_by_itself,
+    job_id_from_wire,
+    name_from_wire,
+    reason_from_wire,
+)
 from pilotage_server.storage.attempts import AttemptKey
 
 MOST_AT_ONCE = 1000
@@ -30,12 +36,12 @@ _LONGEST_NAME = 500
 _LONGEST_TEXT = 20_000
 
 
-def new_copies_from_wire(message: route_service_pb2.RouteJobsRequest) -> tuple[Turn, tuple[NewCopy, ...]]:
-    """Return the copies that a router is about to make, and the turn in which it acts."""
+def new_copies_from_wire(message: route_service_pb2.RouteJobsRequest) -> tuple[Turn, tuple[NewCopy | RoutedJob, ...]]:
+    """Return the turn in which a router acts, and the copies that it is about to make, or why one is refused."""
     fields = Fields(message)
     turn = fields("turn", turn_from_wire)
     fields("copies", few_enough)
-    copies = fields("copies", lambda copies: each(copies, _new_copy))
+    copies = each_by_itself(message.copies, _new_copy, lambda copy, fault: RoutedJob(copy.job_id, refusal=fault))
     twice = [job_id for job_id, times in Counter(copy.job_id for copy in message.copies).items() if times > 1]
     fields.faults.unless(not twice, "copies", f"name job {twice[0] if twice else 0} more than once")
     fields.done()
@@ -63,7 +69,7 @@ class ToldOfCopies(NamedTuple):
     """What a router says in one turn; it hears of unwanted copies that come after `unwanted_after`."""
 
     turn: Turn
-    reports: tuple[CopyReport, ...]
+    reports: tuple[CopyReport | MalformedReport, ...]
     unwanted_after: AttemptKey
 
 
@@ -72,10 +78,15 @@ def copy_reports_from_wire(message: route_service_pb2.ReportCopiesRequest) -> To
     fields = Fields(message)
     turn = fields("turn", turn_from_wire)
     fields("copies", few_enough)
-    reports = fields("copies", lambda copies: each(copies, _copy_report))
+    reports = each_by_itself(message.copies, _copy_report, malformed_report)
     after = fields.if_set("unwanted_after", _copy_key) or FIRST
     fields.done()
     return ToldOfCopies(turn, reports, after)
+
+
+def malformed_report(report: CopyReport | route_service_pb2.CopyReport, fault: str) -> MalformedReport:
+    """Return that a report cannot be taken, for what is wrong with it."""
+    return MalformedReport(report.job_id, report.attempt, fault)
 
 
 def _copy_report(message: route_service_pb2.CopyReport) -> CopyReport:
@@ -102,6 +113,16 @@ def report_results_to_wire(results: Iterable[ReportResult]) -> route_service_pb2
                 job_id=each.job_id, attempt=each.attempt, accepted=each.accepted, refusal=each.refusal
             )
             for each in results
+        ]
+    )
+
+
+def malformed_to_wire(malformed: Iterable[MalformedReport]) -> route_service_pb2.ReportCopiesResponse:
+    """Return the message of reports that could not be taken."""
+    return route_service_pb2.ReportCopiesResponse(
+        malformed=[
+            route_service_pb2.MalformedReport(job_id=each.job_id, attempt=each.attempt, fault=each.fault)
+            for each in malformed
         ]
     )
 

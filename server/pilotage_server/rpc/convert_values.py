@@ -23,6 +23,7 @@ LONGEST_REASON = 2000
 """Characters of a reason that people or pilots give."""
 
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 
 
 def amounts_to_wire(amounts: Amounts) -> values_pb2.Amounts:
@@ -54,6 +55,20 @@ def each(messages: Collection[Any], take: Callable[[Any], Result]) -> tuple[Resu
             faults.extend(f"[{place}]", error.violations)
     faults.raise_any()
     return tuple(taken)
+
+
+def each_by_itself(
+    messages: Collection[Any], take: Callable[[Any], Result], malformed: Callable[[Any, str], Other]
+) -> tuple[Result | Other, ...]:
+    """Return what `take` makes of every message, and of one with faults what `malformed` makes of it and these."""
+
+    def one(message: Any) -> Result | Other:
+        try:
+            return take(message)
+        except InvalidInputError as error:
+            return malformed(message, str(error))
+
+    return tuple(map(one, messages))
 
 
 def job_ids_from_wire(job_ids: Sequence[int]) -> tuple[int, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from pilotage.errors import InvalidInputError
 from pilotage.v1 import route_service_pb2, route_service_pb2_grpc
+from pilotage_server.core.routes import CopyReport, MalformedReport, NewCopy
 from pilotage_server.operations.copies import give_up_copies, list_copies, report_copies, unwanted_copies
 from pilotage_server.operations.explain_routes import explain_routes
 from pilotage_server.operations.files import keep_contents
@@ -19,6 +21,8 @@ from pilotage_server.rpc.convert_copies import (
     copies_asked_for,
     copy_reports_from_wire,
     given_up_to_wire,
+    malformed_report,
+    malformed_to_wire,
     new_copies_from_wire,
     open_copies_to_wire,
     report_results_to_wire,
@@ -58,11 +62,13 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     async def RouteJobs(
         self, request: route_service_pb2.RouteJobsRequest, context: Any
     ) -> route_service_pb2.RouteJobsResponse:
-        turn, copies = new_copies_from_wire(request)
+        turn, asked = new_copies_from_wire(request)
+        copies = [copy for copy in asked if isinstance(copy, NewCopy)]
 
         def route(unit: Unit, world: World) -> route_service_pb2.RouteJobsResponse:
-            routed = route_jobs(unit, world, turn, copies)
-            return route_service_pb2.RouteJobsResponse(jobs=map(routed_job_to_wire, routed))
+            routed = iter(route_jobs(unit, world, turn, copies))
+            answers = (next(routed) if isinstance(copy, NewCopy) else copy for copy in asked)
+            return route_service_pb2.RouteJobsResponse(jobs=map(routed_job_to_wire, answers))
 
         return await self._transactions.once(caller(), "RouteJobs", request, route_service_pb2.RouteJobsResponse, route)
 
@@ -70,9 +76,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: route_service_pb2.ReportCopiesRequest, context: Any
     ) -> route_service_pb2.ReportCopiesResponse:
         told = copy_reports_from_wire(request)
-        answer = route_service_pb2.ReportCopiesResponse()
-        if told.reports:  # else nothing is changed: it only asks
-            answer = await self._taken_in(request, told)
+        answer = await self._taken_in(request, told) if told.reports else route_service_pb2.ReportCopiesResponse()
         # Not a part of the answer that is kept: that would be the same long list with every report.
         unwanted = await self._transactions.read(
             lambda unit, _: unwanted_to_wire(unwanted_copies(unit, told.turn.agent, told.unwanted_after))
@@ -85,17 +89,28 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     ) -> route_service_pb2.ReportCopiesResponse:
         """Return what becomes of the reports, once."""
         identity = caller()
-        for place, each in enumerate(told.reports):
-            if each.report is not None and each.report.output_files:
-                where = f"copies[{place}].report.output_files"
-                await asyncio.to_thread(keep_contents, self._store, each.report.output_files, where)
+        judged = [await self._with_contents(each) for each in told.reports]
+        reports = [each for each in judged if isinstance(each, CopyReport)]
+        malformed = [each for each in judged if isinstance(each, MalformedReport)]
 
         def report(unit: Unit, world: World) -> route_service_pb2.ReportCopiesResponse:
-            return report_results_to_wire(report_copies(unit, world, identity, told.turn, told.reports))
+            answer = report_results_to_wire(report_copies(unit, world, identity, told.turn, reports))
+            answer.MergeFrom(malformed_to_wire(malformed))
+            return answer
 
         return await self._transactions.once(
             identity, "ReportCopies", request, route_service_pb2.ReportCopiesResponse, report
         )
+
+    async def _with_contents(self, told: CopyReport | MalformedReport) -> CopyReport | MalformedReport:
+        """Put the contents that came inside a report on disk; returns it, or what is wrong with them."""
+        if isinstance(told, MalformedReport) or told.report is None or not told.report.output_files:
+            return told
+        try:
+            await asyncio.to_thread(keep_contents, self._store, told.report.output_files, "report.output_files")
+        except InvalidInputError as error:
+            return malformed_report(told, str(error))
+        return told
 
     async def ListCopies(
         self, request: route_service_pb2.ListCopiesRequest, context: Any
