@@ -63,6 +63,14 @@ class GlideinReport:
 
 
 @dataclass(frozen=True, slots=True)
+class GlideinsHeard:
+    """Of reported glideins the stamps that the server does not know, and of ended ones those that had run a job."""
+
+    unknown: tuple[str, ...] = ()
+    worked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PoolOutline:
     """A pool as the cleanup agent sees it; `mapped` None = its mapping was never made."""
 
@@ -114,8 +122,8 @@ class DirectorLink(Protocol):
     ) -> tuple[NewPilot, ...]:
         """Return stamps and tokens for new pilots of `queue`; `lifetime_s` 0 = the server's default."""
 
-    async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
-        """Say what became of glideins; returns the stamps that the server does not know."""
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
+        """Say what became of glideins."""
 
 
 class DrainLink(Protocol):

@@ -33,6 +33,7 @@ from pilotage_agents.core.serving import QueueSupply
 from pilotage_agents.link import (
     DemandAnswer,
     GlideinReport,
+    GlideinsHeard,
     NewPilot,
     PoolOutline,
     PoolsOfQueues,
@@ -105,13 +106,13 @@ class ServerLink:
         answer = await self._pilots.RegisterPilots(request)
         return tuple(NewPilot(each.stamp, each.token) for each in answer.pilots)
 
-    async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
-        """Say what became of glideins; returns the stamps that the server does not know."""
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
+        """Say what became of glideins."""
         request = pilot_service_pb2.ReportGlideinsRequest(
             request_id=_request_id(), reports=[_report(each) for each in reports]
         )
         answer = await self._pilots.ReportGlideins(request)
-        return tuple(answer.unknown_stamps)
+        return GlideinsHeard(tuple(answer.unknown_stamps), tuple(answer.worked_stamps))
 
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
         """Return the nodes of these queues (none = of all) and what waits for them."""

@@ -84,7 +84,9 @@ class Settings(BaseSettings):
     heartbeat_s: Seconds = Field(30, ge=0.1, le=3600, description="How often pilots report.")
     pilot_silence_s: Seconds = Field(1800, ge=1, le=MONTH_S, description="A pilot silent so long is lost.")
     pilot_submission_s: Seconds = Field(600, ge=1, le=YEAR_S, description="The same if nobody submits its glidein.")
-    pilot_arrival_s: Seconds = Field(7 * DAY_S, ge=1, le=YEAR_S, description="The same if its glidein is not heard.")
+    pilot_arrival_s: Seconds = Field(
+        7 * DAY_S, ge=1, le=YEAR_S, description="The same since its glidein was last seen."
+    )
     end_margin_s: Seconds = Field(0, ge=0, le=DAY_S, description="Taken off the time left of every slot.")
     life_gap_s: Seconds = Field(30, ge=1, le=DAY_S, description="A longer time without server counts.")
     pilot_token_s: Seconds = Field(14 * DAY_S, ge=60, le=YEAR_S, description="Life of a pilot's token.")

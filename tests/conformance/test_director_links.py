@@ -70,14 +70,14 @@ async def test_registered_pilots_are_on_their_way_until_they_are_said_to_have_en
     assert all(pilot.token for pilot in pilots)
     first, second, _ = pilots
     assert await _arriving(link) == (3, 0)
-    unknown = await link.report_glideins(
+    heard = await link.report_glideins(
         [
             GlideinReport(first.stamp, "glidein.1", ended=False),
             GlideinReport(second.stamp, "", ended=True, reason="the submission failed"),
             GlideinReport("nobody", "glidein.2", ended=True),
         ]
     )
-    assert unknown == ("nobody",)
+    assert (heard.unknown, heard.worked) == (("nobody",), ())
     assert await _arriving(link) == (2, 0)
 
 

@@ -89,6 +89,17 @@ def test_a_pilot_that_is_killed_with_its_first_job_did_not_come_back_empty(grid:
     assert told(grid) is None
 
 
+def test_whoever_reports_ends_hears_which_of_the_pilots_had_run_a_job(grid: Grid) -> None:
+    grid.submit(count=2)
+    done, at_work, idle = (grid.start_pilot() for _ in range(3))
+    done.finish(done.take())
+    come_back(done, empty=False)
+    at_work.start(at_work.take())
+    idle.show(an_idle_slot())
+    ends = [GlideinReport(pilot.stamp, "42", PilotState.ENDED, "gone") for pilot in (done, at_work, idle)]
+    assert grid.glidein(*ends).worked == (done.stamp, at_work.stamp)
+
+
 def test_a_pilot_whose_queue_is_gone_did_not_come_back_empty(grid: Grid) -> None:
     pilot = grid.start_pilot()
     grid.put(a_tree(SHORT))

@@ -61,6 +61,14 @@ def test_a_stamp_that_nobody_uses_keeps_its_queue_for_minutes_and_one_in_a_batch
     assert grid.pass_time(days=2).pilots == (submitted.stamp,)
 
 
+def test_a_pilot_whose_batch_system_has_it_still_is_waited_for_from_that_word_on(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    for _ in range(3):
+        grid.glidein(GlideinReport(pilot.stamp, "42", PilotState.SUBMITTED))
+        assert grid.pass_time(days=6).pilots == ()
+    assert grid.pass_time(days=2).pilots == (pilot.stamp,)
+
+
 def test_a_pilot_that_may_be_in_a_batch_queue_is_waited_for_as_one_that_is(grid: Grid) -> None:
     pilot = grid.start_pilot()
     grid.glidein(GlideinReport(pilot.stamp, "", PilotState.SUBMITTED))
@@ -108,7 +116,7 @@ def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
     busy.take()
     busy.finish(match)
     grid.glidein_ended(idle)
-    assert grid.glidein(GlideinReport("nobody", "1", PilotState.RUNNING)) == ("nobody",)
+    assert grid.glidein(GlideinReport("nobody", "1", PilotState.RUNNING)).unknown == ("nobody",)
     (info,) = grid.read(lambda unit, _: list_pilots(unit))
     assert (info.pilot.stamp, info.pilot.state, info.jobs, info.pilot.jobs_ended) == (
         busy.stamp,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +15,20 @@ from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, Gli
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
 from pilotage_agents.glideins.glidein_watch import GlideinWatch
-from pilotage_agents.link import GlideinReport
+from pilotage_agents.link import GlideinReport, GlideinsHeard
 from support.director_grid import QUEUE, DirectorGrid
 from support.fake_batch_system import FakeBatchSystem
 from support.fake_director_link import FakeDirectorLink
+
+
+class Forgetful(FakeDirectorLink):
+    """Does not hear the first report."""
+
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
+        if "report_glideins" not in self.calls:
+            self.calls.append("report_glideins")
+            raise ServerUnreachableError("the server does not answer")
+        return await super().report_glideins(reports)
 
 
 @pytest.fixture
@@ -130,13 +141,6 @@ async def test_pilots_whose_records_cannot_be_written_are_watched_all_the_same(
 
 
 async def test_a_refusal_that_the_server_did_not_hear_is_told_later(grid: DirectorGrid) -> None:
-    class Forgetful(FakeDirectorLink):
-        async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
-            if "report_glideins" not in self.calls:
-                self.calls.append("report_glideins")
-                raise ServerUnreachableError("the server does not answer")
-            return await super().report_glideins(reports)
-
     grid.link = Forgetful(grid.link.tree, waiting=2)
     grid.batch.refuses = "no"
     director = grid.director(lost_after_s=60)
@@ -147,6 +151,78 @@ async def test_a_refusal_that_the_server_did_not_hear_is_told_later(grid: Direct
         await director.run_once()
         grid.now += timedelta(seconds=60)
     assert grid.link.ended == dict.fromkeys(["stamp0", "stamp1"], "it was never submitted")
+
+
+def told(grid: DirectorGrid) -> list[tuple[str, str, bool]]:
+    """Return what the server has heard of glideins since this was last asked, in order."""
+    heard = [(each.stamp, each.glidein_id, each.ended) for each in grid.link.reports]
+    grid.link.reports.clear()
+    return heard
+
+
+async def test_an_id_that_the_server_did_not_hear_is_told_at_the_next_look_whatever_the_batch_system_says(
+    grid: DirectorGrid,
+) -> None:
+    grid.link = Forgetful(grid.link.tree, waiting=1)
+    director = grid.director()
+    await director.run_once()
+    assert told(grid) == []
+    grid.batch.is_reachable = False
+    await director.run_once()
+    assert told(grid) == [("stamp0", "fake.1", False)]
+
+
+async def test_the_server_hears_every_hour_of_glideins_that_their_batch_system_has(grid: DirectorGrid) -> None:
+    grid.link.waiting = 1
+    director = grid.director()
+    await director.run_once()
+    assert told(grid) == [("stamp0", "fake.1", False)]
+    grid.link.waiting = 0
+    for minutes, is_reachable, times in ((59, True, 0), (1, True, 1), (60, False, 0), (0, True, 1), (1, True, 0)):
+        grid.now += timedelta(minutes=minutes)
+        grid.batch.is_reachable = is_reachable
+        await director.run_once()
+        assert told(grid) == [("stamp0", "fake.1", False)] * times
+
+
+async def test_a_director_that_was_restarted_tells_what_its_batch_system_has_and_nothing_that_it_does_not_know(
+    grid: DirectorGrid,
+) -> None:
+    grid.link.waiting = 1
+    await grid.director().run_once()
+    told(grid)
+    director = grid.director()
+    grid.batch.is_reachable = False
+    await director.run_once()
+    assert told(grid) == []
+    grid.batch.is_reachable = True
+    await director.run_once()
+    assert told(grid) == [("stamp0", "fake.1", False)]
+
+
+async def test_many_glideins_are_told_in_several_reports(grid: DirectorGrid) -> None:
+    grid.folders().open()
+    for number in range(2001):
+        record = GlideinRecord(f"stamp{number}", QUEUE, "local", f"fake.{number}")
+        grid.folders().prepare(record, "token", (), {})
+        grid.batch.statuses[record.glidein_id] = GlideinStatus(GlideinState.WAITING)
+    await grid.director().run_once()
+    assert grid.link.calls.count("report_glideins") == 3
+    assert len({stamp for stamp, _, _ in told(grid)}) == 2001
+
+
+async def test_records_are_read_beside_the_event_loop(grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[threading.Thread] = []
+
+    class Watched(GlideinFolders):
+        def records(self) -> tuple[GlideinRecord, ...]:
+            readers.append(threading.current_thread())
+            return super().records()
+
+    monkeypatch.setattr(grid, "folders", lambda: Watched(grid.folder / "pilots"))
+    await grid.director().run_once()
+    assert len(readers) == 1
+    assert readers[0] is not threading.current_thread()
 
 
 async def test_a_queue_whose_pilots_cannot_be_started_is_left_alone_for_a_while(grid: DirectorGrid) -> None:

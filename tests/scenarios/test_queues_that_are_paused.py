@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,23 @@ async def test_of_pilots_that_end_together_one_in_error_pauses_the_queue(
     await director.run_once()
     (line,) = await director.dry_run()
     assert "the last: a pilot ended with exit code 1" in line
+
+
+@pytest.mark.parametrize(("has_run_jobs", "failures"), [(False, 2), (True, 1)], ids=["empty", "worked"])
+async def test_only_a_pilot_that_has_run_a_job_ends_the_failures_of_its_queue(
+    grid: DirectorGrid, *, has_run_jobs: bool, failures: int
+) -> None:
+    grid.link.waiting = 1
+    director = grid.director()
+    for exit_code in (1, 0, 1):
+        await director.run_once()
+        stamp = grid.submitted[-1]
+        grid.link.busy |= {stamp} if has_run_jobs else set()
+        grid.batch.end(list(grid.batch.requests)[-1], exit_code, f"exit code {exit_code}")
+        await director.run_once()
+        (line,) = await director.dry_run()
+        grid.now += timedelta(minutes=1)
+    assert f"after {failures} failures in a row" in line
 
 
 async def test_patterns_that_name_no_queue_are_said_in_a_dry_run(grid: DirectorGrid) -> None:

@@ -15,6 +15,7 @@ from pilotage_agents.core.serving import QueueSupply
 from pilotage_agents.link import (
     DemandAnswer,
     GlideinReport,
+    GlideinsHeard,
     NewPilot,
     PoolsOfQueues,
     TreeQueue,
@@ -86,10 +87,11 @@ class FakeDirectorLink:
         self.registered_at |= dict.fromkeys(stamps, self.clock())
         return tuple(NewPilot(stamp, f"token of {stamp}") for stamp in stamps)
 
-    async def report_glideins(self, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
         self._called("report_glideins")
         self.reports += reports
-        return tuple(report.stamp for report in reports if report.stamp not in self.registered)
+        unknown = tuple(report.stamp for report in reports if report.stamp not in self.registered)
+        return GlideinsHeard(unknown, tuple(each.stamp for each in reports if each.ended and each.stamp in self.busy))
 
     def _called(self, name: str) -> None:
         self.calls.append(name)

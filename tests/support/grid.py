@@ -26,7 +26,7 @@ from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.expire_leases import Expired, expire_leases
 from pilotage_server.operations.explain import Explanation, explain_job
 from pilotage_server.operations.load_world import load_world
-from pilotage_server.operations.pilots import NewPilots, drain_pilots, register_pilots, report_glideins
+from pilotage_server.operations.pilots import Heard, NewPilots, drain_pilots, register_pilots, report_glideins
 from pilotage_server.operations.references import refer_to
 from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_states
 from pilotage_server.operations.reports import ReportResult
@@ -213,7 +213,7 @@ class Grid:
         """Let the batch system say that a pilot's glidein is gone."""
         self.glidein(GlideinReport(pilot.stamp, "42", PilotState.ENDED, reason))
 
-    def glidein(self, *reports: GlideinReport) -> tuple[str, ...]:
+    def glidein(self, *reports: GlideinReport) -> Heard:
         """Report what a batch system says."""
         return self.write(lambda unit, world: report_glideins(unit, world, an_operator(), reports))
 

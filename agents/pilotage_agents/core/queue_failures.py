@@ -3,7 +3,7 @@
 Rules
 -----
 A failure is a glidein that the batch system did not take, or a pilot that ended in error. Each in a row doubles
-the pause of its queue; a pilot that ends well ends the row.
+the pause of its queue; a pilot that has run jobs and ends well ends the row. One that came back empty says nothing.
 """
 
 from __future__ import annotations

@@ -59,14 +59,9 @@ class PilotSender:
         lifetime_s = self._wall_time_s(queue) + self._settings.credential_s
         pilots = await self._link.register_pilots(queue.id, count, queue.vos, lifetime_s)
         records = [GlideinRecord(pilot.stamp, queue.id, queue.batch_system) for pilot in pilots]
-        self._watch.expect(records)
+        await self._watch.expect(records)
         answers = await self._submit(queue, pilots, records, pools, batch_system)
-        settled = [await self._settled(record, answer) for record, answer in zip(records, answers, strict=True)]
-        if reports := [report for report in settled if report]:
-            await self._link.report_glideins(reports)
-        for record, answer in zip(records, answers, strict=True):
-            if isinstance(answer, NotSubmitted):
-                await self._watch.ended(record)
+        await self._settle(records, answers)
         failures = tuple(answer.reason for answer in answers if not isinstance(answer, Submitted))
         return Sent(len(answers) - len(failures), failures)
 
@@ -128,13 +123,22 @@ class PilotSender:
     def _wall_time_s(self, queue: ServedQueue) -> float:
         return queue.facts.wall_time_s or self._settings.default_wall_time_s
 
-    async def _settled(self, record: GlideinRecord, answer: Submission) -> GlideinReport | None:
-        """Keep what the batch system answered; returns the report for the server, None = nothing to say yet."""
-        match answer:
-            case Submitted(glidein_id):
-                await self._watch.sent(replace(record, glidein_id=glidein_id))
-                return GlideinReport(record.stamp, glidein_id, ended=False)
-            case NotSubmitted(reason):
-                return GlideinReport(record.stamp, "", ended=True, reason=reason)
-            case Unanswered():
-                return None
+    async def _settle(self, records: Sequence[GlideinRecord], answers: Sequence[Submission]) -> None:
+        """Keep what the batch system answered, and tell the server; what was not answered is left to the watch."""
+        there: list[GlideinRecord] = []
+        refused: list[tuple[GlideinRecord, str]] = []
+        for record, answer in zip(records, answers, strict=True):
+            match answer:
+                case Submitted(glidein_id):
+                    there.append(replace(record, glidein_id=glidein_id))
+                    await self._watch.sent(there[-1])
+                case NotSubmitted(reason):
+                    refused.append((record, reason))
+                case Unanswered():
+                    pass
+        await self._watch.tell_there(there)
+        if refused:
+            reports = [GlideinReport(record.stamp, "", ended=True, reason=reason) for record, reason in refused]
+            await self._link.report_glideins(reports)
+        for record, _ in refused:
+            await self._watch.ended(record)

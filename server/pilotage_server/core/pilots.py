@@ -47,6 +47,7 @@ class PilotRecord:
     """A pilot by its stamp.
 
     `vos` = the VOs it serves, none = all that its queue admits. `drain_reason` "" = nobody wants it to drain.
+    `glidein_seen` = when its batch system last said that its glidein is there, before it came; None = never.
     `ends` = when its glidein ends, None = not known. `jobs_ended` counts the attempts it has brought to an end.
     `owes_answers` = attempts were taken from it that it has not answered for.
     """
@@ -62,6 +63,7 @@ class PilotRecord:
     drain_evicts: bool
     jobs_ended: int
     registered: datetime
+    glidein_seen: datetime | None
     last_seen: datetime | None
     ends: datetime | None
     owes_answers: bool
@@ -70,6 +72,11 @@ class PilotRecord:
     def drains(self) -> bool:
         """Whether somebody wants it to drain."""
         return bool(self.drain_reason)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it was never heard, and may come."""
+        return self.last_seen is None and self.state is not PilotState.ENDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +153,7 @@ def state_by_batch_system(pilot: PilotRecord, report: GlideinReport) -> PilotSta
     """Return the state of a pilot after a word of its batch system; only an end changes one that was heard."""
     if pilot.state is PilotState.ENDED or report.state is PilotState.ENDED:
         return PilotState.ENDED
-    never_came = pilot.state in {PilotState.REGISTERED, PilotState.LOST} and pilot.last_seen is None
-    if never_came and report.state in {PilotState.SUBMITTED, PilotState.RUNNING}:
-        return PilotState.SUBMITTED
-    return pilot.state
+    return PilotState.SUBMITTED if pilot.is_awaited else pilot.state
 
 
 def is_gone_unasked(pilot: PilotRecord, report: GlideinReport, *, queue_known: bool) -> bool:
@@ -174,4 +178,4 @@ def is_silent(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
     if pilot.state in ALIVE:
         return pilot.last_seen is not None and now - pilot.last_seen > rules.pilot_silence
     patience = rules.pilot_arrival if pilot.state is PilotState.SUBMITTED else rules.pilot_submission
-    return pilot.state in ARRIVING and now - pilot.registered > patience
+    return pilot.state in ARRIVING and now - (pilot.glidein_seen or pilot.registered) > patience

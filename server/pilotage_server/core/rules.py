@@ -94,7 +94,8 @@ class Rules:
     `attempt_limit` = lost attempts after which a job has failed. `heartbeat` = how often pilots report; shorter
     where a quarter of the lease is. `pilot_silence` = a pilot not heard for so long is lost. `pilot_submission`
     = a pilot that never reported, and of whose glidein nothing was said, is lost after so long; `pilot_arrival` = the
-    same where its glidein is known. `end_margin` = taken off the time left of a slot, beside what
+    same where its glidein is known, from the last time on that its batch system said that it is there.
+    `end_margin` = taken off the time left of a slot, beside what
     the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this.
     `submission` = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd
     expression, MY the slot and TARGET the waiting job, that must be true too before a user drives another's job out;

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.resource_tree import QueueId
@@ -75,38 +76,55 @@ def register_pilots(
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in new)
 
 
-def report_glideins(unit: Unit, world: World, identity: Identity, reports: Sequence[GlideinReport]) -> tuple[str, ...]:
-    """Record what a batch system says of glideins, and return the stamps that nobody knows.
+class Heard(NamedTuple):
+    """Of reported glideins the stamps that nobody knows, and those of ended ones whose pilots had run a job."""
+
+    unknown: tuple[str, ...]
+    worked: tuple[str, ...]
+
+
+def report_glideins(unit: Unit, world: World, identity: Identity, reports: Sequence[GlideinReport]) -> Heard:
+    """Record what a batch system says of glideins.
 
     A glidein that is gone ends the leases of its pilot at once, and one that ran no job came back empty, unless it was
-    to end; a pilot that has said good-bye itself stays as it was. Each report is worth one look at the pilot as it is
-    then.
+    to end; a pilot that has said good-bye itself stays as it was. The end of each is worth one look at the pilot as it
+    is then.
     """
-    unknown: list[str] = []
-    for report in reports:
-        pilot = stored.load_pilots(unit.session, [report.stamp]).get(report.stamp)
-        if pilot is None:
-            unknown.append(report.stamp)
-        else:
-            _take_report(unit, world, identity, pilot, report)
-    return tuple(unknown)
+    known = stored.load_pilots(unit.session, [report.stamp for report in reports])
+    there = [report for report in reports if report.state is not PilotState.ENDED and report.stamp in known]
+    awaited = {report.stamp for report in there if known[report.stamp].is_awaited}
+    stored.change_pilots(unit.session, awaited, {"glidein_seen": unit.now})
+    for report in there:
+        _note_there(unit, known[report.stamp], report)
+    gone = [report for report in reports if report.state is PilotState.ENDED and report.stamp in known]
+    worked = [report.stamp for report in gone if _note_gone(unit, world, identity, report)]
+    return Heard(tuple(report.stamp for report in reports if report.stamp not in known), tuple(worked))
 
 
-def _take_report(unit: Unit, world: World, identity: Identity, pilot: PilotRecord, report: GlideinReport) -> None:
+def _note_there(unit: Unit, pilot: PilotRecord, report: GlideinReport) -> None:
+    _note_id(unit, pilot, report)
     state = state_by_batch_system(pilot, report)
-    if report.glidein_id and report.glidein_id != pilot.glidein_id:
-        stored.change_pilots(unit.session, [pilot.stamp], {"glidein_id": report.glidein_id})
-    if state is pilot.state:
-        return
-    if state is PilotState.ENDED:
-        reason = report.reason or "its glidein is gone"
-        unasked = is_gone_unasked(pilot, report, queue_known=world.tree.knows(pilot.queue))
-        empty = unasked and not has_run_any(unit.session, pilot.stamp)
-        _lose_all(unit, world, pilot, reason, actor=identity.owner)
-        end_pilot(unit, world, pilot.stamp, reason, came_back_empty=empty)
-    else:
+    if state is not pilot.state:
         changes = {"state": state.value, "reason": report.reason, "ended": None}
         stored.change_pilots(unit.session, [pilot.stamp], changes)
+
+
+def _note_gone(unit: Unit, world: World, identity: Identity, report: GlideinReport) -> bool:
+    """Let a pilot whose glidein is gone end, if it has not, and return whether it had run a job."""
+    pilot = stored.load_pilots(unit.session, [report.stamp])[report.stamp]
+    _note_id(unit, pilot, report)
+    has_run = has_run_any(unit.session, pilot.stamp)
+    if pilot.state is not PilotState.ENDED:
+        reason = report.reason or "its glidein is gone"
+        unasked = is_gone_unasked(pilot, report, queue_known=world.tree.knows(pilot.queue))
+        _lose_all(unit, world, pilot, reason, actor=identity.owner)
+        end_pilot(unit, world, pilot.stamp, reason, came_back_empty=unasked and not has_run)
+    return has_run
+
+
+def _note_id(unit: Unit, pilot: PilotRecord, report: GlideinReport) -> None:
+    if report.glidein_id and report.glidein_id != pilot.glidein_id:
+        stored.change_pilots(unit.session, [pilot.stamp], {"glidein_id": report.glidein_id})
 
 
 def _lose_all(unit: Unit, world: World, pilot: PilotRecord, reason: str, *, actor: str) -> None:

@@ -78,8 +78,8 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         identity, reports = caller(), glidein_reports_from_wire(request)
 
         def report(unit: Any, world: Any) -> pilot_service_pb2.ReportGlideinsResponse:
-            unknown = report_glideins(unit, world, identity, reports)
-            return pilot_service_pb2.ReportGlideinsResponse(unknown_stamps=unknown)
+            heard = report_glideins(unit, world, identity, reports)
+            return pilot_service_pb2.ReportGlideinsResponse(unknown_stamps=heard.unknown, worked_stamps=heard.worked)
 
         return await self._transactions.once(
             identity, "ReportGlideins", request, pilot_service_pb2.ReportGlideinsResponse, report

@@ -80,7 +80,7 @@ def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecor
 
 _COLUMNS = (
     *("stamp", "site", "ce", "queue", "vos_json", "state", "reason", "glidein_id", "node"),
-    *("drain_reason", "drain_evicts", "jobs_ended", "registered", "last_seen", "ends"),
+    *("drain_reason", "drain_evicts", "jobs_ended", "registered", "glidein_seen", "last_seen", "ends"),
 )
 _OWES_ANSWERS = f"EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND {TAKEN})"  # noqa: S608 - a constant
 _RECORD: tuple[ColumnElement[Any], ...] = (*(PILOTS.c[name] for name in _COLUMNS), literal_column(_OWES_ANSWERS))
@@ -91,7 +91,7 @@ _REMEMBERED = 20_000
 def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
     stamp, site, ce, queue, vos, state, reason, glidein_id, node, drain_reason, evicts, ended, *times, owes = row
-    registered, last_seen, ends = (None if time is None else bulk.time_of(time) for time in times)
+    registered, glidein_seen, last_seen, ends = (None if time is None else bulk.time_of(time) for time in times)
     assert registered is not None, "every pilot was registered"
     return PilotRecord(
         stamp=stamp,
@@ -105,6 +105,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
         drain_evicts=bool(evicts),
         jobs_ended=ended,
         registered=registered,
+        glidein_seen=glidein_seen,
         last_seen=last_seen,
         ends=ends,
         owes_answers=bool(owes),
@@ -136,13 +137,14 @@ def _was_lost(since: datetime) -> ColumnElement[bool]:
     return had_come & (PILOTS.c.state == PilotState.LOST.value) & (PILOTS.c.ended >= since)
 
 
-def load_silent(session: Session, heard_before: datetime, registered_before: datetime) -> tuple[PilotRecord, ...]:
-    """Return the pilots that were last heard, or were registered and never heard, before these times.
+def load_silent(session: Session, heard_before: datetime, told_before: datetime) -> tuple[PilotRecord, ...]:
+    """Return the pilots that were last heard, or never and last told of (registered, or seen), before these times.
 
     Each kind of silence has its own length: who asks judges those that are returned.
     """
     silent = IS_ALIVE & (PILOTS.c.last_seen < heard_before)
-    never_came = IS_ARRIVING & (PILOTS.c.registered < registered_before)
+    told = func.coalesce(PILOTS.c.glidein_seen, PILOTS.c.registered)
+    never_came = IS_ARRIVING & (told < told_before)
     rows = session.execute(select(*_RECORD).where(or_(silent, never_came)).order_by(PILOTS.c.stamp))
     return tuple(_record(tuple(row)) for row in rows)
 

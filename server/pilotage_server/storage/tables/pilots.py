@@ -14,7 +14,8 @@ from pilotage_server.storage.tables.conditions import EMPTY
 class PilotRow(Base, table=True):
     """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows.
 
-    `came_back_empty` = it has ended as nobody wished, and never ran a job.
+    `came_back_empty` = it has ended as nobody wished, and never ran a job. `glidein_seen` = when its batch system last
+    said that its glidein is there, while it had not come.
     """
 
     __tablename__ = "pilots"
@@ -41,6 +42,7 @@ class PilotRow(Base, table=True):
     ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
     came_back_empty: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
+    glidein_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
 class SlotRow(Base, table=True):
