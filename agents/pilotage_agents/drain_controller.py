@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import structlog
@@ -15,6 +15,7 @@ from pilotage_agents.core.draining import (
     Goal,
     Plan,
     drained_nodes,
+    left_to_others,
     plan_drains,
 )
 from pilotage_agents.core.serving import is_named, naming_nothing, unused_lines
@@ -38,10 +39,12 @@ class DrainController:
         self._link = link
         self._pause = pause
         self._naming_nothing: tuple[str, ...] = ()
+        self._others: frozenset[str] = frozenset()
 
     async def run_once(self) -> timedelta:
         """Put drained nodes back once jobs have had time to come, then drain as many as are missing."""
         farm = await self._farm()
+        self._note_others(left_to_others(farm))
         drained = drained_nodes(farm, self._goal.width)
         if drained:
             await self._pause.wait(timedelta(seconds=self._settings.negotiation_delay_s))
@@ -56,7 +59,13 @@ class DrainController:
         """Return what a round would tell which node and why, as if the wait for jobs were over; changes nothing."""
         farm = await self._farm()
         plan = plan_drains(farm, self._goal, drained_nodes(farm, self._goal.width))
-        return (*unused_lines(self._naming_nothing), plan.reason, *map(_line, plan.decisions))
+        left = sorted(left_to_others(farm).items())
+        return (
+            *unused_lines(self._naming_nothing),
+            *(f"{count} nodes drain for another, and are left to it: {other}" for other, count in left),
+            plan.reason,
+            *map(_line, plan.decisions),
+        )
 
     async def stop(self) -> None:
         """Return at once: nodes stay as they were told, for the next copy to go on."""
@@ -75,6 +84,12 @@ class DrainController:
         if patterns and patterns != self._naming_nothing:
             log.warning("no queue of the tree is called so", patterns=patterns)
         self._naming_nothing = patterns
+
+    def _note_others(self, nodes: Mapping[str, int]) -> None:
+        """Warn of other controllers that let nodes of these queues drain, when they are others than before."""
+        if nodes and self._others != nodes.keys():
+            log.warning("other controllers let nodes of these queues drain", nodes=dict(nodes))
+        self._others = frozenset(nodes)
 
     async def _carry_out(self, plan: Plan) -> None:
         for value in (False, True):

@@ -119,7 +119,8 @@ class ServerLink:
         request = node_service_pb2.GetNodeUseRequest(queues=_to_wire(queues), attribute=ONLY_MULTICORE)
         answer = await self._nodes.GetNodeUse(request)
         waiting = (Waiting(each.cpus, each.jobs, frozenset(each.queue_indexes)) for each in answer.demands)
-        return Farm(tuple(_node(each) for each in answer.nodes), tuple(waiting))
+        own_agent = self._turn.agent if self._turn is not None else ""
+        return Farm(tuple(_node(each, own_agent) for each in answer.nodes), tuple(waiting))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
         """Set OnlyMulticore on all these nodes, or on none of them."""
@@ -182,9 +183,14 @@ def _supply(message: pool_service_pb2.QueueSupply) -> QueueSupply:
     return QueueSupply(message.known, message.banned, supply, message.throttled, message.held)
 
 
-def _node(message: node_service_pb2.NodeUse) -> Node:
-    name = NodeName(message.node.site, message.node.node)
-    return Node(name, tuple(map(_part, message.parts)), can_be_told=message.settable, only_multicore=message.holds)
+def _node(message: node_service_pb2.NodeUse, own_agent: str) -> Node:
+    return Node(
+        NodeName(message.node.site, message.node.node),
+        tuple(map(_part, message.parts)),
+        can_be_told=message.settable,
+        only_multicore=message.holds,
+        told_by="" if message.told_by == own_agent else message.told_by,
+    )
 
 
 def _part(message: node_service_pb2.PartUse) -> Part:

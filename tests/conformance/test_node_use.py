@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import insert
 
 from pilotage.bans import Ban
 from pilotage.resource_tree import QueueId
@@ -13,10 +14,13 @@ from pilotage_server.core.amounts import Amounts
 from pilotage_server.core.node_settings import NodeId, NodeSettings
 from pilotage_server.core.node_use import FarmUse, NodeUse, PartUse, WaitingJobs
 from pilotage_server.core.reports import SlotState
+from pilotage_server.core.turns import Turn
 from pilotage_server.operations.node_settings import set_node_attributes
 from pilotage_server.operations.node_use import get_node_use
+from pilotage_server.operations.turns import take_turn
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.node_settings import load_node_settings, store_node_settings
+from pilotage_server.storage.tables import metadata
 from support.grid import LONG, Grid, Pilot, a_busy_slot, an_idle_slot
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
@@ -181,6 +185,39 @@ def test_one_call_sets_an_attribute_on_many_nodes(grid: Grid) -> None:
     set_flag(grid, "True", *nodes)
     set_flag(grid, "False", nodes[0])
     assert [node.holds for node in use(grid).nodes] == [False, True, True]
+
+
+def test_who_has_set_an_attribute_in_his_turn_is_told_while_he_acts(grid: Grid) -> None:
+    pilot, turn = grid.start_pilot(), Turn("drain controller of */*/*", "one")
+    pilot.show(a_partitionable_slot(0), settable_attributes=(FLAG,))
+    node = node_of(pilot)
+
+    def told_by() -> str:
+        return use(grid).nodes[0].told_by
+
+    def set_by(agent: str) -> None:
+        change = ({FLAG.lower(): "True"}, ())
+        grid.write(lambda unit, world: set_node_attributes(unit, world, an_operator(), [node], change, agent))
+
+    grid.write(lambda unit, _: take_turn(unit, turn, timedelta(seconds=30), "here"))
+    set_by(turn.agent)
+    assert told_by() == turn.agent
+    grid.pass_time(seconds=31)
+    assert told_by() == "", "its turn is over"
+    grid.write(lambda unit, _: take_turn(unit, turn, timedelta(seconds=30), "here"))
+    assert told_by() == turn.agent
+    set_by("")
+    assert told_by() == "", "a person has set it since"
+
+
+def test_settings_that_name_no_agent_are_read_as_they_were_written(grid: Grid) -> None:
+    node = NodeId("CERN", "n1")
+    text = '[["OnlyMulticore", "True", "olga", "2026-01-31T12:00:00+00:00"]]'
+    row = {"site": node.site, "node": node.node, "version": 1, "settings_json": text}
+    grid.write(lambda unit, _: unit.session.execute(insert(metadata.tables["node_settings"]), row))
+    setting = grid.read(lambda unit, _: load_node_settings(unit.session))[node].of(FLAG)
+    assert setting is not None
+    assert (setting.expression, setting.set_by, setting.agent) == ("True", "olga", "")
 
 
 def test_settings_of_thousands_of_nodes_are_stored_and_found_at_once(grid: Grid) -> None:

@@ -80,6 +80,57 @@ async def test_a_drained_node_is_put_back_only_after_the_negotiation_delay(
     assert (grid.clock() - before).total_seconds() == 45
 
 
+@pytest.mark.parametrize("waiting", [(), (1,), (4,)])
+async def test_a_drained_node_waits_for_the_delay_also_while_nothing_or_one_kind_of_jobs_waits(
+    grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink, waiting: tuple[int, ...]
+) -> None:
+    grid.node(policies.path("multicore-drain.conf"), cpus=CORES)
+    grid.pass_time(2)
+    await link.set_only_multicore([NodeName("CERN", "node1")], True)
+    for cores in waiting:
+        grid.submit(3600.0, request_cpus=cores)
+    grid.pass_time(A_HEARTBEAT_S)
+    before = grid.clock()
+    await a_controller(link, negotiation_delay_s=45).run_once()
+    assert link.told[1:] == [("node1", False)]
+    assert (grid.clock() - before).total_seconds() == 45
+
+
+async def test_controllers_whose_queues_overlap_leave_each_others_nodes_alone_and_say_so(
+    grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
+) -> None:
+    busy_nodes(grid, policies, "multicore-drain.conf", count=3)
+    for _ in range(3):
+        grid.submit(60.0, request_cpus=8)
+    other = GridDrainLink(grid, "drain controller of cern/*/*")
+    first, second = a_controller(link, setpoint=8), a_controller(other, setpoint=16)
+    await first.run_once()
+    with capture_logs() as logs:
+        for _ in range(4):
+            await second.run_once()
+            await first.run_once()
+    assert link.told == [("node1", True), ("node1", False)], "with the lower setpoint, one too many drains"
+    assert other.told == [("node2", True), ("node1", True)], "and nobody cancels what the other has begun"
+    warnings = [each["nodes"] for each in logs if each["log_level"] == "warning"]
+    assert warnings == [{"drain controller": 1}, {"drain controller of cern/*/*": 1}]
+    line = "2 nodes drain for another, and are left to it: drain controller of cern/*/*"
+    assert (await first.dry_run())[0] == line
+
+
+async def test_nodes_of_a_controller_that_acts_no_more_are_taken_over(
+    grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
+) -> None:
+    busy_nodes(grid, policies, "multicore-drain.conf", count=1)
+    grid.submit(60.0, request_cpus=8)
+    await a_controller(link, setpoint=8).run_once()
+    other = GridDrainLink(grid, "drain controller of cern/*/*")
+    await a_controller(other, setpoint=0).run_once()
+    assert other.told == []
+    link.give_back_turn()
+    await a_controller(other, setpoint=0).run_once()
+    assert other.told == [("node1", False)]
+
+
 async def test_without_waiting_multicore_jobs_every_node_takes_all_jobs_again(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from pilotage_agents.core.draining import Farm, Goal, Node, NodeName, Part, Plan, Waiting, drained_nodes, plan_drains
+from pilotage_agents.core.draining import (
+    Farm,
+    Goal,
+    Node,
+    NodeName,
+    Part,
+    Plan,
+    Waiting,
+    drained_nodes,
+    left_to_others,
+    plan_drains,
+)
 
 BOTH = {1: 100, 8: 100}
 WIDTH = 8
@@ -102,6 +113,37 @@ def test_a_node_that_has_just_got_room_waits_for_its_job_and_counts_as_in_progre
     nodes = a_node(1, free=8, single=8, draining=True), a_node(2, single=16)
     assert told(plan(*nodes, setpoint=8, now=False)) == []
     assert told(plan(*nodes, setpoint=0, now=False)) == [], "though one too many drains"
+
+
+@pytest.mark.parametrize("waiting", [{}, {1: 5}, {8: 5}, BOTH])
+def test_a_node_that_has_just_got_room_is_put_back_after_its_delay_whatever_waits(waiting: dict[int, int]) -> None:
+    just_drained = a_node(1, free=8, single=8, draining=True)
+    assert told(plan(just_drained, setpoint=8, waiting=waiting, now=False)) == []
+    assert told(plan(just_drained, setpoint=8, waiting=waiting)) == [("n1", False)]
+
+
+def others(node: Node) -> Node:
+    """Return the node as one that another controller has told."""
+    return replace(node, told_by="drain controller of lyon/*/*")
+
+
+def test_what_another_controller_lets_drain_is_left_to_it_and_counts_as_in_progress() -> None:
+    drains, has_room = (others(a_node(number, free=number, single=8, draining=True)) for number in (2, 8))
+    made = plan(drains, has_room, a_node(3, single=16), a_node(4, single=16), setpoint=24)
+    assert told(made) == [("n3", True)]
+    assert made.reason == "24 cores are 3 multicore jobs; 0 run and 2 nodes drain for one: 1 missing"
+    assert left_to_others(a_farm(drains, has_room)) == {"drain controller of lyon/*/*": 2}
+
+
+@pytest.mark.parametrize("waiting", [BOTH, {1: 5}])
+def test_only_its_own_drains_are_cancelled_or_put_back(waiting: dict[int, int]) -> None:
+    own = a_node(1, free=2, single=8, draining=True)
+    assert told(plan(own, others(a_node(2, single=8, draining=True)), waiting=waiting)) == [("n1", False)]
+
+
+def test_a_node_that_another_controller_has_put_back_is_anybodys() -> None:
+    assert told(plan(others(a_node(1, single=16)), setpoint=8)) == [("n1", True)]
+    assert left_to_others(a_farm(others(a_node(1, single=16)))) == {}
 
 
 def test_a_node_with_room_that_does_not_drain_is_left_alone() -> None:

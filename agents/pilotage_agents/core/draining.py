@@ -4,17 +4,20 @@ Rules
 -----
 Those of Fallow (S. Jones, Liverpool). The setpoint is how many cores multicore jobs should have; no job is ever
 stopped for it. A node that is told OnlyMulticore drains: its single-core jobs end one by one and none come. Once it has
-room for a multicore job it is drained; it is put back a while later, when a job has had the time to take the room.
-A node is kept from nothing while jobs of only one kind wait that could go to its queues, or none. Otherwise the nodes
+room for a multicore job it is drained; it is put back a while later, whatever waits, when a job has had the time to
+take the room. A node without room is kept from nothing while jobs of only one kind wait that could go to its queues, or
+none. Otherwise the nodes
 nearest to drained begin to drain, as many as jobs are missing to the setpoint, those that drain already not counted
 again; and where too many drain, those furthest from drained take all jobs again first. Nodes come first for which a
 multicore job waits that no other node drains for. A single-core job has one core; every other job is a multicore job,
-and counts as one of the width in use, as in Fallow. Jobs on nodes that cannot be told are counted too.
+and counts as one of the width in use, as in Fallow. Jobs on nodes that cannot be told are counted too. What another
+controller lets drain counts as draining, and is left to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 ONLY_MULTICORE = "OnlyMulticore"
@@ -61,12 +64,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as the server tells of it; `can_be_told` = its policy lets OnlyMulticore be set."""
+    """A node as the server tells of it; `can_be_told` = its policy lets OnlyMulticore be set.
+
+    `told_by` = another controller, which is at work and has told it what it is told; "" = none.
+    """
 
     name: NodeName
     parts: tuple[Part, ...]
     can_be_told: bool = True
     only_multicore: bool = False
+    told_by: str = ""
+
+    @property
+    def drains(self) -> bool:
+        """Whether it was told to take multicore jobs alone, by whomever."""
+        return self.can_be_told and self.only_multicore
 
     @property
     def queues(self) -> frozenset[int]:
@@ -76,6 +88,10 @@ class Node:
     def at(self, queues: Collection[int]) -> Node:
         """Return the node with those of its parts alone that are at these queues."""
         return replace(self, parts=tuple(part for part in self.parts if part.queue in queues))
+
+    def is_drained(self, width: int, contested: Collection[int]) -> bool:
+        """Whether it has room where it drains: at its `contested` queues or, where none of its own is, at any."""
+        return self.at(self.queues & frozenset(contested) or self.queues).has_room(width)
 
     def has_room(self, width: int) -> bool:
         """Whether a job of so many cores fits in now."""
@@ -162,20 +178,24 @@ def multicore(jobs: Mapping[int, int]) -> int:
 
 
 def drained_nodes(farm: Farm, width: int) -> frozenset[NodeName]:
-    """Return the nodes that take multicore jobs alone and have room for one of those that wait."""
+    """Return the nodes that take multicore jobs alone and have room for one, whatever waits."""
     contested = farm.contested
-    return frozenset(node.name for node in _told(farm) if node.at(contested).has_room(width))
+    return frozenset(node.name for node in _told(farm) if node.is_drained(width, contested))
+
+
+def left_to_others(farm: Farm) -> Counter[str]:
+    """Return how many nodes drain for other controllers, by controller."""
+    return Counter(node.told_by for node in farm.nodes if node.drains and node.told_by)
 
 
 def plan_drains(farm: Farm, goal: Goal, drained: Collection[NodeName]) -> Plan:
     """Return what to tell nodes; `drained` are those that were so a while ago, and are put back now."""
-    told, contested = _told(farm), farm.contested
-    back = [_again(node, f"it has had room for {goal.width} cores") for node in told if node.name in drained]
-    others = [node for node in told if node.name not in drained]
-    back += [_again(node, f"{_what_lacks(farm, node.queues)} for it") for node in others if not node.queues & contested]
+    back, contested = tuple(_put_back(farm, goal.width, drained)), farm.contested
     if not contested:
-        return Plan(tuple(back), _what_lacks(farm, frozenset().union(*(node.queues for node in farm.nodes))))
-    draining = [node.at(contested) for node in others if node.queues & contested]
+        return Plan(back, _what_lacks(farm, frozenset().union(*(node.queues for node in farm.nodes))))
+    over = {decision.node for decision in back}
+    there = (node.at(contested) for node in farm.nodes if node.drains and node.name not in over)
+    draining = [node for node in there if node.queues]
     running = farm.multicore_running
     missing = goal.jobs - running - len(draining)
     reason = (
@@ -188,7 +208,21 @@ def plan_drains(farm: Farm, goal: Goal, drained: Collection[NodeName]) -> Plan:
 
 
 def _told(farm: Farm) -> list[Node]:
-    return [node for node in farm.nodes if node.can_be_told and node.only_multicore]
+    """Return the nodes that drain, and that are not another controller's."""
+    return [node for node in farm.nodes if node.drains and not node.told_by]
+
+
+def _put_back(farm: Farm, width: int, drained: Collection[NodeName]) -> Iterator[Decision]:
+    """Yield the nodes that have had their room for long enough, and those without room that need not drain.
+
+    A node that has got its room meanwhile waits for its own delay.
+    """
+    contested = farm.contested
+    for node in _told(farm):
+        if node.name in drained:
+            yield _again(node, f"it has had room for {width} cores")
+        elif not node.queues & contested and not node.is_drained(width, contested):
+            yield _again(node, f"{_what_lacks(farm, node.queues)} for it")
 
 
 def _queues_of(waiting: Iterable[Waiting]) -> frozenset[int]:
@@ -236,9 +270,9 @@ class _Unserved:
 def _cancelled(draining: Iterable[Node], width: int, most: int) -> Iterable[Decision]:
     """Yield the nodes whose draining is cancelled, the furthest from drained first.
 
-    One that has just got its room is not among them: a multicore job may be about to take it.
+    One that has just got its room is not among them: a multicore job may be about to take it; nor another controller's.
     """
-    unfinished = [node for node in draining if not node.has_room(width)]
+    unfinished = [node for node in draining if not node.has_room(width) and not node.told_by]
     for node in _by_nearness(unfinished, width, nearest_first=False)[:most]:
         yield _again(node, f"too many nodes drain, and it is furthest from room for {width}")
 

@@ -30,12 +30,16 @@ class NodeId:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One attribute: its name as it was spelled, its ClassAd expression, who set it and when."""
+    """One attribute: its name as it was spelled, its ClassAd expression, who set it and when.
+
+    `agent` = the agent in whose turn it was set; "" = in none, as people do.
+    """
 
     name: str
     expression: str
     set_by: str
     set: datetime
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,17 @@ class NodeSettings:
         """The expressions by attribute."""
         return {setting.name: setting.expression for setting in self.settings}
 
-    def changed(self, new: Mapping[str, str], unset: Iterable[str], by: str, now: datetime) -> NodeSettings:
+    def of(self, attribute: str) -> Setting | None:
+        """Return what is set of the attribute; None = nothing."""
+        return next((setting for setting in self.settings if fold(setting.name) == fold(attribute)), None)
+
+    def changed(
+        self, new: Mapping[str, str], unset: Iterable[str], by: str, now: datetime, agent: str = ""
+    ) -> NodeSettings:
         """Return the settings with these set and those unset; a name in both is set."""
         gone = folded_set(new) | folded_set(unset)
         kept = [setting for setting in self.settings if fold(setting.name) not in gone]
-        kept += (Setting(name, expression, by, now) for name, expression in new.items())
+        kept += (Setting(name, expression, by, now, agent) for name, expression in new.items())
         ordered = tuple(sorted(kept, key=lambda setting: fold(setting.name)))
         return replace(self, version=self.version + 1, settings=ordered)
 

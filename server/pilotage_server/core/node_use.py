@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from pilotage.classad_evaluation import Ad, is_true
 from pilotage.classads import Expression
-from pilotage.folding import fold
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.node_settings import NodeId, NodeSettings, not_settable
 from pilotage_server.core.pilots import SlotInfo
@@ -39,12 +38,16 @@ class PartUse:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """A node with live pilots; whether the attribute that was asked for can be set there now, and whether it holds."""
+    """A node with live pilots; whether the attribute that was asked for can be set there now, and whether it holds.
+
+    `told_by` = the agent in whose turn it was set as it is; "" = in none, or in that of an agent that acts no more.
+    """
 
     node: NodeId
     parts: tuple[PartUse, ...]
     settable: bool
     holds: bool
+    told_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,26 @@ class Question:
         return not self.queues or queue in self.queues
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was set on nodes, and the agents that act now."""
+
+    settings: Mapping[NodeId, NodeSettings]
+    acting: frozenset[str] = frozenset()
+
+    def expression(self, node: NodeId, attribute: str) -> str:
+        """Return what the attribute was set to; "" = it was not set."""
+        setting = self.settings.get(node, NodeSettings(node)).of(attribute)
+        return setting.expression if setting is not None else ""
+
+    def by(self, node: NodeId, attribute: str) -> str:
+        """Return the agent, of those that act, in whose turn the attribute was set; "" = in none."""
+        setting = self.settings.get(node, NodeSettings(node)).of(attribute)
+        return setting.agent if setting is not None and setting.agent in self.acting else ""
+
+
 def node_uses(
-    slots: Iterable[SlotInfo], question: Question, queues: Sequence[QueueId], told: Mapping[NodeId, NodeSettings]
+    slots: Iterable[SlotInfo], question: Question, queues: Sequence[QueueId], told: Told
 ) -> tuple[NodeUse, ...]:
     """Return the nodes of the queues asked for; of all slots none must be missing, `queues` take jobs."""
     of_nodes: dict[NodeId, list[SlotInfo]] = defaultdict(list)
@@ -94,7 +115,7 @@ def node_uses(
         of_nodes[NodeId(info.queue.site, info.node)].append(info)
     places = {queue: place for place, queue in enumerate(queues)}
     return tuple(
-        _node_use(node, infos, question, places, told.get(node, NodeSettings(node)))
+        _node_use(node, infos, question, places, told)
         for node, infos in sorted(of_nodes.items())
         if any(question.is_about(info.queue) for info in infos)
     )
@@ -111,13 +132,14 @@ def waiting_jobs(waiting: Iterable[Waiting], queues: Sequence[QueueId], reach: R
 
 
 def _node_use(
-    node: NodeId, infos: Sequence[SlotInfo], question: Question, places: Mapping[QueueId, int], told: NodeSettings
+    node: NodeId, infos: Sequence[SlotInfo], question: Question, places: Mapping[QueueId, int], told: Told
 ) -> NodeUse:
     attribute, asked = question.attribute, [info for info in infos if question.is_about(info.queue)]
     settable = question.is_about(min(info.queue for info in infos)) and any(
         not info.draining and not not_settable((attribute,), info.settable_attributes) for info in asked
     )
-    return NodeUse(node, _parts(asked, places), settable, _holds(infos[0], told, attribute))
+    holds = _holds(infos[0], told.expression(node, attribute), attribute)
+    return NodeUse(node, _parts(asked, places), settable, holds, told.by(node, attribute))
 
 
 def _parts(infos: Iterable[SlotInfo], places: Mapping[QueueId, int]) -> tuple[PartUse, ...]:
@@ -137,9 +159,8 @@ def _parts(infos: Iterable[SlotInfo], places: Mapping[QueueId, int]) -> tuple[Pa
     return tuple(PartUse(free[key], counts, queues[key]) for key, counts in sorted(running.items()))
 
 
-def _holds(slot: SlotInfo, told: NodeSettings, attribute: str) -> bool:
+def _holds(slot: SlotInfo, told: str, attribute: str) -> bool:
     ad = Ad.read(slot.slot.ad) if slot.slot.ad else Ad({})
-    for setting in told.settings:
-        if fold(setting.name) == fold(attribute):
-            ad.set(attribute, Expression(setting.expression))
+    if told:
+        ad.set(attribute, Expression(told))
     return is_true(ad.value(attribute))

@@ -23,8 +23,11 @@ def set_node_attributes(
     identity: Identity,
     nodes: Sequence[NodeId],
     change: tuple[Mapping[str, str], Sequence[str]],
+    agent: str = "",
 ) -> tuple[NodeSettings, ...]:
     """Set and unset attributes of all these nodes, and return what is set on them now; their pilots are told.
+
+    `agent` = in whose turn that is; "" = in none.
 
     Raises
     ------
@@ -40,7 +43,8 @@ def set_node_attributes(
     pilots = load_node_pilots(unit.session, nodes)
     before = stored.load_node_settings(unit.session, nodes)
     _check_nodes(nodes, pilots, before, new)
-    changed = [before.get(node, NodeSettings(node)).changed(new, unset, identity.owner, unit.now) for node in nodes]
+    old = (before.get(node, NodeSettings(node)) for node in nodes)
+    changed = [settings.changed(new, unset, identity.owner, unit.now, agent) for settings in old]
     if not stored.store_node_settings(unit.session, changed):
         raise StateConflictError("somebody else is changing one of these nodes; try again")
     for pilot in pilots:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
-from pilotage_server.core.node_use import FarmUse, Question, node_uses, waiting_jobs
+from pilotage_server.core.node_use import FarmUse, Question, Told, node_uses, waiting_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.node_settings import load_node_settings
 from pilotage_server.storage.slots import load_slots
+from pilotage_server.storage.turns import acting
 
 
 def get_node_use(unit: Unit, world: World, queues: Sequence[QueueId], attribute: str) -> FarmUse:
@@ -24,8 +25,9 @@ def get_node_use(unit: Unit, world: World, queues: Sequence[QueueId], attribute:
         waiting = world.waiting.waiting()
     present = sorted({info.queue for info in slots if question.is_about(info.queue)})
     open_queues = tuple(queue for queue in present if not active_bans(world.bans, queue, unit.now))
+    told = Told(load_node_settings(unit.session), acting(unit.session, unit.now))
     return FarmUse(
-        node_uses(slots, question, open_queues, load_node_settings(unit.session)),
+        node_uses(slots, question, open_queues, told),
         open_queues,
         waiting_jobs(waiting, open_queues, world.reach),
     )

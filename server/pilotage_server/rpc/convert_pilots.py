@@ -168,6 +168,7 @@ def _node_use_to_wire(use: NodeUse) -> node_service_pb2.NodeUse:
         ],
         settable=use.settable,
         holds=use.holds,
+        told_by=use.told_by,
     )
 
 

@@ -56,7 +56,8 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
 
         def set_them(unit: Unit, world: World) -> node_service_pb2.SetNodeAttributesResponse:
             hold_turn(unit, turn)
-            changed = set_node_attributes(unit, world, identity, nodes, change)
+            agent = turn.agent if turn is not None else ""
+            changed = set_node_attributes(unit, world, identity, nodes, change, agent)
             return node_service_pb2.SetNodeAttributesResponse(nodes=map(node_settings_to_wire, changed))
 
         return await self._transactions.once(

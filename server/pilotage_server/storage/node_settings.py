@@ -43,9 +43,13 @@ def store_node_settings(session: Session, changed: Sequence[NodeSettings]) -> bo
 
 
 def _json(settings: Iterable[Setting]) -> str:
-    return json.dumps([[each.name, each.expression, each.set_by, each.set.isoformat()] for each in settings])
+    rows = ((each.name, each.expression, each.set_by, each.set.isoformat(), each.agent) for each in settings)
+    return json.dumps(list(rows))
 
 
 def _settings(text: str) -> tuple[Setting, ...]:
+    # What was stored before agents were noted names none.
     rows = json.loads(text)
-    return tuple(Setting(name, expression, by, datetime.fromisoformat(at)) for name, expression, by, at in rows)
+    return tuple(
+        Setting(name, expression, by, datetime.fromisoformat(at), *agent) for name, expression, by, at, *agent in rows
+    )

@@ -18,6 +18,7 @@ _TAKE = """
     RETURNING holder
 """
 _FIND = "SELECT holder, place, until FROM turns WHERE agent = ?"
+_ACTING = "SELECT agent FROM turns WHERE until > ?"
 _GIVE_BACK = "DELETE FROM turns WHERE agent = ? AND holder = ?"
 
 
@@ -36,6 +37,11 @@ def find(session: Session, agent: str) -> TurnHad | None:
 def hold(session: Session, agent: str) -> TurnHad | None:
     """Return the same, and let nobody else take the turn until this transaction has ended."""
     return _found(agent, bulk.rows(session, f"{_FIND} FOR UPDATE", agent))
+
+
+def acting(session: Session, now: datetime) -> frozenset[str]:
+    """Return the agents of which a copy has the turn."""
+    return frozenset(agent for (agent,) in bulk.rows(session, _ACTING, bulk.moment(session, now)))
 
 
 def give_back(session: Session, turn: Turn) -> None:
