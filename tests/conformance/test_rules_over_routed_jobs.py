@@ -9,25 +9,20 @@ from sqlalchemy import func, select
 
 from pilotage.job_description import JobPolicy
 from pilotage.resource_tree import QueueId
-from pilotage.route_verdicts import ObstacleKind
 from pilotage_server.core.health import Level, Place
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
-from pilotage_server.core.route_tables import RouteOutline, RouteTable
 from pilotage_server.operations.demand import get_demand
-from pilotage_server.operations.explain_routes import RoutesExplained, explain_routes
 from pilotage_server.operations.following import follow
 from pilotage_server.operations.retention import REMOVALS
-from pilotage_server.operations.routes import put_routes
 from pilotage_server.storage.ended_attempts import load_ended
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.tables import metadata
-from support.grid import LONG, Grid, a_tree
+from support.grid import LONG, Grid
 from support.policy_grid import PolicyGrid
-from support.routers import Router, a_copy
-from support.submissions import an_operator
+from support.routers import Router
 from support.virtual_clock import VirtualClock
 
 SHORT = "CERN/ce01/short"
@@ -151,77 +146,3 @@ def test_another_server_knows_that_a_routed_job_waits_no_more(
     Router(grid).begin().take(*ids[:2])
     other.read(follow)
     assert sum(each.count for each in other.world.waiting.waiting()) == 1
-
-
-# What routes say
-
-
-def told(router: Router, *routes: RouteOutline, constraint: str | None = None, max_jobs: int | None = None) -> None:
-    table = RouteTable(routes, constraint, max_jobs)
-    router.grid.database.write(lambda unit: put_routes(unit, router.turn, table))
-
-
-def explained(grid: Grid, job_id: int) -> RoutesExplained:
-    return grid.read(lambda unit, world: explain_routes(unit, world, an_operator(), job_id))
-
-
-def said(grid: Grid, job_id: int) -> list[list[tuple[ObstacleKind, str]]]:
-    return [[(each.kind, each.why) for each in verdict.obstacles] for verdict in explained(grid, job_id).verdicts]
-
-
-def test_a_route_says_all_that_keeps_a_job_from_it(grid: Grid, router: Router) -> None:
-    (job_id,) = grid.submit(attributes={"WantRoute": False})
-    north = RouteOutline("north", f"queue {LONG}", "WantRoute", max_jobs=2, max_idle_jobs=1, copies=2, idle=1)
-    own = RouteOutline("own", "server far:1", "MY.Big && TARGET.WantRoute =?= false", "[Big = true]", max_jobs=1)
-    told(router, north, own)
-    assert said(grid, job_id) == [
-        [
-            (ObstacleKind.REQUIREMENTS, "WantRoute is false"),
-            (ObstacleKind.FULL, "2 of 2 copies on the route"),
-            (ObstacleKind.IDLE_LIMIT, "1 of 1 copies do not run"),
-        ],
-        [],
-    ]
-    told(router, own, constraint="WantRoute", max_jobs=0)
-    assert said(grid, job_id) == [
-        [(ObstacleKind.CONSTRAINT, "WantRoute is false"), (ObstacleKind.FULL, "0 of 0 copies of all routes")]
-    ]
-
-
-def test_a_route_to_a_queue_that_the_job_may_not_go_to_says_so(grid: Grid, router: Router) -> None:
-    grid.put(a_tree(LONG, Memory=1000))
-    (job_id,) = grid.submit(request_memory_mib=4000)
-    told(router, *(RouteOutline("north", target, max_jobs=1) for target in (f"queue {LONG}", f"queue {SHORT}")))
-    (((kind, why),), ((_, unknown),)) = said(grid, job_id)
-    assert (kind, unknown) == (ObstacleKind.NOT_ELIGIBLE, f"the tree in force has no queue {SHORT}")
-    assert why == router.refusal(a_copy(job_id)), "who explains and who decides say the same"
-
-
-def test_an_expression_that_is_too_much_for_the_server_is_not_judged(grid: Grid, router: Router) -> None:
-    (job_id,) = grid.submit()
-    long = " && ".join(["true"] * 2000)
-    told(
-        router,
-        RouteOutline("long", "server far:1", long, max_jobs=1),
-        RouteOutline("broken", "server far:1", "true", "[Big = ", max_jobs=1),
-        constraint="random() < 2",
-    )
-    (_, (_, is_long)), (_, (_, is_broken)) = said(grid, job_id)
-    assert is_long.startswith("cannot be judged here: it is 15996 bytes long")
-    assert is_broken.startswith("the route's ad cannot be read here")
-    assert said(grid, job_id)[0][0][1].startswith("cannot be judged here: random functions")
-
-
-def test_a_job_that_does_not_wait_says_so_and_where_it_went(grid: Grid, router: Router) -> None:
-    (job_id,) = grid.submit()
-    assert explained(grid, job_id).copy is None
-    router.take(job_id)
-    found = explained(grid, job_id)
-    assert found.obstacle == "it is MATCHED"
-    assert found.copy is not None
-    assert (found.copy.copy.key, found.copy.unwanted) == ((job_id, 1), "")
-    router.report(job_id, Outcome.EVICTED, reason="it vanished")
-    found = explained(grid, job_id)
-    assert found.obstacle == ""
-    assert found.copy is not None
-    assert "has ended (evicted: it vanished)" in found.copy.unwanted

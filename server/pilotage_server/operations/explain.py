@@ -156,7 +156,7 @@ def _obstacle(unit: Unit, world: World, asking: _Asking, queue: QueueId, there: 
     why = mapping_obstacle(world, task_queue, queue)
     if why:
         return why
-    reached = LimitRound(running_counts(unit, world, queue)).reached(task_queue.traits)
+    reached = LimitRound(running_counts(unit, world, [queue])).reached(task_queue.traits)
     if reached is not None:
         return f"the limit is reached: {reached}"
     throttles = closed_at(world, queue)

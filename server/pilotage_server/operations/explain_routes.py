@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pilotage.classad_evaluation import Ad, bounded
 from pilotage.classads import InvalidClassAdError
+from pilotage.resource_tree import QueueId
 from pilotage.route_verdicts import (
     JobScopes,
     Obstacle,
@@ -21,15 +22,13 @@ from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_ads import full_job_ad
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.leases import gone_reason
-from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.route_tables import RouteOutline, RouteTable
 from pilotage_server.core.routes import CopyRecord, place_of
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.copies import OpenCopy
 from pilotage_server.operations.query_jobs import visible_job
-from pilotage_server.operations.route_gates import Gate
+from pilotage_server.operations.route_gates import Gate, gates_to_look_at
 from pilotage_server.operations.route_jobs import why_not_waiting
-from pilotage_server.operations.running_counts import running_counts
 from pilotage_server.operations.task_queueing import task_queues_of
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import load_attempts
@@ -66,10 +65,13 @@ def explain_routes(unit: Unit, world: World, identity: Identity, job_id: int) ->
     description = load_description(unit.session, job.template_id)
     scopes = JobScopes.of(full_job_ad(job, description, unit.now))
     task_queue = task_queues_of(unit, world, {job.task_queue_id}).get(job.task_queue_id)
+    routers = load_routers(unit.session)
+    places = {place_of(route.target) for told in routers for route in told.table.routes} if task_queue else ()
+    case = _Case(job, scopes, task_queue, gates_to_look_at(unit, world, places))
     verdicts = tuple(
         RouteVerdict(told.router, route, obstacles)
-        for told in load_routers(unit.session)
-        for route, obstacles in _judged(unit, world, told.table, _Case(job, scopes, task_queue))
+        for told in routers
+        for route, obstacles in _judged(told.table, case)
     )
     copy = last_copy(unit.session, job_id)
     return RoutesExplained(verdicts, copy and _shown(unit, copy, job), why_not_waiting(job_id, job))
@@ -83,23 +85,22 @@ def _shown(unit: Unit, copy: CopyRecord, job: JobRecord) -> OpenCopy:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The job that is judged; `task_queue` None = it is over, and its task queue is gone."""
+    """The job that is judged, with the gates of all places; `task_queue` None = it is over, and that is gone."""
 
     job: JobRecord
     scopes: JobScopes
     task_queue: TaskQueue | None
+    gates: Mapping[QueueId, Gate]
 
 
-def _judged(
-    unit: Unit, world: World, table: RouteTable, case: _Case
-) -> Iterator[tuple[RouteOutline, tuple[Obstacle, ...]]]:
+def _judged(table: RouteTable, case: _Case) -> Iterator[tuple[RouteOutline, tuple[Obstacle, ...]]]:
     barred = _unusable(ObstacleKind.CONSTRAINT, table.constraint)
     barred = barred or constraint_obstacles(table.constraint, case.scopes)
     barred += table_room_obstacles(sum(route.copies for route in table.routes), table.max_jobs)
     for route in table.routes:
         room = Room(route.max_jobs, route.max_idle_jobs, route.copies, route.idle, route.throttled)
         asked = _asked(route, case.scopes)
-        yield route, (*barred, *asked, *room_obstacles(room), *_not_eligible(unit, world, route, case))
+        yield route, (*barred, *asked, *room_obstacles(room), *_not_eligible(route, case))
 
 
 def _asked(route: RouteOutline, scopes: JobScopes) -> list[Obstacle]:
@@ -123,11 +124,9 @@ def _unusable(kind: ObstacleKind, expression: str | None) -> list[Obstacle]:
     return []
 
 
-def _not_eligible(unit: Unit, world: World, route: RouteOutline, case: _Case) -> list[Obstacle]:
+def _not_eligible(route: RouteOutline, case: _Case) -> list[Obstacle]:
     """Return what the tree and its operators have against the job where the route leads to."""
     if case.task_queue is None:
         return []
-    place = place_of(route.target)
-    gate = Gate(unit, world, place, LimitRound(running_counts(unit, world, place)))
-    why = gate.obstacle(case.job, case.task_queue)
+    why = case.gates[place_of(route.target)].obstacle(case.job, case.task_queue)
     return [Obstacle(ObstacleKind.NOT_ELIGIBLE, why)] if why else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
 from pilotage.bans import active_bans
@@ -15,7 +15,7 @@ from pilotage_server.core.limits import LimitRound
 from pilotage_server.core.routes import place_name
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.queue_verdicts import mapping_obstacle, queue_verdict
-from pilotage_server.operations.running_counts import limits_at_present
+from pilotage_server.operations.running_counts import limits_at_present, running_counts
 from pilotage_server.operations.trials import claim_trials, closed_at
 from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import AttemptKey
@@ -24,8 +24,16 @@ from pilotage_server.storage.engine import Unit
 
 def gates_of(unit: Unit, world: World, wanted: Sequence[QueueId]) -> dict[QueueId, Gate]:
     """Return the gates of the places that copies are to go to, each named as often as copies are to go there."""
-    limits = limits_at_present(unit, world, set(wanted), len(wanted))
-    return {place: Gate(unit, world, place, limits.at(world.limits.at(place))) for place in dict.fromkeys(wanted)}
+    return _gates(unit, world, wanted, limits_at_present(unit, world, set(wanted), len(wanted)))
+
+
+def gates_to_look_at(unit: Unit, world: World, places: Collection[QueueId]) -> dict[QueueId, Gate]:
+    """Return the gates of places that nobody is to enter now; nothing is locked for them."""
+    return _gates(unit, world, places, LimitRound(running_counts(unit, world, places)))
+
+
+def _gates(unit: Unit, world: World, places: Iterable[QueueId], limits: LimitRound) -> dict[QueueId, Gate]:
+    return {place: Gate(unit, world, place, limits.at(world.limits.at(place))) for place in dict.fromkeys(places)}
 
 
 class Gate:

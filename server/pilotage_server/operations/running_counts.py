@@ -87,9 +87,9 @@ def limits_at_present(unit: Unit, world: World, queues: Iterable[QueueId], wante
     return LimitRound(counts)
 
 
-def running_counts(unit: Unit, world: World, queue: QueueId) -> dict[RunningLimit, int]:
-    """Return for each limit that holds at the queue how many jobs with a lease it counts."""
-    return _counts(unit, world.limits.at(queue))
+def running_counts(unit: Unit, world: World, queues: Iterable[QueueId]) -> dict[RunningLimit, int]:
+    """Return for each limit that holds at some of the queues how many jobs with a lease it counts."""
+    return _counts(unit, {limit: None for queue in queues for limit in world.limits.at(queue)})
 
 
 def hear_of_counts(unit: Unit, world: World) -> None:
