@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
 from typing import Any
 
 import pytest
@@ -81,7 +79,7 @@ def test_a_new_limit_tells_jobs_apart_that_came_before_it(database: Database, cl
 
 def counts(grid: Grid, queue: str = LONG) -> list[int]:
     """Return what the limits at a queue count, in the order of the rules."""
-    return list(grid.read(lambda unit, world: running_counts(unit, world, QueueId.parse(queue))).values())
+    return list(grid.read(lambda unit, world: running_counts(unit, world, [QueueId.parse(queue)])).values())
 
 
 def test_a_job_with_a_list_counts_for_each_of_its_values(database: Database, clock: VirtualClock) -> None:
@@ -275,4 +273,4 @@ def test_whatever_happens_the_counts_are_what_one_finds_by_counting(acts: list[t
 def kept(grid: Grid) -> dict[RunningLimit, int]:
     """Return what the limits at both queues count."""
     queues = [QueueId.parse(LONG), QueueId.parse("CERN/ce02/q")]
-    return grid.read(lambda unit, world: reduce(or_, (running_counts(unit, world, queue) for queue in queues)))
+    return grid.read(lambda unit, world: running_counts(unit, world, queues))

@@ -68,7 +68,7 @@ class WireRouter:
 
     def download(self, job_id: int, checksum: str) -> bytes:
         """Fetch a file of a job."""
-        pieces = self.jobs.DownloadFile(DownloadFileRequest(job_id=job_id, checksum=checksum))
+        pieces = self.jobs.DownloadFile(DownloadFileRequest(job_id=job_id, checksum=checksum, turn=self.turn))
         return b"".join(piece.content for piece in pieces)
 
 

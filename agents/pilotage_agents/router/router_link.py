@@ -144,7 +144,7 @@ class RouterServerLink:
     async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
         """Write the file at `to`, whole and checked; raises a PilotageError."""
         checksum = file.checksum or ""
-        request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum)
+        request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum, turn=self._turn)
         await written(to, checksum, self._jobs.DownloadFile(request, timeout=_TRANSFER_S))
 
     async def _files(self, report: CopyReport, room: int) -> tuple[list[jobs_pb2.OutputFile], int]:

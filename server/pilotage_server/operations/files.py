@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.core.job_files import MAX_INLINE_BYTES, OutputFile, ReportedOutput, is_checksum
-from pilotage_server.core.routes import is_routers
+from pilotage_server.core.routes import stamp_of
+from pilotage_server.core.turns import Turn
 from pilotage_server.operations.query_jobs import visible_job
+from pilotage_server.operations.turns import check_turn
 from pilotage_server.storage import files as stored
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.file_store import FileStore
@@ -56,16 +58,24 @@ def record_upload(unit: Unit, store: FileStore, identity: Identity, checksum: st
     stored.insert_stored(unit.session, holder_of(identity), checksum, size, unit.now)
 
 
-def find_download(unit: Unit, identity: Identity, job_id: int, checksum: str) -> None:
-    """Return when the caller may fetch this content of this job; raises NotFoundError otherwise.
+def find_download(unit: Unit, identity: Identity, job_id: int, checksum: str, turn: Turn | None = None) -> None:
+    """Return when the caller may fetch this content of this job.
 
     Owners and operators fetch what a job brings and what it left; a pilot fetches what a job brings that it
-    holds the lease of, an agent what one brings that some job router holds.
+    holds the lease of, and so does a job router in its turn.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such content that the caller may fetch.
+    TurnLostError
+        The agent does not have the turn that it names.
     """
     if identity.pilot is not None:
-        allowed = _is_brought(unit, job_id, checksum, identity.pilot.stamp.__eq__)
-    elif Role.AGENT in identity.roles and _is_brought(unit, job_id, checksum, is_routers):
-        allowed = True
+        allowed = _is_brought(unit, job_id, checksum, identity.pilot.stamp)
+    elif turn is not None and Role.AGENT in identity.roles:
+        check_turn(unit, turn)
+        allowed = _is_brought(unit, job_id, checksum, stamp_of(turn.agent))
     else:
         job = visible_job(unit, identity, job_id)
         allowed = stored.brings(unit.session, job.template_id, checksum)
@@ -74,10 +84,10 @@ def find_download(unit: Unit, identity: Identity, job_id: int, checksum: str) ->
         raise NotFoundError("content", f"{checksum} of job {job_id}")
 
 
-def _is_brought(unit: Unit, job_id: int, checksum: str, holds_it: Callable[[str], bool]) -> bool:
-    """Whether the job brings this content, and its lease is held under a stamp of which this is true."""
+def _is_brought(unit: Unit, job_id: int, checksum: str, stamp: str) -> bool:
+    """Whether the job brings this content, and its lease is held under this stamp."""
     job = load_job(unit.session, job_id)
-    return job.is_leased and holds_it(job.pilot_stamp) and stored.brings(unit.session, job.template_id, checksum)
+    return job.is_leased and job.pilot_stamp == stamp and stored.brings(unit.session, job.template_id, checksum)
 
 
 def list_outputs(unit: Unit, identity: Identity, job_id: int, attempt: int = 0) -> Outputs:

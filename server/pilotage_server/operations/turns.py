@@ -45,6 +45,14 @@ def hold_turn(unit: Unit, turn: Turn | None) -> None:
     """
     if turn is None:
         return
-    had = stored.hold(unit.session, turn.agent)
+    _check(unit, turn, stored.hold(unit.session, turn.agent))
+
+
+def check_turn(unit: Unit, turn: Turn) -> None:
+    """Raise TurnLostError where a copy does not have the turn now; it may have it no more when it is answered."""
+    _check(unit, turn, stored.find(unit.session, turn.agent))
+
+
+def _check(unit: Unit, turn: Turn, had: TurnHad | None) -> None:
     if had is None or had.turn != turn or not had.left(unit.now):
         raise TurnLostError(turn.agent)

@@ -12,6 +12,7 @@ from pilotage_server.core.identity import Identity
 from pilotage_server.operations.files import find_download, find_missing, list_outputs, record_upload
 from pilotage_server.rpc.calls import caller
 from pilotage_server.rpc.convert_jobs import checksum_from_wire, checksums_from_wire, output_files_to_wire
+from pilotage_server.rpc.convert_turns import turn_from_wire
 from pilotage_server.rpc.convert_values import Fields, job_id_from_wire
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.file_store import FileStore
@@ -72,8 +73,9 @@ class FileCalls:
         identity = caller()
         fields = Fields(request)
         job_id, checksum = fields("job_id", job_id_from_wire), fields("checksum", checksum_from_wire)
+        turn = fields.if_set("turn", turn_from_wire)
         fields.done()
-        await self._file_transactions.read(lambda unit, _: find_download(unit, identity, job_id, checksum))
+        await self._file_transactions.read(lambda unit, _: find_download(unit, identity, job_id, checksum, turn))
         pieces = self._store.read(checksum)
         while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
             yield job_service_pb2.DownloadFileResponse(content=piece)
