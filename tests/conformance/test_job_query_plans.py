@@ -54,3 +54,19 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
 @pytest.mark.parametrize(("index", "ask"), [one[1:] for one in QUESTIONS], ids=[one[0] for one in QUESTIONS])
 def test_an_index_serves(database: Database, index: str, ask: Callable[[Unit], object]) -> None:
     assert index in plan_of(database, ask)
+
+
+IN_ORDER = (
+    lambda unit: next_taken(unit.session, "route:r", (4, 1), 10),
+    lambda unit: next_unreported(unit.session, "route:r", (4, 1), 10),
+)
+
+
+@pytest.mark.parametrize("ask", IN_ORDER, ids=["what a router is to stop", "what a router has"])
+def test_the_next_of_many_copies_are_found_without_sorting_all(
+    database: Database, ask: Callable[[Unit], object]
+) -> None:
+    plan = plan_of(database, ask)
+    assert "Sort" not in plan
+    assert "TEMP B-TREE" not in plan
+    assert "(job_id,attempt)>(?,?)" in plan or "ROW(job_id, attempt) > ROW(" in plan.split("Index Cond:")[-1]

@@ -40,8 +40,11 @@ ENDED_JOB = "ended IS NOT NULL"
 UNREPORTED = "NOT reported"
 """Attempts that a pilot still has to answer for."""
 
-TAKEN = "NOT reported AND ended IS NOT NULL"
-"""Attempts that were taken from a pilot which still has to answer for them."""
+TAKEN = "reported IS FALSE AND ended IS NOT NULL"
+"""Attempts that were taken from a pilot which still has to answer for them.
+
+It does not say NOT reported, so that no planner takes the index of all unreported ones for these few.
+"""
 
 EMPTY = "came_back_empty"
 """Pilots that never ran a job and ended for want of work or of time, or because their batch system ended them."""

@@ -149,8 +149,8 @@ class AttemptRow(Base, table=True):
 
     __tablename__ = "attempts"
     __table_args__ = (
-        _partial("ix_attempts_unreported", "pilot_stamp", where=UNREPORTED),
-        _partial("ix_attempts_taken", "pilot_stamp", "ended", where=TAKEN),
+        _partial("ix_attempts_unreported", "pilot_stamp", "job_id", "attempt", where=UNREPORTED),
+        _partial("ix_attempts_taken", "pilot_stamp", "job_id", "attempt", where=TAKEN),
     )
     job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
     attempt: int = Field(primary_key=True)
