@@ -82,8 +82,9 @@ class JobRouter:
         self._adopt, self._tell, self._keep = _Every(_ADOPTS_EVERY), _Every(_TELLS_EVERY), _Every(_KEEPS_EVERY)
 
     def turn_taken(self) -> None:
-        """Take note that another copy of this agent may have acted meanwhile."""
+        """Take note that another copy of this agent may have acted meanwhile, and told of other routes."""
         self._adopt.at_once()
+        self._told = None
 
     async def run_once(self) -> timedelta:
         """Look after the copies, then send what the routes have room for; returns when to look again."""

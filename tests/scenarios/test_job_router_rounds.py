@@ -144,6 +144,9 @@ async def test_people_are_told_of_the_routes_and_what_is_on_them(tmp_path: Path)
     before = len(scene.link.told)
     await scene.rounds(5)
     assert len(scene.link.told) == before
+    scene.router.turn_taken()
+    await scene.rounds(2)
+    assert scene.link.told[before:] == [told], "another copy may have told of other routes meanwhile"
 
 
 async def test_a_route_with_a_name_that_the_server_does_not_take_is_left_out_and_disturbs_no_other(

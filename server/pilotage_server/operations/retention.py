@@ -7,7 +7,7 @@ from functools import partial
 
 from pilotage_server.core.fair_share import faded
 from pilotage_server.operations.world import World
-from pilotage_server.storage import task_queues, trees, usage
+from pilotage_server.storage import routers, task_queues, trees, usage
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.events import lock_feed
 from pilotage_server.storage.file_store import FileStore
@@ -68,6 +68,14 @@ def remove_race_sets(unit: Unit, world: World) -> int:
     return delete_over(unit.session, unit.now - world.rules.pool_grace, world.rules.retention.batch)
 
 
+def remove_gone_routers(unit: Unit, world: World) -> int:
+    """Remove what routers told that have been away as long as finished jobs are kept and left nothing; return how many.
+
+    One with copies stays, however long it is away: they are to be brought to an end, or given up.
+    """
+    return routers.delete_gone(unit.session, unit.now - world.rules.retention.finished_jobs)
+
+
 def remove_old_requests(unit: Unit, world: World) -> int:
     """Remove a batch of answers to requests that nobody will repeat any more; return how many."""
     kept = world.rules.retention
@@ -82,6 +90,7 @@ REMOVALS: tuple[Callable[[Unit, World], int], ...] = (
     remove_faded_uses,
     remove_old_uploads,
     remove_race_sets,
+    remove_gone_routers,
     remove_old_requests,
 )
 """All that removes rows; each returns how many it removed, 0 = there is nothing left for it."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from sqlmodel import Session
 
 from pilotage_server.core.route_tables import ToldRoutes, table_from_json, table_to_json
+from pilotage_server.core.routes import stamp_of
 from pilotage_server.storage import bulk
+from pilotage_server.storage.tables.conditions import UNREPORTED
 
 _PUT = """
     INSERT INTO routers (name, told, routes_json) VALUES (?, ?, ?)
@@ -14,6 +18,11 @@ _PUT = """
 _LOAD = "SELECT name, told, routes_json FROM routers ORDER BY name"
 _KNOWN = "SELECT 1 FROM routers WHERE name = ?"
 _FORGET = "DELETE FROM routers WHERE name = ?"
+_DELETE_GONE = f"""
+    DELETE FROM routers WHERE told < ? AND NOT EXISTS (SELECT 1 FROM turns WHERE agent = name AND until >= ?)
+        AND NOT EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = ? || name AND {UNREPORTED})
+    RETURNING name
+"""  # noqa: S608 - of our own texts only
 
 
 def put_router(session: Session, told: ToldRoutes) -> None:
@@ -35,3 +44,9 @@ def is_known(session: Session, name: str) -> bool:
 def forget_router(session: Session, name: str) -> None:
     """Keep nothing of what the router has told."""
     bulk.once(session, _FORGET, name)
+
+
+def delete_gone(session: Session, since: datetime) -> int:
+    """Forget the routers that have told nothing and had no turn since then, and have no copies; return how many."""
+    before = bulk.moment(session, since)
+    return len(bulk.rows(session, _DELETE_GONE, before, before, stamp_of("")))
