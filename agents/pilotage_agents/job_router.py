@@ -30,6 +30,7 @@ log = structlog.get_logger()
 _TELLS_EVERY = timedelta(seconds=5)
 _KEEPS_EVERY = timedelta(seconds=30)
 _ADOPTS_EVERY = timedelta(minutes=1)
+_SWEEPS_EVERY = timedelta(hours=1)
 _SHOWN = 10
 
 
@@ -80,6 +81,7 @@ class JobRouter:
         self._told: ToldTable | None = None
         self._look = _Every(interval)
         self._adopt, self._tell, self._keep = _Every(_ADOPTS_EVERY), _Every(_TELLS_EVERY), _Every(_KEEPS_EVERY)
+        self._sweep = _Every(_SWEEPS_EVERY)
 
     def turn_taken(self) -> None:
         """Take note that another copy of this agent may have acted meanwhile, and told of other routes."""
@@ -135,17 +137,25 @@ class JobRouter:
 
     async def _look_after_copies(self) -> None:
         if self._adopt.is_due(self._now()):
+            listed = self._now()
             await self._watch.adopt()
             if not self._is_settled:
                 await self._leavings.recall(self._shared.copies)
                 self._is_settled = True
             self._adopt.done(self._now())
+            if self._sweep.is_due(listed):
+                await self._leavings.sweep(self._targets(), self._shared.copies, listed)
+                self._sweep.done(listed)
         self._shared.copies.adjust(self._now())
         if self._look.is_due(self._now()):
             await self._reports.hear()
             await self._watch.look()
             self._look.done(self._now())
         await self._reports.send()
+
+    def _targets(self) -> set[str]:
+        """Return where routes lead to, and where copies are."""
+        return {str(route.target) for route in self._table.routes} | {copy.target for copy in self._shared.copies}
 
     async def _try_to_follow_table(self) -> PilotageError | None:
         """Follow the table that is in force; returns why there is none, None = there is one."""

@@ -9,7 +9,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pilotage.channel import Endpoint, open_async_channel
@@ -70,8 +70,13 @@ class AtOnce:
     async def cancel(self, references: Collection[str]) -> None:
         """Return at once."""
 
-    async def forget(self, references: Collection[str]) -> None:
+    async def forget(self, names: Collection[str]) -> None:
         """Return at once."""
+
+    async def strays(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
+        """Return nothing: nothing is kept here."""
+        del known, before
+        return {}
 
 
 class OnePlace:

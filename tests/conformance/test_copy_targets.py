@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from pilotage_agents.copies.copy_folders import CopyFolders
 from pilotage_agents.copies.queue_copies import QueueCopies
 from pilotage_agents.copies.remote_server import RemoteServer
 from pilotage_agents.copies.server_copies import ServerCopies
+from pilotage_agents.copies.server_copy_folders import ServerCopyFolders
 from pilotage_agents.router.route_edges import CopyState, CopyTarget, RefusedByJob
 from pilotage_agents.settings import SlurmBatchSystemSettings
 from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
@@ -28,6 +30,7 @@ from support.process_grid import ProcessGrid, a_process_grid
 from support.slurm import PARTITION, SlurmCluster
 
 RUNS_FOR_LONG = ("/bin/sleep", "1000")
+EARLIER, LATER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 QUEUE = QueueId("LOCAL", "here", "default")
 
 
@@ -72,7 +75,8 @@ async def over_server(folder: Path, grid: ProcessGrid) -> AsyncIterator[Place]:
     (folder / "token").write_text(grid.server.token(owner="router"))
     async with grid.pilot():
         server = RemoteServer([grid.server.address], None)
-        new = partial(ServerCopies, server, folder / "copies", folder / "token", folder.name)
+        folders = ServerCopyFolders(folder / "copies", folder.name)
+        new = partial(ServerCopies, server, folders, folder / "token")
         try:
             yield Place(new(), new)
         finally:
@@ -185,8 +189,25 @@ async def test_a_reference_that_means_nothing_is_unknown_and_not_gone(place: Pla
 async def test_a_copy_that_was_brought_to_an_end_leaves_nothing(place: Place) -> None:
     (reference,) = await place.submit(("/bin/true",))
     await end_of(place.target, reference)
-    await place.target.forget([reference])
-    await place.target.forget([reference])
+    await place.target.forget([f"{place.name}-0"])
+    assert await place.restarted().strays((), LATER) == {}
+    await place.target.forget([f"{place.name}-0"])
+
+
+async def test_what_lies_there_of_copies_that_nobody_knows_is_found_by_their_names_when_it_is_old(place: Place) -> None:
+    known, lost = await place.submit(("/bin/true",), RUNS_FOR_LONG)
+    await end_of(place.target, known)
+    after = place.restarted()
+    assert await after.strays([f"{place.name}-0"], LATER) == {f"{place.name}-1": lost}
+    assert await after.strays((), EARLIER) == {}
+
+
+async def test_what_is_not_made_leaves_nothing(place: Place) -> None:
+    input_lost = place.files.add("input", "content")
+    place.files.contents.clear()
+    bad = a_copy(f"{place.name}-7", "/bin/true", "'open")
+    await place.target.submit([bad, a_copy(f"{place.name}-8", "/bin/true", input_files=(input_lost,))], place.files)
+    assert await place.target.strays((), LATER) == {}
 
 
 async def test_nothing_asked_is_answered_with_nothing(place: Place) -> None:
@@ -195,3 +216,4 @@ async def test_nothing_asked_is_answered_with_nothing(place: Place) -> None:
     assert await place.target.find_again([]) == {}
     await place.target.cancel([])
     await place.target.forget([])
+    assert await place.target.strays([], LATER) == {}

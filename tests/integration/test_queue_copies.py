@@ -152,7 +152,7 @@ async def test_what_a_copy_is_given_is_for_its_owner_alone(site: Site) -> None:
 
 async def test_the_exit_code_is_the_jobs_also_of_one_that_a_signal_ended(site: Site) -> None:
     assert (await site.script("exit 77")).exit_code == 77
-    await site.target.forget(site.references)
+    await site.target.forget([NAME])
     assert (await site.script("kill -KILL $$")).exit_code == 137
 
 
@@ -224,7 +224,7 @@ async def test_a_users_own_proxy_is_one_of_his_files_and_never_one_of_the_agents
     await site.script('cat "$X509_USER_PROXY"', input_files=(brought,), attributes={"x509UserProxy": "/tmp/x509up_u1"})
     assert (await site.texts())["stdout"] == "the user's secret"
     assert stat.S_IMODE(site.of("work/x509up_u1").stat().st_mode) == 0o600
-    await site.target.forget(site.references)
+    await site.target.forget([NAME])
     of_the_agent = tmp_path / "agents.proxy"
     of_the_agent.write_text("not the user's")
     await site.script('echo "${X509_USER_PROXY-none}"', attributes={"x509userproxy": str(of_the_agent)})
@@ -328,8 +328,9 @@ async def test_a_copy_that_ended_before_its_answer_came_is_found_by_what_it_wrot
     assert not isinstance(answer, Submitted | NotSubmitted)
     (tmp_path / CALLED / "ended").write_text("code 4\ntime 1010\nwhole\n")
     batch.end("fake.1", 0)
-    found = await target.find_again([NAME])
-    status = (await target.poll([found[NAME]]))[found[NAME]]
+    reference = (await target.find_again([NAME]))[NAME]
+    assert isinstance(reference, str)
+    status = (await target.poll([reference]))[reference]
     assert (status.state, status.exit_code) == (CopyState.COMPLETED, 4)
 
 
@@ -349,7 +350,7 @@ async def test_a_batch_system_that_cannot_say_what_it_has_gets_no_copy_twice(tmp
 
 async def test_what_is_kept_of_a_copy_is_no_secret_of_its_job(pushed: Pushed) -> None:
     kept = json.loads((pushed.folder / "copy.json").read_text())
-    assert kept.keys() == {"stdout", "stderr", "output_files", "seen", "batch_id"}
+    assert kept.keys() == {"stdout", "stderr", "output_files", "seen", "queue", "ce_type", "batch_id", "cut"}
 
 
 async def test_a_copy_whose_folder_is_not_here_is_unknown_however_long_and_however_it_ended(tmp_path: Path) -> None:

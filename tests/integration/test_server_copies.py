@@ -18,6 +18,7 @@ from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.copies.remote_server import RemoteServer
 from pilotage_agents.copies.server_copies import ServerCopies
+from pilotage_agents.copies.server_copy_folders import ServerCopyFolders
 from pilotage_agents.router.route_edges import CopyState, RefusedByJob
 from pilotage_server.core.identity import Role
 from support.copies import HeldFiles, a_copy, submitted
@@ -46,7 +47,16 @@ class Remote:
     @property
     def target(self) -> ServerCopies:
         """What a router sees after a restart."""
-        return ServerCopies(self.line, self.folder, self.folder.parent / "token", self.origin)
+        return self.at(self.folder)
+
+    def at(self, folder: Path, *, token: str = "token", origin: str = "") -> ServerCopies:
+        """Return the place as a router sees it that keeps its copies in this folder."""
+        folders = ServerCopyFolders(folder, origin or self.origin)
+        return ServerCopies(self.line, folders, self.folder.parent / token if token else None)
+
+    def of(self, name: str = NAME) -> Path:
+        """Return the folder of a copy."""
+        return self.folder / f"{name}-{self.origin}"
 
     def job(self, reference: str) -> jobs_pb2.Job:
         (job,) = self._as_operator("GetJobs", job_ids=[_id(reference)]).jobs
@@ -112,13 +122,13 @@ async def test_a_job_that_brings_its_owners_token_goes_in_his_name_and_the_token
     (reference,) = await submitted(remote.target, remote.files, copy)
     assert remote.job(reference).owner == "ann"
     assert [file.name for file in remote.description(reference).input_files] == ["data"]
-    kept = remote.folder / NAME / "token"
+    kept = remote.of() / "token"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
     assert (await remote.target.poll([reference]))[reference].state is CopyState.IDLE
     await remote.target.cancel([reference])
     assert (await remote.target.poll([reference]))[reference].state is CopyState.GONE
-    await remote.target.forget([reference])
+    await remote.target.forget([NAME])
     assert not kept.exists()
 
 
@@ -129,11 +139,11 @@ async def test_what_is_no_token_is_refused_without_a_word_of_it(remote: Remote) 
     assert isinstance(answer, RefusedByJob)
     assert "token" in answer.reason
     assert "words" not in answer.reason
-    assert not (remote.folder / NAME).exists()
+    assert not remote.of().exists()
 
 
 async def test_without_any_token_no_copy_goes(remote: Remote) -> None:
-    target = ServerCopies(remote.line, remote.folder, None, remote.origin)
+    target = remote.at(remote.folder, token="")
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], remote.files)
     assert isinstance(answer, NotSubmitted)
     assert not answer.was_tried
@@ -168,7 +178,7 @@ async def test_a_job_that_the_server_does_not_show_is_unknown_and_spoils_no_othe
 
 async def test_a_token_that_is_no_longer_good_makes_no_copy_gone_and_doubles_none(remote: Remote) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
-    (remote.folder / NAME / "job-id").unlink()
+    (remote.of() / "job-id").unlink()
     await asyncio.to_thread((remote.folder.parent / "token").write_text, "bad")
     assert (await remote.target.poll([reference]))[reference].state is CopyState.UNKNOWN
     (answer,) = await remote.target.submit([a_copy(NAME, "/bin/true")], remote.files)
@@ -177,16 +187,16 @@ async def test_a_token_that_is_no_longer_good_makes_no_copy_gone_and_doubles_non
 
 async def test_a_copy_is_asked_for_again_as_it_was_whatever_the_table_says_now(remote: Remote) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
-    (remote.folder / NAME / "job-id").unlink()
+    (remote.of() / "job-id").unlink()
     changed = a_copy(NAME, "/bin/false")
     assert await submitted(remote.target, remote.files, changed) == [reference]
-    (remote.folder / NAME / "job-id").unlink()
+    (remote.of() / "job-id").unlink()
     assert await remote.target.find_again([NAME]) == {NAME: reference}
 
 
 async def test_a_copy_of_which_nothing_is_kept_is_found_by_its_name(remote: Remote, tmp_path: Path) -> None:
     references = await submitted(remote.target, remote.files, *(a_copy(f"{NAME}{n}", "/bin/true") for n in range(2)))
-    on_another_host = ServerCopies(remote.line, tmp_path / "other", tmp_path / "token", remote.origin)
+    on_another_host = remote.at(tmp_path / "other")
     found = await on_another_host.find_again([f"{NAME}0", f"{NAME}1", "pilotage-9-9"])
     assert found == dict(zip([f"{NAME}0", f"{NAME}1"], references, strict=True))
 
@@ -194,7 +204,7 @@ async def test_a_copy_of_which_nothing_is_kept_is_found_by_its_name(remote: Remo
 async def test_a_server_that_is_not_there_says_nothing_of_its_copies(remote: Remote, tmp_path: Path) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     nobody = RemoteServer(["localhost:1"], None)
-    target = ServerCopies(nobody, remote.folder, tmp_path / "token", remote.origin)
+    target = ServerCopies(nobody, ServerCopyFolders(remote.folder, remote.origin), tmp_path / "token")
     assert (await target.poll([reference]))[reference].state is CopyState.UNKNOWN
     await target.cancel([reference])
     (new,) = await target.submit([a_copy(f"{NAME}1", "/bin/true")], remote.files)
@@ -204,7 +214,7 @@ async def test_a_server_that_is_not_there_says_nothing_of_its_copies(remote: Rem
 
 
 async def test_two_routers_of_one_name_there_do_not_take_each_others_copies(remote: Remote, tmp_path: Path) -> None:
-    other = ServerCopies(remote.line, tmp_path / "other", tmp_path / "token", f"{remote.origin}2")
+    other = remote.at(tmp_path / "other", origin=f"{remote.origin}2")
     mine = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     theirs = await submitted(other, remote.files, a_copy(NAME, "/bin/true"))
     assert mine != theirs

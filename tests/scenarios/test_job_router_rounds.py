@@ -50,7 +50,7 @@ async def test_the_original_shows_where_its_copy_is(scene: RouterScene) -> None:
     assert scene.link.jobs[job].history == ["WAITING", "MATCHED", "RUNNING", "SUSPENDED", "RUNNING", "FAILED"]
     assert scene.link.jobs[job].outcomes[0].status.exit_code == 3
     assert list(scene.link.jobs[job].output) == ["stdout"]
-    assert scene.place().forgotten == [f"ref:pilotage-{job}-1"]
+    assert scene.place().forgotten == [f"pilotage-{job}-1"]
 
 
 async def test_a_copy_that_is_removed_at_its_target_lets_the_job_wait_and_take_the_present_table(
@@ -242,9 +242,9 @@ class ForgetsWithTheOthers(ScenePlace):
 
     meeting: asyncio.Barrier
 
-    async def forget(self, references: Collection[str]) -> None:
+    async def forget(self, names: Collection[str]) -> None:
         await self.meeting.wait()
-        await super().forget(references)
+        await super().forget(names)
 
 
 async def test_places_are_tidied_beside_one_another(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
+from pilotage.clock import Clock, now
 from pilotage.errors import PilotageError, WorldError
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.router.route_edges import (
@@ -14,6 +16,7 @@ from pilotage_agents.router.route_edges import (
     CopyRequest,
     CopyState,
     CopyStatus,
+    Found,
     InputFiles,
     LeftFile,
     RefusedByJob,
@@ -36,7 +39,8 @@ class FakeCopyTarget:
     `begins` says where a new copy is: `true`, `false` and `echo` of /bin are done at once, all else runs until it
     is cancelled. `refuses` is said to every submission while it is not empty, `job_fault` as its job's fault. While
     `is_reachable` is False the target gives no answer; while `loses_answers` it takes submissions and does not say
-    so. `made` counts how often each name was really made.
+    so. `made` counts how often each name was really made, `since` says of each of which something is kept since when.
+    Of names that are `unclear` it cannot say whether it has them.
     """
 
     folder: Path
@@ -45,6 +49,9 @@ class FakeCopyTarget:
     statuses: dict[str, CopyStatus] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
+    since: dict[str, datetime] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+    clock: Clock = now
     cancelled: list[str] = field(default_factory=list)
     refuses: str = ""
     job_fault: str = ""
@@ -55,10 +62,11 @@ class FakeCopyTarget:
     async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         return tuple([await self._submit(copy, files) for copy in copies])
 
-    async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
+    async def find_again(self, names: Collection[str]) -> Mapping[str, Found]:
         if not self.is_reachable:
             raise WorldError("the target does not answer", transient=True)
-        return {name: f"ref:{name}" for name in names if f"ref:{name}" in self.statuses}
+        unclear = {name: Unanswered("its token is refused") for name in names if name in self.unclear}
+        return {name: f"ref:{name}" for name in names if f"ref:{name}" in self.statuses} | unclear
 
     async def poll(self, references: Collection[str]) -> Mapping[str, CopyStatus]:
         unknown = CopyStatus(CopyState.UNKNOWN, "the target gives no answer")
@@ -80,11 +88,16 @@ class FakeCopyTarget:
             if self.is_reachable and reference in self.statuses:
                 self.becomes(reference, CopyStatus(CopyState.GONE, "cancelled"))
 
-    async def forget(self, references: Collection[str]) -> None:
-        for reference in references:
-            self.forgotten.append(reference)
-            self.copies.pop(reference, None)
-            self.statuses.pop(reference, None)
+    async def forget(self, names: Collection[str]) -> None:
+        for name in names:
+            self.forgotten.append(name)
+            self.since.pop(name, None)
+            self.copies.pop(f"ref:{name}", None)
+            self.statuses.pop(f"ref:{name}", None)
+
+    async def strays(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
+        found = [name for name, since in self.since.items() if since < before and name not in known]
+        return {name: f"ref:{name}" if f"ref:{name}" in self.statuses else "" for name in found}
 
     def becomes(self, reference: str, status: CopyStatus) -> None:
         """Have a copy somewhere else from now on, unless it has ended."""
@@ -110,5 +123,6 @@ class FakeCopyTarget:
                 return NotSubmitted(str(error))
             self.copies[reference] = copy
             self.statuses[reference] = self.begins(copy)
+            self.since[copy.name] = self.clock()
             self.made[copy.name] = self.made.get(copy.name, 0) + 1
         return Unanswered("the answer was lost") if self.loses_answers else Submitted(reference)

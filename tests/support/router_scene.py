@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pilotage.clock import Clock
 from pilotage.resource_tree import QueueId
 from pilotage_agents.core.copies.copy_life import Patience
 from pilotage_agents.core.copies.held_copies import HeldCopies
@@ -73,9 +74,10 @@ class ScenePlace(FakeCopyTarget):
 class ScenePlaces:
     """Places by the names of their targets, made when they are first gone to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Clock) -> None:
         self.places: dict[str, ScenePlace] = {}
         self._folder = folder
+        self._clock = clock
 
     async def open(self, target: Target) -> ScenePlace:
         return self.at(str(target))
@@ -83,7 +85,7 @@ class ScenePlaces:
     def at(self, target: str) -> ScenePlace:
         """Return a place."""
         if target not in self.places:
-            self.places[target] = ScenePlace(self._folder, lambda _: CopyStatus(CopyState.IDLE))
+            self.places[target] = ScenePlace(self._folder, lambda _: CopyStatus(CopyState.IDLE), clock=self._clock)
         return self.places[target]
 
 
@@ -98,7 +100,7 @@ class RouterScene:
         self._left = folder / "left"
         self._left.mkdir()
         self._folder = folder
-        self.places = ScenePlaces(self._left)
+        self.places = ScenePlaces(self._left, self.clock)
         self.put_table(*(routes or (a_route(),)))
         self.router = self.start()
 

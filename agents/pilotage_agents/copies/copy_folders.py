@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -20,9 +17,18 @@ from pilotage.errors import PilotageError, WorldError
 from pilotage.folding import fold
 from pilotage.job_description import JobDescription
 from pilotage.job_environment import JobIdentity
-from pilotage.job_folders import NULL, JobAtFaultError, inside, remove_tree
+from pilotage.job_folders import NULL, JobAtFaultError, inside
 from pilotage.job_output import Bounds, cut, find_output, plain_files, size_of, stream_names
 from pilotage.resource_tree import QueueId
+from pilotage_agents.copies.copy_records import CopyRecord, change_record, read_record, write_record
+from pilotage_agents.copies.private_files import (
+    check_is_there,
+    folder_of,
+    make_folder,
+    names_untouched,
+    remove_folder,
+    write_private,
+)
 from pilotage_agents.core.copies.copy_scripts import (
     AD_NAME,
     ENDED_NAME,
@@ -44,32 +50,24 @@ from pilotage_agents.router.route_edges import CopyRequest, InputFiles, LeftFile
 
 log = structlog.get_logger()
 
-_RECORD_NAME = "copy.json"
 _MOST_READ = 1 << 16
 _MOST_PROXY_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class CopyRecord:
-    """What is kept of a copy that was made ready: where its output is, and `batch_id`, "" = nobody knows yet."""
-
-    description: JobDescription
-    seen: Mapping[str, tuple[int, int]] | None
-    batch_id: str = ""
-
-
 class CopyFolders:
-    """Keeps one folder per copy, by its name, below `root`; what is in them is for their owner's eyes alone."""
+    """Keeps one folder per copy, by its name, below `root`; what is in them is for their owner's eyes alone.
 
-    def __init__(self, root: Path, bounds: Bounds) -> None:
+    `ce_type` is kept with each copy: it finds the batch system again when the tree has its queue no more.
+    """
+
+    def __init__(self, root: Path, bounds: Bounds, ce_type: str = "") -> None:
         self._root = root
         self._bounds = bounds
+        self._ce_type = ce_type
 
     def path_of(self, name: str) -> Path:
         """Return the folder of a copy; raises WorldError for a name that cannot be one of a folder."""
-        if not name or "/" in name or name.startswith("."):
-            raise WorldError(f"{name!r} is not the name of a copy", transient=False)
-        return self._root / name
+        return folder_of(self._root, name)
 
     def has(self, name: str) -> bool:
         """Return whether the folder of a copy is here."""
@@ -77,8 +75,7 @@ class CopyFolders:
 
     def check(self) -> None:
         """Raise WorldError unless what the folders lie in is here: a shared one may be away for a while."""
-        if not self._root.parent.is_dir():
-            raise WorldError(f"{self._root.parent}: is not there", transient=True)
+        check_is_there(self._root)
 
     async def prepare(self, copy: CopyRequest, queue: QueueId, files: InputFiles) -> Path:
         """Make the folder of a copy with all that it is given, the record last; returns it.
@@ -92,13 +89,15 @@ class CopyFolders:
         """
         folder = self.path_of(copy.name)
         try:
-            await asyncio.to_thread(self._made, folder)
+            await asyncio.to_thread(make_folder, self._root, copy.name)
+            for each in (WORK_NAME, TEMPORARY_NAME):
+                await asyncio.to_thread((folder / each).mkdir, mode=0o700)
             for file in copy.description.input_files:
                 target = inside(folder / WORK_NAME, file.name)
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 await files.fetch(copy.job_id, file, target)
                 target.chmod(0o700 if file.executable else 0o600)
-            await asyncio.to_thread(_fill, folder, copy, queue)
+            await asyncio.to_thread(self._fill, folder, copy, queue)
         except OSError as error:
             raise WorldError(f"{folder}: {error.strerror or error}", transient=True) from error
         except (WorldError, JobAtFaultError):
@@ -107,30 +106,17 @@ class CopyFolders:
             raise WorldError(f"its input did not arrive: {error}", transient=True) from error
         return folder
 
-    def _made(self, folder: Path) -> None:
-        """Make the folder anew: what is left of one that was never completed belongs to nobody."""
-        if folder.exists():
-            remove_tree(folder)
-        # What it lies in has to be there: elsewhere no other router would find it.
-        self._root.mkdir(mode=0o700, exist_ok=True)
-        for each in (folder, folder / WORK_NAME, folder / TEMPORARY_NAME):
-            each.mkdir(mode=0o700)
-
     def record(self, name: str) -> CopyRecord | None:
         """Return what is kept of a copy; None = it was never made ready here."""
-        try:
-            return _record_in((self.path_of(name) / _RECORD_NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return read_record(self.path_of(name))
 
     def keep(self, name: str, batch_id: str) -> None:
         """Keep what the batch system calls a copy that was made ready; raises WorldError."""
-        path = self.path_of(name) / _RECORD_NAME
-        try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            _write(path, json.dumps({**fields, "batch_id": batch_id}))
-        except (OSError, ValueError) as error:
-            raise WorldError(f"{path}: {error}", transient=True) from error
+        change_record(self.path_of(name), batch_id=batch_id)
+
+    def untouched(self, origin: str, before: datetime) -> tuple[str, ...]:
+        """Return the names of a router's copies, without its origin, whose folders nobody has touched since a time."""
+        return names_untouched(self._root, origin, before)
 
     def start_of(self, name: str) -> CopyStart | None:
         """Return what a copy has written down of its start, None = nothing."""
@@ -148,27 +134,41 @@ class CopyFolders:
         work = self.path_of(name) / WORK_NAME
         try:
             found = find_output(record.description, work, self._bounds, record.seen)
-            left = tuple(self._bounded(name, path.resolve()) for name, path in found.files.items())
+            files = {each: path.resolve() for each, path in found.files.items()}
+            cut_files = self._cut(name, files, record.cut)
         except OSError as error:
             raise WorldError(f"{work}: the output cannot be read: {error}", transient=True) from error
         if found.notes:
             log.info("output of a copy is not whole", copy=name, notes=found.notes)
-        return left
+        return tuple(LeftFile(each, path, truncated=each in cut_files) for each, path in files.items())
 
-    def _bounded(self, name: str, path: Path) -> LeftFile:
-        is_long = size_of(path) > self._bounds.file_bytes
-        if is_long and not cut(path, self._bounds.file_bytes):
-            raise OSError(f"{path} cannot be cut to {self._bounds.file_bytes} bytes")
-        return LeftFile(name, path, truncated=is_long)
+    def _cut(self, name: str, files: Mapping[str, Path], cut_before: frozenset[str]) -> frozenset[str]:
+        """Cut the files of a copy that are too long; returns the names of all that are not whole.
+
+        They are written down before: whoever collects again finds them short.
+        """
+        most = self._bounds.file_bytes
+        too_long = {each: path for each, path in files.items() if size_of(path) > most}
+        cut_files = cut_before | too_long.keys()
+        if cut_files != cut_before:
+            change_record(self.path_of(name), cut=sorted(cut_files))
+        for path in too_long.values():
+            if not cut(path, most):
+                raise OSError(f"{path} cannot be cut to {most} bytes")
+        return cut_files
 
     def remove(self, name: str) -> None:
         """Remove the folder of a copy, if it is there."""
-        folder = self.path_of(name)
-        if folder.exists():
-            remove_tree(folder)
+        remove_folder(self.path_of(name))
+
+    def _fill(self, folder: Path, copy: CopyRequest, queue: QueueId) -> None:
+        """Write what a copy is given into its folder, which has its input files, and what is kept of it."""
+        _write_scripts(folder, copy, queue)
+        seen = plain_files(folder / WORK_NAME) if copy.description.new_files_come_back else None
+        write_record(folder, CopyRecord(copy.description, seen, str(queue), self._ce_type))
 
 
-def _fill(folder: Path, copy: CopyRequest, queue: QueueId) -> None:
+def _write_scripts(folder: Path, copy: CopyRequest, queue: QueueId) -> None:
     """Write the scripts and all else that a copy is given into its folder, which has its input files."""
     description, work = copy.description, folder / WORK_NAME
     for name in stream_names(description):
@@ -180,11 +180,9 @@ def _fill(folder: Path, copy: CopyRequest, queue: QueueId) -> None:
         script = job_script(description, _identity(copy), place)
     except ValueError as error:
         raise JobAtFaultError(f"its arguments cannot be taken apart: {error}") from error
-    _write(folder / JOB_NAME, script)
-    _write(folder / WRAPPER_NAME, wrapper_script(), 0o700)
-    _write(folder / AD_NAME, ad_lines(ad_text(copy.ad)), 0o400)
-    seen = plain_files(work) if description.new_files_come_back else None
-    _write(folder / _RECORD_NAME, _record_text(CopyRecord(description, seen)))
+    write_private(folder / JOB_NAME, script.encode())
+    write_private(folder / WRAPPER_NAME, wrapper_script().encode(), 0o700)
+    write_private(folder / AD_NAME, ad_lines(ad_text(copy.ad)).encode(), 0o400)
 
 
 def _has_program(description: JobDescription, work: Path) -> bool:
@@ -205,9 +203,7 @@ def _proxy(copy: CopyRequest, folder: Path) -> str:
     """Return where in its folder the copy has the X.509 proxy of its route, "" = the route gives none."""
     if not copy.shared_proxy:
         return ""
-    content = _read_secret(Path(copy.shared_proxy))
-    with os.fdopen(os.open(folder / PROXY_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+    write_private(folder / PROXY_NAME, _read_secret(Path(copy.shared_proxy)))
     return PROXY_NAME
 
 
@@ -220,42 +216,6 @@ def _identity(copy: CopyRequest) -> JobIdentity:
     numbers = {fold(name): value for name, value in copy.ad.items() if isinstance(value, int)}
     cluster, process = numbers.get("clusterid", copy.job_id), numbers.get("procid", 0)
     return JobIdentity(copy.name, copy.job_id, copy.attempt, cluster, process, copy.owner, copy.vo)
-
-
-def _record_text(record: CopyRecord) -> str:
-    description = record.description
-    return json.dumps(
-        {
-            "stdout": description.stdout,
-            "stderr": description.stderr,
-            "output_files": description.output_files,
-            "seen": record.seen,
-            "batch_id": record.batch_id,
-        }
-    )
-
-
-def _record_in(text: str) -> CopyRecord:
-    fields: Any = json.loads(text)
-    seen = fields["seen"] and {name: (size, changed) for name, (size, changed) in fields["seen"].items()}
-    description = JobDescription(
-        executable="",
-        stdout=fields["stdout"],
-        stderr=fields["stderr"],
-        output_files=tuple(fields["output_files"]),
-        new_files_come_back=seen is not None,
-    )
-    return CopyRecord(description, seen, fields["batch_id"])
-
-
-def _write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file that only its owner can read, in place of an earlier one."""
-    new = path.with_name(f"{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        new.unlink()
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-        file.write(text)
-    new.replace(path)
 
 
 def _small_text(path: Path) -> str:

@@ -8,18 +8,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import assert_never
 
+import structlog
+
 from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.copies.copy_folders import CopyFolders
+from pilotage_agents.copies.copy_records import kept_ce_type
 from pilotage_agents.copies.queue_copies import QueueCopies
 from pilotage_agents.copies.remote_server import RemoteServer, ServerAccess
 from pilotage_agents.copies.server_copies import ServerCopies
+from pilotage_agents.copies.server_copy_folders import ServerCopyFolders
 from pilotage_agents.core.pilot_shape import queue_facts
 from pilotage_agents.core.routes.route_table import QueueTarget, ServerTarget, Target
 from pilotage_agents.link import TreeQueue
 from pilotage_agents.router.route_edges import CopyTarget
+
+log = structlog.get_logger()
 
 ReadQueues = Callable[[], Awaitable[tuple[TreeQueue, ...]]]
 """Asks the server for the queues of its tree."""
@@ -67,16 +73,29 @@ class ConfiguredPlaces:
         return self._opened[target]
 
     async def _queue(self, queue: QueueId) -> QueueCopies:
+        root = queue_copies_folder(self._folder)
         found = next((each for each in await self._queues() if each.id == queue), None)
         if found is None:
-            raise NotFoundError("queue", str(queue))
-        ce_type = queue_facts(found.parameters).ce_type
+            ce_type = await self._ce_type_before(root, queue)
+        else:
+            ce_type = queue_facts(found.parameters).ce_type
         system = self._batch_systems.get(ce_type)
         if system is None:
             known = ", ".join(sorted(self._batch_systems)) or "none"
             why = f'no batch system is configured for its CEType "{ce_type}"; there is: {known}'
             raise InvalidInputError(Violation(str(queue), why))
-        return QueueCopies(queue, system, CopyFolders(queue_copies_folder(self._folder), self._bounds), self._origin)
+        return QueueCopies(queue, system, CopyFolders(root, self._bounds, ce_type), self._origin)
+
+    async def _ce_type_before(self, root: Path, queue: QueueId) -> str:
+        """Return the CEType that a queue had which the tree has no more, and that has copies still.
+
+        The server gives no job to such a queue. Raises NotFoundError when it has none.
+        """
+        ce_type = await asyncio.to_thread(kept_ce_type, root, queue)
+        if not ce_type:
+            raise NotFoundError("queue", str(queue))
+        log.warning("queue is not in the tree any more: its copies are followed to their ends", queue=str(queue))
+        return ce_type
 
     async def _server(self, target: ServerTarget) -> ServerCopies:
         address = ",".join(target.addresses)
@@ -86,5 +105,5 @@ class ConfiguredPlaces:
         except OSError as error:
             raise WorldError(f"{access.ca_file}: {error.strerror}", transient=True) from error
         line = RemoteServer(target.addresses, root_ca)
-        folder = self._folder / "servers" / hashlib.sha256(address.encode()).hexdigest()[:16]
-        return ServerCopies(line, folder, access.token_file, self._origin)
+        root = self._folder / f"server-{hashlib.sha256(address.encode()).hexdigest()[:16]}"
+        return ServerCopies(line, ServerCopyFolders(root, self._origin), access.token_file)

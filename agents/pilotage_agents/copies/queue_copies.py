@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Self
 
 import structlog
@@ -36,6 +37,7 @@ from pilotage_agents.router.route_edges import (
     CopyRequest,
     CopyState,
     CopyStatus,
+    Found,
     InputFiles,
     LeftFile,
     RefusedByJob,
@@ -101,7 +103,7 @@ class QueueCopies:
         known: dict[str, CopyAnswer] = {**found, **refused, **answers}
         return tuple(known[copy.name] for copy in called)
 
-    async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
+    async def find_again(self, names: Collection[str]) -> Mapping[str, Found]:
         """Return the references of copies that the batch system has, or that have ended here; see CopyTarget."""
         called = {self._called(name): name for name in names}
         return {called[name]: reference for name, reference in (await self._made_before(called)).items()}
@@ -129,12 +131,29 @@ class QueueCopies:
         if ids:
             await self._batch_system.cancel_many(ids)
 
-    async def forget(self, references: Collection[str]) -> None:
+    async def forget(self, names: Collection[str]) -> None:
         """Remove the folders; see CopyTarget."""
-        for each in map(_Reference.of, references):
-            self._starts.pop(each.name, None)
-            self._looked.pop(each.name, None)
-            await asyncio.to_thread(self._folders.remove, each.name)
+        for called in map(self._called, names):
+            self._starts.pop(called, None)
+            self._looked.pop(called, None)
+            await asyncio.to_thread(self._folders.remove, called)
+
+    async def strays(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
+        """Return the copies that have folders here; see CopyTarget.
+
+        Of another queue's, which may share the folder, only those that need no batch system any more.
+        """
+        return await asyncio.to_thread(self._strays, known, before)
+
+    def _strays(self, known: Collection[str], before: datetime) -> dict[str, str]:
+        found = {}
+        for name in self._folders.untouched(self._origin, before):
+            record = None if name in known else self._folders.record(self._called(name))
+            batch_id = record.batch_id if record is not None and not self._folders.end_of(self._called(name)) else ""
+            is_others = record is not None and record.queue != str(self._queue)
+            if name not in known and not (batch_id and is_others):
+                found[name] = str(_Reference(self._called(name), batch_id)) if batch_id else ""
+        return found
 
     async def _made_before(self, names: Collection[str]) -> dict[str, str]:
         """Return the references of copies that were made before, or are found by their names; raises WorldError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +12,8 @@ from pilotage.channel import Endpoint, open_async_channel
 from pilotage.description_wire import CHECKSUM, check_file_name
 from pilotage.errors import InvalidInputError, NotFoundError, Violation, WorldError
 from pilotage.job_description import InputFile
-from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.v1 import identity_service_pb2, job_service_pb2, jobs_pb2
+from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.wire import time_from_wire
 from pilotage_agents.core.copies.remote_copies import RemoteJob
@@ -22,6 +23,8 @@ from pilotage_agents.router.route_edges import LeftFile
 _MOST_IN_A_CALL = 1000
 _TRANSFER_S = 3600.0
 _STATE = "JOB_STATE_"
+_SEE_ALL = frozenset({"operator", "admin"})
+"""Roles that see the jobs of everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,15 @@ class ServerAccess:
     ca_file: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whom a server takes the bearer of a token for; `sees_all` = also the jobs of others, of every VO."""
+
+    owner: str
+    vo: str
+    sees_all: bool
+
+
 class RemoteServer:
     """One other server; each call is made with a token. Every method raises a PilotageError when its call fails."""
 
@@ -42,10 +54,16 @@ class RemoteServer:
         # The tokens go with the calls: many people's copies share one line.
         self._channel = open_async_channel(Endpoint(tuple(addresses), root_ca=root_ca))
         self._jobs = JobServiceStub(self._channel)
+        self._identities = IdentityServiceStub(self._channel)
 
     async def close(self) -> None:
         """Hang up."""
         await self._channel.close()
+
+    async def caller(self, token: str) -> Caller:
+        """Return whom the server takes the token's bearer for."""
+        answer = await self._identities.WhoAmI(identity_service_pb2.WhoAmIRequest(), metadata=_as(token))
+        return Caller(answer.owner, answer.vo, not _SEE_ALL.isdisjoint(answer.roles))
 
     async def submit(self, token: str, request: job_service_pb2.SubmitJobsRequest) -> int:
         """Submit the one job of a request, however often; returns its id."""
@@ -72,20 +90,12 @@ class RemoteServer:
     async def jobs(self, token: str, job_ids: Sequence[int]) -> Mapping[int, RemoteJob]:
         """Return the jobs that there are, or that the token's owner may see."""
         found: dict[int, RemoteJob] = {}
-        left = list(dict.fromkeys(job_ids))
-        while left:
-            some = left[:_MOST_IN_A_CALL]
-            try:
-                answer = await self._jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=some), metadata=_as(token))
-            except NotFoundError as error:
-                # One that is missing spoils the question for the others.
-                others = [job_id for job_id in left if str(job_id) != error.name]
-                if len(others) == len(left):
-                    raise
-                left = others
-                continue
-            found |= {job.id: _job(job) for job in answer.jobs}
-            left = left[_MOST_IN_A_CALL:]
+
+        async def get(some: Sequence[int]) -> None:
+            answer = await self._jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=some), metadata=_as(token))
+            found.update({job.id: _job(job) for job in answer.jobs})
+
+        await _for_those_there(job_ids, get)
         return found
 
     async def named(self, token: str, names: Sequence[str]) -> Mapping[str, int]:
@@ -102,15 +112,15 @@ class RemoteServer:
         return found
 
     async def remove(self, token: str, job_ids: Sequence[int], reason: str) -> None:
-        """Have jobs removed; those that have ended are no error."""
-        for start in range(0, len(job_ids), _MOST_IN_A_CALL):
+        """Have jobs removed; those that have ended, or that the server does not show, are no error."""
+
+        async def change(some: Sequence[int]) -> None:
             request = job_service_pb2.ChangeJobsRequest(
-                request_id=uuid4().hex,
-                job_ids=job_ids[start : start + _MOST_IN_A_CALL],
-                change=job_service_pb2.JOB_CHANGE_REMOVE,
-                reason=reason,
+                request_id=uuid4().hex, job_ids=some, change=job_service_pb2.JOB_CHANGE_REMOVE, reason=reason
             )
             await self._jobs.ChangeJobs(request, metadata=_as(token))
+
+        await _for_those_there(job_ids, change)
 
     async def outputs(self, token: str, job_id: int, folder: Path) -> tuple[LeftFile, ...]:
         """Write what a job has left into a folder that is there; what an earlier call has brought stays."""
@@ -134,6 +144,22 @@ class RemoteServer:
         await asyncio.to_thread(part.rename, path)
 
 
+async def _for_those_there(job_ids: Sequence[int], do: Callable[[Sequence[int]], Awaitable[None]]) -> None:
+    """Do something for all jobs that the server shows, in as few calls as may be."""
+    left = list(dict.fromkeys(job_ids))
+    while left:
+        try:
+            await do(left[:_MOST_IN_A_CALL])
+        except NotFoundError as error:
+            # One that is missing spoils the call for the others.
+            others = [job_id for job_id in left if str(job_id) != error.name]
+            if len(others) == len(left):
+                raise
+            left = others
+        else:
+            left = left[_MOST_IN_A_CALL:]
+
+
 def _as(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),)
 
@@ -142,17 +168,6 @@ def _check_checksum(text: str) -> None:
     """Raise InvalidInputError unless it is a SHA-256 as it is written."""
     if not CHECKSUM.fullmatch(text):
         raise InvalidInputError(Violation("checksum", "is not 64 hex digits"))
-
-
-def token_text(content: bytes) -> str:
-    """Return the token in a file; raises InvalidInputError for what cannot be one, without a word of it."""
-    try:
-        text = content.decode("ascii").strip()
-    except UnicodeDecodeError:
-        text = ""
-    if not text or not text.isprintable() or " " in text:
-        raise InvalidInputError(Violation("token", "the file holds none"))
-    return text
 
 
 def _job(job: jobs_pb2.Job) -> RemoteJob:

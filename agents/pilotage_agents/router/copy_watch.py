@@ -9,10 +9,11 @@ from itertools import groupby
 
 import structlog
 
+from pilotage_agents.batch_systems.base import Unanswered
 from pilotage_agents.core.copies.copy_life import Deed, HeldCopy, Key, Patience, deed, gone, held, not_found
 from pilotage_agents.router.copy_ends import CopyEnds, End
 from pilotage_agents.router.copy_leavings import CopyLeavings
-from pilotage_agents.router.route_edges import CopyStatus
+from pilotage_agents.router.route_edges import CopyStatus, Found
 from pilotage_agents.router.route_shared import Shared
 
 log = structlog.get_logger()
@@ -68,13 +69,17 @@ class CopyWatch:
         if statuses is not None:
             await self._follow(target, [(copy, statuses[copy.reference]) for copy in referred])
 
-    async def _found_again(self, lost: Sequence[HeldCopy], found: Mapping[str, str]) -> None:
+    async def _found_again(self, lost: Sequence[HeldCopy], found: Mapping[str, Found]) -> None:
         ends: list[End] = []
         for copy in lost:
-            if (reference := found.get(copy.name)) is not None:
-                self._copies.put(replace(copy, reference=reference), owed=True)
-            elif (over := not_found(copy, self._patience, self._clock())) is not None:
-                ends.append((copy, *over))
+            match found.get(copy.name):
+                case str(reference):
+                    self._copies.put(replace(copy, reference=reference), owed=True)
+                case Unanswered(reason):
+                    log.warning("target cannot say whether it has a copy", copy=copy.name, reason=reason)
+                case None:
+                    if (over := not_found(copy, self._patience, self._clock())) is not None:
+                        ends.append((copy, *over))
         await self._ends.over_all(ends)
 
     async def _follow(self, target: str, said: Sequence[tuple[HeldCopy, CopyStatus]]) -> None:

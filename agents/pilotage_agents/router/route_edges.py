@@ -12,7 +12,7 @@ from typing import Protocol
 from pilotage.classads import AdValue
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.resource_tree import QueueId
-from pilotage_agents.batch_systems.base import Submission
+from pilotage_agents.batch_systems.base import Submission, Unanswered
 from pilotage_agents.core.routes.route_table import Target
 
 
@@ -162,7 +162,10 @@ class RefusedByJob:
 
 
 CopyAnswer = Submission | RefusedByJob
-"""What a target says to a copy that it is to make."""
+"""What a target says to a copy that it is to make; of one that it does not make it keeps nothing."""
+
+Found = str | Unanswered
+"""What a target says of a copy that it is asked for by name: its reference, or why it cannot say now."""
 
 
 class CopyTarget(Protocol):
@@ -175,11 +178,11 @@ class CopyTarget(Protocol):
     async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         """Make copies; returns one answer each, in order. A copy that was made before is not made twice."""
 
-    async def find_again(self, names: Collection[str]) -> Mapping[str, str]:
+    async def find_again(self, names: Collection[str]) -> Mapping[str, Found]:
         """Return the references of copies by name, for those that were made and whose answer was lost.
 
         A name that is missing in the answer was never submitted, or is no more. Raises WorldError when the target
-        cannot say.
+        cannot say it of any.
         """
 
     async def poll(self, references: Collection[str]) -> Mapping[str, CopyStatus]:
@@ -191,8 +194,14 @@ class CopyTarget(Protocol):
     async def cancel(self, references: Collection[str]) -> None:
         """Ask the copies to end; those that have ended already are no error."""
 
-    async def forget(self, references: Collection[str]) -> None:
-        """Remove what is left of copies that were brought to an end."""
+    async def forget(self, names: Collection[str]) -> None:
+        """Remove what is kept here of copies, also of those that were made ready and never submitted."""
+
+    async def strays(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
+        """Return the router's copies beside the known ones of which something is kept here, untouched since `before`.
+
+        Those are names with references, "" = none is known. Raises WorldError when it cannot be seen.
+        """
 
 
 class CopyPlaces(Protocol):

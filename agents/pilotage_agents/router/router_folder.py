@@ -28,6 +28,14 @@ class FeedMark:
     waiting: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of a copy at its target; `reference` "" = nobody knows what finds it, `may_live`: it may run yet."""
+
+    reference: str
+    may_live: bool
+
+
 class RouterFolder:
     """Keeps what a router that starts again can do without, but does better with."""
 
@@ -52,13 +60,17 @@ class RouterFolder:
         """Write the mark, in place of the earlier one; raises WorldError."""
         self._write(_FEED, {"position": mark.position, "waiting": mark.waiting})
 
-    def leavings(self) -> Mapping[str, Mapping[str, bool]]:
-        """Return the references of copies, by target, that were over or about to be, and whether each may live."""
-        return self._read(_LEAVINGS, lambda said: {target: _flags(each) for target, each in said.items()}) or {}
+    def leavings(self) -> Mapping[str, Mapping[str, Left]]:
+        """Return what is left of copies that were over or about to be, by target and name."""
+        return self._read(_LEAVINGS, lambda said: {target: _left(each) for target, each in said.items()}) or {}
 
-    def keep_leavings(self, references: Mapping[str, Mapping[str, bool]]) -> None:
-        """Write such references, in place of the earlier ones; raises WorldError."""
-        self._write(_LEAVINGS, references)
+    def keep_leavings(self, left: Mapping[str, Mapping[str, Left]]) -> None:
+        """Write what is left of copies, in place of what was said before; raises WorldError."""
+        said = {
+            target: {name: (each.reference, each.may_live) for name, each in its.items()}
+            for target, its in left.items()
+        }
+        self._write(_LEAVINGS, said)
 
     def _read(self, name: str, meaning: Callable[[Any], Kept]) -> Kept | None:
         path = self.root / name
@@ -80,8 +92,8 @@ class RouterFolder:
             raise _failed(path, error) from error
 
 
-def _flags(said: Mapping[str, object]) -> dict[str, bool]:
-    return {reference: bool(may_live) for reference, may_live in said.items()}
+def _left(said: Mapping[str, tuple[str, bool]]) -> dict[str, Left]:
+    return {name: Left(str(reference), bool(may_live)) for name, (reference, may_live) in said.items()}
 
 
 def _failed(path: Path, error: OSError) -> WorldError:

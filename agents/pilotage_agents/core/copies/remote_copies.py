@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 from pilotage_agents.router.route_edges import CopyState, CopyStatus
 
@@ -41,6 +42,24 @@ class RemoteJob:
     started: datetime | None
     ended: datetime | None
     wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobReference:
+    """What finds a copy: its name, and the id of the job that it is."""
+
+    name: str
+    job_id: int
+
+    def __str__(self) -> str:
+        """Return it as it is kept."""
+        return f"{self.name} {self.job_id}"
+
+    @classmethod
+    def of(cls, text: str) -> Self | None:
+        """Return what a text says; None = it is no such reference."""
+        name, _, job_id = text.rpartition(" ")
+        return cls(name, int(job_id)) if name and job_id.isdecimal() and len(job_id) < 19 else None
 
 
 def remote_status(job: RemoteJob) -> CopyStatus:
