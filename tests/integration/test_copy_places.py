@@ -15,6 +15,7 @@ from pilotage_agents.copies.remote_server import ServerAccess
 from pilotage_agents.copies.server_copies import ServerCopies
 from pilotage_agents.core.routes.route_table import QueueTarget, ServerTarget
 from pilotage_agents.link import TreeQueue
+from pilotage_agents.router.route_edges import CopyState
 from support.copies import HeldFiles, a_copy, submitted
 from support.fake_batch_system import FakeBatchSystem
 
@@ -28,6 +29,10 @@ async def the_tree() -> tuple[TreeQueue, ...]:
 
 def places(folder: Path, batch: FakeBatchSystem, **servers: ServerAccess) -> ConfiguredPlaces:
     return ConfiguredPlaces(folder, Bounds(1000), {"slurm": batch}, servers, the_tree, "here")
+
+
+async def no_tree() -> tuple[TreeQueue, ...]:
+    return ()
 
 
 async def test_a_queue_is_pushed_into_by_the_batch_system_of_its_type(tmp_path: Path) -> None:
@@ -60,3 +65,18 @@ async def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None
     found = places(tmp_path, FakeBatchSystem(), **{"localhost:1,localhost:2": access})
     with pytest.raises(WorldError, match=r"ca\.pem: No such file"):
         await found.open(OTHER)
+
+
+async def test_copies_at_a_queue_that_the_tree_has_no_more_are_followed_by_a_router_that_starts_again(
+    tmp_path: Path,
+) -> None:
+    batch = FakeBatchSystem()
+    before = await places(tmp_path, batch).open(QueueTarget(SLURM))
+    (reference,) = await submitted(before, HeldFiles(), a_copy("pilotage-7-1", "/bin/sleep", "1000"))
+    after = ConfiguredPlaces(tmp_path, Bounds(1000), {"slurm": batch}, {}, no_tree, "here")
+    target = await after.open(QueueTarget(SLURM))
+    assert (await target.poll([reference]))[reference].state is CopyState.RUNNING
+    await target.cancel([reference])
+    assert batch.statuses["fake.1"].reason == "cancelled"
+    with pytest.raises(NotFoundError, match="there is no queue A/ce/odd"):
+        await after.open(QueueTarget(ODD))

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pilotage.errors import WorldError
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
-from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.copies.copy_folders import CopyFolders
 from pilotage_agents.copies.queue_copies import QueueCopies
 from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, RefusedByJob
 from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
-from support.fake_batch_system import FakeBatchSystem
 from support.until import until
 
 NAME, ORIGIN = "pilotage-7-3", "here"
@@ -211,6 +205,13 @@ async def test_a_file_that_is_too_long_is_cut_and_said_to_be(site: Site) -> None
     assert not left["stderr"].truncated
 
 
+async def test_a_file_that_was_cut_is_said_to_be_also_by_the_next_router(site: Site) -> None:
+    await site.script("head -c 50000 /dev/zero > big; ln big twin", output_files=("big", "twin"))
+    for target in (site.target, a_target(site.folder), a_target(site.folder)):
+        left = {file.name: file.truncated for file in await target.collect(site.references[0])}
+        assert left == {"stdout": False, "stderr": False, "big": True, "twin": True}
+
+
 async def test_the_credential_of_the_route_travels_where_only_the_job_reads_it(site: Site, tmp_path: Path) -> None:
     shared = tmp_path / "shared.proxy"
     shared.write_text("the route's secret")
@@ -249,122 +250,3 @@ async def test_a_copy_whose_processes_were_killed_is_gone(site: Site) -> None:
     status = await end_of(site.target, reference)
     assert status.state is CopyState.GONE
     assert "137" in status.reason
-
-
-@dataclass
-class Pushed:
-    """A target over a batch system in memory, and one copy that was pushed into it."""
-
-    batch: FakeBatchSystem
-    target: QueueCopies
-    reference: str
-    folder: Path
-
-    @property
-    def request(self) -> GlideinRequest:
-        (request,) = self.batch.requests.values()
-        return request
-
-    async def when(self, status: GlideinStatus) -> CopyStatus:
-        """Return what becomes of the copy when its batch job has this status."""
-        self.batch.statuses["fake.1"] = status
-        return (await self.target.poll([self.reference]))[self.reference]
-
-
-@pytest.fixture
-async def pushed(tmp_path: Path) -> Pushed:
-    batch = FakeBatchSystem()
-    target = QueueCopies(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)
-    copy = a_copy(
-        NAME, "/bin/true", request_cpus=4, request_memory_mib=800, request_gpus=1, wall_time=timedelta(hours=1)
-    )
-    (reference,) = await submitted(target, HeldFiles(), copy)
-    return Pushed(batch, target, reference, tmp_path / CALLED)
-
-
-async def test_sizes_and_wall_time_go_to_the_batch_system(pushed: Pushed) -> None:
-    request = pushed.request
-    assert (request.stamp, request.queue, request.folder) == (CALLED, "default", pushed.folder)
-    assert (request.shape.cpus, request.shape.memory_mib, request.shape.gpus) == (4, 800, 1)
-    assert request.wall_time_s == 3600
-
-
-async def test_a_lost_node_is_the_end_of_a_copy_and_silence_is_not(pushed: Pushed) -> None:
-    silent = await pushed.when(GlideinStatus(GlideinState.UNKNOWN, "no answer"))
-    assert (silent.state, silent.reason) == (CopyState.UNKNOWN, "no answer")
-    lost = await pushed.when(GlideinStatus(GlideinState.ENDED, "NODE_FAIL"))
-    assert lost.state is CopyState.GONE
-    assert "NODE_FAIL" in lost.reason
-
-
-async def test_an_end_that_is_written_in_part_is_none_yet(pushed: Pushed) -> None:
-    (pushed.folder / "started").write_text("1000 node7")
-    (pushed.folder / "ended").write_text("code 0\ntime 1010\n")
-    well = GlideinStatus(GlideinState.ENDED, "COMPLETED", 0)
-    assert (await pushed.when(well)).state is CopyState.UNKNOWN
-    (pushed.folder / "ended").write_text("code 0\ntime 1010\nwhole\n")
-    status = await pushed.when(well)
-    assert (status.state, status.exit_code, status.wall_s) == (CopyState.COMPLETED, 0, 10.0)
-
-
-async def test_an_end_that_never_comes_to_be_seen_is_given_up(pushed: Pushed) -> None:
-    well = GlideinStatus(GlideinState.ENDED, "COMPLETED", 0)
-    async with asyncio.timeout(10):
-        while (status := await pushed.when(well)).state is CopyState.UNKNOWN:
-            pass
-    assert status.state is CopyState.GONE
-
-
-async def test_a_link_in_place_of_what_a_copy_wrote_leads_nowhere(pushed: Pushed, tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("code 0\ntime 1010\nwhole\n")
-    (pushed.folder / "ended").symlink_to(tmp_path / "other")
-    assert (await pushed.when(GlideinStatus(GlideinState.ENDED, "FAILED", 1))).state is CopyState.GONE
-
-
-async def test_a_copy_that_ended_before_its_answer_came_is_found_by_what_it_wrote(tmp_path: Path) -> None:
-    batch = FakeBatchSystem(loses_answers=True)
-    target = QueueCopies(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)
-    (answer,) = await target.submit([a_copy(NAME, "/bin/true")], HeldFiles())
-    assert not isinstance(answer, Submitted | NotSubmitted)
-    (tmp_path / CALLED / "ended").write_text("code 4\ntime 1010\nwhole\n")
-    batch.end("fake.1", 0)
-    reference = (await target.find_again([NAME]))[NAME]
-    assert isinstance(reference, str)
-    status = (await target.poll([reference]))[reference]
-    assert (status.state, status.exit_code) == (CopyState.COMPLETED, 4)
-
-
-async def test_a_batch_system_that_cannot_say_what_it_has_gets_no_copy_twice(tmp_path: Path) -> None:
-    batch = FakeBatchSystem(loses_answers=True)
-    target = QueueCopies(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)
-    copy = a_copy(NAME, "/bin/sleep", "1000")
-    await target.submit([copy], HeldFiles())
-    batch.is_reachable = False
-    (answer,) = await target.submit([copy], HeldFiles())
-    assert not isinstance(answer, Submitted | NotSubmitted), "it may have been submitted"
-    batch.is_reachable, batch.loses_answers = True, False
-    (answer,) = await target.submit([copy], HeldFiles())
-    assert isinstance(answer, Submitted)
-    assert len(batch.requests) == 1
-
-
-async def test_what_is_kept_of_a_copy_is_no_secret_of_its_job(pushed: Pushed) -> None:
-    kept = json.loads((pushed.folder / "copy.json").read_text())
-    assert kept.keys() == {"stdout", "stderr", "output_files", "seen", "queue", "ce_type", "batch_id", "cut"}
-
-
-async def test_a_copy_whose_folder_is_not_here_is_unknown_however_long_and_however_it_ended(tmp_path: Path) -> None:
-    batch = FakeBatchSystem()
-    elsewhere = QueueCopies(QUEUE, batch, CopyFolders(tmp_path / "elsewhere", Bounds(MOST_BYTES)), ORIGIN)
-    here = QueueCopies(QUEUE, batch, CopyFolders(tmp_path / "here", Bounds(MOST_BYTES)), ORIGIN)
-    (reference,) = await submitted(elsewhere, HeldFiles(), a_copy(NAME, "/bin/true"))
-    batch.end("fake.1", 0)
-    said = [(await here.poll([reference]))[reference].state for _ in range(100)]
-    assert set(said) == {CopyState.UNKNOWN}
-
-
-async def test_where_the_shared_folder_is_away_no_copy_is_said_not_to_be_there(tmp_path: Path) -> None:
-    away = QueueCopies(QUEUE, FakeBatchSystem(), CopyFolders(tmp_path / "away" / "copies", Bounds(MOST_BYTES)), ORIGIN)
-    with pytest.raises(WorldError, match="is not there"):
-        await away.find_again([NAME])
-    assert not (tmp_path / "away").exists()
