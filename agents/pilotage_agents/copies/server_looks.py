@@ -21,7 +21,7 @@ _PURGED = CopyStatus(CopyState.GONE, "the server has no such job any more")
 _ELSEWHERE = CopyStatus(
     CopyState.UNKNOWN,
     "its folder is not here, and the server shows no such job to whom the routes' token is of: one that went in its "
-    "owner's name is followed where its folder is, or its job freed by pilotage routes give-up",
+    "owner's name is followed where its folder is; else only pilotage routes give-up frees its job, with all others",
 )
 
 
