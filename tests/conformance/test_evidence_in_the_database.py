@@ -5,18 +5,21 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from support.throttles import FAST, a_pilot, grid, running
+from support.throttles import FAST, a_pilot, grid, look, running
 
 __all__ = ["grid"]
-from pilotage_server.core.evidence import Attempts
+from pilotage_server.core.evidence import Attempts, Wanted
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.core.rules import Rules
+from pilotage_server.operations.health import HealthWatch
+from pilotage_server.storage.attempts import mark_trials
 from pilotage_server.storage.ended_attempts import has_failures, load_ended
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.events import feed_bounds
 from support.grid import Grid
 from support.races import SITES, B, Runner, start_race
+from support.statements import statements
 from support.virtual_clock import VirtualClock
 
 
@@ -118,6 +121,33 @@ def test_a_job_counts_as_lasting_as_soon_as_it_has_run_for_so_long(grid: Grid, c
     clock.advance(seconds=1)
     (old,) = running(grid)
     assert old.lasted == Attempts(old.spot, False, 1, clock() - FAST, FAST)
+
+
+def test_of_those_that_run_only_trials_and_what_is_wanted_is_told(grid: Grid, clock: VirtualClock) -> None:
+    pilot = a_pilot(grid)
+    match = pilot.take()
+    pilot.start(match)
+    clock.advance(minutes=1)
+    nothing = Wanted(sites=frozenset({"LYON"}), owners=frozenset({"nobody"}))
+    assert running(grid, nothing) == []
+    owner = grid.job(match.job_id).owner
+    assert [each.spot.account.owner for each in running(grid, Wanted(owners=frozenset({owner})))] == [owner]
+    grid.database.write(lambda unit: mark_trials(unit.session, [(match.job_id, match.attempt)]))
+    (trial,) = running(grid, nothing)
+    assert trial.lasted is not None
+    assert trial.lasted.trial
+
+
+def test_what_runs_is_not_read_for_fewer_failures_than_a_place_may_have(grid: Grid) -> None:
+    pilot, watch = a_pilot(grid), HealthWatch()
+    look(grid, watch)
+    asked: list[bool] = []
+    for _ in range(6):
+        pilot.report(pilot.take(), Outcome.EXITED, exit_code=1, wall_s=1)
+        with statements(grid.database) as said:
+            look(grid, watch)
+        asked.append(any("AS running" in each for each in said))
+    assert asked == [False] * 5 + [True]
 
 
 def test_a_node_whose_clock_is_behind_does_not_make_its_jobs_older(grid: Grid, clock: VirtualClock) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from pilotage_server.core.amounts import Amounts
-from pilotage_server.core.evidence import Running
+from pilotage_server.core.evidence import Running, Wanted
 from pilotage_server.core.health import BlackHole, HealthRules, Level, Place
 from pilotage_server.core.reports import NodeState
 from pilotage_server.core.throttles import Change, Throttle, throttle
@@ -20,6 +20,7 @@ from support.virtual_clock import VirtualClock
 NODE = Place(Level.NODE, "CERN", node="n1")
 QUEUE = Place(Level.QUEUE, "CERN", "ce01", "long")
 FAST = timedelta(minutes=1)
+AT_CERN = Wanted(sites=frozenset({"CERN"}))
 
 
 @pytest.fixture
@@ -54,9 +55,9 @@ def known(grid: Grid) -> list[Throttle]:
     return list(grid.read(lambda unit, _: list_health(unit)))
 
 
-def running(grid: Grid) -> list[Running]:
+def running(grid: Grid, wanted: Wanted = AT_CERN) -> list[Running]:
     """Return what the jobs that run tell of their places."""
-    return grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now))
+    return grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now, wanted))
 
 
 def look(grid: Grid, watch: HealthWatch) -> list[Change]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.evidence import Attempts, Evidence, Running
-from pilotage_server.core.health import HealthRules, Level, Place, find_black_holes, places_of
-from pilotage_server.core.health import Spot as SpotOf
+from pilotage_server.core.evidence import Attempts, Evidence, Running, Wanted
+from pilotage_server.core.health import HealthRules, Level, Place, Spot, find_black_holes, places_of, suspects
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -21,13 +23,13 @@ FAR = QueueId("T", "ce", "far")
 
 def ended(queue: QueueId, node: str, *, good: int = 0, failed: int = 0, owner: str = "alice") -> list[Attempts]:
     """Return what ended there: jobs that did well, and jobs that failed after at most 3 seconds."""
-    spot = SpotOf(queue, node, Account("lhcb", "", owner))
+    spot = Spot(queue, node, Account("lhcb", "", owner))
     alike = ((True, failed), (False, good))
     return [Attempts(spot, is_failure, number, NOW, timedelta(seconds=3)) for is_failure, number in alike if number]
 
 
 def a_running_job(queue: QueueId, node: str, seconds: float) -> Running:
-    return Running(SpotOf(queue, node, Account("lhcb", "", "alice")), timedelta(seconds=seconds))
+    return Running(Spot(queue, node, Account("lhcb", "", "alice")), timedelta(seconds=seconds))
 
 
 def found(
@@ -147,3 +149,54 @@ def test_what_was_before_a_site_was_opened_speaks_against_nothing_in_it() -> Non
 def test_the_key_of_a_place_tells_it() -> None:
     for place in places_of(QueueId("S", "ce", "with/slash"), "n1"):
         assert Place.of_key(place.key) == place
+
+
+def test_only_places_with_as_many_failures_as_they_may_have_are_suspect_and_only_those_who_failed_there_accuse() -> (
+    None
+):
+    told = [*ended(A, "n1", failed=6), *ended(A, "n1", good=9, owner="bob"), *ended(A, "n2", failed=5, owner="carol")]
+    assert suspected(told) == {"node S/n1": {"alice"}}
+    assert suspected([*told, *ended(B, "n3", failed=7, owner="dave")]).keys() == {"node S/n1", "node S/n3", "site S"}
+
+
+def test_what_a_closed_place_explains_makes_no_place_suspect_that_is_not_wider() -> None:
+    told = [*ended(A, "n1", failed=20), *ended(A, "n2", failed=20)]
+    node, queue = Place(Level.NODE, "S", node="n1"), Place(Level.QUEUE, *A)
+    assert suspected(told, closed=[node]).keys() == {"node S/n2", "queue S/ce/a", "site S"}
+    assert suspected(told, closed=[queue]).keys() == {"site S"}
+    assert suspected(told, opened=[queue]).keys() == {"node S/n1", "node S/n2", "site S"}
+
+
+def suspected(
+    told: Iterable[Attempts], closed: Collection[Place] = (), opened: Collection[Place] = ()
+) -> dict[str, set[str]]:
+    """Return the keys of the suspect places and the owners whose jobs failed there."""
+    counts = Evidence().after(told, {}, RULES.interval, NOW).counts({})
+    places = suspects(counts, closed, opened, RULES)
+    return {place.key: {account.owner for account in accounts} for place, accounts in places.items()}
+
+
+SPOTS = [Spot(queue, node, Account("lhcb", "", owner)) for queue in (A, B, FAR) for node in "mn" for owner in "abc"]
+
+
+@given(
+    bad=st.dictionaries(st.sampled_from(SPOTS), st.integers(1, 20), max_size=6),
+    good=st.dictionaries(st.sampled_from(SPOTS), st.integers(1, 20), max_size=6),
+    lasting=st.dictionaries(st.sampled_from(SPOTS), st.integers(1, 20)),
+    closed=st.sets(st.sampled_from([place for spot in SPOTS for place in spot.places]), max_size=3),
+)
+def test_what_is_not_wanted_of_the_jobs_that_run_has_no_say(
+    bad: dict[Spot, int], good: dict[Spot, int], lasting: dict[Spot, int], closed: set[Place]
+) -> None:
+    told = [Attempts(spot, True, number, NOW, MINUTE) for spot, number in bad.items()]
+    told += [Attempts(spot, False, number, NOW, MINUTE) for spot, number in good.items()]
+    evidence = Evidence().after(told, {}, RULES.interval, NOW)
+    wanted = Wanted.by(suspects(evidence.counts({}), closed, (), RULES), ())
+    running = [Running(spot, MINUTE, Attempts(spot, False, number, NOW, MINUTE)) for spot, number in lasting.items()]
+    seen = [each for each in running if is_wanted(each.spot, wanted)]
+    by_all, by_wanted = (find_black_holes(evidence.beside(each, {}), closed, (), RULES) for each in (running, seen))
+    assert by_wanted == by_all
+
+
+def is_wanted(spot: Spot, wanted: Wanted) -> bool:
+    return spot.queue.site in wanted.sites or spot.account.owner in wanted.owners

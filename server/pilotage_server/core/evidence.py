@@ -8,10 +8,10 @@ What ended at a place before that was opened proves nothing any more, neither of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.health import Counts, Place, Spot
@@ -63,6 +63,24 @@ class Running(NamedTuple):
     def has_outlasted(self, failure: timedelta | None) -> bool:
         """Whether one of them has clearly run for longer than failures last; None = there are no failures."""
         return failure is not None and self.longest >= 2 * failure + OUTLASTS_BY
+
+
+class Wanted(NamedTuple):
+    """Which of the attempts that run are worth a look, beside trials: those at `sites`, and those of `owners`.
+
+    What neither is at a place that may be a black hole, nor of an account whose jobs have failed there or in a trial, has
+    no say in whether it is one.
+    """
+
+    sites: frozenset[str] = frozenset()
+    owners: frozenset[str] = frozenset()
+
+    @classmethod
+    def by(cls, suspects: Mapping[Place, Collection[Account]], ended: Iterable[Attempts]) -> Self:
+        """Return what is wanted for these suspects, and for the trials among what has ended."""
+        accused = {account.owner for accounts in suspects.values() for account in accounts}
+        tried = {each.spot.account.owner for each in ended if each.trial and each.failed}
+        return cls(frozenset(place.site for place in suspects), frozenset(accused | tried))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +137,7 @@ class Evidence:
 
         Of those that run, and have not lasted for so long yet, one does well that has clearly outlasted the failures.
         """
-        counts = self._counts(opened)
+        counts = self.counts(opened)
         longest = self._longest_failures()
         for each in running:
             if each.lasted is not None:
@@ -128,7 +146,8 @@ class Evidence:
                 counts.setdefault(each.spot, Counts()).add(1, 0)
         return counts
 
-    def _counts(self, opened: Mapping[Place, datetime]) -> dict[Spot, Counts]:
+    def counts(self, opened: Mapping[Place, datetime]) -> dict[Spot, Counts]:
+        """Return what has ended by spot, but for what ended before its place was opened."""
         counts: dict[Spot, Counts] = {}
         for part in self.parts:
             for spot, each in part.counts.items():

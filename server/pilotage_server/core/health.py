@@ -77,9 +77,18 @@ def places_of(queue: QueueId, node: str) -> tuple[Place, ...]:
 
     Another server that copies go to is a site without queues.
     """
-    site = Place(Level.SITE, queue.site)
-    wider = (Place(Level.QUEUE, *queue), site) if queue.queue else (site,)
-    return (Place(Level.NODE, queue.site, node=fold(node)), *wider) if node else wider
+    found = (_place_at(level, queue, node) for level in (Level.NODE, Level.QUEUE, Level.SITE))
+    return tuple(place for place in found if place is not None)
+
+
+def _place_at(level: Level, queue: QueueId, node: str) -> Place | None:
+    match level:
+        case Level.NODE:
+            return Place(level, queue.site, node=fold(node)) if node else None
+        case Level.QUEUE:
+            return Place(level, *queue) if queue.queue else None
+        case Level.SITE:
+            return Place(level, queue.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ class Spot(NamedTuple):
 
     def place(self, level: Level) -> Place | None:
         """Return the place of this level that it is at; None = its node is not known."""
-        return next((place for place in self.places if place.level is level), None)
+        return _place_at(level, self.queue, self.node)
 
     def part(self, level: Level) -> Place | None:
         """Return the place within that of this level that it is at; None = there is none, or it is not known."""
@@ -233,6 +242,31 @@ def without(counts: Mapping[Spot, Counts], places: Collection[Place]) -> dict[Sp
     return {spot: each for spot, each in counts.items() if not any(place in places for place in spot.places)}
 
 
+def suspects(
+    counts: Mapping[Spot, Counts], closed: Collection[Place], opened: Collection[Place], rules: HealthRules
+) -> dict[Place, set[Account]]:
+    """Return the places with so many failures that they may be black holes, and whose jobs failed there.
+
+    What does well makes no place more suspect: what runs is not looked at. Nothing that a `closed` place explains is one,
+    nor is an `opened` one.
+    """
+    failures: dict[Place, int] = defaultdict(int)
+    accounts: dict[Place, set[Account]] = defaultdict(set)
+    for spot, each in counts.items():
+        for place in _unexplained(spot, closed) if each.failed else ():
+            if place not in opened:
+                failures[place] += each.failed
+                accounts[place].add(spot.account)
+    return {place: accounts[place] for place, most in failures.items() if most >= rules.most_failures(place.level)}
+
+
+def _unexplained(spot: Spot, closed: Collection[Place]) -> tuple[Place, ...]:
+    """Return the places that a spot is at but for those that are closed, or within one that is."""
+    places = spot.places
+    last = max((number for number, place in enumerate(places) if place in closed), default=-1)
+    return places[last + 1 :]
+
+
 def find_black_holes(
     counts: Mapping[Spot, Counts], closed: Collection[Place], opened: Collection[Place], rules: HealthRules
 ) -> list[BlackHole]:
@@ -243,8 +277,11 @@ def find_black_holes(
     """
     found: list[BlackHole] = []
     explained: set[Place] = set()
+    suspect_levels = {place.level for place in suspects(counts, closed, opened, rules)}
     for level in Level:
         explained |= {place for place in closed if place.level is level}
+        if level not in suspect_levels:
+            continue
         holes = Testimony(level, without(counts, explained)).black_holes(rules.most_failures(level))
         found += [each for each in holes if each.place not in opened]
         explained |= {each.place for each in found}

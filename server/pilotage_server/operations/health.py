@@ -10,8 +10,8 @@ from typing import NamedTuple
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.folding import fold
 from pilotage_server.core.ban_records import Node, find_node
-from pilotage_server.core.evidence import Attempts, Evidence
-from pilotage_server.core.health import HealthRules, Level, Place
+from pilotage_server.core.evidence import Attempts, Evidence, Wanted
+from pilotage_server.core.health import HealthRules, Level, Place, suspects
 from pilotage_server.core.throttles import (
     Change,
     ClosedBy,
@@ -55,8 +55,10 @@ class HealthWatch:
         _, newest = feed_bounds(unit.session)
         ended = self._ended(unit, rules, newest, is_wanted=is_tried or self._evidence.has_failures)
         evidence = self._evidence.after(ended, opened, rules.interval, unit.now)
-        is_asked = rules.watch and (is_tried or evidence.has_failures)
-        running = load_running(unit.session, rules.fast, unit.now) if is_asked else []
+        suspected = suspects(evidence.counts(opened), closed_places(throttles), opened, rules)
+        is_asked = rules.watch and (is_tried or suspected)
+        wanted = Wanted.by(suspected, ended)
+        running = load_running(unit.session, rules.fast, unit.now, wanted) if is_asked else []
         lasted = [each.lasted for each in running if each.lasted is not None]
         changes = review(throttles, evidence.beside(running, opened), (*ended, *lasted), rules, unit.now)
         return Look(changes, evidence, newest)

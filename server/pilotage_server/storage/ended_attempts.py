@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.evidence import FAILURES, OUTLASTS_BY, Attempts, Running
+from pilotage_server.core.evidence import FAILURES, OUTLASTS_BY, Attempts, Running, Wanted
 from pilotage_server.core.health import Spot
 from pilotage_server.storage import bulk
 from pilotage_server.storage.tables.conditions import UNREPORTED
@@ -41,6 +41,7 @@ _RUNNING = f"""
     FROM (
         SELECT {_SPOT}, trial, matched, CASE WHEN started > matched THEN started ELSE matched END AS begun
         FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND NOT plugged AND started <= ? AND matched <= ?
+            AND (trial OR site = ANY(?) OR charged_owner = ANY(?))
     ) AS running
     GROUP BY {_SPOT}, trial
 """  # noqa: S608
@@ -60,13 +61,14 @@ def load_ended(session: Session, after: int, up_to: int, fast: timedelta) -> lis
     return list(map(_ended, bulk.rows(session, _ENDED, fast.total_seconds(), after, up_to)))
 
 
-def load_running(session: Session, fast: timedelta, now: datetime) -> list[Running]:
-    """Return the attempts that have begun to run; those have lasted that have done so for as long as `fast`.
+def load_running(session: Session, fast: timedelta, now: datetime, wanted: Wanted) -> list[Running]:
+    """Return the trials and the `wanted` attempts that have begun to run; they have lasted if for as long as `fast`.
 
     A node's clock makes it no longer.
     """
     lasted, begun = (bulk.moment(session, now - least) for least in (fast, OUTLASTS_BY))
-    return [_running(row, now) for row in bulk.rows(session, _RUNNING, lasted, lasted, begun, begun)]
+    values = lasted, lasted, begun, begun, sorted(wanted.sites), sorted(wanted.owners)
+    return [_running(row, now) for row in bulk.rows(session, _RUNNING, *values)]
 
 
 def _running(row: Sequence[Any], now: datetime) -> Running:
