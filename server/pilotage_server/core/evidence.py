@@ -68,8 +68,8 @@ class Running(NamedTuple):
 class Wanted(NamedTuple):
     """Which of the attempts that run are worth a look, beside trials: those at `sites`, and those of `owners`.
 
-    What neither is at a place that may be a black hole, nor of an account whose jobs have failed there or in a trial, has
-    no say in whether it is one.
+    What neither is at a place that may be a black hole, nor of an account whose jobs have failed there or in a trial,
+    has no say in whether it is one.
     """
 
     sites: frozenset[str] = frozenset()

@@ -247,8 +247,8 @@ def suspects(
 ) -> dict[Place, set[Account]]:
     """Return the places with so many failures that they may be black holes, and whose jobs failed there.
 
-    What does well makes no place more suspect: what runs is not looked at. Nothing that a `closed` place explains is one,
-    nor is an `opened` one.
+    What does well makes no place more suspect: what runs is not looked at. Nothing that a `closed` place explains is
+    one, nor is an `opened` one.
     """
     failures: dict[Place, int] = defaultdict(int)
     accounts: dict[Place, set[Account]] = defaultdict(set)
