@@ -139,7 +139,8 @@ class _Ground:
         return self._in_turn(SiteDirector(settings, link, systems, watch, sender, now), turn, link)
 
     def job_router(self, settings: JobRouterSettings) -> InTurn:
-        folder = RouterFolder(settings.folder)
+        origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]
+        folder = RouterFolder(settings.folder, settings.shared_folder / f"router-{origin}")
         folder.open()
         hooks = RouteHooks(settings.hook_settings, settings.shared_folder / "hooks")
         hooks.open()
@@ -149,7 +150,6 @@ class _Ground:
         root = queue_copies_folder(settings.shared_folder)
         systems = {name: _batch_system(name, each, root) for name, each in settings.batch_systems.items()}
         by_ce_type = {ce_type: systems[name] for ce_type, name in names_by_ce_type(settings.batch_systems).items()}
-        origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]
         bounds = Bounds(settings.max_file_bytes)
         access = settings.server_access
         targets = ConfiguredPlaces(settings.shared_folder, bounds, by_ce_type, access, server.queues, origin)

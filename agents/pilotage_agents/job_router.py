@@ -20,6 +20,7 @@ from pilotage_agents.router.copy_reports import CopyReports
 from pilotage_agents.router.copy_sender import CopySender
 from pilotage_agents.router.copy_watch import CopyWatch
 from pilotage_agents.router.dispatch import Dispatch
+from pilotage_agents.router.kept_rates import KeptRates
 from pilotage_agents.router.route_edges import ToldTable
 from pilotage_agents.router.route_shared import Shared
 from pilotage_agents.router.route_source import RouteSource
@@ -75,6 +76,7 @@ class JobRouter:
         self._leavings = CopyLeavings(shared.places, folder)
         self._watch = CopyWatch(shared, ends, self._leavings, patience)
         self._reports = CopyReports(shared, self._leavings)
+        self._rates = KeptRates(shared.copies, folder, shared.clock)
         self._is_settled = False
         self._position: int | None = None
         self._kept: FeedMark | None = None
@@ -87,6 +89,7 @@ class JobRouter:
         """Take note that another copy of this agent may have acted meanwhile, and told of other routes."""
         self._adopt.at_once()
         self._told = None
+        self._rates.another_may_have_acted()
 
     async def run_once(self) -> timedelta:
         """Look after the copies, then send what the routes have room for; returns when to look again."""
@@ -102,6 +105,7 @@ class JobRouter:
         await self._follow_table()
         await self._read_feed()
         await self._watch.adopt()
+        await self._rates.resume()
         occupied = self._shared.copies.occupied()
         closed = self._dispatch.closed()
         choices = await self._dispatch.would_send()
@@ -111,6 +115,7 @@ class JobRouter:
 
     async def stop(self) -> None:
         """Keep how far the feed was followed; the copies stay, for the next router to adopt."""
+        await self._rates.keep()
         await self._keep_mark()
 
     @property
@@ -130,6 +135,7 @@ class JobRouter:
         more = await self._dispatch.dispatch()
         await self._reports.send()
         if self._tell.is_due(self._now()):
+            await self._rates.keep()
             await self._tell_routes()
         if self._keep.is_due(self._now()):
             await self._keep_mark()
@@ -146,10 +152,12 @@ class JobRouter:
             if self._sweep.is_due(listed):
                 await self._leavings.sweep(self._targets(), self._shared.copies, listed)
                 self._sweep.done(listed)
+        await self._rates.resume()
         self._shared.copies.adjust(self._now())
         if self._look.is_due(self._now()):
             await self._reports.hear()
             await self._watch.look()
+            await self._rates.keep()
             self._look.done(self._now())
         await self._reports.send()
 

@@ -100,7 +100,7 @@ async def run(address: str, token: str, table: Path, folder: Path) -> None:
     """Run the router until it is told to stop."""
     async with open_async_channel(Endpoint((address,), token)) as channel:
         turn = Turn("job router of bench", "this one")
-        kept = RouterFolder(folder)
+        kept = RouterFolder(folder, folder)
         kept.open()
         places = Places(OnePlace(), now, 60.0)
         hooks = RouteHooks(HookSettings({}, "", 1.0), folder / "hooks")

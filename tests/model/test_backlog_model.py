@@ -29,7 +29,9 @@ class BacklogModel(RuleBasedStateMachine):
         self.aside: dict[int, datetime] = {}
         self.taken: dict[int, tuple[str, ...] | None] = {}
         self.refusals: Counter[int] = Counter()
-        self.barred: set[tuple[int, str]] = set()
+        self.barred: dict[int, set[str]] = {}
+        self.bars: Counter[int] = Counter()
+        self.opens: dict[int, datetime] = {}
         self.now = START
 
     @rule(job=JOBS)
@@ -47,7 +49,7 @@ class BacklogModel(RuleBasedStateMachine):
     def is_judged(self, routes: tuple[str, ...]) -> None:
         for job in self.backlog.unjudged(1):
             self.backlog.judged(job, routes)
-            self.jobs[job] = tuple(route for route in routes if (job, route) not in self.barred)
+            self.jobs[job] = tuple(route for route in routes if route not in self.barred.get(job, ()))
 
     @rule(with_room=st.sets(st.sampled_from(ROUTES)))
     def is_taken(self, with_room: set[str]) -> None:
@@ -64,8 +66,10 @@ class BacklogModel(RuleBasedStateMachine):
 
     @rule(job=JOBS, route=st.sampled_from(ROUTES))
     def is_barred(self, job: int, route: str) -> None:
-        self.backlog.bar(job, route)
-        self.barred.add((job, route))
+        self.backlog.bar(job, route, self.now)
+        self.barred.setdefault(job, set()).add(route)
+        self.bars[job] += 1
+        self.opens[job] = self.now + min(timedelta(minutes=10) * 2 ** (self.bars[job] - 1), timedelta(days=1))
 
     @rule(job=JOBS)
     def is_set_aside(self, job: int) -> None:
@@ -74,13 +78,19 @@ class BacklogModel(RuleBasedStateMachine):
         self.refusals[job] += 1
         self.aside[job] = self.now + min(timedelta(seconds=60) * 2 ** (self.refusals[job] - 1), timedelta(minutes=10))
 
-    @rule(seconds=st.sampled_from([10, 60, 300]))
+    @rule(seconds=st.sampled_from([10, 60, 300, 3600]))
     def time_passes(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
         self.backlog.bring_back(self.now)
         for job in sorted((job for job, until in self.aside.items() if until <= self.now), key=self.aside.__getitem__):
             del self.aside[job]
             self.jobs[job] = None
+        for job in sorted((job for job, until in self.opens.items() if until <= self.now), key=self._opening):
+            del self.opens[job]
+            del self.barred[job]
+            if self.jobs.get(job) == ():
+                del self.jobs[job]
+                self.jobs[job] = None
 
     @rule()
     def may_fulfil_something_else_now(self) -> None:
@@ -88,13 +98,14 @@ class BacklogModel(RuleBasedStateMachine):
         self.taken.clear()
         self.jobs = dict.fromkeys(self.jobs)
 
-    @rule()
-    def follow_another_table(self) -> None:
-        self.backlog.follow_another_table()
+    @rule(changed=st.sets(st.sampled_from(ROUTES)))
+    def follow_another_table(self, changed: set[str]) -> None:
+        self.backlog.follow_another_table(changed)
         self.jobs = dict.fromkeys([*self.jobs, *self.aside])
         self.aside.clear()
         self.taken.clear()
-        self.barred.clear()
+        for barred in self.barred.values():
+            barred -= changed
 
     @invariant()
     def holds_the_same(self) -> None:
@@ -111,6 +122,9 @@ class BacklogModel(RuleBasedStateMachine):
             assert self.backlog.ready(with_room) == len(fitting)
             if found is not None:
                 assert found.routes == tuple(route for route in self.jobs[found.job_id] or () if route in with_room)
+
+    def _opening(self, job: int) -> tuple[datetime, int]:
+        return self.opens[job], job
 
     def _forget(self, job: int) -> None:
         self.jobs.pop(job, None)

@@ -174,7 +174,7 @@ async def test_a_server_that_takes_no_word_of_the_routes_keeps_nothing_else_from
     scene.link.submit(10, WantJobRouter=True)
     await scene.rounds(2)
     assert scene.spread() == {"A": 10}
-    assert RouterFolder(tmp_path / "router").mark().position > 0
+    assert RouterFolder(tmp_path / "router", tmp_path / "shared").mark().position > 0
 
 
 async def test_what_the_server_does_not_give_is_asked_for_again_later_and_disturbs_no_other_route(

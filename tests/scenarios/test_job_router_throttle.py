@@ -67,6 +67,56 @@ async def test_the_throttle_of_a_route_outlives_a_change_of_the_table(tmp_path: 
     assert scene.link.told[-1].routes[1].throttled
 
 
+@pytest.mark.parametrize("is_next", [True, False], ids=["on another host", "on the same host"])
+async def test_a_restart_opens_no_throttled_route(tmp_path: Path, is_next: bool) -> None:
+    scene = a_scene(tmp_path)
+    scene.link.submit(5_000, WantJobRouter=True)
+    await fails_all(scene, 2)
+    for number in range(4):  # it dies each time: nobody stops it
+        scene.start(folder=f"host {number}" if is_next else "router")
+        await scene.rounds(2, every_s=20)
+        scene.place().move(CopyState.GONE, reason="the node ate it")
+    (failed,) = await fails_all(scene, 1)
+    assert failed <= 7
+    assert sum(scene.place().made.values()) < 100 + 7 * 3
+
+
+async def test_a_router_whose_turn_comes_goes_by_what_the_other_has_seen_meanwhile(tmp_path: Path) -> None:
+    scene = a_scene(tmp_path)
+    scene.link.submit(5_000, WantJobRouter=True)
+    first = scene.router
+    await scene.rounds()
+    scene.start(folder="other host")
+    await fails_all(scene, 2)
+    scene.router = first
+    first.turn_taken()
+    (failed,) = await fails_all(scene, 1)
+    assert failed <= 7
+
+
+@pytest.mark.parametrize(
+    "kept", ["no JSON", '{"form": 99, "routes": {}}', '{"form": 1, "routes": {"A": {"since": 3}}}']
+)
+async def test_rates_that_cannot_be_read_keep_no_router_from_its_work(tmp_path: Path, kept: str) -> None:
+    scene = a_scene(tmp_path)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "failure-rates.json").write_text(kept)
+    scene.start()
+    scene.link.submit(3, WantJobRouter=True)
+    await scene.rounds()
+    assert scene.spread() == {"A": 3}
+
+
+async def test_rates_that_cannot_be_kept_keep_no_router_from_its_work(tmp_path: Path) -> None:
+    scene = a_scene(tmp_path)
+    (tmp_path / "shared").write_text("no folder")
+    scene.link.submit(3, WantJobRouter=True)
+    await scene.rounds()
+    scene.place().finish()
+    await scene.rounds()
+    assert scene.link.states() == {"DONE": 3}
+
+
 async def test_copies_of_jobs_that_were_taken_away_count_neither_way(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     jobs = scene.link.submit(60, WantJobRouter=True)

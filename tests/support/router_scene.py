@@ -114,7 +114,7 @@ class RouterScene:
 
     def start(self, *, link: Any = None, places: Any = None, folder: str = "router") -> JobRouter:
         """Return a new router, which knows what is in its folder and on the server."""
-        kept = RouterFolder(self._folder / folder)
+        kept = RouterFolder(self._folder / folder, self._folder / "shared")
         kept.open()
         hooks = RouteHooks(self.hooks, kept.root / "hooks")
         hooks.open()

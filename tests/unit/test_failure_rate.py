@@ -83,6 +83,25 @@ def test_more_failures_than_an_interval_may_have_stop_it_at_once() -> None:
     assert rate.counted(failed=1).obstacle == "7 failed in less than 600 s, where 6 may"
 
 
+def test_a_rate_that_was_kept_goes_on_within_its_interval() -> None:
+    failing = a_rate(0.01).counted(sent=50, failed=7)
+    assert failing.resumed(3, NOON + timedelta(seconds=599)) == failing
+    assert failing.resumed(3, NOON - timedelta(hours=1)).since == NOON - timedelta(hours=1), "clocks differ"
+
+
+def test_a_rate_that_was_kept_for_days_is_that_of_its_interval_and_was_relaxed_by_nothing_since() -> None:
+    failing = a_rate(0.01).counted(sent=50, failed=50)
+    resumed = failing.resumed(0, NOON + timedelta(days=3))
+    assert resumed.quota == pytest.approx(6)
+    assert resumed.since == NOON + timedelta(days=3)
+
+
+def test_a_rate_of_which_nothing_is_to_be_remembered_is_blank() -> None:
+    assert a_rate().is_blank
+    assert not a_rate(quota=2).is_blank
+    assert not a_rate().counted(sent=1).is_blank
+
+
 counts = st.integers(0, 10**6)
 
 

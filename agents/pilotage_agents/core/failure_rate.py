@@ -6,7 +6,8 @@ Time goes in intervals of at least `INTERVAL`, and `adjusted` is asked at every 
 more failed than the threshold allows, the quota of the next one is set so that failures come at the threshold if as
 large a part fails again. Else a quota is relaxed: five times as large when all went well, two and a half times when
 half did, twice when nothing ended, not at all when all failed, until it is so large that it is none.
-Source: HTCondor's Job Router, `FailureRateThreshold`. What is ours: within an interval nothing more is sent as soon as
+Source: HTCondor's Job Router, `FailureRateThreshold`. What is ours: who starts again resumes the rate that was kept, as
+time in which nobody sent anything proves nothing; and within an interval nothing more is sent as soon as
 its failures alone pass the threshold. By HTCondor's rule a place that fails everything is first seen to at the end.
 """
 
@@ -52,6 +53,20 @@ class FailureRate:
         else:
             quota = self._relaxed()
         return replace(self, since=now, quota=quota, sent=0, succeeded=0, failed=0)
+
+    def resumed(self, under_way: int, now: datetime) -> Self:
+        """Return the rate as it was kept, for one who goes on with it at `now`; an interval that is over is judged.
+
+        However long nobody counted, that is one interval, and no time in which all went well.
+        """
+        if now - self.since < INTERVAL:
+            return replace(self, since=min(self.since, now))
+        return replace(self.adjusted(under_way, self.since + INTERVAL), since=now)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing to remember."""
+        return not (self.quota or self.sent or self.succeeded or self.failed)
 
     @property
     def obstacle(self) -> str:

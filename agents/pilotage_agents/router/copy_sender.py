@@ -135,7 +135,7 @@ class CopySender:
             ad = await self._copy_ad(order, job, table)
             description = described_copy(job, ad)
         except InvalidInputError as error:
-            self._backlog.bar(order.job.job_id, order.route.name)
+            self._backlog.bar(order.job.job_id, order.route.name, self._shared.clock())
             await self._give_back(order.copy, str(error), Weight.NEITHER)
             return None
         except PilotageError as error:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from pilotage_agents.core.routes.backlog import Backlog
-from pilotage_agents.core.routes.route_choice import Choice, Chooser, routes_with_room
+from pilotage_agents.core.routes.route_choice import Choice, Chooser, changed_routes, routes_with_room
 from pilotage_agents.core.routes.route_table import RouteTable
 from pilotage_agents.router.copy_sender import CopySender
 from pilotage_agents.router.job_looks import MOST_AT_ONCE, JobLooks
@@ -64,9 +64,10 @@ class Dispatch:
 
     def follow(self, table: RouteTable) -> None:
         """Go by another table from now on; the jobs that wait are judged anew."""
+        changed = changed_routes(self.table, table)
         self._looks = JobLooks(self._shared.link, table)
         self._refusals.clear()
-        self._backlog.follow_another_table()
+        self._backlog.follow_another_table(changed)
         self._judged_anew = self._shared.clock()
 
     def closed(self) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Rules
 -----
 Counts are kept up with every change, never counted anew. The failure rate of a route lives on when the table changes,
-under the route's name.
+under the route's name, and can be taken out and put back, for a router that starts again.
 """
 
 from __future__ import annotations
@@ -90,9 +90,22 @@ class HeldCopies:
             self._rates[route] = rate.counted(**ends)
 
     def adjust(self, now: datetime) -> None:
-        """Begin new intervals of failure rates where the old ones are over."""
-        for name, rate in self._rates.items():
-            self._rates[name] = rate.adjusted(self._on_route[name], now)
+        """Begin new intervals of failure rates where the old ones are over; what says nothing is forgotten."""
+        adjusted = {name: rate.adjusted(self._on_route[name], now) for name, rate in self._rates.items()}
+        self._rates = {name: rate for name, rate in adjusted.items() if not rate.is_blank}
+
+    @property
+    def rates(self) -> Mapping[str, FailureRate]:
+        """How fast the routes of which that is known fail, by name, those of former tables too."""
+        return dict(self._rates)
+
+    def resume(self, rates: Mapping[str, FailureRate], now: datetime) -> None:
+        """Go on with rates that were kept, in place of those of the same routes."""
+        for name, rate in rates.items():
+            route = self._routes.get(name)
+            threshold = rate.threshold if route is None else route.limits.failure_rate
+            resumed = rate.resumed(self._on_route[name], now)
+            self._rates[name] = replace(resumed, threshold=threshold)
 
     def occupied(self) -> Mapping[str, Occupancy]:
         """Return what each route has, by name."""

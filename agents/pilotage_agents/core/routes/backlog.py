@@ -5,22 +5,26 @@ Rules
 Ids alone, so that a queue of any length is cheap to keep. A job is judged once, and then stands in the line of its set
 of routes; a line of which no route has room is not looked at. A job that was taken waits until it is dropped, lest it
 be lost when the server is not heard. A job of which something has changed comes anew, at the end. After a change
-of the table all are judged anew, in the order in which they came.
+of the table all are judged anew, in the order in which they came. A route that could make no copy of a job is closed
+to it until the route changes, and for a while each time, the longer the more often that was so: every attempt is kept.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from heapq import heappop, heappush, merge
 from itertools import count, islice
 
 from pilotage_agents.core.backoff import backoff
 
-_MOST_BARRED = 10_000
+_MOST_BARRED = 50_000
 """Of more jobs it is forgotten which route can make no copy of them, and found out again."""
+
+_BARRED_FOR = timedelta(minutes=10), timedelta(days=1)
+"""So long a route is closed to a job of which it could make no copy: the first time, and at most."""
 
 _MOST_REFUSED = 100_000
 """Of more jobs it is forgotten how often they could not be had."""
@@ -45,6 +49,15 @@ class _Taken:
     routes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """Routes that are closed to a job until then, at least; `times` one has been closed to it."""
+
+    routes: tuple[str, ...]
+    times: int
+    until: datetime
+
+
 class Backlog:
     """Waiting jobs; each id has the number of its coming, and stands in one line."""
 
@@ -56,7 +69,8 @@ class Backlog:
         self._aside: dict[int, datetime] = {}
         self._returns: list[tuple[datetime, int, int]] = []
         self._refusals: OrderedDict[int, int] = OrderedDict()
-        self._barred: OrderedDict[int, frozenset[str]] = OrderedDict()
+        self._barred: OrderedDict[int, _Bar] = OrderedDict()
+        self._opens: list[tuple[datetime, int]] = []
         for job_id in job_ids:
             self.add(job_id)
 
@@ -89,13 +103,16 @@ class Backlog:
     def judged(self, job_id: int, routes: tuple[str, ...]) -> None:
         """Put the first job that is not judged into the line of these routes, which are in the table's order."""
         number = self._unjudged.pop(job_id)
-        barred = self._barred.get(job_id, frozenset())
-        open_to_it = tuple(route for route in routes if route not in barred)
+        bar = self._barred.get(job_id)
+        open_to_it = routes if bar is None else tuple(route for route in routes if route not in bar.routes)
         self._lines.setdefault(open_to_it, OrderedDict())[job_id] = number
 
-    def bar(self, job_id: int, route: str) -> None:
-        """Keep a job from a route that can make no copy of it, until the table changes."""
-        self._barred[job_id] = self._barred.pop(job_id, frozenset()) | {route}
+    def bar(self, job_id: int, route: str, now: datetime) -> None:
+        """Keep a job from a route that can make no copy of it, for a while that grows."""
+        bar = self._barred.pop(job_id, None) or _Bar((), 0, now)
+        until = now + backoff(bar.times + 1, *_BARRED_FOR)
+        self._barred[job_id] = _Bar((*bar.routes, route), bar.times + 1, until)
+        heappush(self._opens, (until, job_id))
         if len(self._barred) > _MOST_BARRED:
             self._barred.popitem(last=False)
 
@@ -120,11 +137,12 @@ class Backlog:
             line.move_to_end(job_id, last=False)
         self._taken.clear()
 
-    def follow_another_table(self) -> None:
-        """Let all be judged anew by another table, those set aside and barred from routes like the others."""
+    def follow_another_table(self, changed: Collection[str]) -> None:
+        """Let all be judged anew by another table, those set aside like the others, and open the changed routes."""
         while self._aside:
             self.add(next(iter(self._aside)))
-        self._barred.clear()
+        for job_id, bar in self._barred.items():
+            self._barred[job_id] = replace(bar, routes=tuple(route for route in bar.routes if route not in changed))
         self.judge_anew()
 
     def first(self, with_room: Set[str]) -> Candidate | None:
@@ -155,11 +173,17 @@ class Backlog:
         heappush(self._returns, (until, next(self._numbers), job_id))
 
     def bring_back(self, now: datetime) -> None:
-        """Let the jobs come anew whose time is over."""
+        """Let the jobs come anew whose time is over, those too to which no route was open."""
         while self._returns and self._returns[0][0] <= now:
             until, _, job_id = heappop(self._returns)
             if self._aside.get(job_id) == until:
                 self.add(job_id)
+        while self._opens and self._opens[0][0] <= now:
+            until, job_id = heappop(self._opens)
+            if (bar := self._barred.get(job_id)) is not None and bar.until == until:
+                self._barred[job_id] = replace(bar, routes=())
+                if job_id in self._lines.get((), ()):
+                    self.add(job_id)
 
     def _all_lines(self) -> Sequence[OrderedDict[int, int]]:
         return (self._unjudged, *self._lines.values())

@@ -44,6 +44,25 @@ def routes_with_room(
     }
 
 
+def changed_routes(before: RouteTable, after: RouteTable) -> frozenset[str]:
+    """Return the names of the routes of a table that may make other copies than those of the table before it."""
+    if _around(before) != _around(after):
+        return frozenset(route.name for route in after.routes)
+    known = {_maker(route) for route in before.routes}
+    return frozenset(route.name for route in after.routes if _maker(route) not in known)
+
+
+def _around(table: RouteTable) -> object:
+    """Return what all copies get of a table."""
+    return table.before, table.after, table.macros
+
+
+def _maker(route: Route) -> tuple[object, ...]:
+    """Return all of a route that its copies depend on."""
+    goes = route.name, route.target, route.grid_resource, route.universe, route.shared_proxy
+    return *goes, route.own is None, route.changes
+
+
 class Chooser:
     """Chooses; it knows how many were chosen before, so that routes take turns over all jobs."""
 
