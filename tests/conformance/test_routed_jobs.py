@@ -5,22 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
 
-from pilotage.errors import NotFoundError, StateConflictError, TurnLostError
-from pilotage_server.core.ban_records import Node
-from pilotage_server.core.health import Level, Place
+from pilotage.errors import TurnLostError
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import HoldWish, Outcome
-from pilotage_server.core.rules import Rules, RunningLimit
-from pilotage_server.core.throttles import ClosedBy
-from pilotage_server.operations.bans import BanOrder, ban
-from pilotage_server.operations.health import hold_place
 from pilotage_server.operations.query_jobs import get_ad
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid
-from support.routers import Router, a_copy, open_jobs
+from support.routers import Router, a_copy
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
@@ -141,6 +134,20 @@ def test_a_copy_whose_job_is_taken_away_is_unwanted_until_its_end_is_told(
     assert grid.job(job_id).spent_attempts == 0
 
 
+def test_what_became_of_a_job_meanwhile_decides_each_report_by_itself(grid: Grid, router: Router) -> None:
+    removed, held, again, _ = ids = grid.submit(count=4)
+    router.take(*ids)
+    for change, job_id in ((JobChange.REMOVE, removed), (JobChange.HOLD, held), (JobChange.RESCHEDULE, again)):
+        grid.change(change, job_id)
+    results = router.start(*ids).results
+    assert [each.accepted for each in results] == [False, False, False, True]
+    assert [grid.job(each).state for each in ids] == ["REMOVED", "HELD", "WAITING", "RUNNING"]
+    assert router.unwanted() == [(removed, 1), (held, 1), (again, 1)]
+    assert all(each.accepted for each in router.finish(*ids).results)
+    assert [grid.job(each).state for each in ids] == ["REMOVED", "HELD", "WAITING", "DONE"]
+    assert router.take(again) == [again]
+
+
 def test_a_job_that_is_taken_away_waits_for_its_router_however_long_that_takes(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
@@ -199,68 +206,6 @@ def test_reports_that_come_twice_change_nothing(grid: Grid, router: Router) -> N
     assert grid.history(job_id) == [(1, "exited")]
 
 
-def test_the_unknown_queue_is_refused(grid: Grid, router: Router) -> None:
-    (job_id,) = grid.submit()
-    assert router.refusal(a_copy(job_id, "CERN/ce01/none")) == "the tree in force has no queue CERN/ce01/none"
-
-
-def test_a_queue_that_the_job_does_not_fit_says_the_first_reason(grid: Grid, router: Router) -> None:
-    grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"Memory": 1000, "Enabled": True}}}}}}})
-    (wide,) = grid.submit(request_memory_mib=4000)
-    (tagged,) = grid.submit(requirements={"Tags": ["GPU"]})
-    assert router.refusal(a_copy(wide)).startswith(f"queue {LONG} cannot run it: Memory: 1000 MiB is less than 4000")
-    assert router.refusal(a_copy(tagged)) == f"queue {LONG} cannot run it: Tags: it is not stated for this queue"
-
-
-def test_a_queue_that_is_closed_to_the_job_s_vo_is_refused(grid: Grid, router: Router) -> None:
-    grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"VOs": ["atlas"]}}}}}}})
-    (job_id,) = grid.submit()
-    vo = grid.job(job_id).vo
-    assert router.refusal(a_copy(job_id)) == f"VO {vo} may not use queue {LONG}"
-
-
-def test_another_server_admits_whom_it_likes(grid: Grid, router: Router) -> None:
-    (job_id,) = grid.submit(requirements={"Tags": ["GPU"]})
-    assert router.take(job_id, target="far.example:4711") == [job_id]
-    job = grid.job(job_id)
-    assert job.queue is not None
-    assert tuple(job.queue) == ("far.example:4711", "", "")
-    assert "by route north to server far.example:4711, attempt 1" in grid.why(job_id).summary
-
-
-def test_running_limits_hold_for_copies_too(database: Database, clock: VirtualClock) -> None:
-    limit = RunningLimit("CERN", None, None, "vo", "lhcb", 3)
-    grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
-    router = Router(grid).begin()
-    ids = grid.submit(count=5)
-    assert grid.start_pilot().claim() == ids[:1]
-    assert router.take(*ids[1:]) == ids[1:3]
-    assert router.refusal(a_copy(ids[4])) == f"the limit is reached: {limit}"
-    assert grid.start_pilot().claim() == []
-    router.finish(ids[1])
-    assert router.take(*ids[3:]) == ids[3:4]
-
-
-def test_a_place_that_is_held_gets_no_copy_and_a_throttled_one_a_single_one(grid: Grid, router: Router) -> None:
-    ids = grid.submit(count=4)
-    queue = Place(Level.QUEUE, "CERN", "ce01", "long")
-    held = ClosedBy(queue, "too many fail", "olga", grid.clock() + timedelta(minutes=10))
-    grid.write(lambda unit, world: hold_place(unit, world, held))
-    assert "queue CERN/ce01/long is held by olga: too many fail" in router.refusal(a_copy(ids[0]))
-    assert router.take(ids[0], target=SHORT) == ids[:1]
-    grid.clock.advance(minutes=11)
-    assert router.take(*ids[1:]) == ids[1:2]
-    marked = text("SELECT job_id, attempt FROM attempts WHERE trial")
-    assert grid.read(lambda unit, _: unit.session.execute(marked).all()) == [(ids[1], 1)]
-
-
-def test_a_banned_queue_gets_no_copy(grid: Grid, router: Router) -> None:
-    (job_id,) = grid.submit()
-    order = BanOrder(Node("CERN"), "power cut")
-    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
-    assert router.refusal(a_copy(job_id)) == "CERN is banned: power cut"
-
-
 def test_what_a_copy_uses_is_charged_from_its_start_on(grid: Grid, router: Router) -> None:
     waiting, running = grid.submit(count=2, request_cpus=2)
     router.take(waiting, running)
@@ -290,35 +235,6 @@ def used_s(grid: Grid) -> float:
     """Return what all accounts together have used, in core seconds."""
     shares = grid.world.shares
     return sum(shares.use(account, grid.clock()).core_s for account in shares.accounts())
-
-
-def test_a_router_that_is_given_up_frees_its_jobs(grid: Grid, router: Router) -> None:
-    held, running, done = grid.submit(count=3)
-    pilot = grid.start_pilot()
-    router.take(held, running, done)
-    router.start(running)
-    router.finish(done)
-    grid.change(JobChange.RESCHEDULE, held)
-    router.stop()
-    given_up = router.give_up()
-    assert (open_jobs(given_up.copies), given_up.more) == ([held, running], False)
-    assert [grid.job(each).state for each in (held, running, done)] == ["WAITING", "WAITING", "DONE"]
-    assert sorted(pilot.claim() + pilot.claim()) == [held, running]
-    assert sorted(router.begin().unwanted()) == [(held, 1), (running, 1)], "should it come back, it hears of it"
-
-
-def test_a_router_that_is_there_cannot_be_given_up(grid: Grid, router: Router) -> None:
-    (job_id,) = grid.submit()
-    router.take(job_id)
-    with pytest.raises(StateConflictError, match="job router router of sky is there, at here"):
-        router.give_up()
-    assert grid.job(job_id).state is JobState.MATCHED
-
-
-def test_a_router_that_nobody_knows_cannot_be_given_up(grid: Grid, router: Router) -> None:
-    router.stop()
-    with pytest.raises(NotFoundError, match="there is no job router router of sky"):
-        router.give_up()
 
 
 def test_the_ad_of_a_job_tells_how_it_is_routed(grid: Grid, router: Router) -> None:

@@ -140,7 +140,8 @@ def list_copies(unit: Unit, router: str, after: AttemptKey = FIRST) -> OpenCopie
     attempts = {attempt.key: attempt for attempt in found[:MOST_LISTED]}
     copies = load_copies(unit.session, attempts)
     jobs = load_jobs(unit.session, (job_id for job_id, _ in copies))
-    listed = tuple(_open(copies[key], attempts[key], jobs[key[0]]) for key in sorted(copies))
+    # A job that ended long ago, and whose router was given up, may be removed at this moment.
+    listed = tuple(_open(copies[key], attempts[key], jobs[key[0]]) for key in sorted(copies) if key[0] in jobs)
     return OpenCopies(listed, len(found) > len(attempts))
 
 
