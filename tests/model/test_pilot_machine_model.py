@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pilotage.job_description import JobDescription
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.amounts import NOTHING, Amounts
 from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
 from pilotage_pilot.core.departure import Phase
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportedState, ReportResult
+from pilotage_pilot.core.jobs import GrantedJob, Outcome, ReportedState, ReportResult
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import Rules
 from pilotage_pilot.core.slot_facts import NodeSample
+from support.obedient_shell import ObedientShell
 from support.pilot_bench import PilotBench, built_in_slots, slots_with
 
 KINDS = st.sampled_from(ev.FailureKind)
@@ -60,82 +58,19 @@ RULES = Rules(
 )
 
 
-class PilotWorld(RuleBasedStateMachine):
+class PilotWorld(ObedientShell, RuleBasedStateMachine):
     """A shell, a server and a node that answer when and how they like."""
 
     @initialize(cpus=st.integers(1, 4), ends=st.none() | st.integers(100, 6000), node=st.sampled_from(sorted(NODES)))
     def begin(self, cpus: int, ends: int | None, node: str) -> None:
         slots = NODES[node]
-        self.bench = PilotBench(cpus, 4000, rules=RULES, ends_after_s=ends, opened=False, hears=False, slots=slots)
-        self.calls: dict[str, ins.RequestJobs] = {}
-        self.beats: dict[str, ins.SendHeartbeat] = {}
-        self.lease_ends: dict[AttemptKey, float] = {}
-        self.jobs: dict[AttemptKey, GrantedJob] = {}
-        self.running: set[AttemptKey] = set()
-        self.preparing: set[AttemptKey] = set()
-        self.storing: set[AttemptKey] = set()
-        self.killed: set[AttemptKey] = set()
-        self.suspended: set[AttemptKey] = set()
         self.attributes_version = 0
-        self.outcomes: dict[AttemptKey, set[Outcome]] = {}
-        self.heard = 0
-        self.next_job = 0
-        self.ended = False
-        self._do()
+        self.serve(PilotBench(cpus, 4000, rules=RULES, ends_after_s=ends, opened=False, hears=False, slots=slots))
         self.bench.feed(ev.NodeValidated())
         self.bench.feed(ev.PoolsRead(True))
         self._do()
         self._feed(ev.HeartbeatAnswered(self.beats.popitem()[0], next_s=8))
         self.all_goes_well(3000.0)
-
-    def _do(self) -> None:
-        """Do as a shell does what the machine has said since."""
-        new, self.heard = self.bench.said[self.heard :], len(self.bench.said)
-        for said in new:
-            assert not self.ended, f"the pilot has ended and says {said}"
-            self._do_one(said)
-        assert len(self.beats) <= 1 or self.bench.machine.phase in (Phase.LEAVING, Phase.ENDED)
-
-    def _do_one(self, said: ins.Instruction) -> None:  # noqa: C901 - one case an instruction
-        match said:
-            case ins.RequestJobs(request_id):
-                first = self.calls.setdefault(request_id, said)
-                assert (first.slots, first.reports) == (said.slots, said.reports), "a repetition differs"
-                self._told()
-            case ins.SendHeartbeat():
-                self.beats[said.request_id] = said
-                self._told()
-            case ins.PrepareJob(job):
-                self.preparing.add(job.key)
-            case ins.StartPayload(key):
-                assert key in self.preparing
-            case ins.KillPayload(key):
-                self.killed.add(key)
-            case ins.SuspendPayload(key):
-                assert key in self.running - self.suspended
-                self.suspended.add(key)
-            case ins.ContinuePayload(key):
-                assert key in self.suspended
-                self.suspended.discard(key)
-            case ins.StoreOutput(key):
-                self.storing.add(key)
-            case ins.ForgetAttempt(key):
-                assert key not in self.running, "a payload that runs is forgotten"
-                self.preparing.discard(key)
-                self.storing.discard(key)
-            case ins.EndPilot():
-                self.ended = True
-            case _:
-                pass
-
-    def _told(self) -> None:
-        for report in self.bench.reports():
-            if report.outcome is not None:
-                self.outcomes.setdefault(report.key, set()).add(report.outcome)
-
-    def _feed(self, event: ev.Event) -> None:
-        self.bench.feed(event)
-        self._do()
 
     @rule(seconds=st.sampled_from([0.01, 0.2, 1.0, 5.0, 20.0]), lot=LOT)
     def time_passes(self, seconds: float, lot: int) -> None:
@@ -192,17 +127,6 @@ class PilotWorld(RuleBasedStateMachine):
         owner = data.draw(st.sampled_from(["alice", "bob"]))
         return self._keep(replace(job, owner=owner, job_ad=f"[JobUniverse = 5; Wanted = {wanted}]"))
 
-    def _job(self, slot: str, amounts: Amounts, lease: float, wall: timedelta | None = None) -> GrantedJob:
-        self.next_job += 1
-        description = JobDescription("/bin/true", wall_time=wall)
-        key, ad = AttemptKey(self.next_job, 1), "[JobUniverse = 5; Wanted = 1]"
-        return self._keep(GrantedJob(key, slot, lease, description, amounts, owner="alice", job_ad=ad))
-
-    def _keep(self, job: GrantedJob) -> GrantedJob:
-        self.jobs[job.key] = job
-        self.lease_ends[job.key] = self.bench.boot_s + job.lease_s
-        return job
-
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), kind=KINDS, lot=LOT)
     def request_fails(self, data: st.DataObject, kind: ev.FailureKind, lot: int) -> None:
@@ -220,16 +144,6 @@ class PilotWorld(RuleBasedStateMachine):
         lost = {key for key in beat.leases if data.draw(LOT) == UNLIKELY}
         results = tuple(ReportResult(report.key, data.draw(st.booleans())) for report in beat.reports)
         self._renew(request_id, beat, lost=lost, results=results, node_attributes=self._attributes(data))
-
-    def _renew(
-        self, request_id: str, beat: ins.SendHeartbeat, lost: Set[AttemptKey] = frozenset(), **answer: Any
-    ) -> None:
-        renewed = tuple(ev.RenewedLease(key, 60.0) for key in beat.leases if key not in lost)
-        for renewal in renewed:
-            self.lease_ends[renewal.key] = self.bench.boot_s + 60.0
-        losses = tuple(ev.LostLease(key, "lost") for key in lost)
-        answer.setdefault("results", tuple(ReportResult(report.key, True) for report in beat.reports))
-        self._feed(ev.HeartbeatAnswered(request_id, renewed, losses, next_s=8, **answer))
 
     def _attributes(self, data: st.DataObject) -> ev.NodeAttributes | None:
         if data.draw(LOT) != UNLIKELY:
@@ -256,24 +170,11 @@ class PilotWorld(RuleBasedStateMachine):
         else:
             self._prepared(key)
 
-    def _prepared(self, key: AttemptKey) -> None:
-        before = len(self.bench.said)
-        self._feed(ev.JobPrepared(key))
-        if ins.StartPayload(key) in self.bench.said[before:]:
-            self.preparing.discard(key)
-            self.running.add(key)
-            self._feed(ev.PayloadStarted(key))
-
     @precondition(lambda self: self.running)
     @rule(data=st.data(), code=st.integers(0, 3))
     def payload_exits(self, data: st.DataObject, code: int) -> None:
         key = data.draw(st.sampled_from(sorted(self.running)))
         self._exits(key, code, None)
-
-    def _exits(self, key: AttemptKey, code: int | None, signal: int | None) -> None:
-        self.running.discard(key)
-        self.suspended.discard(key)
-        self._feed(ev.PayloadExited(key, code, signal))
 
     @precondition(lambda self: self.running & self.killed)
     @rule()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pilotage_pilot.core import slot_events as ev
 from pilotage_pilot.core.jobs import Account
-from pilotage_pilot.core.slot_machine import SlotMachine
-from pilotage_pilot.core.slot_states import RUNNING, STATES, Activity, SlotState
+from pilotage_pilot.core.slot_states import STATES, Activity, SlotState
 from pilotage_pilot.core.slot_status import DrainHow, Draining
-from pilotage_pilot.core.slot_steps import IllegalSlotEventError
-from support.slot_bench import ANN, BOB, BOOT_S, Answers, at
+from support.obedient_node import ObedientNode
+from support.slot_bench import ANN, BOB, Answers, at
 
 QUIET = {"IS_OWNER": False, "WANT_SUSPEND": False, "SUSPEND": False, "CONTINUE": True, "PREEMPT": False, "KILL": False}
 MOODS = st.sampled_from(
@@ -50,93 +48,23 @@ LATE = st.sampled_from(
 FREE = (SlotState.OWNER, SlotState.UNCLAIMED)
 
 
-class SlotWorld(RuleBasedStateMachine):
+class SlotWorld(ObedientNode, RuleBasedStateMachine):
     """A node that does what the slot says, a policy that says anything, and people who order anything."""
 
     @initialize(dynamic=st.booleans(), polls=st.booleans())
     def begin(self, dynamic: bool, polls: bool) -> None:
-        self.boot_s = BOOT_S
-        self.judge = Answers(polls=polls, MaxJobRetirementTime=1000, MachineMaxVacateTime=30)
+        self.serve(Answers(polls=polls, MaxJobRetirementTime=1000, MachineMaxVacateTime=30))
         self._make_slot(dynamic)
         self.job_starts()
 
     def _make_slot(self, dynamic: bool) -> None:
         self.judge.said |= QUIET
-        self.dynamic = dynamic
-        self.slot = SlotMachine(at(self.boot_s), dynamic=dynamic)
-        self._forget_job()
+        self._serve_slot(dynamic=dynamic)
         if not dynamic:
             self._feed(ev.Polled())
         self.job_is_granted(ANN)
 
-    def _forget_job(self) -> None:
-        self.has_job = self.started = self.stands = self.asked = self.killed = False
-        self.by_command = False
-        self.ran_s = 0.0
-
     # What the node does -----------------------------------------------------------------------------------------
-
-    def _feed(self, event: ev.SlotEvent) -> tuple[ev.SlotEffect, ...]:
-        before = self.slot.state
-        said = self.slot.handle(event, self.judge, at(self.boot_s))
-        self.slot.validate()
-        for effect in said:
-            self._do(effect, event)
-        signalled = any(isinstance(effect, ev.SuspendJob | ev.ContinueJob) for effect in said)
-        assert not signalled or len(said) == 1, f"{said} contradict one another"
-        drained = before is SlotState.DRAINED and self.slot.state is not SlotState.DRAINED
-        assert not drained, f"{event} undid a drain"
-        alarm = self.slot.alarm_boot_s(self.judge)
-        assert alarm > self.boot_s, f"after {event} at {self.boot_s} the slot wants to be polled at {alarm}"
-        return said
-
-    def _do(self, effect: ev.SlotEffect, event: ev.SlotEvent) -> None:
-        match effect:
-            case ev.SuspendJob():
-                assert self.started, "a job is suspended that does not run"
-                self._is_in_peace()
-                self.stands = True
-            case ev.ContinueJob():
-                assert self.stands, "a job is continued that runs"
-                wanted = isinstance(event, ev.ContinueOrdered) or not self.by_command
-                assert wanted or self.slot.activity is Activity.RETIRING, "a command to suspend is not obeyed"
-                self.stands = self.by_command = False
-            case ev.StopJob(grace_s):
-                self._is_in_peace(suspended=self.stands)
-                assert grace_s > 0
-                self.asked, self.stop_end_s = True, self.boot_s + grace_s
-            case ev.KillJob():
-                assert self.has_job, "nothing to kill"
-                assert not self.killed, "a job is killed twice"
-                self.asked = self.killed = True
-            case ev.RefuseClaim():
-                assert isinstance(event, ev.Claimed)
-            case ev.EndClaim():
-                assert not self.has_job, "a claim ends while its job is there"
-            case ev.DeleteSlot():
-                assert self.dynamic, "a static slot is deleted"
-                assert not self.has_job, "a slot is deleted with its job"
-
-    def _is_in_peace(self, *, suspended: bool = False) -> None:
-        assert self.has_job, "nothing to suspend or stop"
-        assert self.stands == suspended, "a job is suspended twice"
-        assert not self.asked, "a job has been asked to end itself already"
-
-    def _wait(self, seconds: float) -> None:
-        self.boot_s += seconds
-        if self.slot.state is SlotState.CLAIMED and self.slot.activity in RUNNING:
-            self.ran_s += seconds
-
-    def _is_refused(self, event: ev.SlotEvent) -> None:
-        before = self._seen()
-        with pytest.raises(IllegalSlotEventError):
-            self.slot.handle(event, self.judge, at(self.boot_s))
-        assert before == self._seen()
-
-    def _seen(self) -> tuple[Any, ...]:
-        slot = self.slot
-        since = (slot.entered_state, slot.entered_activity)
-        return (slot.state, slot.activity, since, slot.claim, slot.job, slot.preemption, slot.draining)
 
     @rule(seconds=WAITS)
     def time_passes(self, seconds: float) -> None:

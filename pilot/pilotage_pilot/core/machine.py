@@ -6,7 +6,7 @@ The state changes only in `handle` and `go_on`: what an event means is in the fi
 the second, which comes once for as many events as there are. Time passes only with events; `alarm_boot_s` says when
 the next one is needed.
 The parts decide for themselves (`payloads` the attempts, `conversation` the talk with the server, `departure` the
-end); here is who hears what, and what concerns several of them.
+pilot's end, `glidein_end` what comes before it); here is who hears what, and what concerns several of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pilotage_pilot.core.attempts import Ending
 from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
 from pilotage_pilot.core.conversation import Conversation
 from pilotage_pilot.core.departure import Departure, ExitCode, Phase, Reason
+from pilotage_pilot.core.glidein_end import GlideinEnd
 from pilotage_pilot.core.instructions import EndPilot, Instruction, ReadPools, ValidateNode
 from pilotage_pilot.core.jobs import AttemptKey, Outcome
 from pilotage_pilot.core.moment import Moment
@@ -41,9 +42,8 @@ class PilotMachine:
         self._payloads = Payloads(slots, rules)
         self._conversation = Conversation(name, self._payloads, rules, lifetime, now)
         self._departure = Departure()
+        self._glidein_end = GlideinEnd(lifetime)
         self._validated = False
-        self._warned = False
-        self._evicted = False
         self._patience = Patience(rules, now)
 
     @property
@@ -148,7 +148,7 @@ class PilotMachine:
     def _beat_answered(self, event: ev.HeartbeatAnswered, now: Moment) -> Instructions:
         instructions = self._conversation.beat_answered(event, now) + self._check_clock(now)
         if self.phase is Phase.LEAVING and self._conversation.parted:
-            return [*instructions, self._end()]
+            return [*instructions, self._end_pilot()]
         return instructions + self._obey(event.commands, now)
 
     def _check_clock(self, now: Moment) -> Instructions:
@@ -176,7 +176,7 @@ class PilotMachine:
         if failure.kind is ev.FailureKind.TRANSIENT:
             return []
         if self.phase is Phase.LEAVING:
-            return [self._end()]
+            return [self._end_pilot()]
         if failure.kind is ev.FailureKind.CREDENTIAL and not self._payloads.working:
             self._departure.hurry(now.boot_s + self._rules.goodbye_patience_s)
         return self._drain(f"the server refuses the pilot: {failure.why}", now, ExitCode.NO_SERVER)
@@ -214,7 +214,7 @@ class PilotMachine:
         return self._evict(reason, now, at_once=at_once) + self._drain(reason, now)
 
     def _late_warning(self, key: AttemptKey, now: Moment) -> Instructions:
-        return self._payloads.warn(key, self._lifetime.time_left_s(now) or 0.0) if self._warned else []
+        return self._payloads.warn(key, self._glidein_end.time_left_s(now)) if self._glidein_end.is_announced else []
 
     def _go_on(self, now: Moment) -> Instructions:
         instructions = self._payloads.due(now) + self._near_the_end(now)
@@ -232,14 +232,12 @@ class PilotMachine:
 
     def _near_the_end(self, now: Moment) -> Instructions:
         instructions: Instructions = []
-        if not self._warned and now.boot_s >= self._lifetime.warn_boot_s():
-            self._warned = True
-            instructions += self._payloads.warn_all(self._lifetime.time_left_s(now) or 0.0)
-        if now.boot_s >= self._lifetime.close_boot_s():
+        if self._glidein_end.announce(now):
+            instructions += self._payloads.warn_all(self._glidein_end.time_left_s(now))
+        if self._glidein_end.is_near(now):
             instructions += self._drain_for(Reason("the end of its glidein is near", of_itself=True), now)
-        if not self._evicted and now.boot_s >= self._lifetime.evict_boot_s():
-            self._evicted = True
-            self._departure.hurry(now.boot_s + self._lifetime.stop_margin_s)
+        if self._glidein_end.begin_eviction(now):
+            self._departure.hurry(now.boot_s + self._glidein_end.stop_margin_s)
             instructions += self._evict("the glidein ends", now)
         return instructions
 
@@ -264,12 +262,12 @@ class PilotMachine:
             self._conversation.seeking.forget()
             self._departure.leave(self._rules.goodbye_patience_s, now)
         if self._departure.is_over(now):
-            return [self._end()]
+            return [self._end_pilot()]
         if self.phase is Phase.LEAVING and self._departure.reason is not None:
             return self._conversation.good_bye(self._departure.reason, now)
         return []
 
-    def _end(self) -> EndPilot:
+    def _end_pilot(self) -> EndPilot:
         reason = self._departure.end()
         return EndPilot(reason.text, reason.exit_code)
 
@@ -286,12 +284,7 @@ class PilotMachine:
         return min(times, default=NEVER)
 
     def _turning_points(self, now: Moment) -> Iterable[float]:
-        points = (
-            self._lifetime.warn_boot_s(),
-            self._lifetime.close_boot_s(),
-            self._lifetime.evict_boot_s(),
-            *self._patience.alarms(self._conversation.heard_boot_s),
-        )
+        points = (*self._glidein_end.alarms(), *self._patience.alarms(self._conversation.heard_boot_s))
         return (point for point in points if point > now.boot_s)
 
     def validate(self) -> None:
