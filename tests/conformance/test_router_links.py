@@ -251,12 +251,23 @@ async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path) -> 
         path = tmp_path / name.replace("/", "-")
         await asyncio.to_thread(path.write_bytes, content)
         files.append(LeftFile(name, path))
-    files.append(LeftFile("gone", tmp_path / "gone"))
     report = ended(job, "EXITED", CopyState.COMPLETED, exit_code=0, files=tuple(files))
-    if isinstance(scene.link, FakeRouterLink):
-        report = ended(job, "EXITED", CopyState.COMPLETED, exit_code=0, files=tuple(files[:-1]))
     assert await scene.report(report) == {}
     assert scene.output(job) == {"stdout": small, "results/data": large, "empty": b""}
+
+
+async def test_a_job_of_whose_files_one_cannot_be_read_has_not_ended_well_and_its_neighbour_has(
+    scene: Scene, tmp_path: Path
+) -> None:
+    lost, whole = scene.submit(2)
+    await scene.route(lost, whole)
+    (tmp_path / "stdout").write_text("hello\n")
+    stdout, gone = LeftFile("stdout", tmp_path / "stdout"), LeftFile("results", tmp_path / "gone")
+    cut_short = ended(lost, "EXITED", CopyState.COMPLETED, exit_code=0, files=(stdout, gone))
+    well = ended(whole, "EXITED", CopyState.COMPLETED, exit_code=0, files=(stdout,))
+    assert await scene.report(cut_short, well) == {}
+    assert (scene.state(lost), scene.state(whole)) == ("WAITING", "DONE")
+    assert (scene.output(lost), scene.output(whole)) == ({}, {"stdout": b"hello\n"})
 
 
 async def test_files_that_a_job_brings_are_fetched_whole(server: RunningServer, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -191,8 +191,11 @@ class FakeRouterLink:
             self._moved(job, report.state, "reported")
 
     def _ended(self, job: FakeJob, outcome: CopyOutcome) -> None:
+        try:
+            job.output |= {file.name: file.path.read_bytes() for file in outcome.files}
+        except OSError as error:
+            outcome = replace(outcome, outcome="OUTPUT_LOST", reason=f"what it left is lost: {error}")
         job.outcomes.append(outcome)
-        job.output |= {file.name: file.path.read_bytes() for file in outcome.files}
         job.holder = 0
         if job.unwanted:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
@@ -99,8 +100,12 @@ class RouterServerLink:
         room = _INLINE_IN_ALL
         messages = []
         for report in reports:
-            files, room = await self._files(report, room)
-            messages.append(_report(report, files))
+            try:
+                files, room = await self._files(report, room)
+                messages.append(_report(report, files))
+            except OSError as error:
+                log.warning("what a copy left cannot be read", job_id=report.job_id, reason=str(error))
+                messages.append(_report(_without_output(report, str(error)), ()))
         answer = await self._routes.ReportCopies(
             route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn, copies=messages)
         )
@@ -148,7 +153,10 @@ class RouterServerLink:
         await written(to, checksum, self._jobs.DownloadFile(request, timeout=_TRANSFER_S))
 
     async def _files(self, report: CopyReport, room: int) -> tuple[list[jobs_pb2.OutputFile], int]:
-        """Return what a copy has left, brought where it is large, and how many bytes may still travel in the call."""
+        """Return what a copy has left, brought where it is large, and how many bytes may still travel in the call.
+
+        Raises OSError for a file that cannot be read.
+        """
         files = []
         for left in report.outcome.files if report.outcome else ():
             try:
@@ -156,10 +164,7 @@ class RouterServerLink:
                 if file is None:
                     file = await self._brought(left)
             except OSError as error:
-                log.warning(
-                    "file that a copy left cannot be read", job_id=report.job_id, file=left.name, reason=str(error)
-                )
-                continue
+                raise OSError(f"{left.name}: {error.strerror or error}") from error
             room -= len(file.content)
             files.append(file)
         return files, room
@@ -218,6 +223,13 @@ def _known(copy: route_service_pb2.JobCopy) -> KnownCopy:
     return KnownCopy(
         copy.job_id, copy.attempt, copy.route, copy.target, copy.reference, copy.unwanted, is_running=is_running
     )
+
+
+def _without_output(report: CopyReport, why: str) -> CopyReport:
+    """Return the report of an end whose output cannot be read: without all of it the job has not ended well."""
+    assert report.outcome is not None, "only an end brings files"
+    outcome = replace(report.outcome, outcome="OUTPUT_LOST", reason=f"what it left is lost: {why}", files=())
+    return replace(report, outcome=outcome)
 
 
 def _report(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> route_service_pb2.CopyReport:
