@@ -117,7 +117,8 @@ class _Ground:
 
     def racer(self, settings: RacerSettings) -> InTurn:
         turn = Turn(turn_name(Racer.name), uuid4().hex)
-        return self._in_turn(Racer(settings, ServerRaceLink(self.channel, turn)), turn, ServerLink(self.channel, turn))
+        link = ServerRaceLink(self.channel, turn, free_slots_wanted=settings.needs_free_slot)
+        return self._in_turn(Racer(settings, link), turn, ServerLink(self.channel, turn))
 
     def site_director(self, settings: SiteDirectorSettings) -> InTurn:
         folders = GlideinFolders(settings.folder / "pilots", {_CA_NAME: ca} if (ca := self.settings.ca_file) else {})

@@ -16,20 +16,26 @@ from pilotage_agents.racer import StartedCopy
 class ServerRaceLink:
     """Calls of a racer to a server over gRPC; copies are started in its turn only."""
 
-    def __init__(self, channel: grpc.aio.Channel, turn: Turn) -> None:
+    def __init__(self, channel: grpc.aio.Channel, turn: Turn, *, free_slots_wanted: bool) -> None:
+        self._free_slots_wanted = free_slots_wanted
         self._turn = values_pb2.Turn(agent=turn.agent, holder=turn.holder)
         self._races = race_service_pb2_grpc.RaceServiceStub(channel)
 
     async def stragglers(self) -> tuple[Sequence[JobSet], Load]:
         """Return the sets of which something may be raced, and what races hold and have cost."""
-        answer = await self._races.FindStragglers(race_service_pb2.FindStragglersRequest())
+        answer = await self._find(0)
         load = _load(answer.load)
         sets = [_set(each) for each in answer.sets]
         while answer.next_after_set:
-            request = race_service_pb2.FindStragglersRequest(after_set=answer.next_after_set)
-            answer = await self._races.FindStragglers(request)
+            answer = await self._find(answer.next_after_set)
             sets += (_set(each) for each in answer.sets)
         return sets, load
+
+    async def _find(self, after_set: int) -> race_service_pb2.FindStragglersResponse:
+        wanted = self._free_slots_wanted
+        request = race_service_pb2.FindStragglersRequest(after_set=after_set, free_slots_wanted=wanted)
+        answer: race_service_pb2.FindStragglersResponse = await self._races.FindStragglers(request)
+        return answer
 
     async def start_copies(self, copies: Sequence[NewRival]) -> Sequence[StartedCopy]:
         """Have copies made of different jobs, at most 1,000; returns what came of each, in order."""

@@ -8,10 +8,12 @@ from datetime import timedelta
 import pytest
 
 from pilotage_server.core.job_record import PolicyWatch
+from pilotage_server.core.jobs import JobCause
+from pilotage_server.core.races import RaceSet
 from pilotage_server.storage import lingering, race_sets, races, task_queues
 from pilotage_server.storage.attempts import load_taken, next_taken, next_unreported
 from pilotage_server.storage.engine import Database
-from pilotage_server.storage.events import events_of
+from pilotage_server.storage.events import events_of, last_attempts_at
 from pilotage_server.storage.expression_holds import lock_expression_holds
 from pilotage_server.storage.holdings import load_holdings
 from pilotage_server.storage.jobs import JobQuery, find_jobs
@@ -24,6 +26,13 @@ from pilotage_server.storage.watched import first_place, next_watched
 from support.query_plans import plan_of
 
 EACH_MINUTE = first_place(PolicyWatch.EACH_MINUTE)
+
+
+def a_set(jobs: int) -> RaceSet:
+    """Return a set of so many jobs that may be repeated."""
+    return RaceSet(1, jobs, jobs, False)
+
+
 QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
     ("what waits first", "ix_jobs_waiting", lambda unit: task_queues.load_first_waiting(unit.session, 1, 10)),
     ("whose lease is over", "ix_jobs_timed", lambda unit: lock_expired(unit.session, unit.now, 10)),
@@ -43,11 +52,13 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
     ("what the first release held", "ix_jobs_held", lambda unit: lock_expression_holds(unit.session, 10)),
     ("what an owner has", "ix_jobs_owner_id", lambda unit: find_jobs(unit.session, JobQuery(owner="a"), 0, 10)),
     ("who races", "ix_jobs_race", lambda unit: races.lock_racers(unit.session, [1])),
-    ("what of a set lives", "ix_jobs_race_set", lambda unit: race_sets.live_jobs(unit.session, 1, 10)),
+    ("what of sets lives", "ix_jobs_race_set", lambda unit: race_sets.live_jobs(unit.session, [a_set(9), a_set(8)])),
+    ("what of a large set lives", "ix_jobs_race_set", lambda unit: race_sets.live_jobs(unit.session, [a_set(10**6)])),
     ("which races go on", "ix_races_ended", lambda unit: races.load_all_open(unit.session)),
     ("what races cost of late", "ix_races_ended", lambda unit: races.sum_losses_since(unit.session, unit.now)),
     ("what ended long ago", "ix_jobs_ended", lambda unit: delete_ended_jobs(unit.session, unit.now, 10)),
     ("what happened to a job", "ix_job_events_job_id", lambda unit: events_of(unit.session, 1)),
+    ("who began anew", "ix_job_events_job_id", lambda unit: last_attempts_at(unit.session, [1], [JobCause.EDITED])),
 )
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from pilotage.errors import NotFoundError
+from pilotage.job_description import JobDescription
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
+from pilotage_server.core.reports import Outcome
+from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.lingering import pilots_over
+from pilotage_server.operations.races import RaceFilter, list_races
 from pilotage_server.operations.retention import remove_finished
+from pilotage_server.operations.stragglers import find_stragglers, race_loads
 from pilotage_server.storage.engine import Database
 from support.grid import Grid
-from support.races import SITES, A, B, C, Runner, race_of, start_copy, start_race
+from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
+from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 
@@ -82,6 +89,92 @@ def test_a_result_of_a_former_run_decides_nothing_for_a_job_that_runs_again_at_o
     assert [copy.id for copy in race_of(grid, again.job.id).copies] == [second]
     Runner(grid, C).ends(exit_code=1)
     assert (again.job.state, grid.job(first).state) == (JobState.RUNNING, JobState.DONE)
+
+
+def copies_made(grid: Grid) -> int:
+    (look,) = grid.read(lambda unit, world: find_stragglers(unit, world, 0)).sets
+    return look.stragglers[0].copies_made
+
+
+def urgent_job(grid: Grid) -> tuple[Runner, int]:
+    """Let an urgent job run of which the one copy has failed; return it and the copy."""
+    grid.submit(attributes={**REPEATABLE, "Urgent": True})
+    original = Runner(grid, A)
+    copy_id = start_copy(grid, original.job.id).copy_id
+    Runner(grid, B).ends(exit_code=1)
+    return original, copy_id
+
+
+def test_copies_count_for_a_job_also_after_it_has_lost_its_slot(grid: Grid) -> None:
+    original, first = urgent_job(grid)
+    assert copies_made(grid) == 1
+    original.pilot.report(original.match, Outcome.EVICTED)
+    again = Runner(grid, A)
+    assert (again.job.id, again.job.attempt, copies_made(grid)) == (original.job.id, 2, 1)
+    second = start_copy(grid, again.job.id).copy_id
+    assert grid.start_pilot(B).claim() == [], "where a copy failed before is no place still"
+    Runner(grid, C)
+    assert copies_made(grid) == 2
+    assert [copy.id for copy in race_of(grid, again.job.id).copies] == [first, second]
+
+
+def test_copies_count_for_a_job_also_after_a_hold(grid: Grid) -> None:
+    original, _ = urgent_job(grid)
+    grid.change(JobChange.HOLD, original.job.id)
+    original.killed()
+    grid.change(JobChange.RELEASE, original.job.id)
+    Runner(grid, A)
+    assert copies_made(grid) == 1
+
+
+def test_copies_that_are_not_known_any_more_count_still(grid: Grid) -> None:
+    original, copy_id = urgent_job(grid)
+    for _ in range(40):
+        grid.pass_time(days=10)
+        original.pilot.beat()
+    grid.write(remove_finished)
+    with pytest.raises(NotFoundError):
+        grid.job(copy_id)
+    assert copies_made(grid) == 1
+
+
+@pytest.mark.parametrize("how", ["rescheduled", "edited"])
+def test_a_job_that_begins_anew_may_have_as_many_copies_again(grid: Grid, how: str) -> None:
+    original, _ = urgent_job(grid)
+    if how == "rescheduled":
+        grid.change(JobChange.RESCHEDULE, original.job.id)
+        original.killed()
+    else:
+        original.pilot.report(original.match, Outcome.EVICTED)
+        anew = JobDescription("/bin/false", attributes={**REPEATABLE, "Urgent": True})
+        grid.write(lambda unit, world: edit_job(unit, world, an_operator(), original.job.id, anew))
+    Runner(grid, A)
+    assert copies_made(grid) == 0
+
+
+def test_what_former_races_of_a_job_have_cost_is_not_forgotten(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    copy = Runner(grid, B)
+    grid.pass_time(minutes=5)
+    copy.ends(exit_code=1)
+    assert race_of(grid, original.job.id).lost_core_s == 300
+    grid.pass_time(minutes=5)
+    start_copy(grid, original.job.id)
+    Runner(grid, C)
+    grid.pass_time(minutes=1)
+    assert race_of(grid, original.job.id).lost_core_s == 360, "the race goes on"
+    (load,) = grid.read(lambda unit, _: race_loads(unit))
+    assert load.lost_core_s == 360
+    original.ends()
+    assert race_of(grid, original.job.id).lost_core_s == 360
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    again = Runner(grid, A)
+    start_copy(grid, again.job.id)
+    Runner(grid, B)
+    grid.pass_time(minutes=2)
+    again.ends()
+    (cost,) = grid.read(lambda unit, _: list_races(unit, an_operator(), RaceFilter("*"))).costs
+    assert cost.lost_core_s == 360 + 120
 
 
 def test_copies_that_were_stopped_in_a_former_run_are_none_of_a_job_that_runs_again(grid: Grid) -> None:

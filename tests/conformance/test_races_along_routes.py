@@ -9,9 +9,10 @@ from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.operations.retention import remove_finished
+from pilotage_server.operations.routable_jobs import look_at_jobs
 from pilotage_server.storage.engine import Database
 from support.grid import Grid
-from support.races import REPEATABLE, SITES, B, C, Runner, race_of, start_copy, start_race
+from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
 from support.routers import Router, a_copy, open_jobs
 from support.virtual_clock import VirtualClock
 
@@ -86,6 +87,14 @@ def test_a_copy_does_not_go_along_a_route_to_the_site_of_its_original(grid: Grid
     original, copy_id = start_race(grid)
     assert original.job.queue is not None
     assert router.take(copy_id, target=str(original.job.queue)) == []
+
+
+def test_a_copy_takes_along_which_sites_its_job_wants_and_where_its_rivals_are(grid: Grid) -> None:
+    (job_id,) = grid.submit(attributes=REPEATABLE, sites=("A", "B"))
+    Runner(grid, A)
+    copy_id = start_copy(grid, job_id).copy_id
+    (routable,) = grid.read(lambda unit, world: list(look_at_jobs(unit, world, [copy_id])))
+    assert (routable.description.sites, routable.description.banned_sites) == (("A", "B"), ("A",))
 
 
 def test_a_copy_does_not_go_to_the_server_where_its_original_runs(grid: Grid, router: Router) -> None:

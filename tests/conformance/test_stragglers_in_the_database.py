@@ -14,7 +14,7 @@ from pilotage_server.core.reports import JobReport, Outcome
 from pilotage_server.core.stragglers import OtherSite, SetLook
 from pilotage_server.operations.bans import BanOrder, ban
 from pilotage_server.operations.retention import remove_race_sets
-from pilotage_server.operations.stragglers import find_stragglers, race_loads
+from pilotage_server.operations.stragglers import SlotGlance, find_stragglers, race_loads
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.storage.engine import Database
 from support.grid import Grid, a_slot, an_idle_slot
@@ -63,8 +63,17 @@ def test_a_set_at_its_tail_is_told_with_what_its_jobs_took_and_what_runs_still(g
 def test_free_slots_that_a_copy_fits_in_are_told_with_their_sites(grid: Grid) -> None:
     run_all_but(grid, 1, total=4)
     grid.start_pilot(B).show(an_idle_slot("s1"), an_idle_slot("s2"))
-    ((straggler,),) = (look.stragglers for look in looks(grid))
-    assert straggler.sites == (OtherSite("B", 2), OtherSite("C", 0))
+    glance = SlotGlance()
+
+    def free() -> tuple[OtherSite, ...]:
+        found = grid.read(lambda unit, world: find_stragglers(unit, world, 0, glance))
+        return found.sets[0].stragglers[0].sites
+
+    assert free() == (OtherSite("B", 2), OtherSite("C", 0))
+    grid.start_pilot(C).show(an_idle_slot("s1"))
+    assert free() == (OtherSite("B", 2), OtherSite("C", 0)), "the calls of one round share a glance"
+    grid.pass_time(seconds=25)
+    assert free() == (OtherSite("B", 2), OtherSite("C", 1))
 
 
 def test_sites_that_were_used_or_are_banned_are_no_places_for_a_copy(grid: Grid) -> None:
@@ -81,6 +90,32 @@ def test_sites_that_were_used_or_are_banned_are_no_places_for_a_copy(grid: Grid)
     copy.ends(exit_code=1)
     ((after,),) = (look.stragglers for look in looks(grid))
     assert after.copies_made == 1, "it has had one, though that race is over"
+
+
+def test_the_slots_are_not_read_unless_free_ones_are_asked_for_or_where_nothing_could_race(grid: Grid) -> None:
+    def tables(glance: SlotGlance | None) -> list[str]:
+        with statements(grid.database) as seen:
+            grid.read(lambda unit, world: find_stragglers(unit, world, 0, glance))
+        return [statement for statement in seen if "FROM slots" in statement]
+
+    assert tables(SlotGlance()) == []
+    run_all_but(grid, 1, total=4)
+    assert tables(None) == []
+    assert len(tables(SlotGlance())) == 1
+
+
+def test_jobs_that_are_held_or_left_to_their_copies_keep_no_set_from_its_tail(grid: Grid) -> None:
+    ids = grid.submit(count=6, attributes=REPEATABLE)
+    runners = [Runner(grid, A) for _ in ids]
+    for runner in runners[3:]:
+        runner.ends()
+    start_copy(grid, ids[0])
+    Runner(grid, B)
+    runners[0].ends(exit_code=1)
+    grid.change(JobChange.HOLD, ids[1])
+    assert [grid.job(id_).state for id_ in ids[:2]] == [JobState.RACING, JobState.HELD]
+    (look,) = looks(grid)
+    assert (look.waiting, [each.job.id for each in look.stragglers]) == (0, [ids[2]])
 
 
 def test_a_set_of_which_most_runs_still_is_not_told(grid: Grid) -> None:
@@ -131,7 +166,33 @@ def test_what_a_look_at_a_set_costs_does_not_grow_with_it(grid: Grid) -> None:
         with statements(grid.database) as seen:
             looks(grid)
         asked.append(len(seen))
-    assert asked[1] - asked[0] == 1, "one glance at one set more"
+    assert asked[0] == asked[1], "one glance at all"
+
+
+def test_sets_that_lie_among_each_others_jobs_are_judged_apart(grid: Grid) -> None:
+    mixed = [
+        a_description(attributes=URGENT if number % 2 else REPEATABLE, arguments=str(number)) for number in range(8)
+    ]
+    ids = grid.write(lambda unit, world: submit_jobs(unit, world, a_user(), alone(mixed))).job_ids
+    runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
+    for job_id in (*ids[2::2], *ids[3::2]):
+        runners[job_id].ends()
+    plain, urgent = looks(grid)
+    assert (plain.of.urgent, plain.figures.sampled, plain.figures.done) == (False, 4, 3)
+    assert [each.job.id for look in (plain, urgent) for each in look.stragglers] == list(ids[:2])
+
+
+def test_a_look_at_many_sets_asks_as_little_as_one_at_a_few(grid: Grid) -> None:
+    asked = []
+    for total in (1, 20):
+        for _ in range(total):
+            grid.submit(count=2, attributes=REPEATABLE)
+            runners = Runner(grid, A), Runner(grid, A)
+            runners[0].ends()
+        with statements(grid.database) as seen:
+            assert len(looks(grid)) >= total
+        asked.append(len(seen))
+    assert asked[0] == asked[1]
 
 
 def test_a_set_is_forgotten_once_all_its_jobs_have_ended(grid: Grid) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from pilotage.job_description import JobDescription
+from pilotage.resource_tree import QueueId
+from pilotage.v1.matcher_service_pb2 import NodeState, SlotState
+from pilotage.v1.values_pb2 import Amounts
 from pilotage_agents.main import run
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
@@ -73,6 +76,22 @@ def test_a_dry_run_prints_what_would_race_and_a_round_starts_it_once(
     assert [job.id for job in client.list_jobs(copies=True)] == [running, copy.id]
     assert list(client.races(open_only=True)) == [race]
     assert list(client.races([copy.id])) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [(0, "no copy: it is urgent, but no slot for a copy is free on another site"), (1, "a copy: it is urgent")],
+)
+def test_free_slots_of_other_sites_are_asked_for_where_a_copy_needs_one(
+    grid: WireGrid, running: int, config: Path, capsys: pytest.CaptureFixture[str], free: int, said: str
+) -> None:
+    config.write_text(config.read_text() + "needs_free_slot = true\n")
+    size, left = Amounts(cpus=1, memory_mib=4000, disk_mib=4000), Amounts(cpus=free, memory_mib=4000, disk_mib=4000)
+    slot = SlotState(name="s1", state="Unclaimed", activity="Idle", amounts=size, free=left)
+    there = QueueId("OTHER", "ce1", "q")
+    grid.start_pilot(there).heartbeat(node=NodeState(name="n1", amounts=size, slots=[slot]))
+    assert run(["racer", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out == f"job {running}: {said}\n"
 
 
 def test_a_fault_in_the_racers_settings_is_named_with_its_place(

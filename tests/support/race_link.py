@@ -8,7 +8,7 @@ from pilotage_agents.core.racing import JobSet, Load, NewRival, Owner, Runner
 from pilotage_agents.racer import StartedCopy
 from pilotage_server.core.stragglers import SetLook, Straggler
 from pilotage_server.operations import start_copies as server
-from pilotage_server.operations.stragglers import find_stragglers, race_loads
+from pilotage_server.operations.stragglers import SlotGlance, find_stragglers, race_loads
 from support.grid import Grid
 
 
@@ -17,10 +17,11 @@ class GridRaceLink:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        self._glance = SlotGlance()
         self.started: list[tuple[int, int]] = []
 
     async def stragglers(self) -> tuple[Sequence[JobSet], Load]:
-        found = self._grid.read(lambda unit, world: find_stragglers(unit, world, 0))
+        found = self._grid.read(lambda unit, world: find_stragglers(unit, world, 0, self._glance))
         loads = {Owner(*load.account): load for load in self._grid.read(lambda unit, _: race_loads(unit))}
         copies = {owner: load.copies for owner, load in loads.items()}
         return [_set(look) for look in found.sets], Load(copies, {each: loads[each].lost_core_s for each in loads})

@@ -20,7 +20,7 @@ from pilotage_server.core.races import (
     description_of_copy,
     end_of,
     is_flagged,
-    is_of_present_run,
+    is_of_present_life,
     lost_core_s,
     may_end_race,
     misread_flags,
@@ -65,13 +65,13 @@ def test_only_a_copy_that_stops_may_end_a_race(state: JobState) -> None:
     assert may_end_race(a_copy(2, state), ()) is (state not in goes_on | {JobState.RACING})
 
 
-def test_a_race_that_has_ended_is_of_the_run_in_which_it_did() -> None:
-    race = Race(1, "lhcb", "users", "alice", START, "it lags behind", 2, 2, 1)
-    rerun = original()._replace(attempt=2)
-    assert is_of_present_run(race, rerun), "it goes on, though a lease was lost meanwhile"
+def test_a_race_counts_for_a_job_until_that_begins_anew() -> None:
+    race = Race(1, "lhcb", "users", "alice", START, "it lags behind", 2, 2, 2)
+    assert is_of_present_life(race, 0)
     over = race._replace(ended=START)
-    assert is_of_present_run(over, original())
-    assert not is_of_present_run(over, rerun)
+    assert is_of_present_life(over, 0)
+    assert is_of_present_life(over, 1), "it was begun anew before"
+    assert not is_of_present_life(over, 2)
 
 
 def test_the_original_is_preferred_and_then_the_oldest_copy() -> None:

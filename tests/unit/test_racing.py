@@ -105,6 +105,12 @@ def test_where_free_slots_are_wanted_a_site_without_any_is_no_place() -> None:
     assert raced(plan(a_tail(a_runner()), needs_free_slot=True)) == [1]
 
 
+def test_where_free_slots_are_wanted_each_copy_takes_one_of_its_own() -> None:
+    tail = a_tail(a_runner(1, 5000), a_runner(2, 4000), a_runner(3, 3000, sites={"B": 1, "C": 1}))
+    assert raced(plan(tail, needs_free_slot=True)) == [1, 3]
+    assert raced(plan(tail)) == [1, 2, 3]
+
+
 def test_no_more_copies_race_at_once_than_the_bounds_allow_and_the_urgent_and_the_slowest_go_first() -> None:
     tail = a_tail(a_runner(1), a_runner(2, 9000), a_runner(3, 3000), a_runner(4, owner=BOB))
     assert raced(plan(tail)) == [2, 3, 1, 4]

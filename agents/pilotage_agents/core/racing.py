@@ -8,6 +8,7 @@ run longer than others took. The thresholds are those of speculative execution i
 median: a copy on a grid costs more than one in a cluster, as it has to find a slot on another site first.
 Urgent jobs are raced as soon as they have run a while. No copy is made while another of the same job has not started,
 for only then is it known where the next must not go; none where no other site could take it; and none past the bounds.
+Where a free slot is needed, each copy needs one of its own.
 Those go first that are urgent, then those that have run longest for what they should take.
 """
 
@@ -52,7 +53,7 @@ class Owner:
 class Runner:
     """A job that runs; `sites` = where a copy could run, with free slots, where neither it nor a copy of it was.
 
-    `copies_made` = how many were made since it began to run, ended ones too.
+    `copies_made` = how many were made since it was submitted, rescheduled or edited, ended ones too.
     """
 
     job_id: int
@@ -68,7 +69,7 @@ class Runner:
 class JobSet:
     """A set of jobs that may be repeated: of `sampled` ones `done` have ended well, 95 of 100 of them within `p95_s`.
 
-    `waiting` have not ended and do not run.
+    `waiting` are still to get a slot.
     """
 
     id: int
@@ -139,14 +140,12 @@ def plan_races(sets: Iterable[JobSet], load: Load, rules: RacingRules) -> Plan:
                 left.append(verdict)
     cases.sort(key=lambda case: (not case.urgent, -case.lag, case.runner.job_id))
     copies: list[NewRival] = []
-    live, lost = Counter(load.copies), defaultdict[Owner, float](float, load.lost_core_s)
+    given = _Given(load, rules)
     for case in cases:
-        obstacle = _obstacle(case, live, lost[case.runner.owner], rules)
-        if obstacle:
+        if obstacle := given.obstacle(case):
             left.append(NotRaced(case.runner.job_id, f"{case.reason}, but {obstacle}"))
         else:
-            live[case.runner.owner] += 1
-            lost[case.runner.owner] += case.core_s
+            given.give(case)
             copies.append(NewRival(case.runner.job_id, case.reason))
     return Plan(tuple(copies), tuple(left))
 
@@ -189,21 +188,44 @@ def _why_no_tail(of: JobSet, rules: RacingRules) -> str:
     return ""
 
 
-def _obstacle(case: _Case, live: Counter[Owner], lost_core_s: float, rules: RacingRules) -> str:
-    """Return what keeps a job from being raced that should be; "" = nothing. `lost_core_s` is its owner's."""
-    runner, owner = case.runner, case.runner.owner
-    most = rules.urgent_copies if case.urgent else rules.tail_copies
-    checks = (
-        (runner.copies_made >= most, f"it has had {runner.copies_made} of {most} copies"),
-        (runner.copy_waits, "its copy has not started yet"),
-        (not runner.sites, "no other site could take a copy"),
-        (rules.needs_free_slot and not any(runner.sites.values()), "no slot for a copy is free on another site"),
-        (live.total() >= rules.most_copies, f"{live.total()} copies race already"),
-        (live[owner] >= rules.most_copies_of_owner, f"{live[owner]} copies of {owner} race already"),
-        (
-            lost_core_s + case.core_s > rules.most_lost_core_s_a_day,
-            f"with {case.core_s:.0f} core seconds for a copy races would have cost {owner} too much within a day"
-            f" ({lost_core_s:.0f} so far)",
-        ),
-    )
-    return next((why for holds, why in checks if holds), "")
+class _Given:
+    """What races hold and have cost, with the copies that this round has given out."""
+
+    def __init__(self, load: Load, rules: RacingRules) -> None:
+        self._rules = rules
+        self._live = Counter(load.copies)
+        self._lost = defaultdict[Owner, float](float, load.lost_core_s)
+        self._slots: Counter[str] = Counter()
+
+    def give(self, case: _Case) -> None:
+        """Count one more copy; it will have a slot of the site that has most to spare."""
+        owner = case.runner.owner
+        self._live[owner] += 1
+        self._lost[owner] += case.core_s
+        free = self._free(case.runner)
+        self._slots[max(free, key=lambda site: free[site])] += 1
+
+    def obstacle(self, case: _Case) -> str:
+        """Return what keeps a job from being raced that should be; "" = nothing."""
+        runner, owner, rules = case.runner, case.runner.owner, self._rules
+        most = rules.urgent_copies if case.urgent else rules.tail_copies
+        live, lost_core_s = self._live, self._lost[owner]
+        no_slot = rules.needs_free_slot and max(self._free(runner).values(), default=0) <= 0
+        checks = (
+            (runner.copies_made >= most, f"it has had {runner.copies_made} of {most} copies"),
+            (runner.copy_waits, "its copy has not started yet"),
+            (not runner.sites, "no other site could take a copy"),
+            (no_slot, "no slot for a copy is free on another site"),
+            (live.total() >= rules.most_copies, f"{live.total()} copies race already"),
+            (live[owner] >= rules.most_copies_of_owner, f"{live[owner]} copies of {owner} race already"),
+            (
+                lost_core_s + case.core_s > rules.most_lost_core_s_a_day,
+                f"with {case.core_s:.0f} core seconds for a copy races would have cost {owner} too much within a day"
+                f" ({lost_core_s:.0f} so far)",
+            ),
+        )
+        return next((why for holds, why in checks if holds), "")
+
+    def _free(self, runner: Runner) -> dict[str, int]:
+        """Return how many slots each site has that could take a copy and that no other copy will have."""
+        return {site: slots - self._slots[site] for site, slots in runner.sites.items()}

@@ -39,15 +39,17 @@ RUNS = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 _FAILURES = frozenset({JobCause.FAILED, JobCause.ATTEMPTS_EXHAUSTED})
 _STARTED = RUNS | {JobState.COMPLETING}
 _STOPPED = FINAL | {JobState.WAITING, JobState.HELD}
-_ANEW = frozenset({JobCause.RESCHEDULED, JobCause.EDITED})
+ANEW = frozenset({JobCause.RESCHEDULED, JobCause.EDITED})
+"""Causes with which a job begins a new life: it may have as many copies again."""
 
 
 class Race(NamedTuple):
     """A race of the job `job_id`; `reason` = why it began.
 
     `copies` = how many were made, the first of them `first_copy`; `attempt` = the original's when the last of them was
-    made or, once the race has ended, when it did. `ended` None = it goes on; `winner` 0 = nobody has won. `lost_core_s`
-    is what it has cost once it has ended.
+    made or, once the race has ended, when it did. `began` = when it did or, where all copies had failed and another was
+    made, when it went on. `ended` None = it goes on; `winner` 0 = nobody has won. `lost_core_s` is what those races of
+    the job have cost that have ended.
     """
 
     job_id: int
@@ -120,9 +122,12 @@ def why_no_race(description: JobDescription) -> str:
     return f"{URGENT} asks for copies, and there are none of a job that does not say {MAY_BE_REPEATED} = true"
 
 
-def is_of_present_run(race: Race, job: JobRecord) -> bool:
-    """Whether copies that were made in the race were made for the run that the job is at, though all have failed."""
-    return race.ended is None or race.attempt == job.attempt
+def is_of_present_life(race: Race, last_anew: int) -> bool:
+    """Whether copies that were made in the race count for the life that the job is at, though all have ended.
+
+    `last_anew` = the attempt that the job had had when it was last begun ANEW, 0 = never.
+    """
+    return race.ended is None or race.attempt > last_anew
 
 
 def cause_in_race(job: JobRecord, cause: JobCause) -> JobCause:
@@ -142,7 +147,7 @@ def may_end_race(job: JobRecord, causes: Sequence[JobCause]) -> bool:
 
 def is_out_of_race(original: JobRecord, causes: Sequence[JobCause]) -> bool:
     """Whether steps of these causes have taken the original out of its race."""
-    return original.state in FINAL or original.state is JobState.HELD or not _ANEW.isdisjoint(causes)
+    return original.state in FINAL or original.state is JobState.HELD or not ANEW.isdisjoint(causes)
 
 
 def end_of(original: JobRecord, copies: Sequence[JobRecord], causes: Sequence[JobCause]) -> RaceEnd | None:

@@ -8,7 +8,7 @@ Whether to race is the racer's to decide.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -29,12 +29,42 @@ LONGEST_TAIL = 200
 """A set of which more jobs have not ended is not at its tail, whatever part of it that is."""
 
 
+Sampled = tuple[JobState, timedelta]
+"""Where a job of a sample is in its life, and how long it ran."""
+
+_WAITING = frozenset({JobState.RECEIVED, JobState.WAITING, JobState.MATCHED})
+
+
+class LiveJob(NamedTuple):
+    """A job of a set that has not ended."""
+
+    id: int
+    state: JobState
+
+    @property
+    def runs(self) -> bool:
+        """Whether copies may be made of it."""
+        return self.state in RUNS
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is still to get a slot: one that is held, or left to its copies, keeps no tail from its end."""
+        return self.state in _WAITING
+
+
 class Figures(NamedTuple):
     """How far a set is: of `sampled` jobs `done` have ended well, 95 of 100 of those within `p95`."""
 
     sampled: int = 0
     done: int = 0
     p95: timedelta = timedelta(0)
+
+
+class Rivals(NamedTuple):
+    """So many copies of a job were made in its present life, and those of which the database knows still."""
+
+    made: int = 0
+    copies: Sequence[JobRecord] = ()
 
 
 class OtherSite(NamedTuple):
@@ -64,7 +94,10 @@ class OwnerLoad(NamedTuple):
 
 
 class SetLook(NamedTuple):
-    """A set, how far it is, how many of its jobs have not ended and do not run, and those that run."""
+    """A set, how far it is, how many of its jobs wait for a slot, and those that run.
+
+    How far it is is not looked at while some wait.
+    """
 
     of: RaceSet
     figures: Figures
@@ -78,7 +111,7 @@ def spread_ids(of: RaceSet, most: int) -> list[int]:
     return list(range(of.id, of.last_id + 1, step))
 
 
-def figures_of(sample: Sequence[tuple[JobState, timedelta]]) -> Figures:
+def figures_of(sample: Sequence[Sampled]) -> Figures:
     """Return the figures of a sample: where each job is, and how long it ran."""
     ran = sorted(length for state, length in sample if state is JobState.DONE)
     if not ran:
@@ -86,37 +119,31 @@ def figures_of(sample: Sequence[tuple[JobState, timedelta]]) -> Figures:
     return Figures(len(sample), len(ran), ran[-(-95 * len(ran) // 100) - 1])
 
 
-def is_near_its_end(glance: Sequence[tuple[JobState, timedelta]]) -> bool:
+def is_near_its_end(glance: Sequence[Sampled]) -> bool:
     """Whether half of the jobs at which one has glanced have ended: the others are not worth a look."""
     return 2 * sum(state in FINAL for state, _ in glance) >= len(glance)
-
-
-def runs(job: JobRecord) -> bool:
-    """Whether the job runs, and is no copy."""
-    return job.state in RUNS and job.started is not None and not job.is_copy
 
 
 def straggler(
     job: JobRecord,
     cpus: int,
-    copies: Sequence[JobRecord],
+    rivals: Rivals,
     sites: Mapping[str, int],
     used: Iterable[str],
     now: datetime,
 ) -> Straggler:
     """Return what a racer has to know of a job that runs.
 
-    `copies` are those of its present run; `sites` = where jobs like it can go, with free slots; `used` = where it and
-    its copies were.
+    `sites` = where jobs like it can go, with free slots; `used` = where it and its copies were.
     """
     assert job.started is not None, "it runs"
-    live = [copy for copy in copies if copy.state not in FINAL]
+    live = [copy for copy in rivals.copies if copy.state not in FINAL]
     were = frozenset(used)
     return Straggler(
         job,
         cpus,
         running=max(timedelta(0), now - job.started),
-        copies_made=len(copies),
+        copies_made=rivals.made,
         copy_waits=any(copy.started is None for copy in live),
         sites=tuple(OtherSite(site, free) for site, free in sorted(sites.items()) if site not in were),
     )
@@ -132,15 +159,17 @@ def loads_of(
     """Return what the races of each owner hold now and have cost, by owner.
 
     `lost_core_s` is what races have cost that have ended; `races` are those that go on, with their `copies` and the
-    `attempts` of these.
+    `attempts` of these. What a job's former races have cost counts with the one that goes on.
     """
-    lost = dict(lost_core_s)
+    lost = defaultdict[Account, float](float, lost_core_s)
+    for race in races.values():
+        lost[Account(race.vo, race.group, race.owner)] += race.lost_core_s
     live = Counter(_owner(copy) for copy in copies if copy.state not in FINAL)
     by_id = {copy.id: copy for copy in copies}
     for attempt in attempts:
         copy = by_id[attempt.job_id]
-        lost[_owner(copy)] = lost.get(_owner(copy), 0.0) + cost_so_far(races[copy.race], [attempt], now)
-    return tuple(OwnerLoad(owner, live[owner], lost.get(owner, 0.0)) for owner in sorted({*lost, *live}))
+        lost[_owner(copy)] += cost_so_far(races[copy.race], [attempt], now)
+    return tuple(OwnerLoad(owner, live[owner], lost[owner]) for owner in sorted({*lost, *live}))
 
 
 def _owner(job: JobRecord) -> Account:

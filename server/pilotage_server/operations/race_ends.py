@@ -52,7 +52,7 @@ def close_races(unit: Unit, settled: Sequence[SettledRace]) -> None:
     """Write down how races have ended, now that all who took part have made their last steps."""
     for race, end, racers in settled:
         attempts = load_attempts_of(unit.session, [job.id for job in racers])
-        cost = lost_core_s(race, end, attempts, unit.now)
+        cost = race.lost_core_s + lost_core_s(race, end, attempts, unit.now)
         if end.won_by is not None:
             original = racers[0]
             home = (original.id, original.attempt + 1)

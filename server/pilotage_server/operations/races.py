@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,11 +10,12 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.page_tokens import position_of, token_of
-from pilotage_server.core.races import Race, cost_so_far
+from pilotage_server.core.races import ANEW, Race, cost_so_far, is_of_present_life
 from pilotage_server.operations.query_jobs import ALL, DEFAULT_PAGE, LARGEST_PAGE
 from pilotage_server.storage import races as stored
 from pilotage_server.storage.attempts import load_attempts_of
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.events import last_attempts_at
 from pilotage_server.storage.job_rows import load_jobs
 from pilotage_server.storage.races import RaceCost, RaceQuery
 
@@ -47,6 +48,13 @@ class RacePage:
     races: tuple[RaceView, ...]
     next_page_token: str = ""
     costs: tuple[RaceCost, ...] = ()
+
+
+def present_races(unit: Unit, job_ids: Iterable[int]) -> dict[int, Race]:
+    """Return the races of these jobs whose copies count for the lives that the jobs are at, by the jobs' ids."""
+    last = stored.load_last(unit.session, job_ids)
+    anew = last_attempts_at(unit.session, last, ANEW)
+    return {id_: race for id_, race in last.items() if is_of_present_life(race, anew.get(id_, 0))}
 
 
 def list_races(
@@ -92,6 +100,6 @@ def _views(unit: Unit, races: Sequence[Race]) -> tuple[RaceView, ...]:
         theirs = tuple(copies.get(race.job_id, ()))
         cost = race.lost_core_s
         if race.ended is None:
-            cost = cost_so_far(race, load_attempts_of(unit.session, [copy.id for copy in theirs]), unit.now)
+            cost += cost_so_far(race, load_attempts_of(unit.session, [copy.id for copy in theirs]), unit.now)
         views.append(RaceView(race, originals[race.job_id], theirs, cost))
     return tuple(views)

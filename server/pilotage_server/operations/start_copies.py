@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from pilotage.errors import InvalidRequirementsError
@@ -12,9 +11,10 @@ from pilotage.job_description import JobDescription
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.alike import alone
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.races import description_of_copy, is_of_present_run, why_no_copy
+from pilotage_server.core.races import description_of_copy, why_no_copy
 from pilotage_server.operations.new_jobs import AcceptedJobs, record_new_jobs
 from pilotage_server.operations.placing import Placer
+from pilotage_server.operations.races import present_races
 from pilotage_server.operations.task_queueing import hold_places
 from pilotage_server.operations.world import World
 from pilotage_server.storage import races as stored
@@ -47,9 +47,9 @@ def start_copies(unit: Unit, world: World, wanted: Sequence[NewRival]) -> tuple[
     lock_jobs(unit.session, ids, rivals=unit.again)
     jobs = load_jobs(unit.session, ids)
     descriptions = load_descriptions(unit.session, {job.template_id for job in jobs.values()})
-    last = stored.load_last(unit.session, ids)
-    races = {id_: race for id_, race in last.items() if id_ in jobs and is_of_present_run(race, jobs[id_])}
+    races = present_races(unit, jobs)
     copies = stored.load_rivals(unit.session, races.values())
+    were = sites_of(unit.session, [*jobs, *(copy.id for same in copies.values() for copy in same)])
     placer = Placer(unit, world)
 
     def start(each: NewRival) -> StartedCopy:
@@ -60,16 +60,15 @@ def start_copies(unit: Unit, world: World, wanted: Sequence[NewRival]) -> tuple[
         refusal = why_no_copy(job, descriptions[job.template_id], theirs)
         if refusal:
             return StartedCopy(job.id, refusal=refusal)
-        used = sites_of(unit.session, [job.id, *(copy.id for copy in theirs)]).values()
-        copied = description_of_copy(descriptions[job.template_id], frozenset().union(*used))
-        begins = None if job.id in races else unit.now
-        return _made(unit, placer, job, copied, each.reason, begins)
+        used = (were.get(id_, ()) for id_ in (job.id, *(copy.id for copy in theirs)))
+        copied = description_of_copy(descriptions[job.template_id], frozenset[str]().union(*used))
+        return _made(unit, placer, job, copied, each.reason, goes_on=job.id in races)
 
     return tuple(start(each) for each in wanted)
 
 
 def _made(
-    unit: Unit, placer: Placer, job: JobRecord, copied: JobDescription, reason: str, begins: datetime | None
+    unit: Unit, placer: Placer, job: JobRecord, copied: JobDescription, reason: str, *, goes_on: bool
 ) -> StartedCopy:
     asked = {fold(site) for site in copied.sites} - {"any"}
     if asked and asked <= {fold(site) for site in copied.banned_sites}:
@@ -82,5 +81,5 @@ def _made(
         return StartedCopy(job.id, refusal=str(error))
     (alike,) = alone([copied])
     (copy_id,) = record_new_jobs(unit, placer.world, account, [AcceptedJobs(alike, placement)])
-    stored.enter(unit.session, job, copy_id, reason, begins)
+    stored.enter(unit.session, job, copy_id, reason, unit.now, goes_on=goes_on)
     return StartedCopy(job.id, copy_id)

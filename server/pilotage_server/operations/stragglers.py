@@ -5,33 +5,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pilotage.bans import active_bans
-from pilotage_server.core.demand import idle_slots
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.demand import IdleSlots, idle_slots
 from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.races import RaceSet, is_of_present_run
+from pilotage_server.core.races import RaceSet
 from pilotage_server.core.stragglers import (
     GLANCE,
     LONGEST_TAIL,
     MOST_LOOKED_AT,
     Figures,
+    LiveJob,
     OwnerLoad,
+    Rivals,
     SetLook,
     Straggler,
     figures_of,
     is_near_its_end,
     loads_of,
-    runs,
     spread_ids,
     straggler,
 )
 from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.operations.races import present_races
 from pilotage_server.operations.trials import closed_at, not_throttled
 from pilotage_server.operations.world import World
 from pilotage_server.storage import race_sets, races
 from pilotage_server.storage.attempts import load_attempts_of, sites_of
 from pilotage_server.storage.engine import Unit
+from pilotage_server.storage.job_rows import load_jobs
 from pilotage_server.storage.slots import load_slots
 from pilotage_server.storage.task_queues import load_task_queues
 
@@ -40,6 +44,11 @@ SETS_IN_A_CALL = 500
 
 _OF_LATE = timedelta(days=1)
 """For so long an owner's losses stand against him."""
+
+_GLANCE_HOLDS = timedelta(seconds=20)
+"""For so long a glance at free slots serves: for all the calls of a racer's round."""
+
+_IdleSlots = Mapping[QueueId, Sequence[IdleSlots]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +59,40 @@ class Stragglers:
     next_after: int
 
 
-def find_stragglers(unit: Unit, world: World, after_set: int) -> Stragglers:
-    """Return the next of the sets that are urgent, or near their ends, and of which something runs."""
+class SlotGlance:
+    """What is free at the queues, read once for calls that follow each other: there may be many slots."""
+
+    def __init__(self) -> None:
+        self._read: datetime | None = None
+        self._idle: _IdleSlots = {}
+
+    def idle(self, unit: Unit, world: World) -> _IdleSlots:
+        """Return what slots are idle that get more than single jobs, as they were a short while ago."""
+        if self._read is None or not timedelta(0) <= unit.now - self._read < _GLANCE_HOLDS:
+            self._idle = idle_slots(not_throttled(world, load_slots(unit.session)))
+            self._read = unit.now
+        return self._idle
+
+
+def find_stragglers(unit: Unit, world: World, after_set: int, glance: SlotGlance | None = None) -> Stragglers:
+    """Return the next of the sets that are urgent, or near their ends, and of which something runs.
+
+    `glance` None = nobody asks what is free for copies.
+    """
     sets = race_sets.next_sets(unit.session, after_set, SETS_IN_A_CALL)
-    looks = {of: _look(unit, of) for of in sets}
-    wanted = {of: look for of, look in looks.items() if any(map(runs, look[1]))}
-    running = [job for _, live in wanted.values() for job in live if runs(job)]
-    described = _described(unit, world, running)
+    live = _worth_a_look(unit, sets)
+    figures = _figures(unit, [of for of in live if not of.urgent and not any(job.waits for job in live[of])])
+    running = load_jobs(unit.session, [job.id for jobs in live.values() for job in jobs if job.runs])
+    described = _described(unit, running, _Places(unit, world, running.values(), glance))
     next_after = sets[-1].id if len(sets) == SETS_IN_A_CALL else 0
     found = (
-        SetLook(of, figures, sum(not runs(job) for job in live), tuple(described[job.id] for job in live if runs(job)))
-        for of, (figures, live) in wanted.items()
+        SetLook(
+            of,
+            figures.get(of.id, Figures()),
+            sum(job.waits for job in jobs),
+            tuple(described[job.id] for job in jobs if job.id in described),
+        )
+        for of, jobs in live.items()
     )
     return Stragglers(tuple(found), next_after)
 
@@ -74,52 +106,53 @@ def race_loads(unit: Unit) -> tuple[OwnerLoad, ...]:
     return loads_of(lost, open_races, copies, attempts, unit.now)
 
 
-def _look(unit: Unit, of: RaceSet) -> tuple[Figures, Sequence[JobRecord]]:
-    """Return how far a set is, and its jobs that have not ended, none where they are too many or hardly any has."""
-    if of.urgent:
-        return Figures(), race_sets.live_jobs(unit.session, of.id, LONGEST_TAIL)
-    if not is_near_its_end(race_sets.sample(unit.session, of, spread_ids(of, GLANCE))):
-        return Figures(), ()
-    live = race_sets.live_jobs(unit.session, of.id, LONGEST_TAIL + 1)
-    if not 0 < len(live) <= LONGEST_TAIL:
-        return Figures(), ()
-    return figures_of(race_sets.sample(unit.session, of, spread_ids(of, MOST_LOOKED_AT))), live
+def _worth_a_look(unit: Unit, sets: Sequence[RaceSet]) -> dict[RaceSet, Sequence[LiveJob]]:
+    """Return of the urgent sets, and of those near their ends, of which something runs the jobs that have not ended."""
+    glances = race_sets.samples(unit.session, {of.id: spread_ids(of, GLANCE) for of in sets if not of.urgent})
+    near = [of for of in sets if of.urgent or is_near_its_end(glances[of.id])]
+    live = race_sets.live_jobs(unit.session, near)
+    return {
+        of: live[of.id]
+        for of in near
+        if any(job.runs for job in live[of.id]) and (of.urgent or len(live[of.id]) <= LONGEST_TAIL)
+    }
 
 
-def _described(unit: Unit, world: World, running: Sequence[JobRecord]) -> dict[int, Straggler]:
+def _figures(unit: Unit, sets: Iterable[RaceSet]) -> dict[int, Figures]:
+    """Return how far these sets are, by their ids."""
+    asked = {of.id: spread_ids(of, MOST_LOOKED_AT) for of in sets}
+    return {set_id: figures_of(sample) for set_id, sample in race_sets.samples(unit.session, asked).items()}
+
+
+def _described(unit: Unit, running: Mapping[int, JobRecord], places: _Places) -> dict[int, Straggler]:
     """Return what a racer has to know of jobs that run, by id."""
-    if not running:
-        return {}
-    last = races.load_last(unit.session, [job.id for job in running])
-    theirs = [last[job.id] for job in running if job.id in last and is_of_present_run(last[job.id], job)]
-    present = races.load_rivals(unit.session, theirs)
-    were = sites_of(unit.session, [job.id for job in running] + [each.id for same in present.values() for each in same])
-    places = _Places(unit, world, {job.task_queue_id for job in running})
-    return {job.id: _straggler(unit, job, present.get(job.id, []), places, were) for job in running}
-
-
-def _straggler(
-    unit: Unit, job: JobRecord, copies: Sequence[JobRecord], places: _Places, were: Mapping[int, set[str]]
-) -> Straggler:
-    used = {site for each in (job, *copies) for site in were.get(each.id, ())}
-    cpus = places.task_queues[job.task_queue_id].traits.amounts.cpus
-    return straggler(job, cpus, copies, places.sites(job.task_queue_id), used, unit.now)
+    present = present_races(unit, running)
+    copies = races.load_rivals(unit.session, present.values())
+    rivals = {id_: Rivals(race.copies, copies.get(id_, ())) for id_, race in present.items()}
+    were = sites_of(unit.session, [*running, *(each.id for same in copies.values() for each in same)])
+    found: dict[int, Straggler] = {}
+    for job in running.values():
+        theirs = rivals.get(job.id, Rivals())
+        used = {site for each in (job, *theirs.copies) for site in were.get(each.id, ())}
+        cpus = places.task_queues[job.task_queue_id].traits.amounts.cpus
+        found[job.id] = straggler(job, cpus, theirs, places.sites(job.task_queue_id), used, unit.now)
+    return found
 
 
 class _Places:
-    """Where the jobs of task queues can go now, by site."""
+    """Where the task queues of jobs lead now, by site."""
 
-    def __init__(self, unit: Unit, world: World, task_queue_ids: Iterable[int]) -> None:
+    def __init__(self, unit: Unit, world: World, jobs: Iterable[JobRecord], glance: SlotGlance | None) -> None:
         self.task_queues: Mapping[int, TaskQueue] = {
-            each.id: each for each in load_task_queues(unit.session, task_queue_ids)
+            each.id: each for each in load_task_queues(unit.session, {job.task_queue_id for job in jobs})
         }
         self._reach = world.reach
         self._open = [
             queue
             for queue in world.tree.queues
-            if not active_bans(world.bans, queue, unit.now) and not closed_at(world, queue)
+            if self.task_queues and not active_bans(world.bans, queue, unit.now) and not closed_at(world, queue)
         ]
-        self._idle = idle_slots(not_throttled(world, load_slots(unit.session)))
+        self._idle: _IdleSlots = glance.idle(unit, world) if glance is not None and self.task_queues else {}
         self._sites: dict[int, dict[str, int]] = {}
 
     def sites(self, task_queue_id: int) -> dict[str, int]:

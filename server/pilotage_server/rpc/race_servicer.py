@@ -7,7 +7,7 @@ from typing import Any
 from pilotage.v1 import race_service_pb2, race_service_pb2_grpc
 from pilotage_server.operations.races import list_races
 from pilotage_server.operations.start_copies import start_copies
-from pilotage_server.operations.stragglers import find_stragglers, race_loads
+from pilotage_server.operations.stragglers import SlotGlance, find_stragglers, race_loads
 from pilotage_server.operations.turns import hold_turn
 from pilotage_server.operations.world import World
 from pilotage_server.rpc.calls import caller
@@ -29,16 +29,18 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
+        self._glance = SlotGlance()
 
     async def FindStragglers(
         self, request: race_service_pb2.FindStragglersRequest, context: Any
     ) -> race_service_pb2.FindStragglersResponse:
         fields = Fields(request)
         after = fields.count("after_set")
+        glance = self._glance if request.free_slots_wanted else None
         fields.done()
 
         def find(unit: Unit, world: World) -> race_service_pb2.FindStragglersResponse:
-            found = find_stragglers(unit, world, after)
+            found = find_stragglers(unit, world, after, glance)
             return stragglers_to_wire(found, None if after else race_loads(unit))
 
         return await self._transactions.read(find)

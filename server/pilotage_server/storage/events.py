@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -119,6 +119,14 @@ def events_of(session: Session, job_id: int) -> tuple[JobEvent, ...]:
     """Return the events of one job, oldest first."""
     query = select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.id)
     return tuple(job_event(row) for row in session.execute(query).mappings())
+
+
+_LAST_AT = "SELECT job_id, max(attempt) FROM job_events WHERE job_id = ANY(?) AND cause = ANY(?) GROUP BY job_id"
+
+
+def last_attempts_at(session: Session, job_ids: Iterable[int], causes: Iterable[JobCause]) -> dict[int, int]:
+    """Return the last attempt that each of these jobs had had at a step of such a cause; without any it is left out."""
+    return dict(bulk.rows(session, _LAST_AT, sorted(job_ids), sorted(causes)))
 
 
 def feed_bounds(session: Session) -> tuple[int, int]:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlmodel import Session
 
 from pilotage_server.core.accounting import Account
-from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.races import RaceSet
+from pilotage_server.core.stragglers import LONGEST_TAIL, LiveJob, Sampled
 from pilotage_server.storage import bulk
-from pilotage_server.storage.job_rows import load_jobs
 from pilotage_server.storage.tables.conditions import LIVE_REPEATABLE_JOB
 
 _INSERT = """
     INSERT INTO race_sets (id, last_id, jobs, urgent, vo, "group", owner, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _NEXT = "SELECT id, last_id, jobs, urgent FROM race_sets WHERE id > ? ORDER BY id LIMIT ?"
-_SAMPLE = "SELECT state, wall_clock_s FROM jobs WHERE id = ANY(?) AND race_set = ?"
-_LIVE = f"SELECT id FROM jobs WHERE race_set = ? AND {LIVE_REPEATABLE_JOB} ORDER BY id LIMIT ?"  # noqa: S608
+_SAMPLE = "SELECT race_set, id, state, wall_clock_s FROM jobs WHERE id = ANY(?)"
+_ALL_LIVE = f"""
+    SELECT race_set, jobs.id, state FROM race_sets JOIN jobs ON jobs.race_set = race_sets.id
+    WHERE race_sets.id = ANY(?) AND {LIVE_REPEATABLE_JOB} ORDER BY race_set, jobs.id
+"""  # noqa: S608
+_FIRST_LIVE = f"""
+    SELECT race_set, id, state FROM jobs WHERE race_set = ? AND {LIVE_REPEATABLE_JOB} ORDER BY id LIMIT ?
+"""  # noqa: S608
 _IS_OVER = f"NOT EXISTS (SELECT 1 FROM jobs WHERE race_set = race_sets.id AND {LIVE_REPEATABLE_JOB})"  # noqa: S608
 _OVER = f"""
     DELETE FROM race_sets WHERE id IN (SELECT id FROM race_sets WHERE created < ? AND {_IS_OVER} ORDER BY id LIMIT ?)
@@ -41,16 +46,33 @@ def next_sets(session: Session, after_id: int, limit: int) -> list[RaceSet]:
     ]
 
 
-def sample(session: Session, of: RaceSet, ids: Sequence[int]) -> list[tuple[JobState, timedelta]]:
-    """Return of those of these jobs that are in the set where they are in their lives, and how long they ran."""
-    rows = bulk.rows(session, _SAMPLE, list(ids), of.id)
-    return [(JobState(state), timedelta(seconds=ran_s)) for state, ran_s in rows]
+def samples(session: Session, asked: Mapping[int, Sequence[int]]) -> dict[int, list[Sampled]]:
+    """Return where jobs are in their lives and how long they ran, by their sets; `asked` are their ids by set.
+
+    Ids of which there are no such jobs in that set are left out.
+    """
+    found: dict[int, list[Sampled]] = {set_id: [] for set_id in asked}
+    wanted = {set_id: frozenset(ids) for set_id, ids in asked.items()}
+    for set_id, id_, state, ran_s in bulk.rows(session, _SAMPLE, sorted(frozenset().union(*wanted.values()))):
+        if id_ in wanted.get(set_id, ()):
+            found[set_id].append((JobState(state), timedelta(seconds=ran_s)))
+    return found
 
 
-def live_jobs(session: Session, set_id: int, limit: int) -> list[JobRecord]:
-    """Return at most so many jobs of the set that have not ended, by id."""
-    ids = [row[0] for row in bulk.rows(session, _LIVE, set_id, limit)]
-    return list(load_jobs(session, ids).values())
+def live_jobs(session: Session, sets: Iterable[RaceSet]) -> dict[int, list[LiveJob]]:
+    """Return the jobs of these sets that have not ended, by set and id: of one with many the first LONGEST_TAIL + 1."""
+    found: dict[int, list[LiveJob]] = {}
+    small: list[int] = []
+    large: list[int] = []
+    for of in sets:
+        found[of.id] = []
+        (small if of.jobs <= LONGEST_TAIL else large).append(of.id)
+    rows = list(bulk.rows(session, _ALL_LIVE, small))
+    for set_id in large:
+        rows += bulk.rows(session, _FIRST_LIVE, set_id, LONGEST_TAIL + 1)
+    for set_id, id_, state in rows:
+        found[set_id].append(LiveJob(id_, JobState(state)))
+    return found
 
 
 def delete_over(session: Session, created_before: datetime, limit: int) -> int:

@@ -33,7 +33,11 @@ _BEGIN = f"""
         began = excluded.began, reason = excluded.reason, copies = 1, first_copy = excluded.first_copy,
         attempt = excluded.attempt, ended = NULL, winner = 0, outcome = ''
 """  # noqa: S608
-_GO_ON = "UPDATE races SET copies = copies + 1, attempt = ?, ended = NULL, outcome = '' WHERE job_id = ?"
+_GO_ON = """
+    UPDATE races SET copies = copies + 1, attempt = ?, began = CASE WHEN ended IS NULL THEN began ELSE ? END,
+        ended = NULL, outcome = ''
+    WHERE job_id = ?
+"""
 _CLOSE = "UPDATE races SET attempt = ?, ended = ?, winner = ?, outcome = ?, lost_core_s = ? WHERE job_id = ?"
 _ENTER = "UPDATE jobs SET race = ?, cluster = ?, process = ?, reason = ? WHERE id = ?"
 _LEAD = "UPDATE jobs SET race = id WHERE id = ?"
@@ -156,16 +160,16 @@ def load_last(session: Session, job_ids: Iterable[int]) -> dict[int, Race]:
     return {row[0]: race_of(row) for row in bulk.rows(session, _LOAD, sorted(set(job_ids)))}
 
 
-def enter(session: Session, original: JobRecord, copy_id: int, reason: str, begins: datetime | None) -> None:
-    """Let a new job be a copy of another, which is locked; `begins` = when its race does, None = that is there."""
+def enter(session: Session, original: JobRecord, copy_id: int, reason: str, now: datetime, *, goes_on: bool) -> None:
+    """Let a new job be a copy of another, which is locked, in a race that begins now or `goes_on`."""
     why = f"copy of job {original.id}: {reason}"
     bulk.once(session, _ENTER, original.id, original.cluster, original.process, why, copy_id)
     bulk.once(session, _LEAD, original.id)
-    if begins is None:
-        bulk.once(session, _GO_ON, original.attempt, original.id)
+    since = bulk.moment(session, now)
+    if goes_on:
+        bulk.once(session, _GO_ON, original.attempt, since, original.id)
     else:
         whose = original.vo, original.group, original.owner
-        since = bulk.moment(session, begins)
         bulk.once(session, _BEGIN, original.id, *whose, since, reason, copy_id, original.attempt)
 
 
