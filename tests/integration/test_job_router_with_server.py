@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotage.clock import now
 from pilotage.folder_lock import sole_owner
 from pilotage.v1 import job_service_pb2, jobs_pb2, resource_service_pb2, route_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
@@ -159,6 +162,7 @@ def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
             user.done(jobs[:ended])
     with a_router(config):
         assert {job.state for job in user.done(jobs)} == {jobs_pb2.JOB_STATE_DONE}
+        until(lambda: not list((tmp_path / "router" / "copies").iterdir()))
     ran = sorted(int(path.name.split(".")[0]) for path in runs.iterdir())
     assert ran == sorted(jobs)
 
@@ -176,6 +180,28 @@ def test_a_router_in_a_folder_of_its_own_brings_home_what_another_has_sent(
     with a_router(config):
         assert [(each.state, each.attempt) for each in user.done([job])] == [(jobs_pb2.JOB_STATE_DONE, 1)]
     assert user.stdout(job) == "hello\n"
+
+
+def test_what_lies_in_the_router_s_folder_of_copies_that_nobody_knows_goes_when_it_is_old(
+    user: User, config: Path, tmp_path: Path
+) -> None:
+    (job,) = user.submit("sleep 0.1")
+    assert run(["job-router", "--once", "--config", str(config)]) == 0
+    copies = tmp_path / "router" / "copies"
+    (known,) = (path.name for path in copies.iterdir())
+    origin = known.rpartition("-")[2]
+    new, old, others = f"pilotage-998-1-{origin}", f"pilotage-999-1-{origin}", "pilotage-999-1-another"
+    for name in (new, old, others):
+        (copies / name / "work").mkdir(parents=True)
+        (copies / name / "proxy").write_text("secret")
+    days_ago = (now() - timedelta(days=3)).timestamp()
+    for name in (known, old, others):
+        os.utime(copies / name, (days_ago, days_ago))
+    assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert {new, others} <= {path.name for path in copies.iterdir()} <= {known, new, others}
+    while not user.has_ended(job, within_s=0.2):
+        assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert user.job(job).state == jobs_pb2.JOB_STATE_DONE
 
 
 def test_the_program_of_a_job_that_is_removed_is_stopped(

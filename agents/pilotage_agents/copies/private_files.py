@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from pilotage.errors import WorldError
@@ -45,7 +45,7 @@ def names_untouched(root: Path, origin: str, before: datetime) -> tuple[str, ...
 
     Raises WorldError.
     """
-    ending, since = f"-{origin}", before.astimezone(UTC).timestamp()
+    ending, since = f"-{origin}", before.timestamp()
     try:
         with os.scandir(root) as entries:
             own = [entry for entry in entries if entry.name.endswith(ending) and not entry.name.startswith(".")]

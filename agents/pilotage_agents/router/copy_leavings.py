@@ -95,9 +95,9 @@ def _was_made(copy: HeldCopy) -> bool:
 async def _sweep(known: Collection[str], before: datetime, place: CopyTarget) -> None:
     """Have a place forget copies that nobody knows; one that has not ended is found again by the next sweep."""
     if strays := await place.strays(known, before):
-        log.info("copies that nobody knows are forgotten", copies=len(strays), example=next(iter(strays)))
         left = {name: Left(reference, may_live=bool(reference)) for name, reference in strays.items()}
-        await _forget(left, place)
+        living = await _forget(left, place)
+        log.info("copies that nobody knows were forgotten", copies=len(left) - len(living), may_live=len(living))
 
 
 async def _forget(left: Mapping[str, Left], place: CopyTarget) -> Mapping[str, Left]:

@@ -71,15 +71,19 @@ class CopyWatch:
 
     async def _found_again(self, lost: Sequence[HeldCopy], found: Mapping[str, Found]) -> None:
         ends: list[End] = []
+        unclear: dict[str, str] = {}
         for copy in lost:
             match found.get(copy.name):
                 case str(reference):
                     self._copies.put(replace(copy, reference=reference), owed=True)
                 case Unanswered(reason):
-                    log.warning("target cannot say whether it has a copy", copy=copy.name, reason=reason)
+                    unclear[copy.name] = reason
                 case None:
                     if (over := not_found(copy, self._patience, self._clock())) is not None:
                         ends.append((copy, *over))
+        if unclear:
+            example, why = next(iter(unclear.items()))
+            log.warning("target cannot say whether it has copies", copies=len(unclear), example=example, reason=why)
         await self._ends.over_all(ends)
 
     async def _follow(self, target: str, said: Sequence[tuple[HeldCopy, CopyStatus]]) -> None:
