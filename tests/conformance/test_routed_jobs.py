@@ -7,9 +7,11 @@ from datetime import timedelta
 import pytest
 
 from pilotage.errors import TurnLostError
+from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
-from pilotage_server.core.reports import HoldWish, Outcome
+from pilotage_server.core.reports import Outcome
+from pilotage_server.core.routes import CopyReport
 from pilotage_server.operations.query_jobs import get_ad
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid
@@ -108,10 +110,26 @@ def test_a_copy_that_is_lost_or_cannot_be_made_gives_its_job_back_with_nothing_s
 def test_a_copy_that_its_target_holds_holds_its_job(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
-    router.report(job_id, Outcome.EVICTED, hold=HoldWish("too much memory", 7))
+    (unwanted,) = router.tell(CopyReport(job_id, 1, held="too much memory")).unwanted
+    assert (unwanted.job_id, unwanted.attempt) == (job_id, 1)
     job = grid.job(job_id)
-    assert (job.state, job.reason, job.hold_subcode) == (JobState.HELD, "too much memory", 7)
-    assert not job.lingers
+    assert (job.state, job.reason, job.hold_code) == (JobState.HELD, "too much memory", HoldCode.STARTD_HELD_JOB)
+    assert job.lingers
+    router.tell(CopyReport(job_id, 1, held="told once more"))
+    router.report(job_id, Outcome.KILLED)
+    assert grid.job(job_id).reason == "too much memory"
+    assert router.copies() == []
+
+
+def test_a_router_holds_no_job_that_has_gone_on_without_its_copy(grid: Grid, router: Router) -> None:
+    mine, removed, anothers = grid.submit(count=3)
+    router.take(mine, removed)
+    other = Router(grid, "another router").begin()
+    other.take(anothers)
+    grid.change(JobChange.REMOVE, removed)
+    router.tell(*(CopyReport(job_id, 1, held="too much memory") for job_id in (mine, removed, anothers)))
+    states = [grid.job(job_id).state for job_id in (mine, removed, anothers)]
+    assert states == [JobState.HELD, JobState.REMOVED, JobState.MATCHED]
 
 
 @pytest.mark.parametrize("change", [JobChange.REMOVE, JobChange.HOLD, JobChange.RESCHEDULE])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,9 @@ def a_copy(job_id: int, route: str = "A", queue: QueueId | None = QUEUE) -> NewC
 
 def ended(job_id: int, outcome: str, state: CopyState = CopyState.GONE, **fields: Any) -> CopyReport:
     """Return the report of an end."""
-    hold, reason, files = fields.pop("hold", False), fields.pop("reason", ""), fields.pop("files", ())
+    reason, files = fields.pop("reason", ""), fields.pop("files", ())
     status = CopyStatus(state, **fields)
-    return CopyReport(job_id, 1, state="DONE", outcome=CopyOutcome(outcome, status, reason, hold, files))
+    return CopyReport(job_id, 1, state="DONE", outcome=CopyOutcome(outcome, status, reason, files))
 
 
 @pytest.fixture(scope="module")
@@ -184,10 +184,9 @@ async def test_what_is_told_of_a_copy_is_kept_and_shown(scene: Scene) -> None:
         (ended(0, "EXITED", CopyState.COMPLETED, exit_code=0, started=NOON, ended=NOON, wall_s=3.0), "DONE"),
         (ended(0, "EXITED", CopyState.COMPLETED, exit_code=3), "FAILED"),
         (ended(0, "EVICTED", reason="the copy is gone"), "WAITING"),
-        (ended(0, "EVICTED", reason="the proxy has expired", hold=True), "HELD"),
         (ended(0, "DECLINED", reason="no such account"), "WAITING"),
     ],
-    ids=["done", "failed", "vanished", "held", "not submitted"],
+    ids=["done", "failed", "vanished", "not submitted"],
 )
 @pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it is seen to run"])
 async def test_an_end_makes_the_original_what_it_says(
@@ -218,6 +217,34 @@ async def test_the_copy_of_a_job_that_was_taken_away_is_unwanted_until_it_is_tol
     assert isinstance(again, NotRouted), "two copies of a job never live at once"
     assert await scene.report(ended(job, "KILLED", reason="held")) == {}
     assert await scene.route(job) == [2]
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it is seen to run"])
+async def test_a_job_whose_copy_is_held_is_held_and_its_copy_unwanted_until_it_is_told_to_be_over(
+    scene: Scene, is_running: bool
+) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    if is_running:
+        await scene.report(CopyReport(job, 1, state="RUNNING", started=NOON))
+    answer = await scene.link.report(request_id(), [CopyReport(job, 1, held="the proxy has expired")])
+    (unwanted,) = answer.unwanted
+    assert (unwanted.job_id, unwanted.attempt) == (job, 1)
+    assert "the proxy has expired" in unwanted.reason
+    assert await scene.report(CopyReport(job, 1, held="it is held yet")) == {}
+    scene.change("release", job)
+    (again,) = await scene.link.route(request_id(), [a_copy(job)])
+    assert isinstance(again, NotRouted)
+    assert await scene.report(replace(ended(job, "KILLED"), held="it is held yet")) == {}
+    assert await scene.route(job) == [2]
+
+
+async def test_a_copy_that_is_told_to_be_held_and_over_at_once_holds_its_job(scene: Scene) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    assert await scene.report(replace(ended(job, "KILLED"), held="the proxy has expired")) == {}
+    assert scene.state(job) == "HELD"
+    assert await scene.link.copies() == ()
 
 
 async def test_a_report_on_an_attempt_that_is_not_this_routers_is_refused_and_the_others_are_not(

@@ -95,18 +95,6 @@ async def test_a_released_job_is_routed_anew_once_its_first_copy_is_over(scene: 
     assert list(scene.place().made) == [f"pilotage-{job}-1", f"pilotage-{job}-2"]
 
 
-async def test_a_copy_that_its_target_holds_ends_and_then_the_job_is_held_for_that_reason(scene: RouterScene) -> None:
-    (job,) = scene.link.submit(WantJobRouter=True)
-    await scene.rounds()
-    scene.place().tell(job, CopyState.HELD, reason="the proxy has expired")
-    await scene.rounds(2)
-    assert scene.place().cancelled == [f"ref:pilotage-{job}-1"]
-    assert (scene.link.jobs[job].state, scene.link.jobs[job].reason) == ("HELD", "the proxy has expired")
-    scene.link.release(job)
-    await scene.rounds()
-    assert list(scene.place().made) == [f"pilotage-{job}-1", f"pilotage-{job}-2"]
-
-
 async def test_only_jobs_that_wait_follow_a_new_table(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=10))
     scene.link.submit(30, WantJobRouter=True)

@@ -185,6 +185,8 @@ class FakeRouterLink:
 
     def _take_in(self, job: FakeJob, report: CopyReport) -> None:
         job.reference, job.node = report.reference or job.reference, report.node or job.node
+        if report.held and not job.unwanted:
+            self._taken_away(job.job_id, "HELD", report.held)
         if report.outcome is not None:
             self._ended(job, report.outcome)
         elif report.state and not job.unwanted and report.state != job.state:
@@ -199,9 +201,7 @@ class FakeRouterLink:
         job.holder = 0
         if job.unwanted:
             return
-        if outcome.hold:
-            self._moved(job, "HELD", outcome.reason)
-        elif outcome.outcome == "EXITED":
+        if outcome.outcome == "EXITED":
             self._moved(job, "FAILED" if outcome.status.exit_code else "DONE", outcome.reason)
         elif outcome.outcome == "REFUSED_BY_JOB":
             self._moved(job, "FAILED", outcome.reason)

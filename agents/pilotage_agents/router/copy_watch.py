@@ -10,7 +10,7 @@ from itertools import groupby
 import structlog
 
 from pilotage_agents.batch_systems.base import Unanswered
-from pilotage_agents.core.copies.copy_life import Deed, HeldCopy, Key, Patience, deed, gone, held, not_found
+from pilotage_agents.core.copies.copy_life import Deed, HeldCopy, Key, Patience, Weight, deed, gone, held, not_found
 from pilotage_agents.router.copy_ends import CopyEnds, End
 from pilotage_agents.router.copy_leavings import CopyLeavings
 from pilotage_agents.router.route_edges import CopyStatus, Found
@@ -95,9 +95,10 @@ class CopyWatch:
             found[what].append(seen)
             if what not in (Deed.COLLECT, Deed.END):
                 changed = (seen.status.state, seen.status.node) != (copy.status.state, copy.status.node)
-                self._copies.put(seen, owed=changed and what is Deed.TELL)
-        to_stop = [copy.reference for what in (Deed.CANCEL, Deed.HOLD) for copy in found[what]]
-        if to_stop:
+                self._copies.put(seen, owed=changed and what in (Deed.TELL, Deed.HOLD))
+        for copy in found[Deed.HOLD]:
+            self._copies.has_ended(copy.route, Weight.FAILURE, self._clock())
+        if to_stop := [copy.reference for copy in found[Deed.CANCEL]]:
             await self._places.ask(target, lambda place: place.cancel(to_stop))
         await self._ends.over_all([(copy, *gone(copy)) for copy in found[Deed.END]])
         await self._ends.inform(found[Deed.TELL])

@@ -213,21 +213,20 @@ class CopyPlaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopyOutcome:
-    """How an attempt ended, in the protocol's words for outcomes; the times and numbers are those of `status`.
-
-    `hold` = the original is to be held, for the status's reason.
-    """
+    """How an attempt ended, in the protocol's words for outcomes; the times and numbers are those of `status`."""
 
     outcome: str
     status: CopyStatus
     reason: str = ""
-    hold: bool = False
     files: tuple[LeftFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What the router says of a copy; `state` is the protocol's word for the attempt's state, "" = as before."""
+    """What the router says of a copy; `state` is the protocol's word for the attempt's state, "" = as before.
+
+    `held` is why its target holds it, "" = it does not: the original is held for that, and the copy unwanted then.
+    """
 
     job_id: int
     attempt: int
@@ -236,6 +235,7 @@ class CopyReport:
     state: str = ""
     started: datetime | None = None
     outcome: CopyOutcome | None = None
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)

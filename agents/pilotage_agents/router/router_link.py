@@ -239,6 +239,7 @@ def _report(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> route_s
         reference=report.reference,
         node=report.node,
         report=_job_report(report, files) if report.state else None,
+        held=report.held,
     )
 
 
@@ -266,7 +267,6 @@ def _end(outcome: CopyOutcome) -> jobs_pb2.JobReport:
         ended=time_to_wire(status.ended),
         cpu_s=status.cpu_s,
         wall_s=status.wall_s,
-        hold=jobs_pb2.HoldWish(reason=outcome.reason) if outcome.hold else None,
     )
 
 

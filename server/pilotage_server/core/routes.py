@@ -99,13 +99,17 @@ class CopyRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What a router says of one copy; what is "" or None is as it was told before."""
+    """What a router says of one copy; what is "" or None is as it was told before.
+
+    `held` is why its target holds it, "" = it does not.
+    """
 
     job_id: int
     attempt: int
     reference: str = ""
     node: str = ""
     report: JobReport | None = None
+    held: str = ""
 
     @property
     def key(self) -> tuple[int, int]:

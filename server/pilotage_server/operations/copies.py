@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pilotage.errors import NotFoundError, StateConflictError
+from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobCause, JobState
@@ -94,6 +95,7 @@ def report_copies(
     mine = {key for key, copy in copies.items() if copy.router == turn.agent}
     _note_whereabouts(unit, copies, [report for report in reports if report.key in mine])
     stamp = stamp_of(turn.agent)
+    _hold(unit, world, stamp, {report.key: report.held for report in reports if report.held and report.key in mine})
     told = [
         Told(identity, stamp, stamp, report.report, report.key)
         for report in reports
@@ -120,6 +122,17 @@ def _note_whereabouts(unit: Unit, copies: dict[tuple[int, int], CopyRecord], rep
     nodes = {each.key: each.node for each in reports if each.node}
     if nodes:
         set_nodes(unit.session, list(nodes.items()))
+
+
+def _hold(unit: Unit, world: World, stamp: str, reasons: Mapping[AttemptKey, str]) -> None:
+    """Hold the jobs whose copies their targets hold, where these are still their jobs' attempts.
+
+    So the router is not to stop a copy before it is kept here why, and the next attempt waits for the end of this one.
+    """
+    jobs = load_jobs(unit.session, (job_id for job_id, _ in reasons)).values() if reasons else ()
+    held = [job for job in jobs if job.is_leased and (job.id, job.attempt) in reasons]
+    code = {"hold_code": int(HoldCode.STARTD_HELD_JOB)}
+    steps(unit, world, [Move(job, JobCause.HELD, stamp, reasons[job.id, job.attempt], code) for job in held])
 
 
 def unwanted_copies(unit: Unit, router: str, after: AttemptKey = FIRST) -> UnwantedCopies:

@@ -98,6 +98,7 @@ def _copy_report(message: route_service_pb2.CopyReport) -> CopyReport:
         fields("reference", text_of_route),
         fields("node", reason_from_wire),
         report,
+        fields("held", reason_from_wire),
     )
     is_of_it = report is None or (report.job_id, report.attempt) == told.key
     fields.faults.unless(is_of_it, "report", "is of another job or attempt")

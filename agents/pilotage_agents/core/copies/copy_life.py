@@ -4,8 +4,9 @@ Rules
 -----
 A target that says nothing of a copy decides nothing. A copy that is no more without having ended by itself lets its
 original wait again, and is a failure of its route. One whose original was removed, held or rescheduled meanwhile is
-stopped, and is neither failure nor success. One that its target holds is stopped, and then the original is held for the
-target's reason. One that was never seen is looked for `Patience` long. Source: HTCondor's Job Router.
+stopped, and is neither failure nor success. Of one that its target holds the server is told first: it holds the
+original for the target's reason and wants the copy no more, and knows why whatever becomes of the router. One that
+was never seen is looked for `Patience` long. Source: HTCondor's Job Router.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from pilotage_agents.router.route_edges import CopyOutcome, CopyReport, CopyStat
 
 NOT_SEEN = CopyStatus(CopyState.IDLE)
 """Of a copy that nobody has asked after yet."""
+
+
+_STOPPED = "KILLED"
+"""The outcome of a copy whose end is not its own."""
 
 
 class Key(NamedTuple):
@@ -44,7 +49,7 @@ class Wish(StrEnum):
     STOP = "stop"
     """Its original was removed, held or rescheduled."""
     HOLD = "hold"
-    """Its target holds it: the copy is to end, and the original to be held."""
+    """Its target holds it, and the original is to be held; then its original does not want it any more."""
 
 
 class Deed(StrEnum):
@@ -55,7 +60,7 @@ class Deed(StrEnum):
     """Say where it is, if that was not said before."""
     CANCEL = "cancel"
     HOLD = "hold"
-    """From now on it is to end, so that its original is held."""
+    """Say that its target holds it."""
     COLLECT = "collect"
     """Its payload has ended: bring home what it left."""
     END = "end"
@@ -71,12 +76,10 @@ _KEPT: Mapping[CopyState, Deed] = {
     CopyState.GONE: Deed.END,
     CopyState.UNKNOWN: Deed.NOTHING,
 }
-_STOPPED = dict.fromkeys(CopyState, Deed.CANCEL) | {CopyState.COMPLETED: Deed.END, CopyState.GONE: Deed.END}
-
 _DEEDS: Mapping[Wish, Mapping[CopyState, Deed]] = {
     Wish.KEEP: _KEPT,
-    Wish.STOP: _STOPPED,
-    Wish.HOLD: _STOPPED | {CopyState.COMPLETED: Deed.COLLECT},
+    Wish.STOP: dict.fromkeys(CopyState, Deed.CANCEL) | {CopyState.COMPLETED: Deed.END, CopyState.GONE: Deed.END},
+    Wish.HOLD: dict.fromkeys(CopyState, Deed.NOTHING) | {CopyState.COMPLETED: Deed.COLLECT, CopyState.GONE: Deed.END},
 }
 """What is to be done about a copy that is to be kept or to end, in each state."""
 
@@ -170,7 +173,7 @@ def deed(copy: HeldCopy, status: CopyStatus) -> Deed:
 
 
 def held(copy: HeldCopy, status: CopyStatus) -> HeldCopy:
-    """Return a copy that its target holds: it is to end."""
+    """Return a copy that its target holds: its original is to be held."""
     return replace(copy, status=status, wish=Wish.HOLD, reason=status.reason or "its target holds the copy")
 
 
@@ -178,10 +181,8 @@ def gone(copy: HeldCopy) -> tuple[CopyOutcome, Weight]:
     """Return how a copy ended that is no more, as its status says, and what that says of its route."""
     status = copy.status
     match copy.wish:
-        case Wish.STOP:
-            return CopyOutcome("KILLED", status, copy.reason), Weight.NEITHER
-        case Wish.HOLD:
-            return CopyOutcome("EVICTED", status, copy.reason, hold=True), Weight.FAILURE
+        case Wish.STOP | Wish.HOLD:
+            return CopyOutcome(_STOPPED, status, copy.reason), Weight.NEITHER
         case Wish.KEEP:
             return CopyOutcome("EVICTED", status, status.reason or "the copy is gone"), Weight.FAILURE
 
@@ -200,8 +201,8 @@ def not_found(copy: HeldCopy, patience: Patience, now: datetime) -> tuple[CopyOu
 
 
 def _over(copy: HeldCopy, status: CopyStatus, reason: str) -> CopyOutcome:
-    if copy.wish is Wish.STOP:
-        return CopyOutcome("KILLED", status, copy.reason)
+    if copy.wish is not Wish.KEEP:
+        return CopyOutcome(_STOPPED, status, copy.reason)
     return CopyOutcome("EVICTED", status, reason)
 
 
@@ -216,4 +217,9 @@ def report_of(copy: HeldCopy) -> CopyReport:
         "DONE" if copy.outcome else _TOLD.get(status.state, ""),
         status.started,
         copy.outcome,
+        copy.reason if copy.wish is Wish.HOLD and not _ended_by_itself(copy) else "",
     )
+
+
+def _ended_by_itself(copy: HeldCopy) -> bool:
+    return copy.outcome is not None and copy.outcome.outcome != _STOPPED
