@@ -13,7 +13,7 @@ from pilotage.errors import InvalidInputError, PilotageError
 from pilotage_agents.core.copies.copy_life import Patience
 from pilotage_agents.core.routes.backlog import Backlog
 from pilotage_agents.core.routes.route_table import LeftOut, RouteTable
-from pilotage_agents.core.routes.told_routes import told_table
+from pilotage_agents.core.routes.told_routes import ToldTable, told_table
 from pilotage_agents.router.copy_ends import CopyEnds
 from pilotage_agents.router.copy_leavings import CopyLeavings
 from pilotage_agents.router.copy_reports import CopyReports
@@ -21,7 +21,6 @@ from pilotage_agents.router.copy_sender import CopySender
 from pilotage_agents.router.copy_watch import CopyWatch
 from pilotage_agents.router.dispatch import Dispatch
 from pilotage_agents.router.kept_rates import KeptRates
-from pilotage_agents.router.route_edges import ToldTable
 from pilotage_agents.router.route_shared import Shared
 from pilotage_agents.router.route_source import RouteSource
 from pilotage_agents.router.router_folder import FeedMark, RouterFolder

@@ -19,6 +19,7 @@ from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage_agents.core.routes.told_routes import ToldRoute, ToldTable
 from pilotage_agents.link import Turn
 from pilotage_agents.router.route_edges import (
     CopyOutcome,
@@ -30,8 +31,6 @@ from pilotage_agents.router.route_edges import (
     NotRouted,
     Routed,
     RouterLink,
-    ToldRoute,
-    ToldTable,
 )
 from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_agents.server_link import ServerLink

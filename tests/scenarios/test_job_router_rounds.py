@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError, Violation, WorldError
-from pilotage_agents.router.route_edges import CopyAnswer, CopyRequest, CopyState, CopyStatus, InputFiles, ToldTable
+from pilotage_agents.core.routes.told_routes import ToldTable
+from pilotage_agents.router.route_edges import CopyAnswer, CopyRequest, CopyState, CopyStatus, InputFiles
 from pilotage_agents.router.router_folder import RouterFolder
 from support.fake_router_link import FakeRouterLink
 from support.router_scene import RouterScene, ScenePlace, a_route, target_of

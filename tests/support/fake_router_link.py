@@ -11,6 +11,7 @@ from pilotage.classads import AdValue
 from pilotage.errors import ServerUnreachableError, TurnLostError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.scalars import text_fault
+from pilotage_agents.core.routes.told_routes import ToldTable
 from pilotage_agents.router.route_edges import (
     CopiesAnswer,
     CopyOutcome,
@@ -22,7 +23,6 @@ from pilotage_agents.router.route_edges import (
     NotRouted,
     RoutableJob,
     Routed,
-    ToldTable,
     UnwantedCopy,
 )
 

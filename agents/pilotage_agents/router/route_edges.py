@@ -14,6 +14,7 @@ from pilotage.job_description import InputFile, JobDescription
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import Submission, Unanswered
 from pilotage_agents.core.routes.route_table import Target
+from pilotage_agents.core.routes.told_routes import ToldTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,31 +259,6 @@ class CopiesAnswer:
     refused: Mapping[tuple[int, int], str]
     unwanted: tuple[UnwantedCopy, ...]
     malformed: Mapping[tuple[int, int], str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ToldRoute:
-    """A route as the server tells people of it; `throttled` "" = it is not."""
-
-    name: str
-    target: str
-    requirements: str | None
-    own: Mapping[str, AdValue] | None
-    max_jobs: int
-    max_idle_jobs: int | None
-    copies: int
-    idle: int
-    throttled: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToldTable:
-    """A router's table as the server tells people of it; `left_out` are names with reasons."""
-
-    routes: tuple[ToldRoute, ...]
-    constraint: str | None
-    max_jobs: int | None
-    left_out: tuple[tuple[str, str], ...]
 
 
 class RouterLink(InputFiles, Protocol):

@@ -20,6 +20,7 @@ from pilotage.job_output import digest_of, open_regular
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2, route_service_pb2, route_service_pb2_grpc
 from pilotage.v1.values_pb2 import Turn as TurnMessage
 from pilotage.wire import queue_to_wire, time_to_wire
+from pilotage_agents.core.routes.told_routes import ToldRoute, ToldTable
 from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.link import Turn
 from pilotage_agents.router.route_edges import (
@@ -34,8 +35,6 @@ from pilotage_agents.router.route_edges import (
     NotRouted,
     RoutableJob,
     Routed,
-    ToldRoute,
-    ToldTable,
     UnwantedCopy,
 )
 

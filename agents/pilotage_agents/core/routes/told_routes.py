@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from pilotage.classads import AdValue
 from pilotage_agents.core.routes.route_table import LONGEST_NAME, Route, RouteTable
 from pilotage_agents.core.routes.routing import Occupancy
-from pilotage_agents.router.route_edges import ToldRoute, ToldTable
 
 _LONGEST_REASON = 10_000
 """So many characters of a reason are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRoute:
+    """A route as the server tells people of it; `throttled` "" = it is not."""
+
+    name: str
+    target: str
+    requirements: str | None
+    own: Mapping[str, AdValue] | None
+    max_jobs: int
+    max_idle_jobs: int | None
+    copies: int
+    idle: int
+    throttled: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTable:
+    """A router's table as the server tells people of it; `left_out` are names with reasons."""
+
+    routes: tuple[ToldRoute, ...]
+    constraint: str | None
+    max_jobs: int | None
+    left_out: tuple[tuple[str, str], ...]
 
 
 def told_table(table: RouteTable, occupied: Mapping[str, Occupancy], closed: Mapping[str, str]) -> ToldTable:
