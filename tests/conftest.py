@@ -19,6 +19,7 @@ pytest_plugins = [
     "support.database",
     "support.server",
     "support.slurm",
+    "support.slurm_clusters",
     "support.sshd",
     "support.bundle",
 ]

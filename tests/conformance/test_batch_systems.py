@@ -28,6 +28,7 @@ from pilotage_agents.settings import HtcondorBatchSystemSettings, SlurmBatchSyst
 from support.fake_batch_system import FakeBatchSystem
 from support.fake_schedd import FakeSchedd
 from support.slurm import PARTITION, SlurmCluster
+from support.slurm_clusters import TwoClusters
 from support.sshd import SshServer
 
 RUNS_FOR_LONG = ("sleep", "1000")
@@ -72,7 +73,7 @@ async def end_of(system: BatchSystem, glidein_id: str) -> GlideinStatus:
             await asyncio.sleep(0)
 
 
-@pytest.fixture(params=["local", "fake", "slurm", "slurm over ssh", "htcondor"])
+@pytest.fixture(params=["local", "fake", "slurm", "slurm over ssh", "slurm of several clusters", "htcondor"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     match request.param:
         case "fake":
@@ -83,6 +84,11 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             settings = SlurmBatchSystemSettings(type="slurm", command_prefix=cluster.command_prefix)
             new = partial(SlurmBatchSystem, "slurm", settings, _place(request, tmp_path))
             found = Site(new(), new, tmp_path, PARTITION)
+        case "slurm of several clusters":
+            clusters: TwoClusters = request.getfixturevalue("slurm_clusters")
+            far = SlurmBatchSystemSettings(type="slurm", command_prefix=clusters.near.command_prefix, cluster="far")
+            new_far = partial(SlurmBatchSystem, "slurm", far, ThisMachine())
+            found = Site(new_far(), new_far, tmp_path, PARTITION)
         case "htcondor":
             htcondor = HtcondorBatchSystemSettings(type="htcondor")
             new_schedd = partial(HtcondorBatchSystem, "htcondor", htcondor, FakeSchedd())

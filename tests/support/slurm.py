@@ -10,9 +10,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -31,34 +32,50 @@ _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
 class SlurmCluster:
     """A cluster whose daemons are children of the test: each can be killed and started again.
 
-    A node that is silent is down after some seconds, and a job that has ended is forgotten after as many.
+    A node that is silent is down after some seconds, and a job that has ended is forgotten after as many. Clusters that
+    are to speak to one another have the same `key`; `accounting` settings say where their accounting is.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "test",
+        key: bytes | None = None,
+        accounting: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self.folder = folder
+        self.name = name
         self.command_prefix = ("env", f"SLURM_CONF={folder / 'slurm.conf'}")
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        for name in ("munge", "state", "log", *(f"spool/{node}" for node in NODES)):
-            (folder / name).mkdir(parents=True, mode=0o755)
+        for place in ("munge", "state", "log", *(f"spool/{node}" for node in NODES)):
+            (folder / place).mkdir(parents=True, mode=0o755)
         (folder / "munge" / "key").touch(mode=0o600)
-        (folder / "munge" / "key").write_bytes(os.urandom(1024))
-        (folder / "slurm.conf").write_text(_configuration(folder))
+        (folder / "munge" / "key").write_bytes(key or os.urandom(1024))
+        (folder / "slurm.conf").write_text(_configuration(folder, self.name, accounting))
 
     def start(self) -> None:
         """Start all daemons and return when every node takes jobs."""
-        munge = self.folder / "munge"
-        files = {"key": "key", "socket": "socket", "pid": "pid", "log": "log", "seed": "seed"}
-        options = [f"--{name}{'' if name == 'socket' else '-file'}={munge / file}" for name, file in files.items()]
-        self._start("munged", "munged", "--foreground", "--force", *options)
-        self.until((munge / "socket").exists)
+        self.start_munge()
+        self.start_slurm()
+
+    def start_slurm(self) -> None:
+        """Start the controller and the nodes, for those whom munge lets speak."""
         self.start_controller()
         for node in NODES:
             self.start_node(node)
         self.until(lambda: len(self.nodes("idle")) == len(NODES))
 
+    def start_munge(self) -> None:
+        """Start the daemon that vouches for whoever speaks."""
+        munge = self.folder / "munge"
+        files = {"key": "key", "socket": "socket", "pid": "pid", "log": "log", "seed": "seed"}
+        options = [f"--{name}{'' if name == 'socket' else '-file'}={munge / file}" for name, file in files.items()]
+        self.start_daemon("munged", "munged", "--foreground", "--force", *options)
+        self.until((munge / "socket").exists)
+
     def start_controller(self) -> None:
         """Start slurmctld and return when it answers."""
-        self._start("slurmctld", "slurmctld", "-D")
+        self.start_daemon("slurmctld", "slurmctld", "-D")
         self.until(lambda: self.try_to_run("scontrol", "ping").returncode == 0)
 
     def stop_controller(self) -> None:
@@ -69,7 +86,7 @@ class SlurmCluster:
 
     def start_node(self, node: str) -> None:
         """Start the slurmd of a node."""
-        self._start(node, "slurmd", "-D", "-N", node)
+        self.start_daemon(node, "slurmd", "-D", "-N", node)
 
     def kill_node(self, node: str) -> None:
         """Kill the slurmd of a node; the jobs on it go on, and nobody can reach them."""
@@ -124,13 +141,14 @@ class SlurmCluster:
                 pytest.fail(f"it did not happen:\n{story()}\n{logs}")
 
     def stop(self) -> None:
-        """End every job and daemon, and what a killed node has left behind."""
-        for name in ("slurmctld", *NODES, "munged"):
+        """End every job and daemon, the first one last, and what a killed node has left behind."""
+        for name in reversed(list(self._daemons)):
             self._kill(name)
         for pid in self._left():
             _end(pid)
 
-    def _start(self, name: str, program: str, *arguments: str) -> None:
+    def start_daemon(self, name: str, program: str, *arguments: str) -> None:
+        """Start a daemon that is stopped with the cluster."""
         found = shutil.which(program, path=_PATH)
         assert found is not None
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
@@ -165,7 +183,8 @@ def _end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listened on a moment ago."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -173,13 +192,13 @@ def _free_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def _configuration(folder: Path) -> str:
+def _configuration(folder: Path, name: str, accounting: Mapping[str, object]) -> str:
     user, host = pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname().partition(".")[0]
-    port, *node_ports = _free_ports(1 + len(NODES))
+    port, *node_ports = free_ports(1 + len(NODES))
     sizes = f"CPUs={CPUS_OF_A_NODE} Boards=1 SocketsPerBoard=1 CoresPerSocket={CPUS_OF_A_NODE} ThreadsPerCore=1"
     at = f"NodeHostname={host} NodeAddr=127.0.0.1 {sizes} RealMemory=4000 State=UNKNOWN"
     settings: dict[str, Any] = {
-        "ClusterName": "test",
+        "ClusterName": name,
         "SlurmctldHost": f"{host}(127.0.0.1)",
         "SlurmctldPort": port,
         "SlurmUser": user,
@@ -207,6 +226,7 @@ def _configuration(folder: Path) -> str:
         "PriorityType": "priority/basic",
         "PreemptType": "preempt/none",
         "AccountingStorageType": "accounting_storage/none",
+        "AccountingStoragePass": f"{folder}/munge/socket",
         "MinJobAge": 5,
         "KillWait": 3,
         "SlurmdTimeout": 5,
@@ -214,6 +234,7 @@ def _configuration(folder: Path) -> str:
         "MessageTimeout": 3,
         "MailProg": "/bin/true",
         "SlurmdParameters": "config_overrides",
+        **accounting,
     }
     lines = [f"{name}={value}" for name, value in settings.items()]
     lines += [f"NodeName={node} Port={node_port} {at}" for node, node_port in zip(NODES, node_ports, strict=True)]
@@ -221,24 +242,39 @@ def _configuration(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _programs(names: Sequence[str]) -> Callable[[], bool | None]:
+def programs(names: Sequence[str]) -> Callable[[], bool | None]:
+    """Return what finds out whether this machine has these programs; None = it has not."""
     return lambda: all(shutil.which(name, path=_PATH) for name in names) or None
 
 
 @contextmanager
 def running_slurm() -> Iterator[SlurmCluster]:
     """Run a cluster in a new folder; it is stopped with all its jobs, and the folder removed, at the end."""
-    found_or_installed(_programs(["munged"]), "munge")
-    found_or_installed(_programs(["slurmctld", "slurmd", "sbatch", "squeue"]), "slurm-wlm")
+    with slurm_folder() as folder, stopped_at_the_end(SlurmCluster(folder)) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@contextmanager
+def slurm_folder() -> Iterator[Path]:
+    """Return a new folder for daemons of Slurm, which are installed; it is removed at the end."""
+    found_or_installed(programs(["munged"]), "munge")
+    found_or_installed(programs(["slurmctld", "slurmd", "sbatch", "squeue"]), "slurm-wlm")
     folder = Path(tempfile.mkdtemp(prefix="pilotage-slurm-"))
     folder.chmod(0o755)
-    cluster = SlurmCluster(folder)
     try:
-        cluster.start()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def stopped_at_the_end(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """Return the cluster, whose daemons and jobs are ended at the end."""
+    try:
         yield cluster
     finally:
         cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
