@@ -97,6 +97,26 @@ def test_a_copy_takes_along_which_sites_its_job_wants_and_where_its_rivals_are(g
     assert (routable.description.sites, routable.description.banned_sites) == (("A", "B"), ("A",))
 
 
+def test_a_job_that_wants_sites_of_the_tree_goes_to_no_other_server_nor_does_its_copy(
+    grid: Grid, router: Router
+) -> None:
+    (job_id,) = grid.submit(attributes=REPEATABLE, sites=("a", "B"))
+    there = "elsewhere.example.org"
+    assert router.refusal(a_copy(job_id, there)) == "the job wants sites that are here"
+    Runner(grid, A)
+    copy_id = start_copy(grid, job_id).copy_id
+    assert router.refusal(a_copy(copy_id, there)) == "the job wants sites that are here"
+    assert router.take(copy_id, target=B) == [copy_id]
+
+
+@pytest.mark.parametrize("sites", [("A", "Far"), ("ELSEWHERE.example.org", "A"), ("any",)])
+def test_a_job_that_wants_sites_that_are_not_here_may_go_to_another_server(
+    grid: Grid, router: Router, sites: tuple[str, ...]
+) -> None:
+    (job_id,) = grid.submit(sites=sites)
+    assert router.take(job_id, target="elsewhere.example.org") == [job_id]
+
+
 def test_a_copy_does_not_go_to_the_server_where_its_original_runs(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit(attributes=REPEATABLE)
     router.take(job_id, target="elsewhere.example.org")

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from pilotage.bans import active_bans
 from pilotage.eligibility import NoAccess, Refused
-from pilotage.folding import fold
+from pilotage.folding import fold, folded_set
 from pilotage.job_fit import ban_refusal
+from pilotage.job_needs import JobNeeds
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.limits import LimitRound
@@ -75,15 +76,29 @@ class Gate:
         return ban_refusal(ban).why if ban is not None else ""
 
     def _why_unfit(self, job: JobRecord, task_queue: TaskQueue) -> str:
-        """Return why no job of the task queue may go here; what another server admits is its own business."""
+        """Return why no job of the task queue may go here."""
         if not self._place.queue:
-            avoided = fold(self._place.site) in task_queue.needs.banned_sites
-            return f"the job wants to avoid {place_name(self._place)}" if avoided else ""
+            return self._why_not_there(task_queue.needs)
         if self._world.reach.can_go(task_queue, self._place):
             return ""
         if task_queue.id not in self._unfit:
             self._unfit[task_queue.id] = self._refusal(job, task_queue)
         return self._unfit[task_queue.id]
+
+    def _why_not_there(self, needs: JobNeeds) -> str:
+        """Return why no job with these needs may go to the other server; what that one admits is its own business.
+
+        Sites that the tree in force has are those that are meant; of others the other server may know more.
+        """
+        server = fold(self._place.site)
+        if server in needs.banned_sites:
+            return f"the job wants to avoid {place_name(self._place)}"
+        are_here = needs.sites and server not in needs.sites and self._own_sites.issuperset(needs.sites)
+        return "the job wants sites that are here" if are_here else ""
+
+    @cached_property
+    def _own_sites(self) -> frozenset[str]:
+        return folded_set(site.name for site in self._world.tree.tree.sites)
 
     def _refusal(self, job: JobRecord, task_queue: TaskQueue) -> str:
         description = self._world.descriptions.of(self._unit, [job.template_id])[job.template_id]
