@@ -66,7 +66,7 @@ class FakeJob:
 @dataclass
 class FakeRouterLink:
     """Keeps jobs; `refuses` has reasons why the jobs of a route are not given, by its name; jobs of
-    `never_gives` are given to none.
+    `never_gives` are given to none, and reports of those of `cannot_read` are malformed to it.
 
     `calls` holds the names of the calls, in order, and `looked_at` how many jobs were looked at.
     """
@@ -77,6 +77,7 @@ class FakeRouterLink:
     told: list[ToldTable] = field(default_factory=list)
     refuses: dict[str, str] = field(default_factory=dict)
     never_gives: Collection[int] = ()
+    cannot_read: Collection[int] = ()
     is_reachable: bool = True
     is_in_turn: bool = True
     looked_at: int = 0
@@ -172,8 +173,8 @@ class FakeRouterLink:
         refused, malformed = {}, {}
         for report in reports:
             job = self.jobs[report.job_id]
-            if fault := text_fault(report.node):
-                malformed[report.job_id, report.attempt] = f"node: {fault}"
+            if (fault := text_fault(report.node)) or report.job_id in self.cannot_read:
+                malformed[report.job_id, report.attempt] = f"node: {fault or 'cannot be read'}"
             elif job.holder != report.attempt:
                 if report.state:
                     refused[report.job_id, report.attempt] = "it is over"

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import structlog
 
-from pilotage_agents.core.copies.copy_life import HeldCopy, Key, report_of
+from pilotage_agents.core.copies.copy_life import HeldCopy, Key
+from pilotage_agents.core.copies.copy_report import report_of
 from pilotage_agents.router.copy_leavings import CopyLeavings
 from pilotage_agents.router.route_edges import CopiesAnswer
 from pilotage_agents.router.route_shared import Shared

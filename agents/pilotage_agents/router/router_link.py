@@ -101,10 +101,10 @@ class RouterServerLink:
         for report in reports:
             try:
                 files, room = await self._files(report, room)
-                messages.append(_report(report, files))
+                messages.append(report_to_wire(report, files))
             except OSError as error:
                 log.warning("what a copy left cannot be read", job_id=report.job_id, reason=str(error))
-                messages.append(_report(_without_output(report, str(error)), ()))
+                messages.append(report_to_wire(_without_output(report, str(error)), ()))
         answer = await self._routes.ReportCopies(
             route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn, copies=messages)
         )
@@ -231,7 +231,8 @@ def _without_output(report: CopyReport, why: str) -> CopyReport:
     return replace(report, outcome=outcome)
 
 
-def _report(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> route_service_pb2.CopyReport:
+def report_to_wire(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> route_service_pb2.CopyReport:
+    """Return the message of what is said of a copy, with the files that it has left."""
     return route_service_pb2.CopyReport(
         job_id=report.job_id,
         attempt=report.attempt,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pilotage.channel import MAX_MESSAGE_BYTES
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.report_bounds import LONGEST_ROUTE_TEXT
 from pilotage.v1 import route_service_pb2
 from pilotage.wire import queue_from_wire, text_from_wire, time_to_wire
 from pilotage_server.core.routes import CopyReport, MalformedReport, NewCopy, RoutedJob
@@ -33,7 +34,6 @@ LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
 """Bytes of the jobs or copies in one answer."""
 
 _LONGEST_NAME = 500
-_LONGEST_TEXT = 20_000
 
 
 def new_copies_from_wire(message: route_service_pb2.RouteJobsRequest) -> tuple[Turn, tuple[NewCopy | RoutedJob, ...]]:
@@ -203,6 +203,6 @@ def name_of_route(text: str) -> str:
 
 def text_of_route(text: str) -> str:
     """Return a text of a route or a copy, which may be empty."""
-    if len(text) > _LONGEST_TEXT:
-        raise InvalidInputError(Violation("", f"is longer than {_LONGEST_TEXT} characters"))
+    if len(text) > LONGEST_ROUTE_TEXT:
+        raise InvalidInputError(Violation("", f"is longer than {LONGEST_ROUTE_TEXT} characters"))
     return text_from_wire(text)

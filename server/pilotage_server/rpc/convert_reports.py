@@ -8,15 +8,13 @@ from datetime import UTC, datetime, timedelta
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.report_bounds import LATEST_S
 from pilotage.v1 import jobs_pb2
 from pilotage.wire import enum_from_wire
 from pilotage_server.core.job_files import ReportedOutput, fault_of_name, is_checksum
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import HoldWish, JobReport, Outcome
 from pilotage_server.rpc.convert_values import Fields, each, job_id_from_wire, reason_from_wire
-
-_LATEST_S = 253_402_300_799
-"""The last second of the year 9999; what lies after it is no time."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NANOS_IN_S = 1_000_000_000
@@ -70,7 +68,7 @@ def _is_sound(message: jobs_pb2.JobReport) -> bool:
 
 
 def _is_time(message: Timestamp) -> bool:
-    return 0 <= message.seconds <= _LATEST_S and 0 <= message.nanos < _NANOS_IN_S
+    return 0 <= message.seconds <= LATEST_S and 0 <= message.nanos < _NANOS_IN_S
 
 
 def _time(message: Timestamp) -> datetime:

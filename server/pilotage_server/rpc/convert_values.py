@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from pilotage.errors import InvalidInputError, Violation
 from pilotage.faults import Faults
+from pilotage.report_bounds import LONGEST_REASON
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import values_pb2
 from pilotage.wire import length_from_wire, queue_from_wire, text_from_wire, time_from_wire
@@ -18,9 +19,6 @@ from pilotage_server.core.amounts import Amounts
 
 MOST_IDS = 10_000
 """No call names more jobs, stamps or queues than this."""
-
-LONGEST_REASON = 2000
-"""Characters of a reason that people or pilots give."""
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")

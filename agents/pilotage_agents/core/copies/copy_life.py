@@ -17,13 +17,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from pilotage_agents.router.route_edges import CopyOutcome, CopyReport, CopyState, CopyStatus, KnownCopy
+from pilotage_agents.router.route_edges import CopyOutcome, CopyState, CopyStatus, KnownCopy
 
 NOT_SEEN = CopyStatus(CopyState.IDLE)
 """Of a copy that nobody has asked after yet."""
 
 
-_STOPPED = "KILLED"
+STOPPED = "KILLED"
 """The outcome of a copy whose end is not its own."""
 
 
@@ -82,13 +82,6 @@ _DEEDS: Mapping[Wish, Mapping[CopyState, Deed]] = {
     Wish.HOLD: dict.fromkeys(CopyState, Deed.NOTHING) | {CopyState.COMPLETED: Deed.COLLECT, CopyState.GONE: Deed.END},
 }
 """What is to be done about a copy that is to be kept or to end, in each state."""
-
-_TOLD: Mapping[CopyState, str] = {
-    CopyState.RUNNING: "RUNNING",
-    CopyState.SUSPENDED: "SUSPENDED",
-    CopyState.COMPLETED: "COMPLETING",
-}
-"""States that the original shows too, in the protocol's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +175,7 @@ def gone(copy: HeldCopy) -> tuple[CopyOutcome, Weight]:
     status = copy.status
     match copy.wish:
         case Wish.STOP | Wish.HOLD:
-            return CopyOutcome(_STOPPED, status, copy.reason), Weight.NEITHER
+            return CopyOutcome(STOPPED, status, copy.reason), Weight.NEITHER
         case Wish.KEEP:
             return CopyOutcome("EVICTED", status, status.reason or "the copy is gone"), Weight.FAILURE
 
@@ -202,24 +195,5 @@ def not_found(copy: HeldCopy, patience: Patience, now: datetime) -> tuple[CopyOu
 
 def _over(copy: HeldCopy, status: CopyStatus, reason: str) -> CopyOutcome:
     if copy.wish is not Wish.KEEP:
-        return CopyOutcome(_STOPPED, status, copy.reason)
+        return CopyOutcome(STOPPED, status, copy.reason)
     return CopyOutcome("EVICTED", status, reason)
-
-
-def report_of(copy: HeldCopy) -> CopyReport:
-    """Return all that is to be told of a copy."""
-    status = copy.status if copy.outcome is None else copy.outcome.status
-    return CopyReport(
-        copy.key.job_id,
-        copy.key.attempt,
-        copy.reference,
-        status.node,
-        "DONE" if copy.outcome else _TOLD.get(status.state, ""),
-        status.started,
-        copy.outcome,
-        copy.reason if copy.wish is Wish.HOLD and not _ended_by_itself(copy) else "",
-    )
-
-
-def _ended_by_itself(copy: HeldCopy) -> bool:
-    return copy.outcome is not None and copy.outcome.outcome != _STOPPED

@@ -1,0 +1,47 @@
+"""Words of targets and payloads, brought within the bounds of reports: the server takes whatever comes of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.report_bounds import LONGEST_REASON, sound_reference, sound_text
+from pilotage.v1.route_service_pb2 import ReportCopiesRequest
+from pilotage.v1.values_pb2 import Turn
+from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Wish
+from pilotage_agents.core.copies.copy_report import report_of
+from pilotage_agents.router.route_edges import CopyOutcome, CopyState, CopyStatus
+from pilotage_agents.router.router_link import report_to_wire
+from pilotage_server.rpc.convert_copies import copy_reports_from_wire
+
+texts = st.text(st.characters(exclude_categories=())) | st.just("x" * 30_000)
+codes = st.none() | st.integers()
+times = st.none() | st.datetimes(timezones=st.just(UTC))
+numbers = st.floats()
+statuses = st.builds(CopyStatus, st.sampled_from(CopyState), texts, texts, codes, codes, times, times, numbers, numbers)
+outcomes = st.builds(CopyOutcome, st.sampled_from(["EXITED", "EVICTED", "KILLED", "DECLINED"]), statuses, texts)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@given(texts, statuses, st.none() | outcomes, st.sampled_from(Wish), texts)
+def test_whatever_is_said_of_a_copy_the_server_takes_what_is_told(
+    reference: str, status: CopyStatus, outcome: CopyOutcome | None, wish: Wish, reason: str
+) -> None:
+    copy = HeldCopy(Key(1, 1), "A", "queue S/c/q", NOON, reference, False, status, wish, reason, outcome)
+    told = copy_reports_from_wire(
+        ReportCopiesRequest(turn=Turn(agent="job router", holder="me"), copies=[report_to_wire(report_of(copy), ())])
+    )
+    assert [type(each).__name__ for each in told.reports] == ["CopyReport"]
+
+
+def test_what_can_be_shown_is_told_as_it_is() -> None:
+    assert sound_text("no space left on /tmp\n\tLöwe 🦁\xa0") == "no space left on /tmp\n\tLöwe 🦁\xa0"
+    assert sound_text("a\0b\x1b[31m\r\ud800") == "a?b?[31m??"
+    assert len(sound_text("x" * 3000)) == LONGEST_REASON
+
+
+def test_a_reference_is_told_whole_or_not_at_all() -> None:
+    assert sound_reference("pilotage-1-1 17") == "pilotage-1-1 17"
+    assert sound_reference("a\0b") == sound_reference("x" * 30_000) == ""
