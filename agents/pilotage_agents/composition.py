@@ -30,13 +30,14 @@ from pilotage_agents.copy_id import copy_id
 from pilotage_agents.core.copies.held_copies import HeldCopies
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
+from pilotage_agents.errands import Errands
 from pilotage_agents.glideins.glidein_folders import GlideinFolders
 from pilotage_agents.glideins.glidein_watch import GlideinWatch
 from pilotage_agents.glideins.pilot_sender import PilotSender
 from pilotage_agents.glideins.served_queues import names_by_ce_type
 from pilotage_agents.job_router import JobRouter
 from pilotage_agents.link import Turn
-from pilotage_agents.loop import Agent, RealPause
+from pilotage_agents.loop import USUAL_BACKOFF, Agent, Backoff, RealPause
 from pilotage_agents.pool_cleanup import PoolCleanup
 from pilotage_agents.race_link import ServerRaceLink
 from pilotage_agents.racer import Racer
@@ -65,6 +66,9 @@ from pilotage_agents.turns import Copy, InTurn
 
 SITE_DIRECTOR, POOL_CLEANUP, DRAIN = "site-director", "pool-cleanup", "drain"
 JOB_ROUTER, RACER = "job-router", "racer"
+
+ROUND_WAITS_S = 1.0
+"""So long a round of the job router waits for what it begins, which goes on then."""
 
 _ORIGIN_DIGITS = 8
 _CA_NAME = "ca.pem"
@@ -156,17 +160,16 @@ class _Ground:
         targets = ConfiguredPlaces(settings.shared_folder, bounds, by_ce_type, access, server.queues, origin)
         places = Places(targets, now, settings.target_timeout_s)
         link = RouterServerLink(self.channel, turn)
-        shared = Shared(settings.name, HeldCopies(), link, places, hooks, now)
+        shared = Shared(settings.name, HeldCopies(), link, places, hooks, now, Errands(ROUND_WAITS_S))
         source = RouteSource(settings.table_settings, now)
         interval = timedelta(seconds=settings.interval_s)
         router = JobRouter(shared, source, folder, interval, settings.patience)
-        return self._in_turn(router, turn, server, router.turn_taken)
+        # Whatever fails, such as its table, the copies are looked after as often as ever.
+        return self._in_turn(router, turn, server, Backoff(longest=interval))
 
-    def _in_turn(
-        self, agent: Agent, turn: Turn, link: ServerLink, when_taken: Callable[[], None] = lambda: None
-    ) -> InTurn:
+    def _in_turn(self, agent: Agent, turn: Turn, link: ServerLink, after_failure: Backoff = USUAL_BACKOFF) -> InTurn:
         copy = Copy(turn, self.settings.turn_s, f"{socket.gethostname()} (process {os.getpid()})")
-        return InTurn(agent, copy, link, boot_time_s, RealPause(), when_taken)
+        return InTurn(agent, copy, link, boot_time_s, RealPause(), after_failure)
 
     def _connection(self) -> Mapping[str, object]:
         """Return the pilot's settings that lead it to the server."""

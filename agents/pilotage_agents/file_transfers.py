@@ -11,6 +11,7 @@ from typing import BinaryIO
 from pilotage.errors import WorldError
 from pilotage.job_output import open_regular
 from pilotage.v1 import job_service_pb2
+from pilotage_agents.progress import it_moves
 
 _PIECE_BYTES = 512 << 10
 
@@ -23,6 +24,7 @@ async def pieces(path: Path, checksum: str, size: int) -> AsyncIterator[job_serv
         while size > 0 and (content := await asyncio.to_thread(file.read, min(_PIECE_BYTES, size))):
             yield job_service_pb2.UploadFileRequest(content=content)
             size -= len(content)
+            it_moves()
     finally:
         file.close()
 
@@ -38,6 +40,7 @@ async def written(path: Path, checksum: str, arriving: AsyncIterable[job_service
         async for piece in arriving:
             digest.update(piece.content)
             await asyncio.to_thread(file.write, piece.content)
+            it_moves()
         await asyncio.to_thread(file.close)
         if digest.hexdigest() != checksum:
             raise WorldError(f"{path.name} did not arrive as it was stored", transient=True)

@@ -20,6 +20,7 @@ from pilotage_agents.router.copy_reports import CopyReports
 from pilotage_agents.router.copy_sender import CopySender
 from pilotage_agents.router.copy_watch import CopyWatch
 from pilotage_agents.router.dispatch import Dispatch
+from pilotage_agents.router.intervals import Every
 from pilotage_agents.router.kept_rates import KeptRates
 from pilotage_agents.router.route_shared import Shared
 from pilotage_agents.router.route_source import RouteSource
@@ -31,31 +32,10 @@ _TELLS_EVERY = timedelta(seconds=5)
 _KEEPS_EVERY = timedelta(seconds=30)
 _ADOPTS_EVERY = timedelta(minutes=1)
 _SWEEPS_EVERY = timedelta(hours=1)
+_COMES_BACK_AFTER = timedelta(seconds=1)
+"""So soon the next round comes while something goes on beside the rounds."""
+
 _SHOWN = 10
-
-
-class _Every:
-    """Something that is done at intervals, and at once when nobody knows better."""
-
-    def __init__(self, interval: timedelta) -> None:
-        self._interval = interval
-        self._last: datetime | None = None
-
-    def is_due(self, now: datetime) -> bool:
-        """Whether it is time."""
-        return self._last is None or now >= self._last + self._interval
-
-    def done(self, now: datetime) -> None:
-        """Begin the next interval."""
-        self._last = now
-
-    def at_once(self) -> None:
-        """Let it be time."""
-        self._last = None
-
-    def left(self, now: datetime) -> timedelta:
-        """Return how long it is until then."""
-        return timedelta(0) if self._last is None else max(timedelta(0), self._last + self._interval - now)
 
 
 class JobRouter:
@@ -70,19 +50,24 @@ class JobRouter:
         self._source = source
         self._folder = folder
         self._backlog = Backlog()
-        ends = CopyEnds(shared)
-        self._dispatch = Dispatch(shared, self._backlog, CopySender(shared, ends, self._backlog))
-        self._leavings = CopyLeavings(shared.places, folder)
-        self._watch = CopyWatch(shared, ends, self._leavings, patience)
+        self._errands = shared.errands
+        self._ends = CopyEnds(shared)
+        self._leavings = CopyLeavings(shared.places, folder, shared.errands)
+        sender = CopySender(shared, self._ends, self._backlog)
+        self._dispatch = Dispatch(shared, self._backlog, sender)
+        self._watch = CopyWatch(shared, sender, self._ends, self._leavings, patience)
         self._reports = CopyReports(shared, self._leavings)
         self._rates = KeptRates(shared.copies, folder, shared.clock)
         self._is_settled = False
+        self._has_table = False
+        self._newer: RouteTable | None = None
+        self._no_table: PilotageError | None = None
         self._position: int | None = None
         self._kept: FeedMark | None = None
         self._told: ToldTable | None = None
-        self._look = _Every(interval)
-        self._adopt, self._tell, self._keep = _Every(_ADOPTS_EVERY), _Every(_TELLS_EVERY), _Every(_KEEPS_EVERY)
-        self._sweep = _Every(_SWEEPS_EVERY)
+        self._look = Every(interval)
+        self._adopt, self._tell, self._keep = Every(_ADOPTS_EVERY), Every(_TELLS_EVERY), Every(_KEEPS_EVERY)
+        self._sweep = Every(_SWEEPS_EVERY)
 
     def turn_taken(self) -> None:
         """Take note that another copy of this agent may have acted meanwhile, and told of other routes."""
@@ -90,18 +75,44 @@ class JobRouter:
         self._told = None
         self._rates.another_may_have_acted()
 
+    def turn_lost(self) -> None:
+        """End all that goes on beside the rounds: another copy of this agent may act now."""
+        self._errands.cancel_all()
+
     async def run_once(self) -> timedelta:
-        """Look after the copies, then send what the routes have room for; returns when to look again."""
+        """Look after the copies, then send what the routes have room for; returns when to look again.
+
+        What takes long goes on beside the rounds, and is taken in by a later one.
+        """
+        await self._errands.cancelled()
         try:
             more = await self._round()
         except BaseException:
             self._adopt.at_once()  # what was asked for last may have been done
             raise
-        return timedelta(0) if more else self._look.left(self._shared.clock())
+        if more:
+            return timedelta(0)
+        left = self._look.left(self._shared.clock())
+        return min(left, _COMES_BACK_AFTER) if len(self._errands) else left
+
+    async def run_single(self) -> None:
+        """Do a round, and wait for what it has begun; raises a PilotageError."""
+        fault: PilotageError | None = None
+        try:
+            try:
+                await self.run_once()
+            except PilotageError as error:
+                fault = error
+            await self._bring_to_an_end()
+        finally:
+            await self._errands.end()
+        if fault is not None:
+            raise fault
 
     async def dry_run(self) -> tuple[str, ...]:
         """Return what a round would send along each route, and why no more, one line each; changes nothing."""
-        await self._follow_table()
+        if (table := await self._source.newer()) is not None:
+            self._follow(table)
         await self._read_feed()
         await self._watch.adopt()
         await self._rates.resume()
@@ -113,7 +124,8 @@ class JobRouter:
         return tuple(_lines(told, sent, len(self._backlog) - len(sent)))
 
     async def stop(self) -> None:
-        """Keep how far the feed was followed; the copies stay, for the next router to adopt."""
+        """End what goes on, and keep how far the feed was followed; the copies stay, for the next router to adopt."""
+        await self._errands.end()
         await self._rates.keep()
         await self._keep_mark()
 
@@ -126,14 +138,16 @@ class JobRouter:
 
         Raises a PilotageError, also for a table that cannot be had where there is none from before.
         """
-        faults = await self._try_to_follow_table()
+        self._errands.begin("table", self._read_table)
+        await self._errands.grace()
+        self._follow_newer()
         await self._look_after_copies()
-        if faults is not None:
-            raise faults
+        if self._no_table is not None:
+            raise self._no_table
         await self._read_feed()
         more = await self._dispatch.dispatch()
-        await self._reports.send()
-        if self._tell.is_due(self._now()):
+        await self._take_in()
+        if self._has_table and self._tell.is_due(self._now()):
             await self._rates.keep()
             await self._tell_routes()
         if self._keep.is_due(self._now()):
@@ -149,36 +163,56 @@ class JobRouter:
                 self._is_settled = True
             self._adopt.done(self._now())
             if self._sweep.is_due(listed):
-                await self._leavings.sweep(self._targets(), self._shared.copies, listed)
+                self._leavings.sweep(self._targets(), self._shared.copies, listed)
                 self._sweep.done(listed)
         await self._rates.resume()
         self._shared.copies.adjust(self._now())
         if self._look.is_due(self._now()):
             await self._reports.hear()
-            await self._watch.look()
-            await self._rates.keep()
+            self._watch.look()
+            await self._leavings.tidy(stops=True)
             self._look.done(self._now())
+        await self._take_in()
+        await self._rates.keep()
+
+    async def _take_in(self) -> None:
+        """Take in what goes on beside the rounds, as far as it has come, and tell of it."""
+        await self._errands.grace()
+        await self._ends.bring_home()
+        await self._errands.grace()
         await self._reports.send()
+        await self._errands.grace()
 
     def _targets(self) -> set[str]:
         """Return where routes lead to, and where copies are."""
         return {str(route.target) for route in self._table.routes} | {copy.target for copy in self._shared.copies}
 
-    async def _try_to_follow_table(self) -> PilotageError | None:
-        """Follow the table that is in force; returns why there is none, None = there is one."""
-        try:
-            await self._follow_table()
-        except PilotageError as error:
-            return error
-        return None
+    async def _bring_to_an_end(self) -> None:
+        """Wait for all that goes on beside the rounds, and for what follows from it."""
+        await self._take_in()
+        while len(self._errands):
+            await self._errands.all_done()
+            await self._take_in()
 
-    async def _follow_table(self) -> None:
-        table = await self._source.newer()
-        if table is not None:
-            log.info("route table in force", routes=len(table.routes), left_out=len(table.left_out))
-            self._dispatch.follow(table)
-            self._shared.copies.follow(table)
-            self._tell.at_once()
+    async def _read_table(self) -> None:
+        """Read the table that is to be in force; where there is none, why that is."""
+        self._no_table = None
+        try:
+            self._newer = await self._source.newer()
+        except PilotageError as error:
+            self._no_table = error
+
+    def _follow_newer(self) -> None:
+        if self._newer is not None:
+            self._follow(self._newer)
+            self._newer = None
+
+    def _follow(self, table: RouteTable) -> None:
+        log.info("route table in force", routes=len(table.routes), left_out=len(table.left_out))
+        self._dispatch.follow(table)
+        self._shared.copies.follow(table)
+        self._has_table = True
+        self._tell.at_once()
 
     async def _read_feed(self) -> None:
         """Take in all that has happened since."""

@@ -71,6 +71,9 @@ class Backoff:
     longest: timedelta = timedelta(minutes=5)
 
 
+USUAL_BACKOFF = Backoff()
+
+
 class AgentLoop:
     """Runs one agent until it is stopped; `failures` counts the failed rounds in a row."""
 
@@ -80,7 +83,7 @@ class AgentLoop:
         *,
         pause: Pause | None = None,
         first_after: timedelta = timedelta(0),
-        after_failure: Backoff = Backoff(),
+        after_failure: Backoff = USUAL_BACKOFF,
     ) -> None:
         self.rounds = 0
         self.failures = 0

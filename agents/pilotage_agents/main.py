@@ -162,7 +162,10 @@ def _held_folders(settings: Settings, wanted: str | None) -> Iterator[None]:
 
 async def _run_until_told(agents: Sequence[InTurn]) -> None:
     """Run the agents until SIGTERM or SIGINT; a second signal ends at once."""
-    loops = [AgentLoop(agent, first_after=place * _BETWEEN_STARTS) for place, agent in enumerate(agents)]
+    loops = [
+        AgentLoop(agent, first_after=place * _BETWEEN_STARTS, after_failure=agent.after_failure)
+        for place, agent in enumerate(agents)
+    ]
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(loop.run()) for loop in loops]
         await _told_to_stop()

@@ -80,8 +80,9 @@ class JobRouterSettings(Section):
     the same path, None = `folder`, for one host. `table` is a file of routes, which is read again when it changes,
     or `table_command` prints one; both are read again every `table_refresh_s` (0 = never). `constraint` and
     `allow_commands` are as for `pilotage-agents routes check`. `targets` is a file, or stands here. Copies are
-    looked after every `interval_s`. A target that does not answer within `target_timeout_s` has not answered. A
-    copy whose submission was not answered, and that its target does not have for `lost_after_s`, is given up.
+    looked after every `interval_s`. A target that neither answers nor moves a file on within `target_timeout_s` has
+    not answered. A copy whose submission was not answered, and that its target does not have for `lost_after_s`, is
+    given up.
     `hooks` are by keyword, that of jobs that name none is `default_hooks`; one that takes longer than
     `hook_timeout_s` has failed. No output file of a copy at a queue has more than `max_file_bytes`. `batch_systems`
     are those of queues that copies are pushed into; `servers` says how other servers are reached, each by its

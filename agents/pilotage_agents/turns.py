@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import structlog
 
 from pilotage.clock import BootClock
 from pilotage.errors import PilotageError, StateConflictError, TurnLostError, WorldError
 from pilotage_agents.link import Turn, TurnLink
-from pilotage_agents.loop import Agent, Pause
+from pilotage_agents.loop import USUAL_BACKOFF, Agent, Backoff, Pause
 
 log = structlog.get_logger()
 
@@ -26,6 +26,20 @@ _Result = TypeVar("_Result")
 
 _ASKED_WITHIN_A_TURN = 3
 """So often a turn is asked for in the time that it is given for: a lost answer or two lose no turn."""
+
+
+@runtime_checkable
+class OutlastingAgent(Protocol):
+    """An agent whose work goes on between its rounds."""
+
+    def turn_taken(self) -> None:
+        """Hear of a turn that is not the one before kept: another copy may have acted meanwhile."""
+
+    def turn_lost(self) -> None:
+        """End what goes on: another copy may act now."""
+
+    async def run_single(self) -> None:
+        """Do one round and all that follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +54,8 @@ class Copy:
 class InTurn:
     """An agent that does its rounds while its copy has the turn, and nothing while another has it.
 
-    `when_taken` hears of a turn that is not the one before kept: another copy may have acted meanwhile.
+    One whose work outlasts its rounds hears of it when the turn is over, also between them. `after_failure` is for the
+    loop that runs it.
     """
 
     def __init__(
@@ -50,15 +65,17 @@ class InTurn:
         link: TurnLink,
         clock: BootClock,
         pause: Pause,
-        when_taken: Callable[[], None] = lambda: None,
+        after_failure: Backoff = USUAL_BACKOFF,
     ) -> None:
         self.name = agent.name
+        self.after_failure = after_failure
         self._agent = agent
         self._copy = copy
         self._link = link
         self._clock = clock
         self._pause = pause
-        self._when_taken = when_taken
+        self._outlasting = agent if isinstance(agent, OutlastingAgent) else None
+        self._end: asyncio.TimerHandle | None = None
         self._asks_every_s = copy.length_s / _ASKED_WITHIN_A_TURN
         self._ends_s = 0.0
         self._next_round_s = 0.0
@@ -71,7 +88,7 @@ class InTurn:
         if not await self._take():
             return timedelta(seconds=self._asks_every_s)
         if self._clock() >= self._next_round_s:
-            length = await self._act()
+            length = await self._act(self._agent.run_once)
             self._next_round_s = self._clock() + length.total_seconds()
         return timedelta(seconds=max(0.0, min(self._asks_every_s, self._next_round_s - self._clock())))
 
@@ -86,7 +103,7 @@ class InTurn:
         if not await self._take():
             raise StateConflictError(f"another copy of the {self.name} is acting, at {self._acts_elsewhere}")
         try:
-            await self._act()
+            await self._act(self._agent.run_once if self._outlasting is None else self._outlasting.run_single)
         finally:
             await self._give_back()
 
@@ -126,28 +143,42 @@ class InTurn:
         answer = await self._link.take_turn(self._copy.turn, self._copy.length_s, self._copy.place)
         if not answer.taken:
             self._ends_s = 0.0
+            self._over()
             if answer.place != self._acts_elsewhere:
                 log.info("another copy of the agent acts", agent=self.name, turn=self._copy.turn.agent, at=answer.place)
             self._acts_elsewhere = answer.place
             return False
         if self._left_s() <= 0:
             log.info("turn taken", agent=self.name, turn=self._copy.turn.agent)
-            self._when_taken()
+            if self._outlasting is not None:
+                self._outlasting.turn_taken()
         self._ends_s = asked_s + self._copy.length_s
         self._acts_elsewhere = ""
+        self._over()
         if self._left_s() <= 0:
             raise TurnLostError(self._copy.turn.agent)
         return True
 
-    async def _act(self) -> timedelta:
-        """Do a round and renew the turn beside it; raises TurnLostError when it is lost before the round has ended."""
-        loop, length = asyncio.get_running_loop(), timedelta(0)
+    def _over(self) -> None:
+        """End what outlasts the rounds if the turn is over; else do so then, unless it is renewed."""
+        if self._outlasting is None:
+            return
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        if self._left_s() <= 0:
+            self._outlasting.turn_lost()
+        else:
+            self._end = asyncio.get_running_loop().call_later(self._left_s(), self._over)
+
+    async def _act(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Work and renew the turn beside that; raises TurnLostError when it is lost before the work has ended."""
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as end:
-                length = await self._renewing_beside(self._agent.run_once, lambda: end.reschedule(loop.time()))
+                return await self._renewing_beside(work, lambda: end.reschedule(loop.time()))
         except TimeoutError:
             raise TurnLostError(self._copy.turn.agent) from None
-        return length
 
     async def _renewing_beside(self, work: Callable[[], Awaitable[_Result]], lost: Callable[[], None]) -> _Result:
         """Return what `work` does, with the turn renewed beside it until it is `lost`."""
@@ -186,6 +217,7 @@ class InTurn:
 
     async def _give_back(self) -> None:
         self._ends_s = 0.0
+        self._over()
         await self._link.give_back_turn(self._copy.turn)
 
     def _left_s(self) -> float:

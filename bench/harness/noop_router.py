@@ -20,6 +20,7 @@ from pilotage_agents.batch_systems.base import Submission, Submitted
 from pilotage_agents.core.copies.copy_life import Patience
 from pilotage_agents.core.copies.held_copies import HeldCopies
 from pilotage_agents.core.routes.route_table import QueueTarget, Target, Targets, target_key
+from pilotage_agents.errands import Errands
 from pilotage_agents.job_router import JobRouter
 from pilotage_agents.link import Turn
 from pilotage_agents.loop import AgentLoop, RealPause
@@ -104,7 +105,7 @@ async def run(address: str, token: str, table: Path, folder: Path) -> None:
         kept.open()
         places = Places(OnePlace(), now, 60.0)
         hooks = RouteHooks(HookSettings({}, "", 1.0), folder / "hooks")
-        shared = Shared("bench", HeldCopies(), RouterServerLink(channel, turn), places, hooks, now)
+        shared = Shared("bench", HeldCopies(), RouterServerLink(channel, turn), places, hooks, now, Errands(1.0))
         source = RouteSource(TableSettings(table, (), None, targets), now)
         patience = Patience(timedelta(minutes=10), timedelta(minutes=1))
         router = JobRouter(shared, source, kept, INTERVAL, patience)

@@ -13,6 +13,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_agents.core.copies.copy_life import Patience
 from pilotage_agents.core.copies.held_copies import HeldCopies
 from pilotage_agents.core.routes.route_table import QueueTarget, Target, Targets, target_key
+from pilotage_agents.errands import Errands
 from pilotage_agents.job_router import JobRouter
 from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus
 from pilotage_agents.router.route_hooks import HookSettings, RouteHooks
@@ -25,6 +26,9 @@ from support.fake_router_link import FakeRouterLink
 from support.virtual_clock import VirtualClock
 
 LOOK_S = 10
+ROUND_WAITS_S = 60.0
+"""Long, so that hooks, which are real processes, end within the round on any machine; see `Stuck`."""
+TARGET_TIMEOUT_S = 600.0
 PATIENCE = Patience(timedelta(seconds=600), timedelta(seconds=60))
 NO_HOOKS = HookSettings({}, "", 10.0)
 ROUTES = ("A", "B", "C", "D", "E")
@@ -114,15 +118,21 @@ class RouterScene:
 
     def start(self, *, link: Any = None, places: Any = None, folder: str = "router") -> JobRouter:
         """Return a new router, which knows what is in its folder and on the server."""
-        kept = RouterFolder(self._folder / folder, self._folder / "shared")
-        kept.open()
+        kept = self.folder(folder)
         hooks = RouteHooks(self.hooks, kept.root / "hooks")
         hooks.open()
-        asked = Places(places or self.places, self.clock, timeout_s=60)
-        shared = Shared("jobrouter", HeldCopies(), link or self.link, asked, hooks, self.clock)
+        asked = Places(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
+        errands = Errands(ROUND_WAITS_S)
+        shared = Shared("jobrouter", HeldCopies(), link or self.link, asked, hooks, self.clock, errands)
         source = RouteSource(TableSettings(self.table, (), None, _targets), self.clock)
         self.router = JobRouter(shared, source, kept, timedelta(seconds=LOOK_S), PATIENCE)
         return self.router
+
+    def folder(self, name: str = "router") -> RouterFolder:
+        """Return a folder for a router, made if it is not there."""
+        kept = RouterFolder(self._folder / name, self._folder / "shared")
+        kept.open()
+        return kept
 
     async def rounds(self, count: int = 1, *, every_s: float = LOOK_S) -> None:
         """Let the router do rounds until it has nothing more to do at once, and time pass; so often."""

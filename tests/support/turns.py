@@ -122,6 +122,24 @@ class Worker:
         self.deeds.append("stopped")
 
 
+@dataclass
+class OutlastingWorker(Worker):
+    """One whose work goes on between its rounds; `ended` is set when it was told to end that."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def turn_taken(self) -> None:
+        self.deeds.append("turn taken")
+
+    def turn_lost(self) -> None:
+        self.deeds.append("turn lost")
+        self.ended.set()
+
+    async def run_single(self) -> None:
+        await self.run_once()
+        self.deeds.append("waited for the rest")
+
+
 def a_copy(
     holder: str, worker: Worker, turns: DatabaseTurns, clock: VirtualClock, beats: Beats | None = None
 ) -> InTurn:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError
+from pilotage_agents.composition import JOB_ROUTER, build_agents
 from pilotage_agents.main import run
 from pilotage_agents.settings import LocalBatchSystemSettings, read_settings
 
@@ -164,3 +167,12 @@ def test_without_file_or_environment_it_is_said_what_is_missing(
 def test_a_file_has_a_token_or_names_the_file_that_has_it(tmp_path: Path, tokens: str) -> None:
     with pytest.raises(InvalidInputError, match="token_file, or a token"):
         read_settings(written(tmp_path, f'server = "127.0.0.1:1"\n{tokens}'))
+
+
+async def test_a_job_router_whose_rounds_fail_comes_back_as_often_as_it_looks_after_copies(tmp_path: Path) -> None:
+    router = '[job_router]\nfolder = "router"\ntable = "routes"\ninterval_s = 7\n'
+    settings = read_settings(written(tmp_path, f'server = "127.0.0.1:1"\ntoken_file = "agent.token"\n{router}'))
+    endpoint = Endpoint.parse(settings.server)
+    async with open_async_channel(endpoint) as channel:
+        (agent,) = build_agents(settings, JOB_ROUTER, endpoint, channel)
+    assert agent.after_failure.longest == timedelta(seconds=7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -12,6 +12,7 @@ import structlog
 from pilotage_agents.batch_systems.base import Unanswered
 from pilotage_agents.core.copies.copy_life import HeldCopy
 from pilotage_agents.core.copies.held_copies import HeldCopies
+from pilotage_agents.errands import Errands
 from pilotage_agents.router.route_edges import CopyState, CopyTarget
 from pilotage_agents.router.route_places import Places
 from pilotage_agents.router.router_folder import Left, RouterFolder
@@ -27,10 +28,12 @@ _NOT_MADE = frozenset({"DECLINED", "REFUSED_BY_JOB"})
 class CopyLeavings:
     """Keeps such copies by target and name until they are forgotten there; one that may live is stopped."""
 
-    def __init__(self, places: Places, folder: RouterFolder) -> None:
+    def __init__(self, places: Places, folder: RouterFolder, errands: Errands) -> None:
         self._places = places
         self._folder = folder
+        self._errands = errands
         self._left: dict[str, dict[str, Left]] = {}
+        self._is_kept = True
 
     async def announce(self, copies: Iterable[HeldCopy]) -> None:
         """Keep in the folder which copies are over as soon as the server hears of it; raises WorldError."""
@@ -39,12 +42,14 @@ class CopyLeavings:
             if _was_made(copy):
                 said.setdefault(copy.target, {})[copy.name] = Left(copy.reference, may_live=False)
         await asyncio.to_thread(self._folder.keep_leavings, said)
+        self._is_kept = True
 
     def leave(self, copy: HeldCopy) -> None:
         """Let a copy be forgotten that is no longer ours."""
         if _was_made(copy):
             left = Left(copy.reference, may_live=copy.outcome is None)
             self._left.setdefault(copy.target, {})[copy.name] = left
+            self._is_kept = self._is_kept and not left.may_live
 
     async def recall(self, copies: HeldCopies) -> None:
         """Take up what an earlier router announced, but for the copies that the server has not heard the end of."""
@@ -54,31 +59,35 @@ class CopyLeavings:
                 if (target, name) not in held:
                     self._left.setdefault(target, {})[name] = each
 
-    async def sweep(self, targets: Iterable[str], copies: HeldCopies, listed: datetime) -> None:
-        """Have targets forget what lies there of this router's copies that nobody knows any more.
+    def sweep(self, targets: Iterable[str], copies: HeldCopies, listed: datetime) -> None:
+        """Begin to have targets forget what lies there of this router's copies that nobody knows any more.
 
         `copies` are all that the server listed at `listed`. What has come within the day before stays: another router
         whose turn it was may have made it meanwhile.
         """
         known = {copy.name for copy in copies} | {name for left in self._left.values() for name in left}
-        async with asyncio.TaskGroup() as group:
-            for target in targets:
-                group.create_task(self._places.ask(target, partial(_sweep, known, listed - _STRAY_AFTER)))
+        question = partial(_sweep, known, listed - _STRAY_AFTER)
+        for target in targets:
+            self._errands.begin(("sweep", target), partial(self._swept, target, question))
 
-    async def tidy(self) -> None:
-        """Have the targets forget what is over, and first stop what is not; where one does not answer, later.
+    async def _swept(self, target: str, question: Callable[[CopyTarget], Awaitable[None]]) -> None:
+        await self._places.ask(target, question, about="leavings")
 
-        What may live is kept in the folder before, for nobody else knows of it any more. Raises WorldError.
+    async def tidy(self, *, stops: bool = False) -> None:
+        """Have the targets forget what is over, and with `stops` first stop what is not, beside the rounds.
+
+        Where one does not answer, later. What may live is kept in the folder before, for nobody else knows of it any
+        more. Raises WorldError.
         """
-        if any(each.may_live for left in self._left.values() for each in left.values()):
+        if not self._is_kept:
             await self.announce(())
-        async with asyncio.TaskGroup() as group:
-            for target in self._left:
-                group.create_task(self._tidy(target))
+        for target, left in self._left.items():
+            if stops or not all(each.may_live for each in left.values()):
+                self._errands.begin(("tidy", target), partial(self._tidy, target, stops=stops))
 
-    async def _tidy(self, target: str) -> None:
-        left = dict(self._left[target])
-        living = await self._places.ask(target, partial(_forget, left))
+    async def _tidy(self, target: str, *, stops: bool) -> None:
+        left = {name: each for name, each in self._left[target].items() if stops or not each.may_live}
+        living = await self._places.ask(target, partial(_forget, left), about="leavings")
         if living is None:
             return
         came = {name: each for name, each in self._left[target].items() if left.get(name) != each}

@@ -58,7 +58,9 @@ class CopyReports:
 
     def _heard(self, told: Sequence[HeldCopy], answer: CopiesAnswer) -> None:
         for copy in told:
-            self._copies.owed.pop(copy.key, None)
+            known = self._copies.get(copy.key)
+            if known is copy:  # else there is more to tell of it by now
+                self._copies.owed.pop(copy.key, None)
             if copy.key in answer.malformed:
                 self._malformed.add(copy.key)
                 log.error("report is malformed, copy is kept", copy=copy.name, reason=answer.malformed[copy.key])
@@ -67,6 +69,6 @@ class CopyReports:
                 log.warning("copy is not ours any more", copy=copy.name, reason=answer.refused[copy.key])
             if copy.outcome is not None or copy.key in answer.refused:
                 self._copies.drop(copy.key)
-                self._leavings.leave(copy)
+                self._leavings.leave(known or copy)
         for each in answer.unwanted:
             self._copies.unwanted(Key(each.job_id, each.attempt), each.reason)

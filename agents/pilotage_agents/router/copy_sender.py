@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from pilotage.classads import AdValue
 from pilotage.errors import InvalidInputError, PilotageError
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.core.copies.copy_descriptions import ROUTE_NAME, described_copy, with_environment
-from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Weight
+from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Weight, gone
 from pilotage_agents.core.routes.backlog import Backlog
 from pilotage_agents.core.routes.route_choice import Choice
 from pilotage_agents.core.routes.route_copies import copy_of
@@ -39,6 +39,9 @@ log = structlog.get_logger()
 _MOST_SUBMITTED_AT_ONCE = 50
 """So many copies a target has to take within its time."""
 
+SUBMISSIONS = "submissions"
+"""What a target is asked about when it is to take copies: one that takes none still says how its copies are."""
+
 ROUTED_FROM, ROUTED_BY = "RoutedFromJobId", "RoutedBy"
 
 
@@ -60,13 +63,15 @@ class _Order:
 
 
 class CopySender:
-    """Makes copies of jobs by a table; what cannot be sent is given back."""
+    """Makes copies of jobs by a table, beside the rounds; what cannot be sent is given back."""
 
     def __init__(self, shared: Shared, ends: CopyEnds, backlog: Backlog) -> None:
         self._shared = shared
         self._copies = shared.copies
+        self._errands = shared.errands
         self._ends = ends
         self._backlog = backlog
+        self._on_their_way: dict[str, frozenset[Key]] = {}
 
     async def send(self, choices: Sequence[Choice], jobs: Mapping[int, RoutableJob], table: RouteTable) -> Taken:
         """Send the jobs that were chosen; raises a PilotageError when the server cannot be asked for them."""
@@ -86,41 +91,64 @@ class CopySender:
                     orders.append(_Order(copy, jobs[job_id], choice.route))
                 case NotRouted(job_id, reason):
                     refused[job_id] = reason
-        async with asyncio.TaskGroup() as group:
-            for target, part in groupby(sorted(orders, key=_target), key=_target):
-                group.create_task(self._send_to(target, list(part), table))
+        for route, part in groupby(sorted(orders, key=_route), key=_route):
+            self._begin(route, list(part), table)
+        await self._errands.grace()
         return Taken(refused, Counter(order.route.name for order in orders))
 
-    async def _send_to(self, target: str, orders: Sequence[_Order], table: RouteTable) -> None:
+    def is_sending(self, copy: HeldCopy) -> bool:
+        """Whether a copy is on its way to its target."""
+        return self._errands.is_out(_key(copy.route)) and copy.key in self._on_their_way[copy.route]
+
+    def busy(self) -> Set[str]:
+        """Return the routes whose targets have not taken yet what was sent along them."""
+        return {route for route in self._on_their_way if self._errands.is_out(_key(route))}
+
+    def _begin(self, route: str, orders: Sequence[_Order], table: RouteTable) -> None:
+        self._on_their_way[route] = frozenset(order.copy.key for order in orders)
+        self._errands.begin(_key(route), partial(self._send_along, orders, table))
+
+    async def _send_along(self, orders: Sequence[_Order], table: RouteTable) -> None:
+        """Make the copies of a route, and hand them to its target; after a failure the others are not tried."""
         made = await side_by_side(self._made(order, table) for order in orders)
-        requests = [(order.copy, request) for order, request in zip(orders, made, strict=True) if request is not None]
+        requests = [request for request in made if request is not None]
+        copies = {order.copy.name: order.copy for order in orders}
         for start in range(0, len(requests), _MOST_SUBMITTED_AT_ONCE):
-            await self._submit(target, requests[start : start + _MOST_SUBMITTED_AT_ONCE])
+            some = requests[start : start + _MOST_SUBMITTED_AT_ONCE]
+            await self._submit([(copies[request.name], request) for request in some])
 
-    async def _submit(self, target: str, requests: Sequence[tuple[HeldCopy, CopyRequest]]) -> None:
-        """Hand copies to their target; where that has just fallen silent they are not tried."""
-        link, places = self._shared.link, self._shared.places
-        if silence := places.silence(target):
+    async def _submit(self, requests: Sequence[tuple[HeldCopy, CopyRequest]]) -> None:
+        """Hand copies of a route to their target; where that has just fallen silent they are not tried."""
+        link, places, target = self._shared.link, self._shared.places, requests[0][0].target
+        if silence := places.silence(target, SUBMISSIONS):
             for copy, _ in requests:
-                await self._give_back(copy, f"its target gives no answer: {silence}", Weight.NEITHER)
+                self._give_back(copy, f"its target gives no answer: {silence}", Weight.NEITHER)
             return
-        sent = [replace(copy, was_sent=True) for copy, _ in requests]
-        for copy in sent:
-            self._copies.put(copy)
-        answers = await places.ask(target, lambda place: place.submit([request for _, request in requests], link))
+        wanted = [(copy, request) for copy, request in requests if self._is_wanted(copy)]
+        for copy, _ in wanted:
+            self._copies.put(replace(copy, was_sent=True))
+        asked = [request for _, request in wanted]
+        answers = await places.ask(target, lambda place: place.submit(asked, link), about=SUBMISSIONS) if asked else ()
         if answers is None:
-            answers = (Unanswered("its target gave no answer"),) * len(sent)
-        for copy, answer in zip(sent, answers, strict=True):
-            await self._settle(copy, answer)
+            answers = (Unanswered("its target gave no answer"),) * len(asked)
+        for (copy, _), answer in zip(wanted, answers, strict=True):
+            self._settle(self._copies.get(copy.key) or replace(copy, was_sent=True), answer)
 
-    async def _settle(self, copy: HeldCopy, answer: CopyAnswer) -> None:
+    def _is_wanted(self, copy: HeldCopy) -> bool:
+        """Return whether a copy is still to be sent; one whose original was taken away meanwhile is over."""
+        known = self._copies.get(copy.key)
+        if known is not None and known.is_unwanted:
+            self._ends.end(known, *gone(known))
+        return known is not None and not known.is_unwanted
+
+    def _settle(self, copy: HeldCopy, answer: CopyAnswer) -> None:
         match answer:
             case Submitted(reference):
                 self._copies.put(replace(copy, reference=reference), owed=True)
             case NotSubmitted(reason, was_tried):
-                await self._give_back(copy, reason, Weight.FAILURE if was_tried else Weight.NEITHER)
+                self._give_back(copy, reason, Weight.FAILURE if was_tried else Weight.NEITHER)
             case RefusedByJob(reason):
-                await self._ends.over(copy, CopyOutcome("REFUSED_BY_JOB", copy.status, reason), Weight.NEITHER)
+                self._ends.end(copy, CopyOutcome("REFUSED_BY_JOB", copy.status, reason), Weight.NEITHER)
             case Unanswered(reason):
                 log.warning("submission was not answered", copy=copy.name, route=copy.route, reason=reason)
 
@@ -136,10 +164,10 @@ class CopySender:
             description = described_copy(job, ad)
         except InvalidInputError as error:
             self._backlog.bar(order.job.job_id, order.route.name, self._shared.clock())
-            await self._give_back(order.copy, str(error), Weight.NEITHER)
+            self._give_back(order.copy, str(error), Weight.NEITHER)
             return None
         except PilotageError as error:
-            await self._give_back(order.copy, str(error), Weight.FAILURE)
+            self._give_back(order.copy, str(error), Weight.FAILURE)
             return None
         name, key, route = order.copy.name, order.copy.key, order.route
         whose = (job.owner, job.vo, job.group)
@@ -152,9 +180,9 @@ class CopySender:
         await self._shared.hooks.made(order.copy, ad)
         return ad
 
-    async def _give_back(self, copy: HeldCopy, reason: str, weight: Weight) -> None:
+    def _give_back(self, copy: HeldCopy, reason: str, weight: Weight) -> None:
         log.warning("job could not be sent", copy=copy.name, route=copy.route, reason=reason)
-        await self._ends.over(copy, CopyOutcome("DECLINED", copy.status, reason), weight)
+        self._ends.end(copy, CopyOutcome("DECLINED", copy.status, reason), weight)
 
 
 def _new_copy(choice: Choice) -> NewCopy:
@@ -163,5 +191,9 @@ def _new_copy(choice: Choice) -> NewCopy:
     return NewCopy(choice.job_id, choice.route.name, str(target), queue)
 
 
-def _target(order: _Order) -> str:
-    return order.copy.target
+def _route(order: _Order) -> str:
+    return order.copy.route
+
+
+def _key(route: str) -> tuple[str, str]:
+    return "send", route

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import structlog
 
 from pilotage_agents.batch_systems.base import Unanswered
 from pilotage_agents.core.copies.copy_life import Deed, HeldCopy, Key, Patience, Weight, deed, gone, held, not_found
-from pilotage_agents.router.copy_ends import CopyEnds, End
+from pilotage_agents.router.copy_ends import CopyEnds
 from pilotage_agents.router.copy_leavings import CopyLeavings
+from pilotage_agents.router.copy_sender import CopySender
 from pilotage_agents.router.route_edges import CopyStatus, Found
 from pilotage_agents.router.route_shared import Shared
 
@@ -22,10 +23,14 @@ log = structlog.get_logger()
 class CopyWatch:
     """Keeps `copies` as they are at their targets; a target that gives no answer changes none of them."""
 
-    def __init__(self, shared: Shared, ends: CopyEnds, leavings: CopyLeavings, patience: Patience) -> None:
+    def __init__(
+        self, shared: Shared, sender: CopySender, ends: CopyEnds, leavings: CopyLeavings, patience: Patience
+    ) -> None:
         self._copies = shared.copies
         self._link = shared.link
         self._places = shared.places
+        self._errands = shared.errands
+        self._sender = sender
         self._ends = ends
         self._leavings = leavings
         self._clock = shared.clock
@@ -36,7 +41,7 @@ class CopyWatch:
         known = {Key(each.job_id, each.attempt): each for each in await self._link.copies()}
         now = self._clock()
         for copy in self._copies:
-            if copy.key not in known:
+            if copy.key not in known and not self._sender.is_sending(copy):
                 log.warning("the server lists a copy no more", copy=copy.name, route=copy.route)
                 self._copies.drop(copy.key)
                 self._leavings.leave(copy)
@@ -47,32 +52,44 @@ class CopyWatch:
             elif each.unwanted:
                 self._copies.unwanted(key, each.unwanted)
 
-    async def look(self) -> None:
-        """Ask all targets at once of their copies, and do what follows; what is to be told is owed then."""
-        copies = (copy for copy in self._copies if copy.outcome is None and not self._ends.is_ending(copy))
-        living = sorted(copies, key=_target)
-        async with asyncio.TaskGroup() as group:
-            for target, its in groupby(living, key=_target):
-                group.create_task(self._look_at(target, list(its)))
-        await self._ends.bring_home()
+    def look(self) -> None:
+        """Begin to ask the targets of their copies, and to do what follows; what is to be told is owed then.
+
+        One that has not answered before is not asked again, and copies are left out that are being sent or brought
+        home: nothing is done about a copy twice at a time.
+        """
+        self._ends.clean_up_again()
+        asked = []
+        for copy in self._copies:
+            if self._ends.is_ending(copy):
+                if copy.is_unwanted:
+                    self._ends.stop_fetching(copy)
+            elif copy.outcome is None and not self._sender.is_sending(copy):
+                asked.append(copy)
+        for target, its in groupby(sorted(asked, key=_target), key=_target):
+            self._errands.begin(("look", target), partial(self._look_at, target, list(its)))
 
     async def _look_at(self, target: str, copies: Sequence[HeldCopy]) -> None:
         if lost := [copy for copy in copies if not copy.reference]:
             found = await self._places.ask(target, lambda place: place.find_again([copy.name for copy in lost]))
             if found is not None:
-                await self._found_again(lost, found)
-        referred = [copy for each in copies if (copy := self._copies.get(each.key)) and copy.reference]
+                self._found_again(lost, found)
+        referred = [copy for copy in self._as_they_are(copies) if copy.reference]
         if not referred:
             return
         references = [copy.reference for copy in referred]
         statuses = await self._places.ask(target, lambda place: place.poll(references))
         if statuses is not None:
-            await self._follow(target, [(copy, statuses[copy.reference]) for copy in referred])
+            await self._follow(target, [(copy, statuses[copy.reference]) for copy in self._as_they_are(referred)])
 
-    async def _found_again(self, lost: Sequence[HeldCopy], found: Mapping[str, Found]) -> None:
-        ends: list[End] = []
+    def _as_they_are(self, copies: Sequence[HeldCopy]) -> list[HeldCopy]:
+        """Return what is known of the copies by now, without those that are over."""
+        known = (self._copies.get(copy.key) for copy in copies)
+        return [copy for copy in known if copy is not None and copy.outcome is None]
+
+    def _found_again(self, lost: Sequence[HeldCopy], found: Mapping[str, Found]) -> None:
         unclear: dict[str, str] = {}
-        for copy in lost:
+        for copy in self._as_they_are(lost):
             match found.get(copy.name):
                 case str(reference):
                     self._copies.put(replace(copy, reference=reference), owed=True)
@@ -80,11 +97,10 @@ class CopyWatch:
                     unclear[copy.name] = reason
                 case None:
                     if (over := not_found(copy, self._patience, self._clock())) is not None:
-                        ends.append((copy, *over))
+                        self._ends.end(copy, *over)
         if unclear:
             example, why = next(iter(unclear.items()))
             log.warning("target cannot say whether it has copies", copies=len(unclear), example=example, reason=why)
-        await self._ends.over_all(ends)
 
     async def _follow(self, target: str, said: Sequence[tuple[HeldCopy, CopyStatus]]) -> None:
         """Note what the target says, stop what is to be stopped, and end what is over."""
@@ -98,11 +114,12 @@ class CopyWatch:
                 self._copies.put(seen, owed=changed and what in (Deed.TELL, Deed.HOLD))
         for copy in found[Deed.HOLD]:
             self._copies.has_ended(copy.route, Weight.FAILURE, self._clock())
+        for copy in found[Deed.END]:
+            self._ends.end(copy, *gone(copy))
+        self._ends.inform(found[Deed.TELL])
+        self._ends.collect(found[Deed.COLLECT])
         if to_stop := [copy.reference for copy in found[Deed.CANCEL]]:
             await self._places.ask(target, lambda place: place.cancel(to_stop))
-        await self._ends.over_all([(copy, *gone(copy)) for copy in found[Deed.END]])
-        await self._ends.inform(found[Deed.TELL])
-        await self._ends.collect(target, found[Deed.COLLECT])
 
 
 def _target(copy: HeldCopy) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ import structlog
 from pilotage_agents.core.routes.backlog import Backlog
 from pilotage_agents.core.routes.route_choice import Choice, Chooser, changed_routes, routes_with_room
 from pilotage_agents.core.routes.route_table import RouteTable
-from pilotage_agents.router.copy_sender import CopySender
+from pilotage_agents.router.copy_sender import SUBMISSIONS, CopySender
 from pilotage_agents.router.job_looks import MOST_AT_ONCE, JobLooks
 from pilotage_agents.router.route_edges import RoutableJob
 from pilotage_agents.router.route_shared import Shared
@@ -75,7 +75,7 @@ class Dispatch:
         now = self._shared.clock()
         reasons = {name: each.reason for name, each in self._refusals.items() if each.lets_rest and now < each.until}
         for route in self.table.routes:
-            if silence := self._shared.places.silence(str(route.target)):
+            if silence := self._shared.places.silence(str(route.target), SUBMISSIONS):
                 reasons[route.name] = f"its target gives no answer: {silence}"
         return reasons
 
@@ -125,7 +125,7 @@ class Dispatch:
             jobs = await self._looks.judge_next(self._backlog)  # the latest alone: ads are large
             judged += MOST_AT_ONCE
         occupied = self._shared.copies.occupied()
-        return self._chooser.choose(self._backlog, self.table, occupied, self.closed(), MOST_AT_ONCE), jobs
+        return self._chooser.choose(self._backlog, self.table, occupied, self._not_now(), MOST_AT_ONCE), jobs
 
     async def _send(self, choices: tuple[Choice, ...], jobs: Mapping[int, RoutableJob]) -> int:
         """Have the jobs sent; returns how many of them the server did not give."""
@@ -154,4 +154,8 @@ class Dispatch:
                 self._refusals[name] = _Refusal(in_a_row, now + _RESTS_FOR, f"the server gives it no job: {reason}")
 
     def _with_room(self) -> frozenset[str]:
-        return frozenset(routes_with_room(self.table, self._shared.copies.occupied(), self.closed()))
+        return frozenset(routes_with_room(self.table, self._shared.copies.occupied(), self._not_now()))
+
+    def _not_now(self) -> Set[str]:
+        """Return the routes that get no job now: also those whose last ones have not been taken yet."""
+        return self.closed().keys() | self._sender.busy()

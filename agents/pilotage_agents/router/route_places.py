@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from pilotage.clock import Clock
 from pilotage.errors import PilotageError
 from pilotage_agents.core.backoff import backoff
 from pilotage_agents.core.routes.route_table import target_named
+from pilotage_agents.progress import while_it_moves
 from pilotage_agents.router.route_edges import CopyPlaces, CopyTarget
 
 log = structlog.get_logger()
@@ -25,7 +25,7 @@ _FIRST, _LONGEST = timedelta(seconds=10), timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
-    """A place that gave no answer, so often in a row; it is left alone until a time."""
+    """A question that was not answered, so often in a row; it is not asked until a time."""
 
     in_a_row: int
     until: datetime
@@ -35,36 +35,43 @@ class _Silence:
 class Places:
     """Asks places, by the targets' names; one that gives no answer is left alone for a while.
 
-    A place that has not answered after `timeout_s` has not answered.
+    A place that has not answered after `timeout_s`, nor moved a file on in that time, has not answered. Where it is
+    asked `about` something of its own, such as one copy's files, a failure speaks of that alone.
     """
 
     def __init__(self, places: CopyPlaces, clock: Clock, timeout_s: float) -> None:
         self._places = places
         self._clock = clock
         self._timeout_s = timeout_s
-        self._failures: dict[str, _Silence] = {}
+        self._failures: dict[tuple[str, str], _Silence] = {}
 
-    async def ask(self, target: str, question: Callable[[CopyTarget], Awaitable[Answer]]) -> Answer | None:
+    async def ask(
+        self, target: str, question: Callable[[CopyTarget], Awaitable[Answer]], *, about: str = ""
+    ) -> Answer | None:
         """Return what the place answers; None = it is left alone, or has not answered, and nothing is known."""
-        if self.silence(target):
+        if self.silence(target, about):
             return None
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with while_it_moves(self._timeout_s):
                 answer = await question(await self._places.open(target_named(target)))
         except (PilotageError, OSError, TimeoutError) as error:
-            self._failed(target, str(error) or f"no answer within {self._timeout_s:g} s")
+            self._failed(target, about, str(error) or f"no answer within {self._timeout_s:g} s")
             return None
-        self._failures.pop(target, None)
+        self._failures.pop((target, about), None)
         return answer
 
-    def silence(self, target: str) -> str:
-        """Return why a place is left alone now; empty = it is not."""
-        found = self._failures.get(target)
-        return found.why if found is not None and self._clock() < found.until else ""
+    def silence(self, target: str, about: str = "") -> str:
+        """Return why a place is left alone now, or not asked about something; empty = it may be asked."""
+        now = self._clock()
+        found = (self._failures.get((target, each)) for each in ("", about))
+        return next((each.why for each in found if each is not None and now < each.until), "")
 
-    def _failed(self, target: str, why: str) -> None:
-        before = self._failures.get(target)
+    def _failed(self, target: str, about: str, why: str) -> None:
+        now = self._clock()
+        before = self._failures.get((target, about))
         failures = 1 if before is None else before.in_a_row + 1
         pause = backoff(failures, _FIRST, _LONGEST)
-        self._failures[target] = _Silence(failures, self._clock() + pause, why)
-        log.warning("place gives no answer", target=target, reason=why, again_s=pause.total_seconds())
+        # What nobody has asked about again since is over.
+        self._failures = {key: each for key, each in self._failures.items() if now < each.until + 2 * _LONGEST}
+        self._failures[target, about] = _Silence(failures, now + pause, why)
+        log.warning("place gives no answer", target=target, about=about, reason=why, again_s=pause.total_seconds())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pilotage.clock import Clock
 from pilotage_agents.core.copies.held_copies import HeldCopies
+from pilotage_agents.errands import Errands
 from pilotage_agents.router.route_edges import RouterLink
 from pilotage_agents.router.route_hooks import RouteHooks
 from pilotage_agents.router.route_places import Places
@@ -13,7 +14,7 @@ from pilotage_agents.router.route_places import Places
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The router's name, its copies, and the world around it."""
+    """The router's name, its copies, the world around it, and what is done there beside the rounds."""
 
     name: str
     copies: HeldCopies
@@ -21,3 +22,4 @@ class Shared:
     places: Places
     hooks: RouteHooks
     clock: Clock
+    errands: Errands

@@ -138,8 +138,8 @@ class HeldCopy:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is not idle."""
-        return self.status.state is CopyState.RUNNING
+        """Whether it is not idle: also while what it left is brought home."""
+        return self.status.state in (CopyState.RUNNING, CopyState.COMPLETED)
 
     @property
     def is_unwanted(self) -> bool:

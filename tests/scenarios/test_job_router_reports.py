@@ -1,0 +1,49 @@
+"""What a job router tells of its copies while more becomes known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pilotage_agents.core.copies.copy_life import HeldCopy, Key
+from pilotage_agents.core.copies.held_copies import HeldCopies
+from pilotage_agents.errands import Errands
+from pilotage_agents.router.copy_leavings import CopyLeavings
+from pilotage_agents.router.copy_reports import CopyReports
+from pilotage_agents.router.route_edges import CopiesAnswer, CopyOutcome, CopyReport, CopyState, CopyStatus
+from pilotage_agents.router.route_hooks import RouteHooks
+from pilotage_agents.router.route_places import Places
+from pilotage_agents.router.route_shared import Shared
+from support.fake_router_link import FakeRouterLink
+from support.router_scene import NO_HOOKS, RouterScene
+from support.virtual_clock import START
+
+
+class Amid(FakeRouterLink):
+    """A server that takes its time to hear a report; meanwhile something happens."""
+
+    meanwhile: Callable[[], None]
+    heard: list[CopyReport]
+
+    async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
+        self.heard += reports
+        if len(self.heard) == 1:
+            self.meanwhile()
+        return CopiesAnswer({}, ())
+
+
+async def test_an_end_that_is_noted_while_an_earlier_word_of_the_copy_is_told_is_told_as_well(tmp_path: Path) -> None:
+    scene, link, copies, errands = RouterScene(tmp_path), Amid(), HeldCopies(), Errands(10.0)
+    link.heard = []
+    places = Places(scene.places, scene.clock, 10.0)
+    hooks = RouteHooks(NO_HOOKS, tmp_path / "hooks")
+    shared = Shared("jobrouter", copies, link, places, hooks, scene.clock, errands)
+    runs = HeldCopy(Key(1, 1), "A", "queue SITE/ce/A", START, "ref:1", status=CopyStatus(CopyState.RUNNING))
+    copies.put(runs, owed=True)
+    ended = replace(runs, outcome=CopyOutcome("KILLED", runs.status))
+    link.meanwhile = lambda: copies.put(ended, owed=True)
+    await CopyReports(shared, CopyLeavings(places, scene.folder(), errands)).send()
+    await errands.end()
+    assert [report.state for report in link.heard] == ["RUNNING", "DONE"]
+    assert len(copies) == 0
