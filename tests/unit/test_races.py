@@ -158,6 +158,12 @@ def test_the_figures_of_a_set_are_of_those_that_have_ended_well() -> None:
     assert figures_of(others).done == 0
 
 
+def test_jobs_that_were_removed_are_no_part_of_their_set_any_more() -> None:
+    jobs = [(state, timedelta(seconds=9)) for state in (JobState.DONE, JobState.REMOVED, JobState.RUNNING)]
+    assert figures_of(jobs) == (2, 1, timedelta(seconds=9))
+    assert figures_of(jobs[1:]).sampled == 1
+
+
 def test_a_set_is_worth_a_look_when_half_of_those_glanced_at_have_ended() -> None:
     ended, runs = (JobState.FAILED, timedelta(0)), (JobState.RUNNING, timedelta(0))
     assert is_near_its_end([ended, runs])

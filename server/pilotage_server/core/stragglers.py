@@ -112,11 +112,12 @@ def spread_ids(of: RaceSet, most: int) -> list[int]:
 
 
 def figures_of(sample: Sequence[Sampled]) -> Figures:
-    """Return the figures of a sample: where each job is, and how long it ran."""
+    """Return the figures of a sample; jobs that were removed are no part of their set any more."""
+    wanted = sum(state is not JobState.REMOVED for state, _ in sample)
     ran = sorted(length for state, length in sample if state is JobState.DONE)
     if not ran:
-        return Figures(len(sample))
-    return Figures(len(sample), len(ran), ran[-(-95 * len(ran) // 100) - 1])
+        return Figures(wanted)
+    return Figures(wanted, len(ran), ran[-(-95 * len(ran) // 100) - 1])
 
 
 def is_near_its_end(glance: Sequence[Sampled]) -> bool:
