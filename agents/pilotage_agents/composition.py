@@ -32,7 +32,7 @@ from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.errands import Errands
 from pilotage_agents.glideins.glidein_folders import GlideinFolders
-from pilotage_agents.glideins.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.glidein_watch import GlideinWatch, Terms
 from pilotage_agents.glideins.pilot_sender import PilotSender
 from pilotage_agents.glideins.served_queues import names_by_ce_type
 from pilotage_agents.job_router import JobRouter
@@ -137,8 +137,9 @@ class _Ground:
             link,
             systems,
             now,
-            keep_ended=settings.keep_ended,
-            lost_after=timedelta(seconds=settings.lost_after_s),
+            Terms(
+                settings.keep_ended, timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)
+            ),
         )
         sender = PilotSender(settings, self._connection(), link, folders, watch)
         return self._in_turn(SiteDirector(settings, link, systems, watch, sender, now), turn, link)

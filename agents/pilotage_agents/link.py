@@ -41,7 +41,7 @@ class DemandAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NewPilot:
-    """A pilot's stamp and the token that goes with it."""
+    """A pilot's stamp and the token that goes with it, which is new."""
 
     stamp: str
     token: str
@@ -121,6 +121,9 @@ class DirectorLink(Protocol):
         self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
     ) -> tuple[NewPilot, ...]:
         """Return stamps and tokens for new pilots of `queue`; `lifetime_s` 0 = the server's default."""
+
+    async def renew_credentials(self, stamps: Sequence[str], lifetime_s: float) -> tuple[NewPilot, ...]:
+        """Return new tokens for pilots, none for those that have ended or are not known; at most 1,000 at once."""
 
     async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
         """Say what became of glideins."""

@@ -106,6 +106,12 @@ class ServerLink:
         answer = await self._pilots.RegisterPilots(request)
         return tuple(NewPilot(each.stamp, each.token) for each in answer.pilots)
 
+    async def renew_credentials(self, stamps: Sequence[str], lifetime_s: float) -> tuple[NewPilot, ...]:
+        """Return new tokens for pilots, none for those that have ended or are not known; at most 1,000 at once."""
+        request = pilot_service_pb2.RenewCredentialsRequest(stamps=stamps, lifetime_s=lifetime_s)
+        answer = await self._pilots.RenewCredentials(request)
+        return tuple(NewPilot(each.stamp, each.token) for each in answer.pilots)
+
     async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
         """Say what became of glideins."""
         request = pilot_service_pb2.ReportGlideinsRequest(

@@ -76,8 +76,8 @@ class SiteDirectorSettings(Section):
     back that never ran a job. A pilot without a job for `max_idle_s` ends. `pilot_command` runs a pilot when
     "run --config FILE" is added. `pilot_bundle`: one file that goes with each pilot, and is run by `python` on its node
     in place of the command. `pilot`: settings of every pilot. `credential_s`: how long
-    a pilot's token outlives the queue's wall time, which is the time it may wait in the batch queue;
-    `default_wall_time_s` stands for the wall time where the tree has none. The folders of the last `keep_ended`
+    a pilot's token outlives the queue's wall time; one that has waited for half of it in the batch queue gets a new
+    one. `default_wall_time_s` stands for the wall time where the tree has none. The folders of the last `keep_ended`
     pilots that ended are kept. A pilot whose submission was not answered, and that its batch system does not have
     for `lost_after_s`, was never submitted; until then it counts as one that waits.
     """

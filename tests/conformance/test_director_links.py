@@ -81,6 +81,14 @@ async def test_registered_pilots_are_on_their_way_until_they_are_said_to_have_en
     assert await _arriving(link) == (2, 0)
 
 
+async def test_pilots_that_have_not_ended_get_new_tokens(link: DirectorLink) -> None:
+    waiting, gone = await link.register_pilots(QUEUE, 2, (), 3600)
+    await link.report_glideins([GlideinReport(gone.stamp, "glidein.1", ended=True)])
+    (renewed,) = await link.renew_credentials([waiting.stamp, gone.stamp, "nobody"], 7200)
+    assert renewed.stamp == waiting.stamp
+    assert renewed.token not in ("", waiting.token)
+
+
 async def _arriving(link: DirectorLink) -> tuple[int, int]:
     first, second = (await link.demand([QUEUE, OTHER])).supplies
     return first.supply.pilots_waiting, second.supply.pilots_waiting

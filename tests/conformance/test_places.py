@@ -148,3 +148,15 @@ async def test_commands_run_side_by_side(somewhere: Somewhere, tmp_path: Path) -
     await asyncio.gather(
         somewhere.run("sh", "-c", waits, str(one), str(other)), somewhere.run("sh", "-c", waits, str(other), str(one))
     )
+
+
+async def test_one_file_that_is_brought_again_takes_the_place_of_what_was_there(somewhere: Somewhere) -> None:
+    for name in ("token", "other"):
+        (somewhere.folder / name).write_text("old")
+    await somewhere.place.bring([somewhere.folder])
+    is_elsewhere = somewhere.there("other") != somewhere.folder / "other"
+    for name in ("token", "other"):
+        (somewhere.folder / name).write_text("new")
+    await somewhere.place.bring([somewhere.folder], "token")
+    assert somewhere.there("token").read_text() == "new"
+    assert somewhere.there("other").read_text() == ("old" if is_elsewhere else "new")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import jwt
 import pytest
 
 from pilotage.errors import InvalidInputError, PermissionDeniedError
@@ -129,3 +130,21 @@ def test_registering_again_with_the_same_id_gives_the_same_pilots(grid: WireGrid
 
     assert [pilot.stamp for pilot in first.pilots] == [pilot.stamp for pilot in again.pilots]
     assert all(pilot.token for pilot in again.pilots)
+
+
+def test_a_renewed_credential_is_that_of_the_same_pilot(grid: WireGrid) -> None:
+    request = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), count=1, vos=["lhcb"])
+    request.queue.site, request.queue.ce, request.queue.queue = QUEUE.site, QUEUE.ce, QUEUE.queue
+    (pilot,) = grid.pilots.RegisterPilots(request).pilots
+    renew = pilot_service_pb2.RenewCredentialsRequest(stamps=[pilot.stamp], lifetime_s=9000)
+    (renewed,) = grid.pilots.RenewCredentials(renew).pilots
+    old, new = (jwt.decode(each.token, options={"verify_signature": False}) for each in (pilot, renewed))
+    changed = {"iat", "exp", "jti"}
+    assert {name: old[name] for name in old.keys() - changed} == {name: new[name] for name in new.keys() - changed}
+    assert new["exp"] - new["iat"] == 9000
+
+
+@pytest.mark.parametrize("stamps", [[], ["stamp"] * 1001])
+def test_credentials_of_none_and_of_too_many_are_not_renewed(grid: WireGrid, stamps: list[str]) -> None:
+    with pytest.raises(InvalidInputError, match="stamps"):
+        grid.pilots.RenewCredentials(pilot_service_pb2.RenewCredentialsRequest(stamps=stamps))

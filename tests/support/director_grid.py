@@ -10,7 +10,7 @@ from typing import Any
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
 from pilotage_agents.glideins.glidein_folders import GlideinFolders
-from pilotage_agents.glideins.glidein_watch import GlideinWatch
+from pilotage_agents.glideins.glidein_watch import GlideinWatch, Terms
 from pilotage_agents.glideins.pilot_sender import PilotSender
 from pilotage_agents.link import TreeQueue
 from pilotage_agents.settings import SiteDirectorSettings
@@ -49,8 +49,7 @@ class DirectorGrid:
             self.link,
             systems,
             lambda: self.now,
-            keep_ended=read.keep_ended,
-            lost_after=timedelta(seconds=read.lost_after_s),
+            Terms(read.keep_ended, timedelta(seconds=read.lost_after_s), timedelta(seconds=read.credential_s)),
         )
         sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, self.link, folders, watch)
         return SiteDirector(read, self.link, systems, watch, sender, lambda: self.now)

@@ -28,7 +28,7 @@ class FakeBatchSystem:
     `refuses` is said to every submission while it is not empty. While `is_reachable` is False the batch system
     gives no answer; while `loses_answers` it takes submissions and does not say so; while it `keeps_output` it answers
     all else, and of the folders named in `stuck` it never gives the output. `collected` has the names of the folders
-    whose output was given.
+    whose output was given, `renewed` has what was brought anew.
     """
 
     requests: dict[str, GlideinRequest] = field(default_factory=dict)
@@ -37,8 +37,10 @@ class FakeBatchSystem:
     is_reachable: bool = True
     loses_answers: bool = False
     keeps_output: bool = False
+    keeps_tokens: bool = False
     stuck: set[str] = field(default_factory=set)
     collected: list[str] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         return tuple(self._submit(request) for request in requests)
@@ -60,6 +62,11 @@ class FakeBatchSystem:
         for glidein_id in glidein_ids:
             if glidein_id in self.statuses and self.is_reachable:
                 self.end(glidein_id, 0, "cancelled")
+
+    async def renew(self, folders: Sequence[Path], name: str) -> None:
+        if self.keeps_tokens or not self.is_reachable:
+            raise WorldError("the batch system does not answer", transient=True)
+        self.renewed += [(folder / name).read_text() for folder in folders]
 
     async def collect(self, folders: Sequence[Path]) -> None:
         if self.keeps_output or not self.is_reachable or any(folder.name in self.stuck for folder in folders):

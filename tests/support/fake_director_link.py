@@ -87,6 +87,12 @@ class FakeDirectorLink:
         self.registered_at |= dict.fromkeys(stamps, self.clock())
         return tuple(NewPilot(stamp, f"token of {stamp}") for stamp in stamps)
 
+    async def renew_credentials(self, stamps: Sequence[str], lifetime_s: float) -> tuple[NewPilot, ...]:
+        self._called("renew_credentials")
+        self.lifetimes_s.append(lifetime_s)
+        live = [stamp for stamp in stamps if stamp in self.registered and stamp not in self.ended]
+        return tuple(NewPilot(stamp, f"token {len(self.lifetimes_s)} of {stamp}") for stamp in live)
+
     async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
         self._called("report_glideins")
         self.reports += reports

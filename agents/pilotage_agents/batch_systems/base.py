@@ -144,6 +144,12 @@ class BatchSystem(Protocol):
     async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
         """Ask the glideins to end; those that have ended already, or never were, are no error."""
 
+    async def renew(self, folders: Sequence[Path], name: str) -> None:
+        """Have the file `name` of waiting glideins' folders as it is now where their pilots will read it.
+
+        What they were given otherwise stays as it was. Raises WorldError when it is to be tried again.
+        """
+
     async def collect(self, folders: Sequence[Path]) -> None:
         """Have in the folders of glideins that have ended what they printed, and nothing of theirs elsewhere.
 

@@ -83,6 +83,9 @@ class HtcondorBatchSystem:
         except WorldError as error:
             log.warning("glideins could not be cancelled", batch_system=self._name, reason=str(error))
 
+    async def renew(self, folders: Sequence[Path], name: str) -> None:
+        """Do nothing: what is in the folder goes with the pilot when it starts; see BatchSystem."""
+
     async def collect(self, folders: Sequence[Path]) -> None:
         """Do nothing: HTCondor brings the output into the folders; see BatchSystem."""
 

@@ -92,6 +92,9 @@ class LocalBatchSystem:
                 process.signal(signal.SIGKILL, whole_group=True)
             await asyncio.gather(*(process.end() for process in processes))
 
+    async def renew(self, folders: Sequence[Path], name: str) -> None:
+        """Do nothing: pilots read their folders; see BatchSystem."""
+
     async def collect(self, folders: Sequence[Path]) -> None:
         """Do nothing: glideins print into their folders; see BatchSystem."""
 

@@ -25,8 +25,11 @@ class Place(Protocol):
     def path_of(self, folder: Path) -> PurePath:
         """Return where the folder of a glidein lies there."""
 
-    async def bring(self, folders: Sequence[Path]) -> None:
-        """Have the folders there with all that is in them; raises WorldError when they may not be whole."""
+    async def bring(self, folders: Sequence[Path], name: str = "") -> None:
+        """Have the folders there with all that is in them, or their file of this `name` in the place of the old one.
+
+        Raises WorldError when they may not be whole.
+        """
 
     async def collect(self, folders: Sequence[Path]) -> None:
         """Have here what was printed there, and leave nothing of the folders there that is not here.
@@ -46,7 +49,7 @@ class ThisMachine:
         """Return the folder itself; see Place."""
         return folder
 
-    async def bring(self, folders: Sequence[Path]) -> None:
+    async def bring(self, folders: Sequence[Path], name: str = "") -> None:
         """Do nothing: the folders are there."""
 
     async def collect(self, folders: Sequence[Path]) -> None:

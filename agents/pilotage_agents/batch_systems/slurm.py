@@ -99,6 +99,11 @@ class SlurmBatchSystem:
         except WorldError as error:
             log.warning("glideins could not be cancelled", batch_system=self._name, reason=str(error))
 
+    async def renew(self, folders: Sequence[Path], name: str) -> None:
+        """Bring the file to where Slurm is, but for nodes that see no folder; see BatchSystem."""
+        if not self._settings.node_folder:
+            await self._place.bring(folders, name)
+
     async def collect(self, folders: Sequence[Path]) -> None:
         """Fetch what the pilots printed from where Slurm is; see BatchSystem."""
         await self._place.collect(folders)

@@ -41,10 +41,10 @@ class SshPlace:
         """Return where the folder of a glidein lies on the host; see Place."""
         return self._folder / folder.name if self._folder else folder
 
-    async def bring(self, folders: Sequence[Path]) -> None:
-        """Send the folders in one archive; see Place."""
+    async def bring(self, folders: Sequence[Path], name: str = "") -> None:
+        """Send the folders, or the files, in one archive; see Place."""
         if self._folder and folders:
-            archive = await asyncio.to_thread(_packed, folders)
+            archive = await asyncio.to_thread(_packed, folders, name)
             await self._succeed(unpack(self._folder), archive)
 
     async def collect(self, folders: Sequence[Path]) -> None:
@@ -65,13 +65,13 @@ class SshPlace:
         return answer.stdout
 
 
-def _packed(folders: Sequence[Path]) -> bytes:
-    """Return an archive of the folders; a file that lies in several of them is in it once."""
+def _packed(folders: Sequence[Path], name: str) -> bytes:
+    """Return an archive of the folders, or of one file of each; a file that lies in several of them is in it once."""
     memory = io.BytesIO()
     try:
         with tarfile.open(fileobj=memory, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for folder in folders:
-                archive.add(folder, arcname=folder.name)
+                archive.add(folder / name, arcname=str(PurePath(folder.name, name)))
     except OSError as error:
         raise WorldError(f"{error.filename}: {error.strerror}", transient=True) from error
     return memory.getvalue()

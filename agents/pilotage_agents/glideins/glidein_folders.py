@@ -26,7 +26,7 @@ _RECORD, _ENDED, _STRIPPED, _COLLECTED = "glidein.json", "ended.json", "stripped
 _IN_TURN = (_RECORD, _ENDED, _STRIPPED, _COLLECTED)
 """The names that a record gets one after the other; whoever looks for it in this order does not miss it."""
 
-_TOKEN, _POOLS = "token", "pools.json"
+TOKEN_NAME, _POOLS = "token", "pools.json"
 _MOST_UNCOLLECTED, _MOST_STRIPPED = 1000, 10_000
 _UNFINISHED_FOR = timedelta(hours=1)
 
@@ -89,7 +89,7 @@ class GlideinFolders:
         """
         program = None if bundle is None else self.bundles.copy_of(bundle)
         folder = self.path_of(record.stamp)
-        completed = {**config, "token_file": _TOKEN, "pools_file": _POOLS}
+        completed = {**config, "token_file": TOKEN_NAME, "pools_file": _POOLS}
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
@@ -110,7 +110,7 @@ class GlideinFolders:
                 shutil.copy(path, folder / name)
             if program is not None:
                 self.bundles.give(program, folder)
-            _write(folder / _TOKEN, token)
+            _write(folder / TOKEN_NAME, token)
             _write(folder / _POOLS, json.dumps(list(pools)))
             _write(folder / CONFIG_NAME, json.dumps(config, indent=1, sort_keys=True))
         except OSError as error:
@@ -144,6 +144,29 @@ class GlideinFolders:
         except OSError as error:
             raise _failed(path, error) from error
 
+    def tokens_before(self, stamps: Iterable[str], time: datetime) -> dict[str, float]:
+        """Return the pilots of which the token was last brought before `time`, and their wall times in seconds."""
+        old = (each for each in stamps if 0 < _changed(self.path_of(each) / TOKEN_NAME) < time.timestamp())
+        times = ((stamp, _wall_time_s(self.path_of(stamp) / CONFIG_NAME)) for stamp in old)
+        return {stamp: wall_time_s for stamp, wall_time_s in times if wall_time_s is not None}
+
+    def put_token(self, stamp: str, token: str) -> None:
+        """Put a new token in the place of a pilot's old one; until it is `brought` it is as old. Raises WorldError."""
+        path = self.path_of(stamp) / TOKEN_NAME
+        new = path.with_suffix(".new")
+        try:
+            _write(new, token)
+            os.utime(new, (_changed(path),) * 2)
+            new.replace(path)
+        except OSError as error:
+            raise _failed(path, error) from error
+
+    def brought(self, stamps: Iterable[str], now: datetime) -> None:
+        """Note that the pilots' tokens are where they will be read."""
+        for stamp in stamps:
+            with contextlib.suppress(OSError):  # it is renewed once more
+                os.utime(self.path_of(stamp) / TOKEN_NAME, (now.timestamp(),) * 2)
+
     def records(self) -> tuple[GlideinRecord, ...]:
         """Return the records of all glideins that have not been seen to end; an unreadable one is logged."""
         return self._records_in(_RECORD)
@@ -159,7 +182,7 @@ class GlideinFolders:
     def ended(self, stamp: str) -> None:
         """Take the glidein from the records and its token away; what it printed stays for a while."""
         folder = self.path_of(stamp)
-        (folder / _TOKEN).unlink(missing_ok=True)
+        (folder / TOKEN_NAME).unlink(missing_ok=True)
         _rename(folder / _RECORD, _ENDED)
 
     def collected(self, stamps: Iterable[str]) -> None:
@@ -218,6 +241,15 @@ def _read(path: Path) -> GlideinRecord | None:
         return GlideinRecord(fields["stamp"], queue, fields["batch_system"], fields["glidein_id"], since)
     except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
         log.warning("record of a glidein cannot be read", path=str(path), reason=str(error))
+        return None
+
+
+def _wall_time_s(config: Path) -> float | None:
+    """Return the wall time that a pilot was told; None = its configuration cannot be read."""
+    try:
+        return float(json.loads(config.read_text())["queue"]["wall_time_s"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("configuration of a pilot cannot be read", path=str(config), reason=str(error))
         return None
 
 

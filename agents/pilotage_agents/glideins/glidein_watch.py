@@ -15,6 +15,7 @@ from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import BatchSystem, GlideinState, GlideinStatus
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.glideins.glidein_collection import GlideinCollection, by_batch_system
+from pilotage_agents.glideins.glidein_credentials import GlideinCredentials
 from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
 from pilotage_agents.link import DirectorLink, GlideinReport
 
@@ -30,17 +31,33 @@ _Thing = TypeVar("_Thing")
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a look at a batch system has found; `adopted` were sent without an answer, and are there."""
+    """What a look at a batch system has found: of those that are `there` some are `waiting`.
+
+    `adopted` were sent without an answer, and are there.
+    """
 
     ended: tuple[tuple[GlideinRecord, GlideinStatus], ...] = ()
     there: tuple[GlideinRecord, ...] = ()
+    waiting: tuple[GlideinRecord, ...] = ()
     adopted: tuple[GlideinRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long things last: the folders of so many ended glideins, a submission in doubt, a token beyond the wall time.
+
+    A glidein that is in doubt for `lost_after` was never submitted.
+    """
+
+    keep_ended: int
+    lost_after: timedelta
+    credential: timedelta
 
 
 class GlideinWatch:
     """Keeps the records of living glideins; a batch system that gives no answer changes none of them.
 
-    A glidein whose submission was not answered, and that is not found for `lost_after`, was never submitted: until
+    A glidein whose submission was not answered, and that is not found for long, was never submitted: until
     then it may still lie among what its batch system has not come to, and the server is told to wait for it. Of what a
     batch system has the server hears now and then.
     """
@@ -51,16 +68,15 @@ class GlideinWatch:
         link: DirectorLink,
         batch_systems: Mapping[str, BatchSystem],
         clock: Clock,
-        *,
-        keep_ended: int,
-        lost_after: timedelta,
+        terms: Terms,
     ) -> None:
         self._folders = folders
         self._link = link
         self._batch_systems = batch_systems
         self._clock = clock
-        self._collection = GlideinCollection(folders, batch_systems, clock, keep_ended=keep_ended)
-        self._lost_after = lost_after
+        self._collection = GlideinCollection(folders, batch_systems, clock, keep_ended=terms.keep_ended)
+        self._credentials = GlideinCredentials(folders, link, batch_systems, clock, terms.credential)
+        self._lost_after = terms.lost_after
         self._records: dict[str, GlideinRecord] | None = None
         self._unheard: set[str] = set()
         self._heard: dict[str, datetime] = {}
@@ -105,6 +121,7 @@ class GlideinWatch:
         ended = [each for look in looks for each in look.ended]
         worked = await self._tell_ended(ended)
         await self._collection.collect()
+        await self._credentials.renew([each for look in looks for each in look.waiting])
         return self._judged(failures, ended, worked)
 
     async def cancel_all(self) -> None:
@@ -132,7 +149,7 @@ class GlideinWatch:
     async def _look_at(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> _Look:
         unanswered = await self._find_again(system, [each for each in records if not each.glidein_id])
         polled = await _poll(system, [each for each in records if each.glidein_id])
-        return _Look((*unanswered.ended, *polled.ended), polled.there, unanswered.adopted)
+        return replace(polled, ended=(*unanswered.ended, *polled.ended), adopted=unanswered.adopted)
 
     async def _find_again(self, system: BatchSystem, records: Sequence[GlideinRecord]) -> _Look:
         """Look for glideins whose submission was not answered; those that are not found for long never were."""
@@ -202,7 +219,7 @@ class GlideinWatch:
 
 
 async def _poll(system: BatchSystem, records: Sequence[GlideinRecord]) -> _Look:
-    """Return the glideins that the batch system says have ended, and those that it says it has."""
+    """Return the glideins that the batch system says have ended, and those that it says it has, of which some wait."""
     if not records:
         return _Look()
     statuses = await system.poll_all([record.glidein_id for record in records])
@@ -212,7 +229,8 @@ async def _poll(system: BatchSystem, records: Sequence[GlideinRecord]) -> _Look:
         if (status := statuses.get(record.glidein_id)) is not None and status.state.is_known
     ]
     ended = tuple((record, status) for record, status in known if status.state is GlideinState.ENDED)
-    return _Look(ended, tuple(record for record, status in known if status.state is not GlideinState.ENDED))
+    there = tuple(record for record, status in known if status.state is not GlideinState.ENDED)
+    return _Look(ended, there, tuple(record for record, status in known if status.state is GlideinState.WAITING))
 
 
 def _portions(things: Sequence[_Thing]) -> Iterator[Sequence[_Thing]]:

@@ -76,6 +76,13 @@ def register_pilots(
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in new)
 
 
+def renewable_credentials(unit: Unit, stamps: Sequence[str]) -> tuple[PilotCredential, ...]:
+    """Return what new tokens of these pilots are to say; those that are not known or have ended get none."""
+    known = stored.load_pilots(unit.session, stamps)
+    live = [pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED]
+    return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in live)
+
+
 class Heard(NamedTuple):
     """Of reported glideins the stamps that nobody knows, and those of ended ones whose pilots had run a job."""
 

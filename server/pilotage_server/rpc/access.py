@@ -57,6 +57,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[Role]]] = {
     },
     "PilotService": {
         "RegisterPilots": _AGENTS,
+        "RenewCredentials": _AGENTS,
         "ReportGlideins": _AGENTS,
         "ListPilots": _EVERY_PERSON,
         "DrainPilots": _AGENTS,

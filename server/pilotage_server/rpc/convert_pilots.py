@@ -39,6 +39,16 @@ def new_pilots_from_wire(message: pilot_service_pb2.RegisterPilotsRequest) -> tu
     return NewPilots(queue, count, vos), turn
 
 
+def stamps_to_renew_from_wire(message: pilot_service_pb2.RenewCredentialsRequest) -> tuple[str, ...]:
+    """Return the pilots whose credentials are to be renewed."""
+    fields = Fields(message)
+    fields.faults.unless(1 <= len(message.stamps) <= MOST_AT_ONCE, "stamps", f"names none, or more than {MOST_AT_ONCE}")
+    stamps = fields("stamps", lambda stamps: each(stamps, text_from_wire))
+    fields.length("lifetime_s")
+    fields.done()
+    return stamps
+
+
 def _pilot_count(number: int) -> int:
     if not 1 <= number <= MOST_AT_ONCE:
         raise InvalidInputError(Violation("", f"{number} is not a number of pilots from 1 to {MOST_AT_ONCE}"))

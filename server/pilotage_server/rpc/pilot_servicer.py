@@ -12,10 +12,21 @@ from pilotage.errors import InvalidInputError, Violation
 from pilotage.v1 import pilot_service_pb2, pilot_service_pb2_grpc
 from pilotage.wire import queue_from_wire, text_from_wire
 from pilotage_server.core.identity import Identity, PilotCredential, Role
-from pilotage_server.operations.pilots import drain_pilots, list_pilots, register_pilots, report_glideins
+from pilotage_server.operations.pilots import (
+    drain_pilots,
+    list_pilots,
+    register_pilots,
+    renewable_credentials,
+    report_glideins,
+)
 from pilotage_server.operations.turns import hold_turn
 from pilotage_server.rpc.calls import caller
-from pilotage_server.rpc.convert_pilots import glidein_reports_from_wire, new_pilots_from_wire, pilot_to_wire
+from pilotage_server.rpc.convert_pilots import (
+    glidein_reports_from_wire,
+    new_pilots_from_wire,
+    pilot_to_wire,
+    stamps_to_renew_from_wire,
+)
 from pilotage_server.rpc.convert_values import Fields, each, not_too_many, reason_from_wire, some
 from pilotage_server.rpc.tokens import TokenIssuer
 from pilotage_server.rpc.transactions import Transactions
@@ -71,6 +82,17 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         for pilot in response.pilots:
             pilot.token = self._tokens.issue(PilotCredential(pilot.stamp, wanted.queue, wanted.vos), lifetime)
         return response
+
+    async def RenewCredentials(
+        self, request: pilot_service_pb2.RenewCredentialsRequest, context: Any
+    ) -> pilot_service_pb2.RenewCredentialsResponse:
+        stamps, lifetime = stamps_to_renew_from_wire(request), self._tokens.lifetime(request.lifetime_s)
+        credentials = await self._transactions.read(lambda unit, _: renewable_credentials(unit, stamps))
+        pilots = [
+            pilot_service_pb2.PilotCredential(stamp=each.stamp, token=self._tokens.issue(each, lifetime))
+            for each in credentials
+        ]
+        return pilot_service_pb2.RenewCredentialsResponse(pilots=pilots)
 
     async def ReportGlideins(
         self, request: pilot_service_pb2.ReportGlideinsRequest, context: Any
