@@ -121,7 +121,7 @@ def config(server: RunningServer, tmp_path: Path) -> Path:
 def a_router(config: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the command as a process of its own."""
     program = Path(sys.executable).with_name("pilotage-agents")
-    with (config.parent / "router.log").open("ab") as log:
+    with config.with_suffix(".log").open("ab") as log:
         process = subprocess.Popen([str(program), "job-router", "--config", str(config)], stderr=log)
     try:
         yield process
@@ -167,19 +167,35 @@ def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
     assert ran == sorted(jobs)
 
 
-def test_a_router_in_a_folder_of_its_own_brings_home_what_another_has_sent(
+def test_of_two_routers_in_folders_of_their_own_one_brings_home_what_the_other_has_sent(
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "shared").mkdir()
-    config.write_text(config.read_text().replace('folder = "router"', 'folder = "first"\ncopies_folder = "shared"'))
-    (job,) = user.submit(f"echo hello; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done")
-    with a_router(config):
-        until(lambda: user.job(job).state == jobs_pb2.JOB_STATE_RUNNING)
-    (tmp_path / "go").touch()
-    config.write_text(config.read_text().replace('folder = "first"', 'folder = "second"'))
-    with a_router(config):
-        assert [(each.state, each.attempt) for each in user.done([job])] == [(jobs_pb2.JOB_STATE_DONE, 1)]
-    assert user.stdout(job) == "hello\n"
+    first, second = (on_a_host(config, host) for host in ("first", "second"))
+    running = tmp_path / "running"
+    running.mkdir()
+    jobs = user.submit(f"mktemp {running}/XXXXXX; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", count=3)
+    with a_router(first) as acting:
+        until(lambda: len(list(running.iterdir())) == 3)
+        with a_router(second):
+            until(lambda: "another copy of the agent acts" in log_of(second))
+            assert {each.router for each in copies(server)} == {"job router of jobrouter"}
+            acting.kill()
+            (tmp_path / "go").touch()
+            ended = user.done(jobs)
+            (late,) = user.submit("echo hello")
+            user.done([late])
+            until(lambda: not list((tmp_path / "shared" / "copies").glob("pilotage-*")))
+    assert [(each.state, each.attempt) for each in ended] == [(jobs_pb2.JOB_STATE_DONE, 1)] * 3
+    assert len(list(running.iterdir())) == 3, "no copy ran twice"
+    assert user.stdout(late) == "hello\n"
+
+
+def on_a_host(config: Path, host: str) -> Path:
+    """Return the same configuration with a folder of its own and the copies in one that is shared."""
+    path = config.with_name(f"{host}.toml")
+    path.write_text(config.read_text().replace('folder = "router"', f'folder = "{host}"\ncopies_folder = "shared"'))
+    return path
 
 
 def test_what_lies_in_the_router_s_folder_of_copies_that_nobody_knows_goes_when_it_is_old(
@@ -267,7 +283,7 @@ def test_a_newer_table_from_a_command_is_followed_without_a_restart(user: User, 
 
 def log_of(config: Path) -> str:
     """Return what the router has logged, which is JSON line by line."""
-    text = (config.parent / "router.log").read_text()
+    text = config.with_suffix(".log").read_text()
     assert all(json.loads(line) for line in text.splitlines())
     return text
 
