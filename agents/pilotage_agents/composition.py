@@ -148,8 +148,7 @@ class _Ground:
         origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]
         folder = RouterFolder(settings.folder, settings.shared_folder / f"router-{origin}")
         folder.open()
-        hooks = RouteHooks(settings.hook_settings, settings.shared_folder / "hooks")
-        hooks.open()
+        hooks = RouteHooks(settings.hook_settings, folder.shared / "hooks")
         # A router that starts again in its folder is the same copy: it goes on at once.
         turn = Turn(turn_name(JobRouter.name, [settings.name]), copy_id(settings.folder))
         server = ServerLink(self.channel, turn)

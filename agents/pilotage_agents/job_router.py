@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
@@ -157,10 +158,12 @@ class JobRouter:
     async def _look_after_copies(self) -> None:
         if self._adopt.is_due(self._now()):
             listed = self._now()
+            hooked = await self._shared.hooks.kept()  # before the server lists all that these are for
             await self._watch.adopt()
             if not self._is_settled:
                 await self._leavings.recall(self._shared.copies)
                 self._is_settled = True
+            await self._follow_hooks(hooked)
             self._adopt.done(self._now())
             if self._sweep.is_due(listed):
                 self._leavings.sweep(self._targets(), self._shared.copies, listed)
@@ -182,6 +185,13 @@ class JobRouter:
         await self._errands.grace()
         await self._reports.send()
         await self._errands.grace()
+
+    async def _follow_hooks(self, kept: frozenset[str]) -> None:
+        """Know of the copies that have hooks, and clean up after those that are over though nobody told the server."""
+        hooks, held = self._shared.hooks, {copy.name for copy in self._shared.copies}
+        await hooks.take_over(held, kept)
+        if strays := kept - held - self._leavings.names():
+            self._errands.begin("strays of hooks", partial(hooks.clean_up, strays))
 
     def _targets(self) -> set[str]:
         """Return where routes lead to, and where copies are."""

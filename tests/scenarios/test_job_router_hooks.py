@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pilotage_agents.router.route_edges import CopyState
-from pilotage_agents.router.route_hooks import HookKind, HookSettings
+from support.hooked_scene import hooked_scene, written
 from support.router_scene import RouterScene, a_route
-
-KEYWORD = "STAGING"
 
 
 @pytest.fixture
 def hooked(tmp_path: Path) -> Callable[..., RouterScene]:
-    """Return what makes a scene with hooks, each a shell script; `$HERE` is a folder of theirs."""
-    here = tmp_path / "here"
-    here.mkdir()
-
-    def make(default: str = KEYWORD, timeout_s: float = 10.0, **scripts: str) -> RouterScene:
-        commands = {HookKind(kind): ("/bin/sh", "-c", f"HERE={here}\n{text}") for kind, text in scripts.items()}
-        settings = HookSettings({KEYWORD.lower(): commands}, default, timeout_s)
-        return RouterScene(tmp_path, a_route(set_Color='"blue"', FailureRateThreshold=0.0001), hooks=settings)
-
-    return make
-
-
-def written(tmp_path: Path, name: str) -> str:
-    return (tmp_path / "here" / name).read_text()
+    """Return what makes a scene with hooks."""
+    return partial(hooked_scene, tmp_path)
 
 
 async def test_translate_sees_route_and_job_and_says_what_the_route_starts_from(
@@ -172,4 +159,4 @@ async def test_a_router_that_starts_again_runs_the_hooks_of_the_copies_that_it_a
     assert 'Color = "blue"\n' in written(tmp_path, "given").split("------\n")[1]
     assert 'Color = "blue"\n' in written(tmp_path, "cleaned")
     assert scene.link.jobs[job].state == "DONE"
-    assert list((tmp_path / "router" / "hooks").iterdir()) == []
+    assert list((tmp_path / "shared" / "hooks").iterdir()) == []

@@ -119,8 +119,7 @@ class RouterScene:
     def start(self, *, link: Any = None, places: Any = None, folder: str = "router") -> JobRouter:
         """Return a new router, which knows what is in its folder and on the server."""
         kept = self.folder(folder)
-        hooks = RouteHooks(self.hooks, kept.root / "hooks")
-        hooks.open()
+        hooks = RouteHooks(self.hooks, kept.shared / "hooks")
         asked = Places(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
         errands = Errands(ROUND_WAITS_S)
         shared = Shared("jobrouter", HeldCopies(), link or self.link, asked, hooks, self.clock, errands)

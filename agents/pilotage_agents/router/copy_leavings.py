@@ -51,6 +51,10 @@ class CopyLeavings:
             self._left.setdefault(copy.target, {})[copy.name] = left
             self._is_kept = self._is_kept and not left.may_live
 
+    def names(self) -> frozenset[str]:
+        """Return what the copies are called that are to be forgotten."""
+        return frozenset(name for left in self._left.values() for name in left)
+
     async def recall(self, copies: HeldCopies) -> None:
         """Take up what an earlier router announced, but for the copies that the server has not heard the end of."""
         held = {(copy.target, copy.name) for copy in copies}
@@ -65,7 +69,7 @@ class CopyLeavings:
         `copies` are all that the server listed at `listed`. What has come within the day before stays: another router
         whose turn it was may have made it meanwhile.
         """
-        known = {copy.name for copy in copies} | {name for left in self._left.values() for name in left}
+        known = {copy.name for copy in copies} | self.names()
         question = partial(_sweep, known, listed - _STRAY_AFTER)
         for target in targets:
             self._errands.begin(("sweep", target), partial(self._swept, target, question))

@@ -30,8 +30,8 @@ class KeptRates:
         self._kept = None
 
     async def resume(self) -> None:
-        """Go on with what was kept, where that was not done yet."""
-        if self._kept is None:
+        """Go on with what was kept, where that was not done yet, as soon as the folder is there."""
+        if self._kept is None and await asyncio.to_thread(self._folder.shared.parent.is_dir):
             self._kept = await asyncio.to_thread(self._folder.rates)
             self._copies.resume(self._kept, self._clock())
 

@@ -7,9 +7,8 @@ hook that fails is never passed over. They run as the router's own user; one at 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -25,6 +24,8 @@ from pilotage.job_file import read_job_text
 from pilotage_agents.batch_systems.commands import ask
 from pilotage_agents.core.copies.copy_life import HeldCopy
 from pilotage_agents.core.routes.route_table import Route
+from pilotage_agents.router.hook_records import Hooked, HookRecords
+from pilotage_agents.side_by_side import side_by_side
 
 log = structlog.get_logger()
 
@@ -32,6 +33,9 @@ _BETWEEN_ADS = "------\n"
 _MOST_PRINTED = 1 << 20
 _MOST_AT_ONCE = 8
 """So many hooks run at a time, of all routes: each takes a process and some files."""
+
+_MOST_STRAYS = 16
+"""So many copies that are no router's are cleaned up at a time; the others when copies are adopted next."""
 
 
 class HookKind(StrEnum):
@@ -60,36 +64,37 @@ class HookSettings:
     timeout_s: float
 
 
-@dataclass
-class _Hooked:
-    """A copy that has hooks: its keyword, the ads of job and copy as text, and what its update hook has said."""
-
-    keyword: str
-    job: str
-    copy: str
-    said: dict[str, AdValue] = field(default_factory=dict)
-    finalised: str | None = None
-
-
 class RouteHooks:
-    """Runs hooks; of copies that have some it keeps the ads in `folder`, for the router that takes them over."""
+    """Runs hooks; of copies that have some it keeps records, for the router that takes them over."""
 
     def __init__(self, settings: HookSettings, folder: Path) -> None:
         self._settings = settings
-        self._folder = folder
-        self._hooked: dict[str, _Hooked] = {}
+        self._records = HookRecords(folder)
+        self._hooked: dict[str, Hooked] = {}
         self._gate = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    def open(self) -> None:
-        """Make the folder, if there are hooks at all, and read what it holds; raises WorldError."""
-        if not self._settings.commands:
-            return
-        try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for path in self._folder.glob("*.json"):
-                self._hooked[path.stem] = _Hooked(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
-            raise WorldError(f"{self._folder} cannot be read: {error}", transient=False) from error
+    async def kept(self) -> frozenset[str]:
+        """Return the names of the copies of which there are records; raises WorldError."""
+        return await asyncio.to_thread(self._records.names) if self._settings.commands else frozenset()
+
+    async def take_over(self, held: Collection[str], kept: Collection[str]) -> None:
+        """Know of the copies that are held, and of no others, what is kept of some."""
+        self._hooked = {name: hooked for name, hooked in self._hooked.items() if name in held}
+        for name in kept:
+            if name in held and name not in self._hooked:
+                hooked = await asyncio.to_thread(self._records.read, name)
+                if hooked is not None:
+                    self._hooked.setdefault(name, hooked)
+
+    async def clean_up(self, strays: Collection[str]) -> None:
+        """Run the hooks of ends of some of the copies that are no router's any more, each until it has gone well."""
+
+        async def clean(name: str) -> None:
+            hooked = await asyncio.to_thread(self._records.read, name)
+            if hooked is not None and await self._cleaned(name, hooked):
+                log.info("copy that is no router's any more is cleaned up", copy=name)
+
+        await side_by_side([clean(name) for name in sorted(strays)[:_MOST_STRAYS]])
 
     def are_for(self, copy: HeldCopy) -> bool:
         """Whether the copy has hooks."""
@@ -104,66 +109,83 @@ class RouteHooks:
         if keyword not in self._settings.commands:
             return job
         text = ad_text(job)
-        self._hooked[copy.name] = _Hooked(keyword, text, text)
-        await self._keep(copy)
+        self._hooked[copy.name] = hooked = Hooked(keyword, text)
+        await asyncio.to_thread(self._records.begin, copy.name, hooked)
         about: dict[str, AdValue] = {
             "Name": route.name,
             "TargetUniverse": route.universe,
             "GridResource": route.grid_resource,
         }
-        printed = await self._run(HookKind.TRANSLATE, copy, f"{ad_text(about)}\n{_BETWEEN_ADS}{ad_lines(text)}")
+        given = f"{ad_text(about)}\n{_BETWEEN_ADS}{ad_lines(text)}"
+        printed = await self._run(HookKind.TRANSLATE, hooked, given)
         return job if printed is None else _attributes(HookKind.TRANSLATE, printed)
 
     async def made(self, copy: HeldCopy, ad: Mapping[str, AdValue]) -> None:
         """Take note of the copy's ad; raises WorldError when it cannot be kept."""
-        if (hooked := self._hooked.get(copy.name)) is not None:
-            hooked.copy = ad_text(ad)
-            await self._keep(copy)
+        if copy.name in self._hooked:
+            await self._change(copy.name, copy=ad_text(ad))
 
     async def update(self, copy: HeldCopy) -> None:
         """Let the hook of a running copy say what it knows; one that fails says nothing."""
+        hooked = self._hooked.get(copy.name)
+        if hooked is None:
+            return
         try:
-            printed = await self._run(HookKind.UPDATE, copy, ad_lines(self._hooked[copy.name].copy))
+            printed = await self._run(HookKind.UPDATE, hooked, ad_lines(hooked.copy))
             if printed and printed.strip():
-                self._hooked[copy.name].said |= _attributes(HookKind.UPDATE, printed)
+                said = ad_text({**self.said_of(copy), **_attributes(HookKind.UPDATE, printed)})
+                if said != hooked.said:
+                    await self._change(copy.name, said=said)
         except WorldError as error:
             log.warning("hook failed", copy=copy.name, reason=str(error))
 
     def said_of(self, copy: HeldCopy) -> Mapping[str, AdValue]:
         """Return what the update hook has said of a copy."""
-        return self._hooked[copy.name].said if copy.name in self._hooked else {}
+        hooked = self._hooked.get(copy.name)
+        return Ad.read(hooked.said).plain() if hooked is not None and hooked.said else {}
 
     async def finalise(self, copy: HeldCopy, source: Mapping[str, AdValue]) -> str:
         """Run the hook of a payload that has ended, once; `source` is its job's ad. Returns why it failed, else ""."""
         hooked = self._hooked.get(copy.name)
         if hooked is None:
             return ""
-        if hooked.finalised is None:
-            try:
-                given = f"{ad_lines(ad_text(source))}{_BETWEEN_ADS}{ad_lines(hooked.copy)}"
-                await self._run(HookKind.FINALISE, copy, given)
-                hooked.finalised = ""
-            except WorldError as error:
-                hooked.finalised = str(error)
-        return hooked.finalised
+        if hooked.finalised is not None:
+            return hooked.finalised
+        why = ""
+        try:
+            given = f"{ad_lines(ad_text(source))}{_BETWEEN_ADS}{ad_lines(hooked.copy)}"
+            await self._run(HookKind.FINALISE, hooked, given)
+        except WorldError as error:
+            why = str(error)
+        try:
+            await self._change(copy.name, finalised=why)
+        except WorldError as error:
+            log.warning("that a hook has run could not be kept", copy=copy.name, reason=str(error))
+        return why
 
     async def cleaned_up(self, copy: HeldCopy) -> bool:
         """Run the hook of an end; returns whether all is clean. Else it is to be asked again."""
         hooked = self._hooked.get(copy.name)
         if hooked is None:
             return True
+        is_clean = await self._cleaned(copy.name, hooked)
+        if is_clean:
+            self._hooked.pop(copy.name, None)
+        return is_clean
+
+    async def _cleaned(self, name: str, hooked: Hooked) -> bool:
+        """Run the hook of an end, and keep nothing of the copy once it has gone well."""
         try:
-            await self._run(HookKind.CLEANUP, copy, ad_lines(hooked.copy))
+            await self._run(HookKind.CLEANUP, hooked, ad_lines(hooked.copy))
         except WorldError as error:
-            log.warning("hook failed, and is run again", copy=copy.name, reason=str(error))
+            log.warning("hook failed, and is run again", copy=name, reason=str(error))
             return False
-        del self._hooked[copy.name]
-        await asyncio.to_thread(self._path(copy).unlink, missing_ok=True)
+        await asyncio.to_thread(self._records.remove, name)
         return True
 
-    async def _run(self, kind: HookKind, copy: HeldCopy, given: str) -> str | None:
+    async def _run(self, kind: HookKind, hooked: Hooked, given: str) -> str | None:
         """Return what the hook of a copy prints, None = it has none of the kind; raises WorldError when it fails."""
-        command = self._settings.commands.get(self._hooked[copy.name].keyword, {}).get(kind)
+        command = self._settings.commands.get(hooked.keyword, {}).get(kind)
         if not command:
             return None
         try:
@@ -183,23 +205,11 @@ class RouteHooks:
         said = next((value for name, value in job.items() if fold(name) == "hookkeyword"), None)
         return fold(said) if isinstance(said, str) else fold(self._settings.default)
 
-    async def _keep(self, copy: HeldCopy) -> None:
-        hooked = self._hooked[copy.name]
-        text = json.dumps({"keyword": hooked.keyword, "job": hooked.job, "copy": hooked.copy})
-        try:
-            await asyncio.to_thread(_write, self._path(copy), text)
-        except OSError as error:
-            raise WorldError(f"{self._path(copy)}: {error.strerror}", transient=True) from error
-
-    def _path(self, copy: HeldCopy) -> Path:
-        return self._folder / f"{copy.name}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_text(text)
-    new.replace(path)
+    async def _change(self, name: str, **said: str) -> None:
+        """Know this of a copy from now on, also after a restart; raises WorldError when it cannot be kept."""
+        if (hooked := self._hooked.get(name)) is not None:
+            self._hooked[name] = changed = replace(hooked, **said)
+            await asyncio.to_thread(self._records.change, name, changed)
 
 
 def _attributes(kind: HookKind, printed: str) -> dict[str, AdValue]:
