@@ -136,7 +136,7 @@ def test_a_group_below_its_quota_goes_before_those_with_weights_and_at_it_after_
     round_ = a_full_quota().round(START)
     assert round_.share(CAROL) < round_.share(ALICE)
     round_.charge(CAROL, 1)
-    assert round_.share(CAROL).standing is Standing.AT_QUOTA
+    assert round_.share(CAROL).standing == Standing.AT_QUOTA
     assert round_.share(ALICE) < round_.share(CAROL)
     assert not round_.bars(CAROL, 1)
 
@@ -154,7 +154,7 @@ def test_a_part_of_a_pie_that_nobody_knows_yet_neither_favours_nor_bars() -> Non
     part = Quota(0.1, QuotaUnit.PART)
     shares = FairShare(Sharing(group_quotas={PROD: part}, group_accept_surplus=False))
     round_ = shares.round(START)
-    assert round_.share(CAROL).standing is Standing.WEIGHTED
+    assert round_.share(CAROL).standing == Standing.WEIGHTED
     assert not round_.bars(CAROL, 1000)
 
 

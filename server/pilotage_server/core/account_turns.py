@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from pilotage_server.core.account_order import AccountOrder
 from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.standings import OwnerStanding, Standing, Standings
+from pilotage_server.core.standings import OwnerStanding, Standings
 from pilotage_server.core.waiting import WaitingIndex
 
 
@@ -48,8 +48,8 @@ class _Group:
         self.rank: _GroupRank
 
 
-PlainShare: TypeAlias = tuple[Standing, float, float, float]
-"""A share, made without its names."""
+PlainShare: TypeAlias = tuple[int, float, float, float]
+"""A share, made without its names: the group's standing first."""
 
 _GroupRank: TypeAlias = tuple[int, float, int, _Group]
 """Sorts groups: standing and use, then a number, so that no group is compared."""

@@ -85,7 +85,7 @@ _WORDS = folded_set(("my", "target", "self", "other", "parent", "true", "false",
 STAMPED = folded_set(("SUBMIT_SITE_DOMAIN",))
 """Owned names that the server's submit transforms set in the description itself."""
 
-RESERVED = (SERVER_ATTRIBUTES - STAMPED) | FIELDS.keys() | _WORDS
+RESERVED = SERVER_ATTRIBUTES.difference(STAMPED).union(FIELDS, _WORDS)
 """Folded names under which a job's ad says something else than the job's own attributes, or nothing."""
 
 

@@ -26,7 +26,7 @@ TICK = timedelta(seconds=1)
 
 
 class Standing(IntEnum):
-    """Where a group stands with its quota; the smaller goes first."""
+    """Where a group stands with its quota; the smaller goes first. Shares have it as the number that it is."""
 
     BELOW_QUOTA = 0
     WEIGHTED = 1
@@ -36,11 +36,11 @@ class Standing(IntEnum):
 class Share(NamedTuple):
     """How much of its fair share an account has had; the smaller goes first.
 
-    `group` and `owner` relate use to what the group and the owner are entitled to; of owners who have used
-    nothing, the smaller `factor` goes first.
+    `standing` is the group's; `group` and `owner` relate use to what the group and the owner are entitled to; of owners
+    who have used nothing, the smaller `factor` goes first.
     """
 
-    standing: Standing
+    standing: int
     group: float
     owner: float
     factor: float
@@ -85,7 +85,7 @@ class GroupStanding:
         else:
             self.standing, self.use = self.stands(self.core_s, self.cores)
 
-    def stands(self, core_s: float, cores: float) -> tuple[Standing, float]:
+    def stands(self, core_s: float, cores: float) -> tuple[int, float]:
         """Return the group's part of the shares of its accounts when it has had so much."""
         bound = self.bound
         if bound is None:

@@ -226,7 +226,7 @@ class WaitingIndex(KnownTaskQueues):
 
     def accounts_among(self, task_queue_ids: frozenset[int]) -> Iterator[Account]:
         """Return the accounts that have waiting jobs in any of these task queues."""
-        places = set_of(self._lines[each].place for each in task_queue_ids & self._lines.keys())
+        places = set_of(self._lines[each].place for each in task_queue_ids if each in self._lines)
         return iter([account for account, order in self.orders.items() if order.first_among(places) is not None])
 
     def of_account(self, account: Account) -> tuple[Waiting, ...]:
