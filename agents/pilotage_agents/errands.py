@@ -51,6 +51,7 @@ class Errands:
         while self._fresh and (left_s := until - loop.time()) > 0:
             await asyncio.wait(set(self._fresh), timeout=left_s)
         self._fresh.clear()
+        await asyncio.sleep(0)  # those from before go on too, whatever the round has to wait for
         self._raise_errors()
 
     async def all_done(self) -> None:

@@ -58,17 +58,17 @@ async def test_a_job_whose_translation_fails_is_not_sent_and_that_counts_as_a_fa
     assert "1 failed" in scene.link.told[-1].routes[0].throttled
 
 
-async def test_no_more_than_eight_hooks_run_at_a_time_whatever_the_number_of_jobs_and_targets(
+async def test_no_more_than_eight_hooks_of_a_route_run_at_a_time_whatever_the_number_of_jobs(
     tmp_path: Path, hooked: Callable[..., RouterScene]
 ) -> None:
     scene = hooked(
         translate="cat > $HERE/$$.given; mkdir $HERE/now.$$; ls -d $HERE/now.* | wc -l >> $HERE/counts; "
         "sed '1,/^------$/d' $HERE/$$.given; rmdir $HERE/now.$$"
     )
-    scene.put_table(*(a_route(name, MaxJobs=20, MaxIdleJobs=-1) for name in "ABC"))
+    scene.put_table(a_route(MaxJobs=60, MaxIdleJobs=-1))
     scene.link.submit(60, WantJobRouter=True)
     await scene.rounds()
-    assert scene.spread() == {"A": 20, "B": 20, "C": 20}
+    assert scene.spread() == {"A": 60}
     assert max(map(int, written(tmp_path, "counts").split())) <= 8
 
 

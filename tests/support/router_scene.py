@@ -27,7 +27,7 @@ from support.virtual_clock import VirtualClock
 
 LOOK_S = 10
 ROUND_WAITS_S = 60.0
-"""Long, so that hooks, which are real processes, end within the round on any machine; see `Stuck`."""
+"""Long, so that hooks, which are real processes, end within the round on any machine."""
 TARGET_TIMEOUT_S = 600.0
 PATIENCE = Patience(timedelta(seconds=600), timedelta(seconds=60))
 NO_HOOKS = HookSettings({}, "", 10.0)
@@ -96,10 +96,13 @@ class ScenePlaces:
 class RouterScene:
     """The world of a router; `start` makes a router in it, as a start of the agent does."""
 
-    def __init__(self, folder: Path, *routes: str, hooks: HookSettings = NO_HOOKS) -> None:
+    def __init__(
+        self, folder: Path, *routes: str, hooks: HookSettings = NO_HOOKS, round_waits_s: float = ROUND_WAITS_S
+    ) -> None:
         self.clock = VirtualClock()
         self.link = FakeRouterLink()
         self.hooks = hooks
+        self.round_waits_s = round_waits_s
         self.table = folder / "table.ads"
         self._left = folder / "left"
         self._left.mkdir()
@@ -121,7 +124,7 @@ class RouterScene:
         kept = self.folder(folder)
         hooks = RouteHooks(self.hooks, kept.shared / "hooks")
         asked = Places(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
-        errands = Errands(ROUND_WAITS_S)
+        errands = Errands(self.round_waits_s)
         shared = Shared("jobrouter", HeldCopies(), link or self.link, asked, hooks, self.clock, errands)
         source = RouteSource(TableSettings(self.table, (), None, _targets), self.clock)
         self.router = JobRouter(shared, source, kept, timedelta(seconds=LOOK_S), PATIENCE)

@@ -7,6 +7,7 @@ hook that fails is never passed over. They run as the router's own user; one at 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -32,7 +33,13 @@ log = structlog.get_logger()
 _BETWEEN_ADS = "------\n"
 _MOST_PRINTED = 1 << 20
 _MOST_AT_ONCE = 8
-"""So many hooks run at a time, of all routes: each takes a process and some files."""
+"""So many hooks of a kind run at a time for a route: those that hang keep no other route's waiting."""
+
+_MOST_IN_ALL = 64
+"""So many run at a time of all: each takes a process and some files."""
+
+_NO_ROUTE = ""
+"""In place of the route of copies that are no router's any more."""
 
 _MOST_STRAYS = 16
 """So many copies that are no router's are cleaned up at a time; the others when copies are adopted next."""
@@ -71,7 +78,8 @@ class RouteHooks:
         self._settings = settings
         self._records = HookRecords(folder)
         self._hooked: dict[str, Hooked] = {}
-        self._gate = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._gates: defaultdict[tuple[str, HookKind], asyncio.Semaphore] = defaultdict(_gate)
+        self._gate_of_all = asyncio.Semaphore(_MOST_IN_ALL)
 
     async def kept(self) -> frozenset[str]:
         """Return the names of the copies of which there are records; raises WorldError."""
@@ -91,7 +99,7 @@ class RouteHooks:
 
         async def clean(name: str) -> None:
             hooked = await asyncio.to_thread(self._records.read, name)
-            if hooked is not None and await self._cleaned(name, hooked):
+            if hooked is not None and await self._cleaned(name, _NO_ROUTE, hooked):
                 log.info("copy that is no router's any more is cleaned up", copy=name)
 
         await side_by_side([clean(name) for name in sorted(strays)[:_MOST_STRAYS]])
@@ -117,7 +125,7 @@ class RouteHooks:
             "GridResource": route.grid_resource,
         }
         given = f"{ad_text(about)}\n{_BETWEEN_ADS}{ad_lines(text)}"
-        printed = await self._run(HookKind.TRANSLATE, hooked, given)
+        printed = await self._run(HookKind.TRANSLATE, copy.route, hooked, given)
         return job if printed is None else _attributes(HookKind.TRANSLATE, printed)
 
     async def made(self, copy: HeldCopy, ad: Mapping[str, AdValue]) -> None:
@@ -131,7 +139,7 @@ class RouteHooks:
         if hooked is None:
             return
         try:
-            printed = await self._run(HookKind.UPDATE, hooked, ad_lines(hooked.copy))
+            printed = await self._run(HookKind.UPDATE, copy.route, hooked, ad_lines(hooked.copy))
             if printed and printed.strip():
                 said = ad_text({**self.said_of(copy), **_attributes(HookKind.UPDATE, printed)})
                 if said != hooked.said:
@@ -154,7 +162,7 @@ class RouteHooks:
         why = ""
         try:
             given = f"{ad_lines(ad_text(source))}{_BETWEEN_ADS}{ad_lines(hooked.copy)}"
-            await self._run(HookKind.FINALISE, hooked, given)
+            await self._run(HookKind.FINALISE, copy.route, hooked, given)
         except WorldError as error:
             why = str(error)
         try:
@@ -168,28 +176,28 @@ class RouteHooks:
         hooked = self._hooked.get(copy.name)
         if hooked is None:
             return True
-        is_clean = await self._cleaned(copy.name, hooked)
+        is_clean = await self._cleaned(copy.name, copy.route, hooked)
         if is_clean:
             self._hooked.pop(copy.name, None)
         return is_clean
 
-    async def _cleaned(self, name: str, hooked: Hooked) -> bool:
+    async def _cleaned(self, name: str, route: str, hooked: Hooked) -> bool:
         """Run the hook of an end, and keep nothing of the copy once it has gone well."""
         try:
-            await self._run(HookKind.CLEANUP, hooked, ad_lines(hooked.copy))
+            await self._run(HookKind.CLEANUP, route, hooked, ad_lines(hooked.copy))
         except WorldError as error:
             log.warning("hook failed, and is run again", copy=name, reason=str(error))
             return False
         await asyncio.to_thread(self._records.remove, name)
         return True
 
-    async def _run(self, kind: HookKind, hooked: Hooked, given: str) -> str | None:
+    async def _run(self, kind: HookKind, route: str, hooked: Hooked, given: str) -> str | None:
         """Return what the hook of a copy prints, None = it has none of the kind; raises WorldError when it fails."""
         command = self._settings.commands.get(hooked.keyword, {}).get(kind)
         if not command:
             return None
         try:
-            async with self._gate:
+            async with self._gates[route, kind], self._gate_of_all:
                 answer = await ask(command, timeout_s=self._settings.timeout_s, stdin=given.encode())
         except WorldError as error:
             raise WorldError(f"hook {kind}: {error}", transient=error.transient) from error
@@ -210,6 +218,10 @@ class RouteHooks:
         if (hooked := self._hooked.get(name)) is not None:
             self._hooked[name] = changed = replace(hooked, **said)
             await asyncio.to_thread(self._records.change, name, changed)
+
+
+def _gate() -> asyncio.Semaphore:
+    return asyncio.Semaphore(_MOST_AT_ONCE)
 
 
 def _attributes(kind: HookKind, printed: str) -> dict[str, AdValue]:
