@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from pilotage.errors import NotFoundError
 from pilotage.job_description import InputFile
-from pilotage.resource_tree import QueueId
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
@@ -22,70 +20,21 @@ from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage_agents.core.routes.told_routes import ToldRoute, ToldTable
 from pilotage_agents.link import Turn
 from pilotage_agents.router.route_edges import (
-    CopyOutcome,
     CopyReport,
     CopyState,
-    CopyStatus,
     LeftFile,
-    NewCopy,
     NotRouted,
     Routed,
-    RouterLink,
 )
 from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_agents.server_link import ServerLink
 from pilotage_server.core.identity import Role
 from support.fake_router_link import FakeRouterLink
+from support.router_links import NOON, QUEUE, Scene, a_copy, ended
 from support.server import RunningServer, request_id, running_server
 from support.users_jobs import RealJobs
 
-QUEUE = QueueId("Lyon", "ce1", "long")
 TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4 } }\n'
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-@dataclass
-class Scene:
-    """A link and the server behind it."""
-
-    link: RouterLink
-    submit: Callable[..., list[int]]
-    change: Callable[[str, int], None]
-    state: Callable[[int], str]
-    output: Callable[[int], dict[str, bytes]]
-
-    async def route(self, *job_ids: int, route: str = "A") -> list[int]:
-        """Take jobs, which must be given; return the attempts."""
-        answers = await self.link.route(request_id(), [a_copy(job_id, route) for job_id in job_ids])
-        return [answer.attempt for answer in answers if isinstance(answer, Routed)]
-
-    async def report(self, *reports: CopyReport) -> dict[tuple[int, int], str]:
-        """Report, and return what was refused."""
-        return dict((await self.link.report(request_id(), reports)).refused)
-
-    async def waiting(self) -> list[int]:
-        """Read the whole feed; return who waits in the end."""
-        waiting: dict[int, None] = {}
-        position = 0
-        while (page := await self.link.next_events(position)).position != position:
-            position = page.position
-            for event in page.events:
-                if event.state == "WAITING":
-                    waiting[event.job_id] = None
-                else:
-                    waiting.pop(event.job_id, None)
-        return list(waiting)
-
-
-def a_copy(job_id: int, route: str = "A", queue: QueueId | None = QUEUE) -> NewCopy:
-    return NewCopy(job_id, route, f"queue {queue}" if queue else "server elsewhere:4711", queue)
-
-
-def ended(job_id: int, outcome: str, state: CopyState = CopyState.GONE, **fields: Any) -> CopyReport:
-    """Return the report of an end."""
-    reason, files = fields.pop("reason", ""), fields.pop("files", ())
-    status = CopyStatus(state, **fields)
-    return CopyReport(job_id, 1, state="DONE", outcome=CopyOutcome(outcome, status, reason, files))
 
 
 @pytest.fixture(scope="module")
