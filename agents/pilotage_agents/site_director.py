@@ -14,7 +14,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.core.provisioning import Demand, QueuePlan, QueueState, Ramp, plan_pilots
 from pilotage_agents.core.queue_failures import QueueFailures
-from pilotage_agents.core.serving import ServedQueue, naming_nothing, unused_lines
+from pilotage_agents.core.serving import ServedQueue, for_served_vos, naming_nothing, unused_lines
 from pilotage_agents.glideins.glidein_watch import GlideinWatch
 from pilotage_agents.glideins.pilot_sender import PilotSender
 from pilotage_agents.glideins.served_queues import served_queues
@@ -104,7 +104,8 @@ class SiteDirector:
         states = tuple(
             queue.state(each, self._failures, now) for queue, each in zip(self._queues, demand.supplies, strict=True)
         )
-        return Situation(self._queues, tuple(each or () for each in pools.pools), demand.demands, states)
+        demands = for_served_vos(demand.demands, self._queues)
+        return Situation(self._queues, tuple(each or () for each in pools.pools), demands, states)
 
     def _served(self, tree: Sequence[TreeQueue]) -> tuple[ServedQueue, ...]:
         served = served_queues(self._settings, tree)

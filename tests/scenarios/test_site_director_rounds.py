@@ -284,3 +284,12 @@ async def test_a_queue_that_an_operator_holds_is_sent_no_pilot_at_all(grid: Dire
     assert not grid.submitted
     (line,) = await director.dry_run()
     assert "0 pilots (site SITE is held by olga: the cooling is broken)" in line
+
+
+@pytest.mark.parametrize(("vos", "sent"), [(["VO"], 2), (["other"], 0)])
+async def test_jobs_of_vos_that_the_pilots_of_a_queue_do_not_serve_call_for_none_there(
+    grid: DirectorGrid, vos: list[str], sent: int
+) -> None:
+    grid.link.waiting = 2  # of the VO "vo"
+    await grid.director(overrides=[{"queues": ["Lyon/*/*"], "vos": vos}]).run_once()
+    assert len(grid.submitted) == sent

@@ -8,15 +8,15 @@ queue the last one that says something wins, setting by setting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 
-from pilotage.folding import fold
+from pilotage.folding import fold, folded_set
 from pilotage.resource_tree import QueueId
 from pilotage_agents.core.pilot_shape import QueueFacts
-from pilotage_agents.core.provisioning import QueueLimits, QueueState, Supply
+from pilotage_agents.core.provisioning import Demand, QueueLimits, QueueState, Supply
 from pilotage_agents.core.queue_failures import QueueFailures
 
 
@@ -71,6 +71,16 @@ class ServedQueue:
         )
         closed, paused = next(filter(None, reasons), ""), failures.pause_of(self.id, now)
         return QueueState(self.id, self.facts.pilot, supply, limits, closed, paused)
+
+
+def for_served_vos(demands: Iterable[Demand], queues: Sequence[ServedQueue]) -> tuple[Demand, ...]:
+    """Return the demands, each for those of its queues alone whose pilots serve its VO; letter case does not count."""
+    served = [folded_set(queue.vos) for queue in queues]
+    for_them = (
+        replace(demand, queues=tuple(at for at in demand.queues if not served[at] or fold(demand.vo) in served[at]))
+        for demand in demands
+    )
+    return tuple(demand for demand in for_them if demand.queues)
 
 
 def is_named(queue: QueueId, patterns: Iterable[str]) -> bool:
