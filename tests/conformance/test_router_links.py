@@ -217,7 +217,8 @@ async def test_a_malformed_report_changes_nothing_of_its_copy_and_keeps_no_other
     assert [copy.job_id for copy in await scene.link.copies()] == [first, second]
 
 
-async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_brought", [True, False], ids=["brought before", "with the report"])
+async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path, are_brought: bool) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     small, large = b"hello\n", b"0123456789abcdef" * 10_000
@@ -226,6 +227,8 @@ async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path) -> 
         path = tmp_path / name.replace("/", "-")
         await asyncio.to_thread(path.write_bytes, content)
         files.append(LeftFile(name, path))
+    if are_brought:
+        await scene.link.bring([*files, LeftFile("gone", tmp_path / "gone")])
     report = ended(job, "EXITED", CopyState.COMPLETED, exit_code=0, files=tuple(files))
     assert await scene.report(report) == {}
     assert scene.output(job) == {"stdout": small, "results/data": large, "empty": b""}

@@ -143,6 +143,22 @@ async def test_a_copy_whose_output_does_not_move_is_asked_for_it_again_and_its_n
     assert scene.link.states() == {"DONE": 3}
 
 
+async def test_files_that_are_long_on_their_way_to_the_server_hold_up_nothing_else(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A"), a_route("B"), round_waits_s=0.1)
+    scene.link.submit(2, WantJobRouter=True)
+    await scene.rounds()
+    scene.link.takes_files.clear()
+    scene.place("A").finish()
+    await scene.rounds(2)
+    scene.link.submit(2, WantJobRouter=True)
+    scene.place("B").move(CopyState.RUNNING)
+    await scene.rounds(2)
+    assert scene.link.states() == {"COMPLETING": 1, "MATCHED": 2, "RUNNING": 1}
+    scene.link.takes_files.set()
+    await scene.rounds(2)
+    assert scene.link.states() == {"DONE": 1, "MATCHED": 2, "RUNNING": 1}
+
+
 async def test_copies_that_come_home_for_long_do_not_count_as_idle(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxIdleJobs=2))
     place = a_stuck_place(scene, "A", "collect")

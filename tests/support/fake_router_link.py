@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -19,6 +20,7 @@ from pilotage_agents.router.route_edges import (
     FeedPage,
     JobMoved,
     KnownCopy,
+    LeftFile,
     NewCopy,
     NotRouted,
     RoutableJob,
@@ -63,6 +65,12 @@ class FakeJob:
         return KnownCopy(self.job_id, self.holder, *place, self.unwanted, is_running)
 
 
+def _is_set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class FakeRouterLink:
     """Keeps jobs; `refuses` has reasons why the jobs of a route are not given, by its name; jobs of
@@ -82,6 +90,7 @@ class FakeRouterLink:
     is_in_turn: bool = True
     looked_at: int = 0
     read: int = 0
+    takes_files: asyncio.Event = field(default_factory=_is_set)
     _answers: dict[str, object] = field(default_factory=dict)
     _ids: count[int] = field(default_factory=lambda: count(1))
 
@@ -129,6 +138,11 @@ class FakeRouterLink:
     async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
         self._called("report", in_turn=True)
         return self._once(request, lambda: self._reported(reports))  # type: ignore[return-value]
+
+    async def bring(self, files: Sequence[LeftFile]) -> None:
+        if files:
+            self._called("bring")
+        await self.takes_files.wait()
 
     async def copies(self) -> tuple[KnownCopy, ...]:
         self._called("copies")

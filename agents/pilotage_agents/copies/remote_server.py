@@ -21,7 +21,9 @@ from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.router.route_edges import LeftFile
 
 _MOST_IN_A_CALL = 1000
-_TRANSFER_S = 3600.0
+_TRANSFER_S = 86_400.0
+"""No file takes longer on its way; who waits for one that stands still gives it up long before."""
+
 _STATE = "JOB_STATE_"
 _SEE_ALL = frozenset({"operator", "admin"})
 """Roles that see the jobs of everybody."""

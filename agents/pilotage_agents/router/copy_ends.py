@@ -13,7 +13,7 @@ from itertools import islice
 import structlog
 
 from pilotage.classads import AdValue
-from pilotage.errors import WorldError
+from pilotage.errors import PilotageError, WorldError
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Weight, gone
 from pilotage_agents.core.copies.job_ends import ended_ad, weight_of
 from pilotage_agents.router.route_edges import CopyOutcome, CopyTarget, LeftFile
@@ -120,8 +120,14 @@ class CopyEnds:
     async def _fetch(self, copy: HeldCopy) -> None:
         async with self._gates[copy.target]:
             home = await self._places.ask(copy.target, lambda place: _left_by(place, copy), about=copy.name)
-        if home is not None:
-            self._home[copy.key] = home
+            if home is None:
+                return
+            try:
+                await self._link.bring(home.files)
+            except PilotageError as error:
+                log.warning("what a copy left cannot be brought to the server now", copy=copy.name, reason=str(error))
+                return
+        self._home[copy.key] = home
 
     def _finish(self, home: _Home, ad: Mapping[str, AdValue]) -> None:
         copy = home.copy

@@ -279,6 +279,9 @@ class RouterLink(InputFiles, Protocol):
     async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
         """Say what became of copies (at most 1,000), with their files; none = only ask which are wanted no more."""
 
+    async def bring(self, files: Sequence[LeftFile]) -> None:
+        """Bring files to the server that are too large to travel with a report, so that it need not wait for them."""
+
     async def copies(self) -> tuple[KnownCopy, ...]:
         """Return the copies that this router has still to bring to an end."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import structlog
 from pilotage.ad_text import ad_text
 from pilotage.classad_evaluation import Ad
 from pilotage.description_wire import description_from_wire
-from pilotage.errors import InvalidInputError
+from pilotage.errors import InvalidInputError, WorldError
 from pilotage.job_description import InputFile
 from pilotage.job_output import digest_of, open_regular
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2, route_service_pb2, route_service_pb2_grpc
@@ -23,6 +24,7 @@ from pilotage.wire import queue_to_wire, time_to_wire
 from pilotage_agents.core.routes.told_routes import ToldRoute, ToldTable
 from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.link import Turn
+from pilotage_agents.progress import while_it_moves
 from pilotage_agents.router.route_edges import (
     CopiesAnswer,
     CopyOutcome,
@@ -45,7 +47,10 @@ MOST_EVENTS = 10_000
 
 _INLINE_BYTES = 64 << 10
 _INLINE_IN_ALL = 8 << 20
-_TRANSFER_S = 3600.0
+_TRANSFER_S = 86_400.0
+"""No file takes longer on its way; one that stands still is given up long before."""
+
+_STILL_S = 120.0
 _STATE = "JOB_STATE_"
 
 
@@ -151,6 +156,13 @@ class RouterServerLink:
         request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum, turn=self._turn)
         await written(to, checksum, self._jobs.DownloadFile(request, timeout=_TRANSFER_S))
 
+    async def bring(self, files: Sequence[LeftFile]) -> None:
+        """Bring files to the server, as far as they are too large to travel with a report; raises a PilotageError."""
+        for left in files:
+            with suppress(OSError):  # the report says it of one that cannot be read
+                if await asyncio.to_thread(_small, left, _INLINE_BYTES) is None:
+                    await self._brought(left)
+
     async def _files(self, report: CopyReport, room: int) -> tuple[list[jobs_pb2.OutputFile], int]:
         """Return what a copy has left, brought where it is large, and how many bytes may still travel in the call.
 
@@ -173,7 +185,11 @@ class RouterServerLink:
         checksum, size = await asyncio.to_thread(digest_of, left.path, size)
         asked = job_service_pb2.FindMissingFilesRequest(checksums=[checksum])
         if (await self._jobs.FindMissingFiles(asked)).missing:
-            await self._jobs.UploadFile(pieces(left.path, checksum, size), timeout=_TRANSFER_S)
+            try:
+                async with while_it_moves(_STILL_S):
+                    await self._jobs.UploadFile(pieces(left.path, checksum, size), timeout=_TRANSFER_S)
+            except TimeoutError as error:
+                raise WorldError(f"{left.name}: nothing of it moved for {_STILL_S:g} s", transient=True) from error
         return jobs_pb2.OutputFile(name=left.name, checksum=checksum, size=size, truncated=left.truncated)
 
 
