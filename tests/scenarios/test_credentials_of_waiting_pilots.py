@@ -59,6 +59,18 @@ async def test_a_token_that_could_not_be_brought_is_renewed_again(grid: Director
     assert grid.batch.renewed == ["token 3 of stamp0"]
 
 
+async def test_a_pilot_that_the_server_knows_no_more_is_asked_for_no_more_often_than_others(grid: DirectorGrid) -> None:
+    director = await a_director_with_a_waiting_pilot(grid)
+    del grid.link.registered["stamp0"]
+    asked = 0
+    for minutes, more in ((61, 1), (1, 0), (58, 0), (2, 1)):
+        grid.now += timedelta(minutes=minutes)
+        await director.run_once()
+        asked += more
+        assert grid.link.calls.count("renew_credentials") == asked
+    assert token(grid) == "token of stamp0"
+
+
 async def test_the_next_director_knows_how_old_tokens_are(grid: DirectorGrid) -> None:
     await a_director_with_a_waiting_pilot(grid)
     grid.now += timedelta(minutes=61)

@@ -58,5 +58,6 @@ class GlideinCredentials:
             await asyncio.to_thread(self._folders.put_token, pilot.stamp, pilot.token)
         renewed = [pilot.stamp for pilot in pilots]
         await system.renew([self._folders.path_of(stamp) for stamp in renewed], TOKEN_NAME)
-        await asyncio.to_thread(self._folders.brought, renewed, self._clock())
+        # Pilots that get none rest as well: however many they are, they keep no other from its turn.
+        await asyncio.to_thread(self._folders.brought, stamps, self._clock())
         log.info("tokens of waiting pilots renewed", pilots=len(renewed))

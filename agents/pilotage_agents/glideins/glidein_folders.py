@@ -162,7 +162,7 @@ class GlideinFolders:
             raise _failed(path, error) from error
 
     def brought(self, stamps: Iterable[str], now: datetime) -> None:
-        """Note that the pilots' tokens are where they will be read."""
+        """Note that the pilots' tokens are where they will be read, or that there are no newer ones."""
         for stamp in stamps:
             with contextlib.suppress(OSError):  # it is renewed once more
                 os.utime(self.path_of(stamp) / TOKEN_NAME, (now.timestamp(),) * 2)

@@ -149,13 +149,6 @@ def state_when_heard(pilot: PilotRecord, *, draining: bool | None) -> PilotState
     return PilotState.DRAINING if drains or pilot.drains else PilotState.RUNNING
 
 
-def state_by_batch_system(pilot: PilotRecord, report: GlideinReport) -> PilotState:
-    """Return the state of a pilot after a word of its batch system; only an end changes one that was heard."""
-    if pilot.state is PilotState.ENDED or report.state is PilotState.ENDED:
-        return PilotState.ENDED
-    return PilotState.SUBMITTED if pilot.is_awaited else pilot.state
-
-
 def is_gone_unasked(pilot: PilotRecord, report: GlideinReport, *, queue_known: bool) -> bool:
     """Whether a pilot that is reported to have ended had been in its batch system, and nobody of ours had it end."""
     was_there = bool(report.glidein_id or pilot.glidein_id)

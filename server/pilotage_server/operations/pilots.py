@@ -19,7 +19,6 @@ from pilotage_server.core.pilots import (
     PilotRecord,
     PilotState,
     is_gone_unasked,
-    state_by_batch_system,
 )
 from pilotage_server.operations.lost_attempts import Loss, lose
 from pilotage_server.operations.report_state import end_pilot
@@ -110,10 +109,8 @@ def report_glideins(unit: Unit, world: World, identity: Identity, reports: Seque
 
 def _note_there(unit: Unit, pilot: PilotRecord, report: GlideinReport) -> None:
     _note_id(unit, pilot, report)
-    state = state_by_batch_system(pilot, report)
-    if state is not pilot.state:
-        changes = {"state": state.value, "reason": report.reason, "ended": None}
-        stored.change_pilots(unit.session, [pilot.stamp], changes)
+    if pilot.is_awaited and pilot.state is not PilotState.SUBMITTED:
+        stored.put_on_its_way(unit.session, pilot, report.reason)
 
 
 def _note_gone(unit: Unit, world: World, identity: Identity, report: GlideinReport) -> bool:

@@ -174,6 +174,16 @@ def _change(names: tuple[str, ...]) -> str:
     return f"UPDATE pilots SET {', '.join(f'{name} = ?' for name in names)} WHERE stamp = ANY(?)"  # noqa: S608 - names of ours
 
 
+_SUBMITTED = f"""
+    UPDATE pilots SET state = '{PilotState.SUBMITTED.value}', reason = ?, ended = NULL WHERE stamp = ? AND state = ?
+"""  # noqa: S608 - a constant
+
+
+def put_on_its_way(session: Session, pilot: PilotRecord, reason: str) -> None:
+    """Let a pilot be SUBMITTED, unless somebody has moved it since it was loaded: it may have come, or ended."""
+    bulk.once(session, _SUBMITTED, reason, pilot.stamp, pilot.state.value)
+
+
 def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:
     """Add to the attempts that pilots, given by their stamps, have brought to an end."""
     more = "UPDATE pilots SET jobs_ended = jobs_ended + ? WHERE stamp = ?"

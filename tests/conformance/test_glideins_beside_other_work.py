@@ -1,4 +1,4 @@
-"""A batch system says that a glidein is gone while others move the pilot's jobs: only what it still holds is lost."""
+"""What a batch system says of a glidein while others move its pilot, or the pilot's jobs: what they did stands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.pilots import GlideinReport, PilotState
 from pilotage_server.operations.change_jobs import change_jobs
-from pilotage_server.operations.pilots import report_glideins
+from pilotage_server.operations.pilot_calls import heard_of
+from pilotage_server.operations.pilots import drain_pilots, report_glideins
 from pilotage_server.operations.report_state import end_pilot_leases
 from pilotage_server.operations.route_jobs import route_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.pilots import load_pilots
 from support.grid import LONG, Grid, Pilot
 from support.routers import Router, a_copy
 from support.submissions import an_operator
@@ -29,7 +31,12 @@ def grid(postgresql_database: Database, clock: VirtualClock) -> Grid:
 
 
 def lose_while(grid: Grid, pilot: Pilot, act: Callable[[Unit, World], object]) -> None:
-    """Report that the pilot's glidein is gone; the report meets `act`, which is committed once the report waits."""
+    """Report that the pilot's glidein is gone, as in `report_while`."""
+    report_while(grid, GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled"), act)
+
+
+def report_while(grid: Grid, report: GlideinReport, act: Callable[[Unit, World], object]) -> None:
+    """Report of a glidein; the report meets `act`, which is committed once the report waits."""
     database = grid.database
     acted, go_on = Event(), Event()
 
@@ -38,10 +45,9 @@ def lose_while(grid: Grid, pilot: Pilot, act: Callable[[Unit, World], object]) -
         acted.set()
         assert go_on.wait(timeout=30)
 
-    gone = [GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled")]
     acting = database.submit_write(act_slowly)
     assert acted.wait(timeout=30)
-    reporting = database.submit_write(lambda unit: report_glideins(unit, grid.world, an_operator(), gone))
+    reporting = database.submit_write(lambda unit: report_glideins(unit, grid.world, an_operator(), [report]))
     while not database.read(somebody_waits):
         assert not reporting.done()
     go_on.set()
@@ -79,3 +85,27 @@ def test_an_attempt_that_another_has_by_then_goes_on(grid: Grid) -> None:
     lose_while(grid, pilot, pass_on)
     job = grid.job(job_id)
     assert (job.state, job.attempt, job.slot, job.spent_attempts) == (JobState.MATCHED, 2, "north", 0)
+
+
+def there(pilot: Pilot) -> GlideinReport:
+    return GlideinReport(pilot.stamp, "17", PilotState.SUBMITTED)
+
+
+def state_of(grid: Grid, pilot: Pilot) -> PilotState:
+    return grid.read(lambda unit, _: load_pilots(unit.session, [pilot.stamp]))[pilot.stamp].state
+
+
+def test_a_pilot_that_comes_while_its_glidein_is_said_to_be_there_runs(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    report_while(grid, there(pilot), lambda unit, _: heard_of(unit, {pilot.stamp: None}))
+    assert state_of(grid, pilot) is PilotState.RUNNING
+
+
+def test_a_pilot_that_is_drained_while_its_glidein_is_said_to_be_there_has_ended(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+
+    def drain(unit: Unit, world: World) -> None:
+        drain_pilots(unit, world, [pilot.stamp], "maintenance", evict=False)
+
+    report_while(grid, there(pilot), drain)
+    assert state_of(grid, pilot) is PilotState.ENDED
