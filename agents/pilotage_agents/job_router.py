@@ -115,6 +115,8 @@ class JobRouter:
         if (table := await self._source.newer()) is not None:
             self._follow(table)
         await self._read_feed()
+        self._dispatch.open_targets()
+        await self._errands.all_done()
         await self._watch.adopt()
         await self._rates.resume()
         occupied = self._shared.copies.occupied()
@@ -142,6 +144,7 @@ class JobRouter:
         self._errands.begin("table", self._read_table)
         await self._errands.grace()
         self._follow_newer()
+        self._dispatch.open_targets()
         await self._look_after_copies()
         if self._no_table is not None:
             raise self._no_table

@@ -49,15 +49,25 @@ async def test_a_queue_that_is_not_there_or_has_no_batch_system_is_named(tmp_pat
     found = places(tmp_path, FakeBatchSystem())
     with pytest.raises(NotFoundError, match="there is no queue A/ce/gone"):
         await found.open(QueueTarget(QueueId("A", "ce", "gone")))
-    with pytest.raises(InvalidInputError, match='A/ce/odd: no batch system is configured for its CEType "arc"'):
+    why = r'A/ce/odd: no batch system is configured for its CEType "arc": none in .* has it in its ce_types.*: slurm'
+    with pytest.raises(InvalidInputError, match=why):
         await found.open(QueueTarget(ODD))
 
 
 async def test_another_server_is_opened_once_with_what_is_said_of_it(tmp_path: Path) -> None:
-    found = places(tmp_path, FakeBatchSystem())
+    found = places(tmp_path, FakeBatchSystem(), **{"localhost:1,localhost:2": ServerAccess()})
     target = await found.open(OTHER)
     assert isinstance(target, ServerCopies)
     assert await found.open(ServerTarget(("localhost:1", "localhost:2"))) is target
+
+
+async def test_a_server_of_which_the_configuration_says_nothing_is_named_with_those_that_there_are(
+    tmp_path: Path,
+) -> None:
+    found = places(tmp_path, FakeBatchSystem(), **{"localhost:2": ServerAccess()})
+    why = r'no section \[job_router.servers."localhost:1,localhost:2"\]; there are: localhost:2$'
+    with pytest.raises(InvalidInputError, match=why):
+        await found.open(OTHER)
 
 
 async def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -100,11 +100,16 @@ class User:
             return getattr(JobServiceStub(channel), method)(getattr(job_service_pb2, f"{method}Request")(**fields))
 
 
+def put_tree(server: RunningServer, text: str) -> None:
+    """Bring in a tree."""
+    with server.channel(server.token(Role.OPERATOR)) as channel:
+        put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="toml")
+        ResourceServiceStub(channel).PutTree(put)
+
+
 @pytest.fixture
 def user(server: RunningServer) -> User:
-    with server.channel(server.token(Role.OPERATOR)) as channel:
-        put = resource_service_pb2.PutTreeRequest(request_id=request_id(), text=TREE, format="toml")
-        ResourceServiceStub(channel).PutTree(put)
+    put_tree(server, TREE)
     return User(server)
 
 
@@ -250,6 +255,28 @@ def test_a_single_round_sends_and_the_next_ones_bring_home(
     with server.channel(server.token()) as channel:
         (told,) = RouteServiceStub(channel).ListRoutes(route_service_pb2.ListRoutesRequest()).routers
     assert (told.name, [route.name for route in told.routes]) == ("job router of jobrouter", ["Lyon"])
+
+
+def test_a_route_to_a_queue_of_another_kind_gets_no_job_until_the_tree_is_right_and_people_see_why(
+    server: RunningServer, user: User, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_tree(server, TREE.replace('"local"', '"arc"'))
+    (job,) = user.submit("echo hello")
+    assert run(["job-router", "--dry-run", "--config", str(config)]) == 0
+    assert run(["job-router", "--once", "--config", str(config)]) == 0
+    why = 'its target cannot be opened: Lyon/ce1/long: no batch system is configured for its CEType "arc"'
+    assert why in capsys.readouterr().out
+    assert (user.job(job).state, user.job(job).attempt) == (jobs_pb2.JOB_STATE_WAITING, 0)
+    with server.channel(server.token()) as channel:
+        routes = RouteServiceStub(channel)
+        (told,) = routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers
+        explained = routes.ExplainRoutes(route_service_pb2.ExplainRoutesRequest(job_id=job))
+    assert why in told.routes[0].throttled
+    assert why in str(explained).replace("\\", "")
+    put_tree(server, TREE)
+    while not user.has_ended(job, within_s=0.2):
+        assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert user.stdout(job) == "hello\n"
 
 
 def test_a_table_with_a_fault_ends_a_single_round_with_its_place(

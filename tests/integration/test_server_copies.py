@@ -16,7 +16,7 @@ from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswer
 from pilotage_agents.copies.remote_server import RemoteServer
 from pilotage_agents.copies.server_copies import ServerCopies
 from pilotage_agents.copies.server_copy_folders import ServerCopyFolders
-from pilotage_agents.router.route_edges import CopyState, RefusedByJob
+from pilotage_agents.router.route_edges import CopyState, NotThisWay, RefusedByJob
 from support.copies import a_copy, submitted
 from support.process_grid import ProcessGrid, a_process_grid
 from support.remote_place import NAME, Remote, a_remote
@@ -90,8 +90,7 @@ async def test_what_is_no_token_is_refused_without_a_word_of_it(remote: Remote) 
 async def test_without_any_token_no_copy_goes(remote: Remote) -> None:
     target = remote.at(remote.folder, token="")
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], remote.files)
-    assert isinstance(answer, NotSubmitted)
-    assert not answer.was_tried
+    assert isinstance(answer, NotThisWay)
     assert "ScitokensFile" in answer.reason
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.clock import Clock
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.resource_tree import QueueId
 from pilotage_agents.core.copies.copy_life import Patience
 from pilotage_agents.core.copies.held_copies import HeldCopies
@@ -76,14 +77,17 @@ class ScenePlace(FakeCopyTarget):
 
 
 class ScenePlaces:
-    """Places by the names of their targets, made when they are first gone to."""
+    """Places by the names of their targets, made when they are first gone to; those in `closed` are not, and why."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.places: dict[str, ScenePlace] = {}
+        self.closed: dict[str, str] = {}
         self._folder = folder
         self._clock = clock
 
     async def open(self, target: Target) -> ScenePlace:
+        if (why := self.closed.get(str(target))) is not None:
+            raise InvalidInputError(Violation(str(target), why))
         return self.at(str(target))
 
     def at(self, target: str) -> ScenePlace:

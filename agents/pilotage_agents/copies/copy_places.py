@@ -63,14 +63,18 @@ class ConfiguredPlaces:
     async def open(self, target: Target) -> CopyTarget:
         """Return the place that a route's target names; raises a PilotageError when it cannot be had (now)."""
         if target not in self._opened:
-            match target:
-                case QueueTarget(queue):
-                    self._opened[target] = await self._queue(queue)
-                case ServerTarget():
-                    self._opened[target] = await self._server(target)
-                case _:
-                    assert_never(target)
+            place = await self._place(target)
+            self._opened.setdefault(target, place)  # somebody else may have opened it meanwhile
         return self._opened[target]
+
+    async def _place(self, target: Target) -> CopyTarget:
+        match target:
+            case QueueTarget(queue):
+                return await self._queue(queue)
+            case ServerTarget():
+                return await self._server(target)
+            case _:
+                assert_never(target)
 
     async def _queue(self, queue: QueueId) -> QueueCopies:
         root = queue_copies_folder(self._folder)
@@ -82,7 +86,10 @@ class ConfiguredPlaces:
         system = self._batch_systems.get(ce_type)
         if system is None:
             known = ", ".join(sorted(self._batch_systems)) or "none"
-            why = f'no batch system is configured for its CEType "{ce_type}"; there is: {known}'
+            why = (
+                f'no batch system is configured for its CEType "{ce_type}": none in [job_router.batch_systems] has it '
+                f"in its ce_types; these are: {known}"
+            )
             raise InvalidInputError(Violation(str(queue), why))
         return QueueCopies(queue, system, CopyFolders(root, self._bounds, ce_type), self._origin)
 
@@ -99,7 +106,11 @@ class ConfiguredPlaces:
 
     async def _server(self, target: ServerTarget) -> ServerCopies:
         address = ",".join(target.addresses)
-        access = self._servers.get(address, ServerAccess())
+        access = self._servers.get(address)
+        if access is None:
+            known = "; ".join(sorted(self._servers)) or "none"
+            why = f'there is no section [job_router.servers."{address}"]; there are: {known}'
+            raise InvalidInputError(Violation(str(target), why))
         try:
             root_ca = await asyncio.to_thread(access.ca_file.read_bytes) if access.ca_file else None
         except OSError as error:

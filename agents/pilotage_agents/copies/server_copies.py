@@ -40,6 +40,7 @@ from pilotage_agents.router.route_edges import (
     Found,
     InputFiles,
     LeftFile,
+    NotThisWay,
     RefusedByJob,
 )
 
@@ -89,7 +90,7 @@ class ServerCopies:
                     found[name] = reference
                 case Unanswered() as unclear:
                     found[name] = unclear
-                case NotSubmitted() | RefusedByJob():
+                case NotSubmitted() | RefusedByJob() | NotThisWay():
                     pass
         if unknown and self._token_file is not None:
             found |= await self._seen_there(unknown)
@@ -196,8 +197,8 @@ class ServerCopies:
         """Keep nothing of a copy that was not made; returns whose fault that is."""
         is_own = await asyncio.to_thread(self._folders.has_token, name)
         await asyncio.to_thread(self._folders.remove, name)
-        if self._token_file is None and not is_own:
-            return NotSubmitted(str(error), was_tried=False)
+        if self._token_file is None and not is_own and isinstance(error, UnauthenticatedError):
+            return NotThisWay(str(error))
         at_fault = isinstance(error, InvalidInputError) or (is_own and isinstance(error, _DENIED))
         return RefusedByJob(str(error)) if at_fault else NotSubmitted(str(error))
 

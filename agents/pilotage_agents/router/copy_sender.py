@@ -12,7 +12,7 @@ from uuid import uuid4
 import structlog
 
 from pilotage.classads import AdValue
-from pilotage.errors import InvalidInputError, PilotageError
+from pilotage.errors import InvalidInputError, PilotageError, WorldError
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
 from pilotage_agents.core.copies.copy_descriptions import ROUTE_NAME, described_copy, with_environment
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Weight, gone
@@ -25,8 +25,10 @@ from pilotage_agents.router.route_edges import (
     CopyAnswer,
     CopyOutcome,
     CopyRequest,
+    CopyTarget,
     NewCopy,
     NotRouted,
+    NotThisWay,
     RefusedByJob,
     RoutableJob,
     Routed,
@@ -119,20 +121,31 @@ class CopySender:
 
     async def _submit(self, requests: Sequence[tuple[HeldCopy, CopyRequest]]) -> None:
         """Hand copies of a route to their target; where that has just fallen silent they are not tried."""
-        link, places, target = self._shared.link, self._shared.places, requests[0][0].target
-        if silence := places.silence(target, SUBMISSIONS):
+        places, target = self._shared.places, requests[0][0].target
+        await places.open(target)
+        if obstacle := places.obstacle(target, SUBMISSIONS):
             for copy, _ in requests:
-                self._give_back(copy, f"its target gives no answer: {silence}", Weight.NEITHER)
+                self._give_back(copy, obstacle, Weight.NEITHER)
             return
         wanted = [(copy, request) for copy, request in requests if self._is_wanted(copy)]
         for copy, _ in wanted:
             self._copies.put(replace(copy, was_sent=True))
-        asked = [request for _, request in wanted]
-        answers = await places.ask(target, lambda place: place.submit(asked, link), about=SUBMISSIONS) if asked else ()
-        if answers is None:
-            answers = (Unanswered("its target gave no answer"),) * len(asked)
+        answers = await self._answers(target, [request for _, request in wanted]) if wanted else ()
         for (copy, _), answer in zip(wanted, answers, strict=True):
             self._settle(self._copies.get(copy.key) or replace(copy, was_sent=True), answer)
+
+    async def _answers(self, target: str, asked: Sequence[CopyRequest]) -> Sequence[CopyAnswer]:
+        """Return what a target says to copies; one that has tried none of them is left alone for a while."""
+        said: list[CopyAnswer] = []
+
+        async def submit(place: CopyTarget) -> None:
+            said.extend(await place.submit(asked, self._shared.link))
+            untried = [each.reason for each in said if isinstance(each, NotSubmitted) and not each.was_tried]
+            if len(untried) == len(said):
+                raise WorldError(untried[0], transient=True)
+
+        await self._shared.places.ask(target, submit, about=SUBMISSIONS)
+        return said or [Unanswered("its target gave no answer")] * len(asked)
 
     def _is_wanted(self, copy: HeldCopy) -> bool:
         """Return whether a copy is still to be sent; one whose original was taken away meanwhile is over."""
@@ -147,6 +160,9 @@ class CopySender:
                 self._copies.put(replace(copy, reference=reference), owed=True)
             case NotSubmitted(reason, was_tried):
                 self._give_back(copy, reason, Weight.FAILURE if was_tried else Weight.NEITHER)
+            case NotThisWay(reason):
+                self._bar(copy)
+                self._give_back(copy, reason, Weight.NEITHER)
             case RefusedByJob(reason):
                 self._ends.end(copy, CopyOutcome("REFUSED_BY_JOB", copy.status, reason), Weight.NEITHER)
             case Unanswered(reason):
@@ -163,7 +179,7 @@ class CopySender:
             ad = await self._copy_ad(order, job, table)
             description = described_copy(job, ad)
         except InvalidInputError as error:
-            self._backlog.bar(order.job.job_id, order.route.name, self._shared.clock())
+            self._bar(order.copy)
             self._give_back(order.copy, str(error), Weight.NEITHER)
             return None
         except PilotageError as error:
@@ -179,6 +195,10 @@ class CopySender:
         ad |= {ROUTED_FROM: str(job.job_id), ROUTED_BY: self._shared.name, ROUTE_NAME: order.route.name}
         await self._shared.hooks.made(order.copy, ad)
         return ad
+
+    def _bar(self, copy: HeldCopy) -> None:
+        """Keep the original of a copy from its route for a while."""
+        self._backlog.bar(copy.key.job_id, copy.route, self._shared.clock())
 
     def _give_back(self, copy: HeldCopy, reason: str, weight: Weight) -> None:
         log.warning("job could not be sent", copy=copy.name, route=copy.route, reason=reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
@@ -70,13 +71,20 @@ class Dispatch:
         self._backlog.follow_another_table(changed)
         self._judged_anew = self._shared.clock()
 
+    def open_targets(self) -> None:
+        """Begin to open the targets of routes that are not open: until they are, their routes get no job."""
+        places = self._shared.places
+        for target in sorted({str(route.target) for route in self.table.routes}):
+            if not places.is_open(target):
+                self._shared.errands.begin(("open", target), partial(places.open, target))
+
     def closed(self) -> dict[str, str]:
         """Return the routes that get no job now for a reason beside limits and failures, by name, with the reasons."""
         now = self._shared.clock()
         reasons = {name: each.reason for name, each in self._refusals.items() if each.lets_rest and now < each.until}
         for route in self.table.routes:
-            if silence := self._shared.places.silence(str(route.target), SUBMISSIONS):
-                reasons[route.name] = f"its target gives no answer: {silence}"
+            if obstacle := self._shared.places.obstacle(str(route.target), SUBMISSIONS):
+                reasons[route.name] = obstacle
         return reasons
 
     def complaints(self) -> dict[str, str]:

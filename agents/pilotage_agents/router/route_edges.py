@@ -162,7 +162,14 @@ class RefusedByJob:
     reason: str
 
 
-CopyAnswer = Submission | RefusedByJob
+@dataclass(frozen=True, slots=True)
+class NotThisWay:
+    """No copy was made, as the job lacks what it needs to go there; it may go another way. `reason` says what."""
+
+    reason: str
+
+
+CopyAnswer = Submission | RefusedByJob | NotThisWay
 """What a target says to a copy that it is to make; of one that it does not make it keeps nothing."""
 
 Found = str | Unanswered

@@ -22,6 +22,9 @@ Answer = TypeVar("Answer")
 
 _FIRST, _LONGEST = timedelta(seconds=10), timedelta(minutes=5)
 
+_OPENING = "opening"
+"""What a place is asked for first; where that fails, it is asked nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
@@ -44,26 +47,52 @@ class Places:
         self._clock = clock
         self._timeout_s = timeout_s
         self._failures: dict[tuple[str, str], _Silence] = {}
+        self._opened: set[str] = set()
 
     async def ask(
         self, target: str, question: Callable[[CopyTarget], Awaitable[Answer]], *, about: str = ""
     ) -> Answer | None:
         """Return what the place answers; None = it is left alone, or has not answered, and nothing is known."""
-        if self.silence(target, about):
+        if self._silence(target, about):
             return None
+        place = await self._answer(target, _OPENING, lambda: self._places.open(target_named(target)))
+        if place is None:
+            self._opened.discard(target)
+            return None
+        self._opened.add(target)
+        return await self._answer(target, about, lambda: question(place))
+
+    async def open(self, target: str) -> None:
+        """Open a place, unless it is left alone; where that cannot be, its `obstacle` says why."""
+        await self.ask(target, _nothing, about=_OPENING)
+
+    def is_open(self, target: str) -> bool:
+        """Whether a place could be opened when that was tried last."""
+        return target in self._opened
+
+    def obstacle(self, target: str, about: str = "") -> str:
+        """Return why a place is not to be asked about something now; empty = it may be asked."""
+        if silence := self._silence(target, about):
+            return f"its target gives no answer: {silence}" if self.is_open(target) else _closed(silence)
+        if self.is_open(target):
+            return ""
+        failure = self._failures.get((target, _OPENING))
+        return _closed("nobody has tried it yet" if failure is None else failure.why)
+
+    async def _answer(self, target: str, about: str, question: Callable[[], Awaitable[Answer]]) -> Answer | None:
         try:
             async with while_it_moves(self._timeout_s):
-                answer = await question(await self._places.open(target_named(target)))
+                answer = await question()
         except (PilotageError, OSError, TimeoutError) as error:
             self._failed(target, about, str(error) or f"no answer within {self._timeout_s:g} s")
             return None
         self._failures.pop((target, about), None)
         return answer
 
-    def silence(self, target: str, about: str = "") -> str:
+    def _silence(self, target: str, about: str) -> str:
         """Return why a place is left alone now, or not asked about something; empty = it may be asked."""
         now = self._clock()
-        found = (self._failures.get((target, each)) for each in ("", about))
+        found = (self._failures.get((target, each)) for each in (_OPENING, "", about))
         return next((each.why for each in found if each is not None and now < each.until), "")
 
     def _failed(self, target: str, about: str, why: str) -> None:
@@ -75,3 +104,11 @@ class Places:
         self._failures = {key: each for key, each in self._failures.items() if now < each.until + 2 * _LONGEST}
         self._failures[target, about] = _Silence(failures, now + pause, why)
         log.warning("place gives no answer", target=target, about=about, reason=why, again_s=pause.total_seconds())
+
+
+async def _nothing(_: CopyTarget) -> None:
+    """Ask nothing of a place but that it is there."""
+
+
+def _closed(why: str) -> str:
+    return f"its target cannot be opened: {why}"
