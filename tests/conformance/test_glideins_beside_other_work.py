@@ -37,6 +37,15 @@ def lose_while(grid: Grid, pilot: Pilot, act: Callable[[Unit, World], object]) -
 
 def report_while(grid: Grid, report: GlideinReport, act: Callable[[Unit, World], object]) -> None:
     """Report of a glidein; the report meets `act`, which is committed once the report waits."""
+
+    def tell(unit: Unit, world: World) -> None:
+        assert report_glideins(unit, world, an_operator(), [report]).unknown == ()
+
+    meet(grid, act, tell)
+
+
+def meet(grid: Grid, act: Callable[[Unit, World], object], late: Callable[[Unit, World], object]) -> None:
+    """Let `late` meet `act`, which is committed once `late` waits for it."""
     database = grid.database
     acted, go_on = Event(), Event()
 
@@ -47,12 +56,12 @@ def report_while(grid: Grid, report: GlideinReport, act: Callable[[Unit, World],
 
     acting = database.submit_write(act_slowly)
     assert acted.wait(timeout=30)
-    reporting = database.submit_write(lambda unit: report_glideins(unit, grid.world, an_operator(), [report]))
+    waiting = database.submit_write(lambda unit: late(unit, grid.world))
     while not database.read(somebody_waits):
-        assert not reporting.done()
+        assert not waiting.done()
     go_on.set()
     acting.result(timeout=30)
-    assert reporting.result(timeout=30).unknown == ()
+    waiting.result(timeout=30)
 
 
 def somebody_waits(unit: Unit) -> bool:
@@ -108,4 +117,17 @@ def test_a_pilot_that_is_drained_while_its_glidein_is_said_to_be_there_has_ended
         drain_pilots(unit, world, [pilot.stamp], "maintenance", evict=False)
 
     report_while(grid, there(pilot), drain)
+    assert state_of(grid, pilot) is PilotState.ENDED
+
+
+def test_a_pilot_whose_glidein_is_said_to_be_gone_as_it_comes_has_ended(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    gone = GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled")
+
+    def tell(unit: Unit, world: World) -> None:
+        report_glideins(unit, world, an_operator(), [gone])
+
+    meet(grid, tell, lambda unit, _: heard_of(unit, {pilot.stamp: None}))
+    assert state_of(grid, pilot) is PilotState.ENDED
+    pilot.beat()
     assert state_of(grid, pilot) is PilotState.ENDED

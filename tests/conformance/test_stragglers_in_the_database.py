@@ -14,7 +14,7 @@ from pilotage_server.core.reports import JobReport, Outcome
 from pilotage_server.core.stragglers import OtherSite, SetLook
 from pilotage_server.operations.bans import BanOrder, ban
 from pilotage_server.operations.retention import remove_race_sets
-from pilotage_server.operations.stragglers import SlotGlance, find_stragglers, race_loads
+from pilotage_server.operations.stragglers import SlotGlance, Stragglers, find_stragglers, race_loads
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.storage.engine import Database
 from support.grid import Grid, a_slot, an_idle_slot
@@ -217,3 +217,19 @@ def test_what_an_owner_has_in_races_and_what_it_cost_him_of_late_is_told(grid: G
     assert (load.copies, load.lost_core_s) == (0, 120)
     grid.pass_time(days=2)
     assert grid.read(lambda unit, _: race_loads(unit)) == ()
+
+
+def test_what_runs_of_many_sets_is_told_in_several_answers(grid: Grid) -> None:
+    ids = [grid.submit(attributes=URGENT, count=count) for count in (2, 1, 3, 1, 1)]
+    for _ in range(8):
+        Runner(grid, A)
+    grid.change(JobChange.REMOVE, *ids[1])
+
+    def page(after: int) -> Stragglers:
+        return grid.read(lambda unit, world: find_stragglers(unit, world, after, most_running=2))
+
+    pages = [page(0)]
+    while pages[-1].next_after:
+        pages.append(page(pages[-1].next_after))
+    answers = [[each.job.id for look in found.sets for each in look.stragglers] for found in pages]
+    assert answers == [[*ids[0]], [*ids[2]], [*ids[3], *ids[4]]]

@@ -8,9 +8,11 @@ Whether to race is the racer's to decide.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import NamedTuple
 
 from pilotage_server.core.accounting import Account
@@ -27,6 +29,9 @@ GLANCE = 20
 
 LONGEST_TAIL = 200
 """A set of which more jobs have not ended is not at its tail, whatever part of it that is."""
+
+MOST_RUNNING = 10_000
+"""Jobs that run in one answer: each comes with the sites for its copies."""
 
 
 Sampled = tuple[JobState, timedelta]
@@ -123,6 +128,12 @@ def figures_of(sample: Sequence[Sampled]) -> Figures:
 def is_near_its_end(glance: Sequence[Sampled]) -> bool:
     """Whether half of the jobs at which one has glanced have ended: the others are not worth a look."""
     return 2 * sum(state in FINAL for state, _ in glance) >= len(glance)
+
+
+def few_enough(sets: Sequence[RaceSet], live: Mapping[RaceSet, Sequence[LiveJob]], most: int) -> Sequence[RaceSet]:
+    """Return the first of the sets, as many as have at most so many jobs that run, but one at least."""
+    running = list(accumulate(sum(job.runs for job in live.get(of, ())) for of in sets))
+    return sets[: max(1, bisect_right(running, most))]
 
 
 def straggler(

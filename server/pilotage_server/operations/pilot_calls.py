@@ -16,7 +16,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage.attempts import load_taken
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
-from pilotage_server.storage.pilots import change_pilots, load_pilots
+from pilotage_server.storage.pilots import change_pilots, load_pilots, note_heard
 from pilotage_server.storage.trees import version_in_force
 
 _HEARD_LATELY = timedelta(seconds=5)
@@ -60,8 +60,7 @@ def heard_of(unit: Unit, pilots: Mapping[str, bool | None]) -> dict[str, PilotRe
     for stamp, pilot in found.items():
         state = state_when_heard(pilot, draining=pilots[stamp])
         if state is not pilot.state:
-            changes = {"state": state.value, "reason": "", "ended": None, "last_seen": unit.now}
-            change_pilots(unit.session, [stamp], changes)
+            note_heard(unit.session, stamp, state, unit.now)
         elif pilot.last_seen is None or unit.now - pilot.last_seen >= _HEARD_LATELY:
             silent.append(stamp)
     if silent:

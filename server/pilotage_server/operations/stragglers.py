@@ -16,12 +16,14 @@ from pilotage_server.core.stragglers import (
     GLANCE,
     LONGEST_TAIL,
     MOST_LOOKED_AT,
+    MOST_RUNNING,
     Figures,
     LiveJob,
     OwnerLoad,
     Rivals,
     SetLook,
     Straggler,
+    few_enough,
     figures_of,
     is_near_its_end,
     loads_of,
@@ -74,17 +76,22 @@ class SlotGlance:
         return self._idle
 
 
-def find_stragglers(unit: Unit, world: World, after_set: int, glance: SlotGlance | None = None) -> Stragglers:
+def find_stragglers(
+    unit: Unit, world: World, after_set: int, glance: SlotGlance | None = None, most_running: int = MOST_RUNNING
+) -> Stragglers:
     """Return the next of the sets that are urgent, or near their ends, and of which something runs.
 
-    `glance` None = nobody asks what is free for copies.
+    `glance` None = nobody asks what is free for copies. The sets have at most `most_running` jobs that run, but for the
+    first, which is told in any case.
     """
-    sets = race_sets.next_sets(unit.session, after_set, SETS_IN_A_CALL)
-    live = _worth_a_look(unit, sets)
+    page = race_sets.next_sets(unit.session, after_set, SETS_IN_A_CALL)
+    looked_at = _worth_a_look(unit, page)
+    sets = few_enough(page, looked_at, most_running)
+    live = {of: looked_at[of] for of in sets if of in looked_at}
     figures = _figures(unit, [of for of in live if not of.urgent and not any(job.waits for job in live[of])])
     running = load_jobs(unit.session, [job.id for jobs in live.values() for job in jobs if job.runs])
     described = _described(unit, running, _Places(unit, world, running.values(), glance))
-    next_after = sets[-1].id if len(sets) == SETS_IN_A_CALL else 0
+    next_after = sets[-1].id if len(sets) < len(page) or len(page) == SETS_IN_A_CALL else 0
     found = (
         SetLook(
             of,

@@ -184,6 +184,17 @@ def put_on_its_way(session: Session, pilot: PilotRecord, reason: str) -> None:
     bulk.once(session, _SUBMITTED, reason, pilot.stamp, pilot.state.value)
 
 
+_HEARD = f"""
+    UPDATE pilots SET state = ?, reason = '', ended = NULL, last_seen = ? WHERE stamp = ?
+        AND state <> '{PilotState.ENDED.value}'
+"""  # noqa: S608 - a constant
+
+
+def note_heard(session: Session, stamp: str, state: PilotState, now: datetime) -> None:
+    """Let a pilot that is heard be in this state, unless somebody has let it end since it was loaded."""
+    bulk.once(session, _HEARD, state.value, bulk.moment(session, now), stamp)
+
+
 def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:
     """Add to the attempts that pilots, given by their stamps, have brought to an end."""
     more = "UPDATE pilots SET jobs_ended = jobs_ended + ? WHERE stamp = ?"
