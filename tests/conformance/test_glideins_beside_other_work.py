@@ -15,6 +15,7 @@ from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.pilot_calls import heard_of
 from pilotage_server.operations.pilots import drain_pilots, report_glideins
 from pilotage_server.operations.report_state import end_pilot_leases
+from pilotage_server.operations.retention import remove_ended_pilots
 from pilotage_server.operations.route_jobs import route_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
@@ -32,7 +33,7 @@ def grid(postgresql_database: Database, clock: VirtualClock) -> Grid:
 
 def lose_while(grid: Grid, pilot: Pilot, act: Callable[[Unit, World], object]) -> None:
     """Report that the pilot's glidein is gone, as in `report_while`."""
-    report_while(grid, GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled"), act)
+    report_while(grid, gone(pilot), act)
 
 
 def report_while(grid: Grid, report: GlideinReport, act: Callable[[Unit, World], object]) -> None:
@@ -96,6 +97,10 @@ def test_an_attempt_that_another_has_by_then_goes_on(grid: Grid) -> None:
     assert (job.state, job.attempt, job.slot, job.spent_attempts) == (JobState.MATCHED, 2, "north", 0)
 
 
+def gone(pilot: Pilot) -> GlideinReport:
+    return GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled")
+
+
 def there(pilot: Pilot) -> GlideinReport:
     return GlideinReport(pilot.stamp, "17", PilotState.SUBMITTED)
 
@@ -122,12 +127,30 @@ def test_a_pilot_that_is_drained_while_its_glidein_is_said_to_be_there_has_ended
 
 def test_a_pilot_whose_glidein_is_said_to_be_gone_as_it_comes_has_ended(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    gone = GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled")
 
     def tell(unit: Unit, world: World) -> None:
-        report_glideins(unit, world, an_operator(), [gone])
+        report_glideins(unit, world, an_operator(), [gone(pilot)])
 
     meet(grid, tell, lambda unit, _: heard_of(unit, {pilot.stamp: None}))
     assert state_of(grid, pilot) is PilotState.ENDED
     pilot.beat()
     assert state_of(grid, pilot) is PilotState.ENDED
+
+
+def test_an_end_that_is_told_again_of_a_pilot_that_is_just_being_forgotten_keeps_no_other_from_being_heard(
+    grid: Grid,
+) -> None:
+    old = grid.start_pilot()
+    grid.glidein_ended(old)
+    grid.pass_time(days=400)
+    other = grid.start_pilot()
+
+    def come_and_forget(unit: Unit, world: World) -> None:
+        heard_of(unit, {other.stamp: None})
+        assert remove_ended_pilots(unit, world) == 1
+
+    def tell(unit: Unit, world: World) -> None:
+        report_glideins(unit, world, an_operator(), [gone(old), there(other)])
+
+    meet(grid, come_and_forget, tell)
+    assert state_of(grid, other) is PilotState.RUNNING

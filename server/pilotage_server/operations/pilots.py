@@ -115,7 +115,9 @@ def _note_there(unit: Unit, pilot: PilotRecord, report: GlideinReport) -> None:
 
 def _note_gone(unit: Unit, world: World, identity: Identity, report: GlideinReport) -> bool:
     """Let a pilot whose glidein is gone end, if it has not, and return whether it had run a job."""
-    pilot = stored.load_pilots(unit.session, [report.stamp])[report.stamp]
+    pilot = stored.load_pilots(unit.session, [report.stamp]).get(report.stamp)
+    if pilot is None:  # it ended long ago, and has just been forgotten
+        return False
     _note_id(unit, pilot, report)
     has_run = has_run_any(unit.session, pilot.stamp)
     if pilot.state is not PilotState.ENDED:
