@@ -178,6 +178,7 @@ class InTurn:
             async with asyncio.timeout(None) as end:
                 return await self._renewing_beside(work, lambda: end.reschedule(loop.time()))
         except TimeoutError:
+            self._over()  # once more: until it was cut off the round may have begun more
             raise TurnLostError(self._copy.turn.agent) from None
 
     async def _renewing_beside(self, work: Callable[[], Awaitable[_Result]], lost: Callable[[], None]) -> _Result:

@@ -308,6 +308,28 @@ async def test_what_outlasts_the_rounds_ends_between_them_when_the_turn_is_not_r
         await worker.ended.wait()
 
 
+async def test_what_a_round_begins_after_its_turn_was_over_ends_with_it_though_nobody_answers(
+    turns: DatabaseTurns, clock: VirtualClock
+) -> None:
+    worker, beats = OutlastingWorker(), Beats()
+
+    async def begin_more_late() -> None:
+        try:
+            await forever()
+        finally:
+            worker.deeds.append("began more")
+
+    worker.work = begin_more_late
+    round_ = asyncio.create_task(a_copy("a", worker, turns, clock, beats).run_once())
+    await beats.begun()
+    turns.is_reachable = False
+    clock.advance(seconds=TURN_S)
+    beats.last_beat()
+    with pytest.raises(TurnLostError):
+        await round_
+    assert worker.deeds[-3:] == ["began more", "cut off", "turn lost"]
+
+
 async def test_a_single_round_of_one_that_outlasts_it_is_waited_for_before_the_turn_is_given_back(
     turns: DatabaseTurns, clock: VirtualClock
 ) -> None:
