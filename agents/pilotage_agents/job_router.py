@@ -36,6 +36,7 @@ _SWEEPS_EVERY = timedelta(hours=1)
 _COMES_BACK_AFTER = timedelta(seconds=1)
 """So soon the next round comes while something goes on beside the rounds."""
 
+_TABLE = "table"
 _SHOWN = 10
 
 
@@ -101,6 +102,7 @@ class JobRouter:
         fault: PilotageError | None = None
         try:
             try:
+                await self._make_ready()
                 await self.run_once()
             except PilotageError as error:
                 fault = error
@@ -112,11 +114,10 @@ class JobRouter:
 
     async def dry_run(self) -> tuple[str, ...]:
         """Return what a round would send along each route, and why no more, one line each; changes nothing."""
-        if (table := await self._source.newer()) is not None:
-            self._follow(table)
+        await self._make_ready()
+        if self._no_table is not None:
+            raise self._no_table
         await self._read_feed()
-        self._dispatch.open_targets()
-        await self._errands.all_done()
         await self._watch.adopt()
         await self._rates.resume()
         occupied = self._shared.copies.occupied()
@@ -141,7 +142,7 @@ class JobRouter:
 
         Raises a PilotageError, also for a table that cannot be had where there is none from before.
         """
-        self._errands.begin("table", self._read_table)
+        self._errands.begin(_TABLE, self._read_table)
         await self._errands.grace()
         self._follow_newer()
         self._dispatch.open_targets()
@@ -206,6 +207,14 @@ class JobRouter:
         while len(self._errands):
             await self._errands.all_done()
             await self._take_in()
+
+    async def _make_ready(self) -> None:
+        """Have the table read and its targets opened, however long that takes: there is no later round to wait for."""
+        self._errands.begin(_TABLE, self._read_table)
+        await self._errands.all_done()
+        self._follow_newer()
+        self._dispatch.open_targets()
+        await self._errands.all_done()
 
     async def _read_table(self) -> None:
         """Read the table that is to be in force; where there is none, why that is."""

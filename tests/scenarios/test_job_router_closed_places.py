@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from pilotage_agents.batch_systems.base import NotSubmitted
+from pilotage_agents.core.routes.route_table import Target
 from pilotage_agents.router.route_edges import CopyAnswer, CopyRequest, CopyState, CopyStatus, InputFiles, NotThisWay
-from support.router_scene import RouterScene, ScenePlace, a_route, target_of
+from support.loop_time import LoopTime
+from support.router_scene import ROUND_WAITS_S, RouterScene, ScenePlace, a_route, target_of
 
 UNKNOWN = 'no batch system is configured for its CEType "slurm"'
 
@@ -25,6 +28,22 @@ class RefusingPlace(ScenePlace):
     async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
         self.asked.append(self.clock().timestamp())
         return (self.answer,) * len(copies)
+
+
+@dataclass
+class SlowlyOpened:
+    """Places that are not open before a round that does not wait for them is over."""
+
+    scene: RouterScene
+    time: LoopTime
+
+    async def open(self, target: Target) -> ScenePlace:
+        for _ in range(5000):
+            if "tell_routes" in self.scene.link.calls:
+                break
+            self.time.advance(ROUND_WAITS_S / 1000)
+            await asyncio.sleep(0)
+        return await self.scene.places.open(target)
 
 
 def closed_to(scene: RouterScene, route: str, why: str = UNKNOWN) -> None:
@@ -78,6 +97,14 @@ async def test_a_dry_run_opens_targets_and_says_which_cannot_be(tmp_path: Path) 
         for each in lines
     )
     assert any("B -> queue SITE/ce/B: 3 jobs" in each for each in lines)
+
+
+async def test_a_single_round_waits_until_its_targets_are_open(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A"))
+    router = scene.start(places=SlowlyOpened(scene, LoopTime()))
+    scene.link.submit(3, WantJobRouter=True)
+    await router.run_single()
+    assert scene.spread() == {"A": 3}
 
 
 async def test_jobs_that_were_taken_for_a_target_that_cannot_be_opened_then_wait_again_at_once(tmp_path: Path) -> None:
