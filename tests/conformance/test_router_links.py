@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pilotage.errors import NotFoundError
-from pilotage.job_description import InputFile
+from pilotage.job_description import InputFile, Value
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
@@ -56,6 +56,7 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
             lambda change, job_id: getattr(fake, change)(job_id),
             lambda job_id: fake.jobs[job_id].state,
             lambda job_id: fake.jobs[job_id].output,
+            lambda job_id: fake.jobs[job_id].shown,
         )
         return
     server: RunningServer = request.getfixturevalue("server")
@@ -64,7 +65,7 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
         turn = Turn(f"job router {request_id()}", "this one")
         assert (await ServerLink(channel).take_turn(turn, 60, "here")).taken
         link = RouterServerLink(channel, turn, most_events=3)
-        yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output)
+        yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)
 
 
 async def test_the_feed_tells_who_waits_and_goes_on_where_it_was_left(scene: Scene) -> None:
@@ -215,6 +216,44 @@ async def test_a_malformed_report_changes_nothing_of_its_copy_and_keeps_no_other
     assert "NUL" in answer.malformed[first, 1]
     assert [scene.state(each) for each in (first, second)] == ["MATCHED", "RUNNING"]
     assert [copy.job_id for copy in await scene.link.copies()] == [first, second]
+
+
+async def test_what_hooks_say_of_a_copy_is_shown_where_the_job_says_nothing(scene: Scene) -> None:
+    (job,) = scene.submit(Color="red")
+    await scene.route(job)
+    said: dict[str, Value] = {"Progress": 70, "Share": 0.5, "Color": "blue", "Owner": "eve", "Hosts": ("n1", "n2")}
+    assert await scene.report(CopyReport(job, 1, attributes=said)) == {}
+    ad = scene.ad(job)
+    assert (ad["Progress"], ad["Share"], ad["Hosts"]) == (70, 0.5, ("n1", "n2"))
+    assert ad["Color"] == "red"
+    assert ad["Owner"] != "eve"
+    assert "Progress" not in (await scene.link.look_at([job]))[0].ad, "no route looks at it"
+
+
+async def test_what_hooks_say_is_as_it_was_told_last_until_another_attempt_begins(scene: Scene) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    await scene.report(CopyReport(job, 1, attributes={"Progress": 70, "Stage": "in"}))
+    await scene.report(CopyReport(job, 1, attributes={"Progress": 80}))
+    await scene.report(CopyReport(job, 1, node="n17", state="RUNNING"))
+    assert (scene.ad(job)["Progress"], "Stage" in scene.ad(job)) == (80, False)
+    await scene.report(ended(job, "EVICTED", reason="the copy is gone"))
+    assert (scene.state(job), scene.ad(job)["Progress"]) == ("WAITING", 80)
+    await scene.route(job)
+    assert "Progress" not in scene.ad(job)
+
+
+@pytest.mark.parametrize(
+    "said", [{f"A{number}": 1 for number in range(65)}, {"Text": "x" * 20_000}, {"no name": 1}, {"a": 1, "A": 2}]
+)
+async def test_a_report_with_too_many_attributes_or_ones_that_are_none_is_malformed(
+    scene: Scene, said: dict[str, Value]
+) -> None:
+    (job,) = scene.submit()
+    await scene.route(job)
+    answer = await scene.link.report(request_id(), [CopyReport(job, 1, state="RUNNING", attributes=said)])
+    assert answer.malformed[job, 1].startswith("attributes: ")
+    assert (scene.state(job), scene.ad(job).keys() & said.keys()) == ("MATCHED", set())
 
 
 @pytest.mark.parametrize("are_brought", [True, False], ids=["brought before", "with the report"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pilotage.v1 import jobs_pb2
 from pilotage.v1.route_service_pb2 import CopyReport, LeftOutRoute, RouteOutline
+from pilotage.v1.values_pb2 import Value
 from pilotage_server.core.identity import Role
 from support.command import Command, environment_of
 from support.pinned import KEYS
@@ -97,6 +99,22 @@ def test_a_job_that_is_on_its_way_shows_where_it_went(grid: WireGrid, router: Wi
     (answer,) = mine.objects("routes", "explain", job_id)
     assert list(answer["copy"]) == list(KEYS["routes give-up"])
     assert answer["copy"]["reference"] == "slurm 17"
+
+
+def test_what_hooks_say_of_a_copy_is_shown_with_the_ad_of_its_job(
+    grid: WireGrid, router: WireRouter, tmp_path: Path
+) -> None:
+    (job_id,) = grid.submit(replace(a_job(), attributes={"Color": "red"}))
+    router.route(job_id)
+    said = {"Progress": Value(integer=70), "COLOR": Value(text="blue"), "VO": Value(text="x"), "Note": Value(text='"')}
+    router.tell(CopyReport(job_id=job_id, attempt=1, reference="slurm 17", attributes=said))
+    mine = pilotage(grid, tmp_path)
+    lines = mine("ad", job_id).splitlines()
+    assert {"Progress = 70", 'Color = "red"', 'RoutedToJobId = "slurm 17"', f'VO = "{grid.vo}"'} <= set(lines)
+    assert [line for line in lines if line.startswith("Note")] == ['Note = "\\""']
+    assert not [line for line in lines if line.startswith("COLOR")]
+    (ad,) = mine.objects("ad", job_id)
+    assert (ad["Progress"], ad["Color"], ad["RouteName"]) == (70, "red", "north")
 
 
 def test_an_operator_gives_a_router_up(grid: WireGrid, router: WireRouter, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from support.virtual_clock import START
 class Amid(FakeRouterLink):
     """A server that takes its time to hear a report; meanwhile something happens."""
 
-    meanwhile: Callable[[], None]
+    meanwhile: Callable[[], object]
     heard: list[CopyReport]
 
     async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
@@ -33,17 +33,32 @@ class Amid(FakeRouterLink):
         return CopiesAnswer({}, ())
 
 
-async def test_an_end_that_is_noted_while_an_earlier_word_of_the_copy_is_told_is_told_as_well(tmp_path: Path) -> None:
-    scene, link, copies, errands = RouterScene(tmp_path), Amid(), HeldCopies(), Errands(10.0)
-    link.heard = []
+RUNS = HeldCopy(Key(1, 1), "A", "queue SITE/ce/A", START, "ref:1", status=CopyStatus(CopyState.RUNNING))
+
+
+async def told(tmp_path: Path, copies: HeldCopies, meanwhile: Callable[[], object]) -> list[CopyReport]:
+    """Return the reports of a running copy of which more becomes known while the first one is heard."""
+    scene, link, errands = RouterScene(tmp_path), Amid(), Errands(10.0)
+    link.heard, link.meanwhile = [], meanwhile
     places = Places(scene.places, scene.clock, 10.0)
     hooks = RouteHooks(NO_HOOKS, tmp_path / "hooks")
     shared = Shared("jobrouter", copies, link, places, hooks, scene.clock, errands)
-    runs = HeldCopy(Key(1, 1), "A", "queue SITE/ce/A", START, "ref:1", status=CopyStatus(CopyState.RUNNING))
-    copies.put(runs, owed=True)
-    ended = replace(runs, outcome=CopyOutcome("KILLED", runs.status))
-    link.meanwhile = lambda: copies.put(ended, owed=True)
+    copies.put(RUNS, owed=True)
     await CopyReports(shared, CopyLeavings(places, scene.folder(), errands)).send()
     await errands.end()
-    assert [report.state for report in link.heard] == ["RUNNING", "DONE"]
+    return link.heard
+
+
+async def test_an_end_that_is_noted_while_an_earlier_word_of_the_copy_is_told_is_told_as_well(tmp_path: Path) -> None:
+    copies = HeldCopies()
+    ended = replace(RUNS, outcome=CopyOutcome("KILLED", RUNS.status))
+    reports = await told(tmp_path, copies, lambda: copies.put(ended, owed=True))
+    assert [report.state for report in reports] == ["RUNNING", "DONE"]
     assert len(copies) == 0
+
+
+async def test_what_a_hook_says_while_an_earlier_word_of_the_copy_is_told_is_told_as_well(tmp_path: Path) -> None:
+    copies = HeldCopies()
+    reports = await told(tmp_path, copies, lambda: copies.says(RUNS.key, {"Progress": 70}))
+    assert [dict(report.attributes) for report in reports] == [{}, {"Progress": 70}]
+    assert copies.owed == {}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
 from pilotage.classads import AdValue
 from pilotage.errors import ServerUnreachableError, TurnLostError
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.job_description import InputFile, JobDescription, Value
+from pilotage.report_bounds import attributes_fault
 from pilotage.scalars import text_fault
 from pilotage_agents.core.routes.told_routes import ToldTable
 from pilotage_agents.router.route_edges import (
@@ -34,7 +35,10 @@ _ENDED = ("DONE", "FAILED", "REMOVED")
 
 @dataclass
 class FakeJob:
-    """A job of the fake server; `holder` is the attempt that the router holds, 0 = none."""
+    """A job of the fake server; `holder` is the attempt that the router holds, 0 = none.
+
+    `said` is what hooks have said of its copy, as often as it was told.
+    """
 
     job_id: int
     ad: dict[str, AdValue]
@@ -49,6 +53,7 @@ class FakeJob:
     unwanted: str = ""
     outcomes: list[CopyOutcome] = field(default_factory=list)
     output: dict[str, bytes] = field(default_factory=dict)
+    said: list[Mapping[str, Value]] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
 
     @property
@@ -56,6 +61,11 @@ class FakeJob:
         description = JobDescription(self.executable, attributes={})
         ad = {"ClusterId": self.job_id, "ProcId": 0, "Owner": "ann", **self.ad}
         return RoutableJob(self.job_id, self.state == "WAITING", ad, description, "ann", "sky", "grp")
+
+    @property
+    def shown(self) -> Mapping[str, AdValue]:
+        """Its ad, as people see it."""
+        return {**(self.said[-1] if self.said else {}), **self.routable.ad}
 
     @property
     def known(self) -> KnownCopy:
@@ -179,7 +189,7 @@ class FakeRouterLink:
         if copy.route in self.refuses:
             return NotRouted(copy.job_id, self.refuses[copy.route])
         job.attempt += 1
-        job.holder, job.copy, job.reference, job.unwanted = job.attempt, copy, "", ""
+        job.holder, job.copy, job.reference, job.unwanted, job.said = job.attempt, copy, "", "", []
         self._moved(job, "MATCHED", "routed")
         return Routed(copy.job_id, job.attempt)
 
@@ -189,6 +199,8 @@ class FakeRouterLink:
             job = self.jobs[report.job_id]
             if (fault := text_fault(report.node)) or report.job_id in self.cannot_read:
                 malformed[report.job_id, report.attempt] = f"node: {fault or 'cannot be read'}"
+            elif fault := attributes_fault(report.attributes):
+                malformed[report.job_id, report.attempt] = f"attributes: {fault}"
             elif job.holder != report.attempt:
                 if report.state:
                     refused[report.job_id, report.attempt] = "it is over"
@@ -200,6 +212,8 @@ class FakeRouterLink:
 
     def _take_in(self, job: FakeJob, report: CopyReport) -> None:
         job.reference, job.node = report.reference or job.reference, report.node or job.node
+        if report.attributes:
+            job.said.append(report.attributes)
         if report.held and not job.unwanted:
             self._taken_away(job.job_id, "HELD", report.held)
         if report.outcome is not None:

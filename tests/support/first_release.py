@@ -21,12 +21,17 @@ VALUES (:id, 1, :id, 0, 'alice', 'lhcb', 'users', '', :state, '', 0, 1, '', :att
 """
 
 
-def make_schema(unit: Unit) -> None:
-    """Give an empty database the tables of the first release."""
+def migrations(unit: Unit) -> Config:
+    """Return what leads a database from release to release, in a transaction."""
     config = Config()
     config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))
     config.attributes["connection"] = unit.session.connection()
-    command.upgrade(config, "0001")
+    return config
+
+
+def make_schema(unit: Unit) -> None:
+    """Give an empty database the tables of the first release."""
+    command.upgrade(migrations(unit), "0001")
 
 
 def insert_job(unit: Unit, job_id: int, state: JobState, attempt: int = 0) -> None:

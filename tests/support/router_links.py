@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from pilotage.classads import AdValue
 from pilotage.resource_tree import QueueId
 from pilotage_agents.router.route_edges import (
     CopyOutcome,
@@ -32,6 +33,7 @@ class Scene:
     change: Callable[[str, int], None]
     state: Callable[[int], str]
     output: Callable[[int], dict[str, bytes]]
+    ad: Callable[[int], Mapping[str, AdValue]]
 
     async def route(self, *job_ids: int, route: str = "A") -> list[int]:
         """Take jobs, which must be given; return the attempts."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pilotage.classad_evaluation import Ad
+from pilotage.classads import AdValue
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.values_pb2 import Value
@@ -34,6 +36,10 @@ class RealJobs:
     def state(self, job_id: int) -> str:
         job = self._call("GetJobs", job_service_pb2.GetJobsRequest(job_ids=[job_id])).jobs[0]
         return jobs_pb2.JobState.Name(job.state).removeprefix("JOB_STATE_")
+
+    def ad(self, job_id: int) -> dict[str, AdValue]:
+        """Return the ad of a job, as people see it."""
+        return Ad.read(self._call("GetJobAd", job_service_pb2.GetJobAdRequest(job_id=job_id)).ad).plain()
 
     def output(self, job_id: int) -> dict[str, bytes]:
         with self.server.channel(self.server.token()) as channel:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.report_bounds import LONGEST_REASON, sound_reference, sound_text
+from pilotage.classads import AdValue, Expression
+from pilotage.report_bounds import LONGEST_REASON, attributes_fault, sound_attributes, sound_reference, sound_text
 from pilotage.v1.route_service_pb2 import ReportCopiesRequest
 from pilotage.v1.values_pb2 import Turn
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Wish
@@ -22,16 +25,26 @@ times = st.none() | st.datetimes(timezones=st.just(UTC))
 numbers = st.floats()
 statuses = st.builds(CopyStatus, st.sampled_from(CopyState), texts, texts, codes, codes, times, times, numbers, numbers)
 outcomes = st.builds(CopyOutcome, st.sampled_from(["EXITED", "EVICTED", "KILLED", "DECLINED"]), statuses, texts)
+scalars = st.booleans() | st.integers() | numbers | texts
+values = scalars | st.lists(scalars).map(tuple) | st.just(Expression("a + 1")) | st.just({"a": 1})
+sayings = st.dictionaries(texts | st.from_regex(r"[A-Za-z_]\w*", fullmatch=True), values, max_size=5)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-@given(texts, statuses, st.none() | outcomes, st.sampled_from(Wish), texts)
+@given(texts, statuses, st.none() | outcomes, st.sampled_from(Wish), texts, sayings)
 def test_whatever_is_said_of_a_copy_the_server_takes_what_is_told(
-    reference: str, status: CopyStatus, outcome: CopyOutcome | None, wish: Wish, reason: str
+    reference: str,
+    status: CopyStatus,
+    outcome: CopyOutcome | None,
+    wish: Wish,
+    reason: str,
+    said: dict[str, AdValue],
 ) -> None:
     copy = HeldCopy(Key(1, 1), "A", "queue S/c/q", NOON, reference, False, status, wish, reason, outcome)
     told = copy_reports_from_wire(
-        ReportCopiesRequest(turn=Turn(agent="job router", holder="me"), copies=[report_to_wire(report_of(copy), ())])
+        ReportCopiesRequest(
+            turn=Turn(agent="job router", holder="me"), copies=[report_to_wire(report_of(copy, said), ())]
+        )
     )
     assert [type(each).__name__ for each in told.reports] == ["CopyReport"]
 
@@ -45,3 +58,18 @@ def test_what_can_be_shown_is_told_as_it_is() -> None:
 def test_a_reference_is_told_whole_or_not_at_all() -> None:
     assert sound_reference("pilotage-1-1 17") == "pilotage-1-1 17"
     assert sound_reference("a\0b") == sound_reference("x" * 30_000) == ""
+
+
+def test_attributes_are_told_as_they_are_but_for_what_is_no_plain_value() -> None:
+    said = {"a": 1, "b": 1.5, "c": True, "d": "x\0", "e": (1, "y"), "f": Expression("a + 1"), "g": {"h": 1}, "i": 2**64}
+    assert sound_attributes(said) == {"a": 1, "b": 1.5, "c": True, "d": "x?", "e": (1, "y")}
+    assert sound_attributes({"no name": 1, "Löwe": 1, "": 1, "A": 1, "a": 2, "n": math.nan, "l": ((1,),)}) == {"A": 1}
+
+
+@pytest.mark.parametrize("value", ["x" * 300, tuple(range(40)), 1])
+def test_as_many_attributes_are_told_as_there_is_room_for(value: AdValue) -> None:
+    said = {f"a{number}": value for number in range(500)}
+    told = sound_attributes(said)
+    assert list(told) == list(said)[: len(told)]
+    assert attributes_fault(told) == ""
+    assert attributes_fault({**told, f"a{len(told)}": value}) != ""  # type: ignore[dict-item]

@@ -14,6 +14,7 @@ import structlog
 
 from pilotage.classads import AdValue
 from pilotage.errors import PilotageError, WorldError
+from pilotage.report_bounds import sound_attributes
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Weight, gone
 from pilotage_agents.core.copies.job_ends import ended_ad, weight_of
 from pilotage_agents.router.route_edges import CopyOutcome, CopyTarget, LeftFile
@@ -72,7 +73,7 @@ class CopyEnds:
         """Let hooks say what they know of running copies; one that has not said it yet is not asked anew."""
         for copy in copies:
             if self._hooks.are_for(copy):
-                self._errands.begin((_Stage.UPDATE, copy.key), partial(self._hooks.update, copy))
+                self._errands.begin((_Stage.UPDATE, copy.key), partial(self._update, copy))
 
     def collect(self, copies: Iterable[HeldCopy]) -> None:
         """Begin to fetch what copies have left whose payloads have ended; until then they are shown as completing."""
@@ -116,6 +117,12 @@ class CopyEnds:
         self._errands.cancel((_Stage.UPDATE, copy.key))
         self._unclean[copy.key] = end = (copy, outcome, weight)
         self._errands.begin((_Stage.CLEAN, copy.key), partial(self._clean, *end))
+
+    async def _update(self, copy: HeldCopy) -> None:
+        await self._hooks.update(copy)
+        said = self._hooks.said_of(copy)
+        if self._copies.says(copy.key, said) and (untold := said.keys() - sound_attributes(said).keys()):
+            log.warning("attributes of a hook cannot be shown", copy=copy.name, attributes=sorted(untold))
 
     async def _fetch(self, copy: HeldCopy) -> None:
         async with self._gates[copy.target]:

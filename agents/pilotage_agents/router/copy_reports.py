@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from uuid import uuid4
 
 import structlog
 
+from pilotage.classads import AdValue
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key
 from pilotage_agents.core.copies.copy_report import report_of
 from pilotage_agents.router.copy_leavings import CopyLeavings
@@ -45,8 +46,9 @@ class CopyReports:
         while owed := self._next():
             if ended := [copy for copy in owed if copy.outcome is not None]:
                 await self._leavings.announce(ended)
-            answer = await self._link.report(uuid4().hex, [report_of(copy) for copy in owed])
-            self._heard(owed, answer)
+            told = [(copy, self._copies.news_of(copy.key)) for copy in owed]
+            answer = await self._link.report(uuid4().hex, [report_of(copy, said) for copy, said in told])
+            self._heard(told, answer)
         await self._leavings.tidy()
 
     def _next(self) -> list[HeldCopy]:
@@ -56,12 +58,15 @@ class CopyReports:
         ended = [copy for copy in copies if copy.outcome is not None]
         return ended[:_MOST_ENDED_IN_A_CALL] if len(ended) > _MOST_ENDED_IN_A_CALL else copies
 
-    def _heard(self, told: Sequence[HeldCopy], answer: CopiesAnswer) -> None:
-        for copy in told:
+    def _heard(self, told: Sequence[tuple[HeldCopy, Mapping[str, AdValue]]], answer: CopiesAnswer) -> None:
+        for copy, said in told:
             known = self._copies.get(copy.key)
-            if known is copy:  # else there is more to tell of it by now
-                self._copies.owed.pop(copy.key, None)
-            if copy.key in answer.malformed:
+            is_malformed = copy.key in answer.malformed
+            if not is_malformed:
+                self._copies.heard(copy.key, said)
+            if known is copy and (is_malformed or not self._copies.news_of(copy.key)):
+                self._copies.owed.pop(copy.key, None)  # else there is more to tell of it by now
+            if is_malformed:
                 self._malformed.add(copy.key)
                 log.error("report is malformed, copy is kept", copy=copy.name, reason=answer.malformed[copy.key])
                 continue

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pilotage.classads import AdValue
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.job_description import NOTHING, InputFile, JobDescription, Value
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import Submission, Unanswered
 from pilotage_agents.core.routes.route_table import Target
@@ -234,6 +234,7 @@ class CopyReport:
     """What the router says of a copy; `state` is the protocol's word for the attempt's state, "" = as before.
 
     `held` is why its target holds it, "" = it does not: the original is held for that, and the copy unwanted then.
+    `attributes` are all that hooks have said of it, none = as before: the original's ad is shown with them.
     """
 
     job_id: int
@@ -244,6 +245,7 @@ class CopyReport:
     started: datetime | None = None
     outcome: CopyOutcome | None = None
     held: str = ""
+    attributes: Mapping[str, Value] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

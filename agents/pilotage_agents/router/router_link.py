@@ -20,7 +20,7 @@ from pilotage.job_description import InputFile
 from pilotage.job_output import digest_of, open_regular
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2, route_service_pb2, route_service_pb2_grpc
 from pilotage.v1.values_pb2 import Turn as TurnMessage
-from pilotage.wire import queue_to_wire, time_to_wire
+from pilotage.wire import queue_to_wire, time_to_wire, value_to_wire
 from pilotage_agents.core.routes.told_routes import ToldRoute, ToldTable
 from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.link import Turn
@@ -88,10 +88,8 @@ class RouterServerLink:
 
     async def route(self, request: str, copies: Sequence[NewCopy]) -> tuple[Routed | NotRouted, ...]:
         """Take jobs for copies (at most 1,000); returns one answer each, in order."""
-        message = route_service_pb2.RouteJobsRequest(
-            request_id=request, turn=self._turn, copies=[_new_copy(copy) for copy in copies]
-        )
-        answer = await self._routes.RouteJobs(message)
+        asked = route_service_pb2.RouteJobsRequest(request_id=request, turn=self._turn, copies=map(_new_copy, copies))
+        answer = await self._routes.RouteJobs(asked)
         return tuple(
             Routed(each.job_id, each.attempt) if each.attempt else NotRouted(each.job_id, each.refusal)
             for each in answer.jobs
@@ -256,6 +254,7 @@ def report_to_wire(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> 
         node=report.node,
         report=_job_report(report, files) if report.state else None,
         held=report.held,
+        attributes={name: value_to_wire(value) for name, value in report.attributes.items()},
     )
 
 

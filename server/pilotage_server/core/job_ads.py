@@ -22,10 +22,12 @@ from pilotage_server.core.job_attributes import DEFAULTS, INDIVIDUAL, described,
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import FINAL, JobState, job_status
 from pilotage_server.core.macros import render
+from pilotage_server.core.owned_attributes import RESERVED, SERVER_ATTRIBUTES
 from pilotage_server.core.routes import router_of
 from pilotage_server.core.task_queues import NO_NAMES, Traits, traits_of
 
 _KIB_IN_MIB = 1024
+_ROUTED = folded_set(("RouteName", "RoutedBy", "RoutedToJobId"))
 
 ALWAYS_TOLD = INDIVIDUAL | folded_set(
     (
@@ -58,6 +60,16 @@ def described_ad(job: JobRecord, description: JobDescription) -> dict[str, AdVal
 def present_ad(job: JobRecord, now: datetime) -> dict[str, AdValue]:
     """Return what the ad of one job says of its life so far."""
     return {**past_of(job).attributes(), **_life(job, now), **_places(job), **_ends(job)}
+
+
+def with_mirrored(ad: Mapping[str, AdValue], said: Mapping[str, AdValue]) -> dict[str, AdValue]:
+    """Return an ad for people, with what hooks have said of the job's copy.
+
+    They fill only names that the ad has not and that are not the server's to give, so they hide nothing that anybody
+    else says of the job.
+    """
+    taken = folded_set(ad) | SERVER_ATTRIBUTES | RESERVED | _ROUTED
+    return {**ad, **{name: value for name, value in said.items() if fold(name) not in taken}}
 
 
 def _common(traits: Traits) -> dict[str, AdValue]:

@@ -9,11 +9,13 @@ without queues. The slot is the route.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError
+from pilotage.job_description import NOTHING, Value
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.reports import JobReport
@@ -99,9 +101,9 @@ class CopyRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What a router says of one copy; what is "" or None is as it was told before.
+    """What a router says of one copy; what is empty or None is as it was told before.
 
-    `held` is why its target holds it, "" = it does not.
+    `held` is why its target holds it, "" = it does not. `attributes` are what the router's hooks have said of it.
     """
 
     job_id: int
@@ -110,6 +112,7 @@ class CopyReport:
     node: str = ""
     report: JobReport | None = None
     held: str = ""
+    attributes: Mapping[str, Value] = field(default_factory=lambda: NOTHING)
 
     @property
     def key(self) -> tuple[int, int]:

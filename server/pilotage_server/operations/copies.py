@@ -22,7 +22,7 @@ from pilotage_server.operations.world import World
 from pilotage_server.storage import turns as stored_turns
 from pilotage_server.storage.attempts import AttemptKey, next_taken, next_unreported
 from pilotage_server.storage.claims import lock_jobs
-from pilotage_server.storage.copies import copies_that_bind, load_copies, set_nodes, set_references
+from pilotage_server.storage.copies import copies_that_bind, load_copies, set_attributes, set_nodes, set_references
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import load_jobs
 from pilotage_server.storage.routers import forget_router, is_known
@@ -114,11 +114,14 @@ def _not_mine(report: CopyReport) -> str:
 
 
 def _note_whereabouts(unit: Unit, copies: dict[tuple[int, int], CopyRecord], reports: Sequence[CopyReport]) -> None:
-    """Keep what finds the copies again, and their nodes, before anything is concluded from how they fare."""
+    """Keep what finds the copies again, their nodes, and what hooks say, before their fates have consequences."""
     references = {each.key: each.reference for each in reports if each.reference}
     new = [(key, reference) for key, reference in references.items() if copies[key].reference != reference]
     if new:
         set_references(unit.session, new)
+    attributes = {each.key: each.attributes for each in reports if each.attributes}
+    if attributes:
+        set_attributes(unit.session, list(attributes.items()))
     nodes = {each.key: each.node for each in reports if each.node}
     if nodes:
         set_nodes(unit.session, list(nodes.items()))

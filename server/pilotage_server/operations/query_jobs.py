@@ -9,13 +9,13 @@ from pilotage.classads import AdValue
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
 from pilotage.job_description import JobDescription
 from pilotage_server.core.identity import Identity
-from pilotage_server.core.job_ads import full_job_ad
+from pilotage_server.core.job_ads import full_job_ad, with_mirrored
 from pilotage_server.core.job_changes import may_be_shown, may_see
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.page_tokens import position_of, token_of
 from pilotage_server.core.routes import router_of
-from pilotage_server.storage.copies import load_copies
+from pilotage_server.storage.copies import load_attributes, load_copies
 from pilotage_server.storage.engine import Unit
 from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
 from pilotage_server.storage.templates import load_description
@@ -91,13 +91,19 @@ def get_description(unit: Unit, identity: Identity, job_id: int) -> JobDescripti
 
 
 def get_ad(unit: Unit, identity: Identity, job_id: int) -> Mapping[str, AdValue]:
-    """Return a job as a ClassAd, as its policies look at it; raises NotFoundError."""
+    """Return a job as a ClassAd, as its policies look at it, and with what only people see of its copy.
+
+    What hooks have said of a copy is shown until another attempt begins. Raises NotFoundError.
+    """
     job = visible_job(unit, identity, job_id)
     ad = full_job_ad(job, load_description(unit.session, job.template_id), unit.now)
-    if not job.is_leased or not router_of(job):
+    if not router_of(job):
         return ad
-    copy = load_copies(unit.session, [(job.id, job.attempt)]).get((job.id, job.attempt))
-    return ad | {"RoutedToJobId": copy.reference} if copy is not None and copy.reference else ad
+    key = (job.id, job.attempt)
+    copy = load_copies(unit.session, [key]).get(key)
+    if job.is_leased and copy is not None and copy.reference:
+        ad["RoutedToJobId"] = copy.reference
+    return with_mirrored(ad, load_attributes(unit.session, key))
 
 
 def _query(identity: Identity, wanted: JobFilter) -> JobQuery:

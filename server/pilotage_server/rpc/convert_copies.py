@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pilotage.channel import MAX_MESSAGE_BYTES
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.report_bounds import LONGEST_ROUTE_TEXT
-from pilotage.v1 import route_service_pb2
-from pilotage.wire import queue_from_wire, text_from_wire, time_to_wire
+from pilotage.job_description import Value
+from pilotage.report_bounds import LONGEST_ROUTE_TEXT, attributes_fault
+from pilotage.v1 import route_service_pb2, values_pb2
+from pilotage.wire import queue_from_wire, section_from_wire, text_from_wire, time_to_wire
 from pilotage_server.core.routes import CopyReport, MalformedReport, NewCopy, RoutedJob
 from pilotage_server.core.turns import Turn
 from pilotage_server.operations.copies import FIRST, GivenUp, OpenCopies, OpenCopy, UnwantedCopies
@@ -99,11 +100,19 @@ def _copy_report(message: route_service_pb2.CopyReport) -> CopyReport:
         fields("node", reason_from_wire),
         report,
         fields("held", reason_from_wire),
+        fields("attributes", _attributes),
     )
     is_of_it = report is None or (report.job_id, report.attempt) == told.key
     fields.faults.unless(is_of_it, "report", "is of another job or attempt")
     fields.done()
     return told
+
+
+def _attributes(said: Mapping[str, values_pb2.Value]) -> dict[str, Value]:
+    attributes = section_from_wire(said)
+    if fault := attributes_fault(attributes):
+        raise InvalidInputError(Violation("", fault))
+    return attributes
 
 
 def report_results_to_wire(results: Iterable[ReportResult]) -> route_service_pb2.ReportCopiesResponse:

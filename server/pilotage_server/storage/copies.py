@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlmodel import Session
 
+from pilotage.job_description import Value
 from pilotage_server.core.routes import CopyRecord
 from pilotage_server.storage import bulk, many_rows
 from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
 from pilotage_server.storage.job_rows import JOBS
 from pilotage_server.storage.lingering import LAST_TAKEN
+from pilotage_server.storage.pools import section_from_json, section_to_json
 from pilotage_server.storage.tables import metadata
 from pilotage_server.storage.tables.conditions import LINGERING_JOB, TIMED_JOB
 
 COPIES = metadata.tables["copies"]
 
 _OF_JOBS = "SELECT job_id, attempt, router, route, target, reference, routed FROM copies WHERE job_id = ANY(?)"
+
+_SAID = "SELECT attributes_json FROM copies WHERE job_id = ? AND attempt = ?"
 
 _BINDING = f"""
     SELECT jobs.id, attempts.attempt FROM jobs JOIN attempts ON attempts.job_id = jobs.id
@@ -65,6 +69,18 @@ def copies_that_bind(session: Session, stamp: str, most: int) -> list[AttemptKey
 def set_references(session: Session, told: Sequence[tuple[AttemptKey, str]]) -> None:
     """Keep what finds copies again at their targets."""
     many_rows.change(session, COPIES, _keys([key for key, _ in told]), {"reference": [text for _, text in told]})
+
+
+def set_attributes(session: Session, told: Sequence[tuple[AttemptKey, Mapping[str, Value]]]) -> None:
+    """Keep what hooks have said of copies, in place of what was kept."""
+    texts = [section_to_json(attributes) for _, attributes in told]
+    many_rows.change(session, COPIES, _keys([key for key, _ in told]), {"attributes_json": texts})
+
+
+def load_attributes(session: Session, key: AttemptKey) -> dict[str, Value]:
+    """Return what hooks have said of a copy."""
+    said = [text for (text,) in bulk.rows(session, _SAID, *key) if text is not None]
+    return section_from_json(said[0]) if said else {}
 
 
 def set_nodes(session: Session, told: Sequence[tuple[AttemptKey, str]]) -> None:

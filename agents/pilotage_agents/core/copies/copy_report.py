@@ -2,8 +2,8 @@
 
 Rules
 -----
-Targets, nodes and payloads say what they like: it is told within the bounds of reports, so that no word of theirs
-keeps an end from being heard.
+Targets, nodes, payloads and hooks say what they like: it is told within the bounds of reports, so that no word of
+theirs keeps an end from being heard.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pilotage.report_bounds import sound_amount, sound_code, sound_reference, sound_text, sound_time
+from pilotage.classads import AdValue
+from pilotage.job_description import NOTHING
+from pilotage.report_bounds import (
+    sound_amount,
+    sound_attributes,
+    sound_code,
+    sound_reference,
+    sound_text,
+    sound_time,
+)
 from pilotage_agents.core.copies.copy_life import STOPPED, HeldCopy, Wish
 from pilotage_agents.router.route_edges import CopyOutcome, CopyReport, CopyState, CopyStatus
 
@@ -23,8 +32,8 @@ _TOLD: Mapping[CopyState, str] = {
 """States that the original shows too, in the protocol's words."""
 
 
-def report_of(copy: HeldCopy) -> CopyReport:
-    """Return all that is to be told of a copy."""
+def report_of(copy: HeldCopy, said: Mapping[str, AdValue] = NOTHING) -> CopyReport:
+    """Return all that is to be told of a copy; `said` are the attributes that hooks have said of it, none = no news."""
     outcome = copy.outcome and _sound_outcome(copy.outcome)
     status = _sound_status(copy.status) if outcome is None else outcome.status
     return CopyReport(
@@ -36,6 +45,7 @@ def report_of(copy: HeldCopy) -> CopyReport:
         status.started,
         outcome,
         sound_text(copy.reason) if copy.wish is Wish.HOLD and not _ended_by_itself(copy) else "",
+        sound_attributes(said),
     )
 
 

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from pilotage.classads import AdValue
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Weight
+from pilotage_agents.core.copies.sayings import Sayings
 from pilotage_agents.core.failure_rate import FailureRate
 from pilotage_agents.core.routes.route_table import Route, RouteTable
 from pilotage_agents.core.routes.routing import Occupancy
@@ -29,6 +31,7 @@ class HeldCopies:
         self._on_route: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
         self._rates: dict[str, FailureRate] = {}
+        self._sayings = Sayings()
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -57,10 +60,26 @@ class HeldCopies:
         if copy is not None and copy.outcome is None and not copy.is_unwanted:
             self.put(copy.unwanted(reason))
 
+    def says(self, key: Key, attributes: Mapping[str, AdValue]) -> bool:
+        """Take note of all that hooks have said of a copy; returns whether there is something new to tell."""
+        is_news = key in self._copies and self._sayings.says(key, attributes)
+        if is_news:
+            self.owed[key] = None
+        return is_news
+
+    def news_of(self, key: Key) -> Mapping[str, AdValue]:
+        """Return what hooks have said of a copy, none = the server has heard it, or there is nothing."""
+        return self._sayings.news_of(key)
+
+    def heard(self, key: Key, attributes: Mapping[str, AdValue]) -> None:
+        """Take note that the server knows this of a copy; what hooks have said since is still to be told."""
+        self._sayings.heard(key, attributes)
+
     def drop(self, key: Key) -> None:
         """Forget a copy."""
         self._uncount(key)
         self._copies.pop(key, None)
+        self._sayings.forget(key)
         self.owed.pop(key, None)
 
     def follow(self, table: RouteTable) -> None:

@@ -13,7 +13,8 @@ from pilotage_server.storage.tables.base import Base, BigId, time_column
 class CopyRow(Base, table=True):
     """A copy that a router has made, or was about to make: an attempt of a job; kept as long as its job.
 
-    `reference` finds it at its target, "" = nobody has told.
+    `reference` finds it at its target, "" = nobody has told. `attributes_json` is what its router's hooks have said of
+    it, None = nothing.
     """
 
     __tablename__ = "copies"
@@ -24,6 +25,7 @@ class CopyRow(Base, table=True):
     target: str
     reference: str = Field(sa_column=Column(Text, nullable=False))
     routed: datetime = Field(sa_column=time_column())
+    attributes_json: str | None = Field(sa_column=Column(Text))
 
 
 class RouterRow(Base, table=True):
