@@ -17,6 +17,10 @@ from pilotage.scalars import text_fault
 
 _PIECE_BYTES = 1 << 20
 _PATTERN = frozenset("*?[")
+_ANY_DEPTH = "**"
+_MOST_ANY_DEPTHS = 2
+"""Each more makes a deep tree take as many times as long as it is deep."""
+
 _MOST_LOOKED_AT = 20_000
 _NOTES_SHOWN = 20
 
@@ -94,6 +98,8 @@ def _matches(pattern: str, folder: Path) -> Iterator[Path]:
     path = inside(folder, name)
     if path.exists() or path.is_symlink():
         yield from _files_below(path, folder)
+    elif name.split("/").count(_ANY_DEPTH) > _MOST_ANY_DEPTHS:
+        raise JobAtFaultError(f"a pattern has {_ANY_DEPTH} no more than {_MOST_ANY_DEPTHS} times")
     elif not _PATTERN.isdisjoint(name):
         for match in _some(folder.glob(name)):
             yield from _files_below(match, folder)

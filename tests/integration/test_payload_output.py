@@ -85,3 +85,12 @@ async def test_output_that_leads_out_is_not_even_looked_into(tmp_path: Path) -> 
         _, files, notes = await bench.run(job)
     assert set(files) == {"stdout", "stderr"}
     assert "output file all/usr was not taken: it leads out of the job's folder" in notes
+
+
+async def test_a_pattern_that_would_look_through_a_deep_folder_for_ever_is_not_followed(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        deep = "/".join(["n"] * 60)
+        job = shell(f"mkdir -p {deep}; touch {deep}/a", output_files=("**/" * 20 + "a", "**/n/**/a"))
+        _, files, notes = await bench.run(job)
+    assert set(files) == {"stdout", "stderr", f"{deep}/a"}
+    assert "**/a was not taken: a pattern has ** no more than 2 times" in notes

@@ -150,10 +150,11 @@ async def test_the_exit_code_is_the_jobs_also_of_one_that_a_signal_ended(site: S
     assert (await site.script("kill -KILL $$")).exit_code == 137
 
 
-async def test_a_program_that_is_nowhere_is_told_to_its_owner(site: Site) -> None:
-    status = await site.run(a_copy(NAME, "no-such-program"))
+@pytest.mark.parametrize("program", ["no-such-program", "x" * 300], ids=["absent", "too long"])
+async def test_a_program_that_is_nowhere_is_told_to_its_owner(site: Site, program: str) -> None:
+    status = await site.run(a_copy(NAME, program))
     assert status.exit_code == 127
-    assert "no-such-program" in (await site.texts())["stderr"]
+    assert program in (await site.texts())["stderr"]
 
 
 async def test_standard_input_comes_from_the_jobs_files(site: Site) -> None:
@@ -178,6 +179,28 @@ async def test_a_job_that_cannot_be_run_as_described_is_refused_by_itself_and_le
     program = str(described.pop("executable", "/bin/true"))
     (answer,) = await site.target.submit([a_copy(NAME, program, **described)], site.files)
     assert isinstance(answer, RefusedByJob)
+    assert not (site.folder / CALLED).exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "described"),
+    [
+        (("data",), {"stdout": "data/out"}),
+        (("data", "data/more"), {}),
+        (("data/more", "data"), {}),
+        (("data/more",), {"stderr": "data"}),
+        (("/".join(["d" * 255] * 16),), {}),
+        ((), {"stdin": "/".join(["d" * 255] * 16)}),
+    ],
+    ids=["stream below a file", "file below a file", "file for a folder", "stream for a folder", "path", "in"],
+)
+async def test_files_that_cannot_lie_beside_one_another_or_at_all_are_their_jobs_fault_and_speak_against_no_target(
+    site: Site, names: tuple[str, ...], described: dict[str, Any]
+) -> None:
+    files = tuple(site.files.add(name, f"content of {name}") for name in names)
+    program = str(described.pop("executable", "/bin/true"))
+    (answer,) = await site.target.submit([a_copy(NAME, program, input_files=files, **described)], site.files)
+    assert isinstance(answer, RefusedByJob), answer
     assert not (site.folder / CALLED).exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -50,6 +51,9 @@ from pilotage_agents.router.route_edges import CopyRequest, InputFiles, LeftFile
 
 log = structlog.get_logger()
 
+_NO_PLACE = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG})
+"""What is said of a file that cannot lie where its job wants it: another is in its way, or its name is too long."""
+
 _MOST_READ = 1 << 16
 _MOST_PROXY_BYTES = 1 << 20
 
@@ -93,8 +97,7 @@ class CopyFolders:
             for each in (WORK_NAME, TEMPORARY_NAME):
                 await asyncio.to_thread((folder / each).mkdir, mode=0o700)
             for file in copy.description.input_files:
-                target = inside(folder / WORK_NAME, file.name)
-                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                target = await asyncio.to_thread(_room_for, folder / WORK_NAME, file.name)
                 await files.fetch(copy.job_id, file, target)
                 target.chmod(0o700 if file.executable else 0o600)
             await asyncio.to_thread(self._fill, folder, copy, queue)
@@ -172,8 +175,8 @@ def _write_scripts(folder: Path, copy: CopyRequest, queue: QueueId) -> None:
     """Write the scripts and all else that a copy is given into its folder, which has its input files."""
     description, work = copy.description, folder / WORK_NAME
     for name in stream_names(description):
-        inside(work, name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if description.stdin not in (None, "", NULL) and not inside(work, str(description.stdin)).is_file():
+        _room_for(work, name)
+    if description.stdin not in (None, "", NULL) and not _is_file(inside(work, str(description.stdin))):
         raise JobAtFaultError(f"its standard input {description.stdin} is not among its files")
     place = CopyPlace(str(queue), copy.route, _has_program(description, work), _proxy(copy, folder))
     try:
@@ -185,13 +188,41 @@ def _write_scripts(folder: Path, copy: CopyRequest, queue: QueueId) -> None:
     write_private(folder / AD_NAME, ad_lines(ad_text(copy.ad)).encode(), 0o400)
 
 
+def _room_for(work: Path, name: str) -> Path:
+    """Return the path of a file that a job names, with the folders that it lies in made.
+
+    Raises JobAtFaultError, also where another of the job's files is in its way.
+    """
+    path = inside(work, name)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_taken = path.is_dir()
+    except OSError as error:
+        if error.errno in _NO_PLACE:
+            raise JobAtFaultError(f"its file {name:.300} has no place in its folder: {error.strerror}") from error
+        raise
+    if is_taken:
+        raise JobAtFaultError(f"its file {name:.300} has no place in its folder: others of its files make it a folder")
+    return path
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file, which none is of a name that no file can have."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno in _NO_PLACE:
+            return False
+        raise
+
+
 def _has_program(description: JobDescription, work: Path) -> bool:
     """Return whether the job's program lies in its folder, where it may be executed then."""
     program = description.executable
     if program.startswith("/"):
         return False
     here = inside(work, program.removeprefix("./"))
-    if here.is_file():
+    if _is_file(here):
         here.chmod(here.stat().st_mode | 0o700)
         return True
     if "/" in program:
