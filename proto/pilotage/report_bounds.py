@@ -2,8 +2,8 @@
 
 Rules
 -----
-The bounds stand here alone. `sound_*` take whatever a target, a node or a payload said, and return what may be told:
-no text of theirs is worth a report that is refused.
+The bounds stand here alone. `sound_*` take whatever a target, a node, a payload or a hook said, and return what may be
+told: no text of theirs is worth a report that is refused.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ class CopyEnds:
         await self._hooks.update(copy)
         said = self._hooks.said_of(copy)
         if self._copies.says(copy.key, said) and (untold := said.keys() - sound_attributes(said).keys()):
-            log.warning("attributes of a hook cannot be shown", copy=copy.name, attributes=sorted(untold))
+            example = min(untold)
+            log.warning("hook says more than can be shown", copy=copy.name, attributes=len(untold), example=example)
 
     async def _fetch(self, copy: HeldCopy) -> None:
         async with self._gates[copy.target]:
