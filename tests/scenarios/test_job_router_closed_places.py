@@ -80,9 +80,9 @@ async def test_a_route_goes_on_by_itself_when_its_target_can_be_opened(tmp_path:
     scene = RouterScene(tmp_path, a_route("A"))
     closed_to(scene, "A")
     scene.link.submit(3, WantJobRouter=True)
-    await scene.rounds(10)
+    await scene.rounds(60)
     opened_to(scene, "A")
-    await scene.rounds(31)
+    await scene.rounds(7)
     assert scene.spread() == {"A": 3}
     assert scene.link.told[-1].routes[0].throttled == ""
 
@@ -118,7 +118,7 @@ async def test_jobs_that_were_taken_for_a_target_that_cannot_be_opened_then_wait
     await scene.rounds(30)
     assert {job.attempt for job in scene.link.jobs.values()} == {1}, "none is taken while it cannot be opened"
     opened_to(scene, "A")
-    await scene.rounds(31)
+    await scene.rounds(7)
     assert scene.spread() == {"A": 3}
 
 

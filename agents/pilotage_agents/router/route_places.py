@@ -25,6 +25,9 @@ _FIRST, _LONGEST = timedelta(seconds=10), timedelta(minutes=5)
 _OPENING = "opening"
 """What a place is asked for first; where that fails, it is asked nothing else."""
 
+_OPENED_WITHIN = timedelta(minutes=1)
+"""So soon a place is opened once it can be: a look at the tree or the server's authorities costs little."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
@@ -99,7 +102,7 @@ class Places:
         now = self._clock()
         before = self._failures.get((target, about))
         failures = 1 if before is None else before.in_a_row + 1
-        pause = backoff(failures, _FIRST, _LONGEST)
+        pause = backoff(failures, _FIRST, _OPENED_WITHIN if about == _OPENING else _LONGEST)
         # What nobody has asked about again since is over.
         self._failures = {key: each for key, each in self._failures.items() if now < each.until + 2 * _LONGEST}
         self._failures[target, about] = _Silence(failures, now + pause, why)
