@@ -4,9 +4,10 @@ VENV := .venv
 STAMP := $(VENV)/.stamp
 BIN := $(VENV)/bin
 PACKAGES := proto server pilot agents client tests
+COMPILED := .venv-compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench bench-smoke sim-drain pilot-bundle clean
+.PHONY: help venv demo test check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,21 +36,34 @@ check: $(VENV)/.stubs ## lint, formats, import rules, types
 	$(BIN)/buf lint proto
 	$(BIN)/buf format --diff --exit-code proto
 	$(BIN)/lint-imports
-	$(BIN)/mypy $(PACKAGES) bench deploy/pilot_bundle
+	$(BIN)/mypy $(PACKAGES) bench deploy/pilot_bundle hatch_build.py
 
 format: $(VENV)/.stubs ## format code and protocol
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write proto
 
-bench: $(VENV)/.stubs ## measure all that is claimed about speed: JSON lines, then a table; takes long
-	@$(BIN)/python bench/bench_all.py
+compiled: $(COMPILED)/.stamp ## set up .venv-compiled, in which the server's hot modules are compiled; needs a C compiler
+
+# Installed as a wheel: nothing compiled lies beside the sources. Made anew when any of them is newer.
+$(COMPILED)/.stamp: $(VENV)/.stubs hatch_build.py $(shell find $(filter-out tests,$(PACKAGES)) -name '*.py' -not -name '*_pb2*')
+	@rm -rf build/compiled
+	@PILOTAGE_COMPILED=1 $(BIN)/python -m hatchling build --target wheel --directory build/compiled
+	@wheel=$$(echo build/compiled/*.whl) && deploy/make-venv $(COMPILED) "$$wheel[dev]" && \
+	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$$wheel"
+	@touch $@
+
+test-compiled: $(COMPILED)/.stamp ## run the tests of what is compiled, and of what calls it, on the compiled modules
+	@HYPOTHESIS_PROFILE=ci $(COMPILED)/bin/pytest tests/unit tests/model tests/conformance
+
+bench: $(COMPILED)/.stamp ## measure all that is claimed about speed, on the compiled server: JSON lines, then a table; takes long
+	@$(COMPILED)/bin/python bench/bench_all.py
 
 bench-smoke: $(VENV)/.stubs ## run all benches at a hundredth of their size, to see that they work
 	@$(BIN)/python bench/bench_all.py --scale 0.01
 
-bench-%: $(VENV)/.stubs ## run one of them, bench/bench_%.py: bench-rates, bench-growth-plot, bench-peers, ...
-	@$(BIN)/python bench/bench_$(subst -,_,$*).py $(OPTIONS)
+bench-%: $(COMPILED)/.stamp ## run one of them, bench/bench_%.py: bench-rates, bench-growth-plot, bench-peers, ...
+	@$(COMPILED)/bin/python bench/bench_$(subst -,_,$*).py $(OPTIONS)
 
 sim-drain: $(VENV)/.stubs ## let the drain controller look after a simulated farm: JSON lines, and docs/how-to/draining.svg
 	@$(BIN)/python bench/sim_drain.py $(OPTIONS)
@@ -58,6 +72,6 @@ pilot-bundle: $(VENV)/.stubs ## one file that is a pilot on a bare Python: dist/
 	@$(BIN)/python deploy/pilot_bundle/build_bundle.py $(OPTIONS)
 
 clean: ## remove what the targets above have made
-	rm -rf $(VENV) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(COMPILED) .bench-peers .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find $(PACKAGES) bench -name '__pycache__' -type d -prune -exec rm -rf {} +
 	find proto -name '*_pb2*.py*' -delete

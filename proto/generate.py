@@ -1,4 +1,4 @@
-"""Generates the Python stubs of the protocol, at build time (hatch hook) or by hand: python proto/generate.py."""
+"""Generates the Python stubs of the protocol, at build time (hatch_build.py) or by hand: python proto/generate.py."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import importlib.resources
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from grpc_tools import protoc
-from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(__file__).resolve().parent
 
@@ -36,16 +34,6 @@ def generate(root: Path = HERE) -> None:
 def _plugin(name: str) -> str:
     """Return the path of a protoc plugin: on PATH in an isolated build, else beside this interpreter."""
     return shutil.which(name) or str(Path(sys.executable).parent / name)
-
-
-class ProtocolBuildHook(BuildHookInterface[Any]):
-    """Hatch's hook: the stubs exist before files are collected."""
-
-    PLUGIN_NAME = "custom"
-
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Generate the stubs; `version` and `build_data` are Hatch's."""
-        generate(Path(self.root) / "proto")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ pytest_plugins = [
     "support.slurm_clusters",
     "support.sshd",
     "support.bundle",
+    "support.compiled",
 ]
 
 settings.register_profile("dev", max_examples=100, deadline=None)

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pilotage_server.compiled import kind_of_build
+
 KEYS = ("name", "figure", "unit", "budget", "ok")
-"""What every line has; some benches add more."""
+"""What every line has; some benches add more, and all which kind of build the server is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Figure:
         """Return the figure as one JSON object."""
         told = {"name": self.name, "figure": _rounded(self.figure), "unit": self.unit}
         budget = None if self.budget is None else _rounded(self.budget)
-        return json.dumps({**told, "budget": budget, "ok": self.ok, **self.more})
+        return json.dumps({**told, "budget": budget, "ok": self.ok, "server": kind_of_build(), **self.more})
 
 
 def told(name: str, figure: float, unit: str, **more: object) -> Figure:

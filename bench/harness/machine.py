@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pilotage_server.compiled import kind_of_build
+
 _SYNCS = 200
 _BLOCK = b"x" * 4096
 
@@ -22,6 +24,7 @@ def facts() -> Iterator[tuple[str, str]]:
     yield "disk", f"4 KiB appended and synchronised in {1000 * _sync_s():.2f} ms (median)"
     yield "system", f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
     yield "Python", platform.python_version()
+    yield "server", kind_of_build()
 
 
 def _processor() -> str:

@@ -8,11 +8,13 @@ import pwd
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 from pilotage import clock
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.telemetry import set_up_logging
+from pilotage_server.compiled import kind_of_build
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.process import run_server
 from pilotage_server.rpc.tokens import TokenIssuer, load_or_make_key
@@ -46,6 +48,8 @@ def _failed(error: PilotageError, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pilotage-server", description="The server of Pilotage.")
+    release = f"%(prog)s {version('pilotage')} ({kind_of_build()})"
+    parser.add_argument("--version", action="version", version=release)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     run.add_argument("--listen", help="HOST:PORT; port 0 = any free one (default 127.0.0.1:4711)")

@@ -24,6 +24,7 @@ from pilotage.broker import parse_broker
 from pilotage.channel import split_address
 from pilotage.errors import WorldError
 from pilotage.folder_lock import sole_owner
+from pilotage_server.compiled import is_compiled
 from pilotage_server.duties import Duty, duties_of, keep_doing
 from pilotage_server.events.broker_feed import BrokerFeed
 from pilotage_server.operations.expire_leases import note_alive
@@ -104,7 +105,8 @@ async def _serve(settings: Settings, ground: Ground, ready_file: Path | None, to
     server = RpcServer(ground, limits, reflects=settings.reflection)
     address = _listen(server, settings)
     database = transactions.database.url.render_as_string()
-    log.info("server started", address=address, database=database, tree=transactions.world.tree.version)
+    tree = transactions.world.tree.version
+    log.info("server started", address=address, database=database, tree=tree, compiled=is_compiled())
     if ready_file is not None:  # who calls now is heard: the port is open, and his call is taken in a moment
         write_atomically(ready_file, json.dumps({"address": address}) + "\n")
     async with asyncio.TaskGroup() as tasks:

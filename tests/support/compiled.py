@@ -1,0 +1,44 @@
+"""The wheel with the server's hot modules compiled, built once in a run of tests, and unpacked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def compiled_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that holds what the compiled wheel does; it is optimised little, which is sooner done."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("compiled")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    asked = {"PILOTAGE_COMPILED": "1", "PILOTAGE_COMPILED_LEVEL": "0"}
+    done = subprocess.run(command, cwd=CHECKOUT, env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "packages")
+    return folder / "packages"
+
+
+def hot_modules() -> tuple[str, ...]:
+    """Return the names of the modules that are to be compiled."""
+    tables = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    return tuple(tables["tool"]["hatch"]["build"]["hooks"]["custom"]["compiled"])
+
+
+def run_with(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python on the packages in a folder, and return what became of it."""
+    command = [sys.executable, *arguments]
+    environment = os.environ | {"PYTHONPATH": str(packages)}
+    return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
