@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from support.debian import found_or_installed
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -18,8 +21,8 @@ CHECKOUT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def compiled_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder that holds what the compiled wheel does; it is optimised little, which is sooner done."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
+    found_or_installed(lambda: shutil.which("cc"), "build-essential")
+    found_or_installed(_python_header, "python{}.{}-dev".format(*sys.version_info))
     folder = tmp_path_factory.mktemp("compiled")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     asked = {"PILOTAGE_COMPILED": "1", "PILOTAGE_COMPILED_LEVEL": "0"}
@@ -29,6 +32,12 @@ def compiled_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "packages")
     return folder / "packages"
+
+
+def _python_header() -> Path | None:
+    """Return what C code includes that is made for this Python; None = it is not here."""
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return header if header.is_file() else None
 
 
 def hot_modules() -> tuple[str, ...]:
