@@ -10,6 +10,7 @@ import pytest
 from pilotage_server.core.rules import Rules
 from pilotage_server.storage.engine import Database
 from support.site_policies import SitePolicies
+from support.turns import DatabaseTurns
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 
@@ -33,3 +34,9 @@ def patient_grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
     """Return a grid whose pilots report seldom, for stories of days."""
     rules = Rules(lease=timedelta(hours=4), heartbeat=timedelta(minutes=30), pilot_silence=timedelta(hours=8))
     return VirtualGrid(sqlite_database, clock, duties_every=timedelta(minutes=10), rules=rules)
+
+
+@pytest.fixture
+def turns(sqlite_database: Database) -> DatabaseTurns:
+    """Return the turns of agents, as the server keeps them."""
+    return DatabaseTurns(sqlite_database)
