@@ -285,7 +285,8 @@ def _lines(told: ToldTable, sent: dict[int, str], waiting: int) -> Iterator[str]
         if route.max_idle_jobs is not None:
             limits += f" of {route.max_idle_jobs}"
         ids = ", ".join(map(str, jobs[:_SHOWN])) + (", ..." if len(jobs) > _SHOWN else "")
-        would = f"{len(jobs)} jobs ({ids})" if jobs else f"no job{': ' + route.throttled if route.throttled else ''}"
+        why = route.closed or route.throttled
+        would = f"{len(jobs)} jobs ({ids})" if jobs else f"no job{': ' + why if why else ''}"
         yield f"{route.name} -> {route.target}: {would}; it has {limits}"
     for name, reason in told.left_out:
         yield f"{name}: left out: {reason}"

@@ -3,7 +3,7 @@
 Rules
 -----
 A route takes a job that fulfils the table's constraint and the route's requirements (only what is True counts), while
-the route is below its limits and not throttled.
+the route is open, below its limits and not throttled.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class ObstacleKind(StrEnum):
     FULL = "full"
     IDLE_LIMIT = "idle limit"
     THROTTLED = "throttled"
+    CLOSED = "closed"
     NOT_ELIGIBLE = "not eligible"
 
 
@@ -55,7 +56,8 @@ class JobScopes:
 class Room:
     """How many copies a route may have and has, and how many of them may be, and are, idle (None = any number).
 
-    `throttled` says why it gets no more jobs for a while, "" = it does.
+    `throttled` says why it gets no more jobs for a while, as too many have failed, "" = it does. `closed` says why it
+    gets none for a reason of its own, "" = it is open.
     """
 
     max_jobs: int
@@ -63,6 +65,7 @@ class Room:
     copies: int
     idle: int
     throttled: str
+    closed: str = ""
 
 
 def constraint_obstacles(constraint: str | None, job: JobScopes) -> list[Obstacle]:
@@ -86,6 +89,8 @@ def room_obstacles(room: Room) -> list[Obstacle]:
     found += _full(ObstacleKind.IDLE_LIMIT, "do not run", room.idle, room.max_idle_jobs)
     if room.throttled:
         found.append(Obstacle(ObstacleKind.THROTTLED, room.throttled))
+    if room.closed:
+        found.append(Obstacle(ObstacleKind.CLOSED, room.closed))
     return found
 
 

@@ -101,7 +101,7 @@ def test_a_job_that_does_not_wait_says_so_and_where_it_went(grid: Grid, router: 
     assert "has ended (evicted: it vanished)" in found.copy.unwanted
 
 
-def test_a_throttled_route_says_why_and_one_to_a_queue_at_its_running_limit_too(
+def test_a_throttled_or_closed_route_says_why_and_one_to_a_queue_at_its_running_limit_too(
     database: Database, clock: VirtualClock
 ) -> None:
     limit = RunningLimit("CERN", "ce01", "long", "vo", "lhcb", 1)
@@ -110,11 +110,13 @@ def test_a_throttled_route_says_why_and_one_to_a_queue_at_its_running_limit_too(
     runs, waits = grid.submit(count=2)
     assert router.take(runs) == [runs]
     routes = [RouteOutline(name, f"queue {queue}", max_jobs=9) for name, queue in (("north", LONG), ("south", SHORT))]
-    told(router, *routes, RouteOutline("east", "server far:1", max_jobs=9, throttled="19 failed in 600 s"))
+    east = RouteOutline("east", "server far:1", max_jobs=9, throttled="19 failed in 600 s")
+    told(router, *routes, east, RouteOutline("west", "server gone:1", max_jobs=9, closed="it cannot be opened"))
     assert said(grid, waits) == [
         [(ObstacleKind.NOT_ELIGIBLE, f"the limit is reached: {limit}")],
         [],
         [(ObstacleKind.THROTTLED, "19 failed in 600 s")],
+        [(ObstacleKind.CLOSED, "it cannot be opened")],
     ]
 
 

@@ -311,6 +311,6 @@ async def test_files_that_a_job_brings_are_fetched_whole(server: RunningServer, 
 
 
 async def test_the_routes_are_told(scene: Scene) -> None:
-    route = ToldRoute("A", f"queue {QUEUE}", "WantJobRouter", {"name": "A"}, 10, None, 0, 0, "")
-    other = ToldRoute("B", "server elsewhere:4711", None, None, 10, 5, 3, 2, "19 failed")
+    route = ToldRoute("A", f"queue {QUEUE}", "WantJobRouter", {"name": "A"}, 10, None, 0, 0, "", "")
+    other = ToldRoute("B", "server elsewhere:4711", None, None, 10, 5, 3, 2, "19 failed", "its target cannot be opened")
     await scene.link.tell_routes(ToldTable((route, other), "true", 100, (("C", "it has no target"),)))

@@ -271,7 +271,7 @@ def test_a_route_to_a_queue_of_another_kind_gets_no_job_until_the_tree_is_right_
         routes = RouteServiceStub(channel)
         (told,) = routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers
         explained = routes.ExplainRoutes(route_service_pb2.ExplainRoutesRequest(job_id=job))
-    assert why in told.routes[0].throttled
+    assert (why in told.routes[0].closed, told.routes[0].throttled) == (True, "")
     assert why in str(explained).replace("\\", "")
     put_tree(server, TREE)
     while not user.has_ended(job, within_s=0.2):

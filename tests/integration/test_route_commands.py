@@ -20,6 +20,7 @@ from support.wire_router import WireRouter
 
 NORTH = RouteOutline(name="north", target=f"queue {QUEUE}", requirements="WantRoute", max_jobs=10, copies=3, idle=1)
 SOUTH = RouteOutline(name="south", target="server far:4711", max_jobs=5, max_idle_jobs=2, throttled="19 failed")
+SHUT = "its target cannot be opened: no such queue"
 ROUTER = "router of sky"
 
 
@@ -46,19 +47,24 @@ def test_routes_are_shown_with_their_copies_and_what_every_job_must_fulfil(
 ) -> None:
     shown = pilotage(grid, tmp_path)
     assert shown("routes", "list") == "no job router has told of a route\n"
-    router.put(NORTH, SOUTH, constraint="IsGood", left_out=[LeftOutRoute(name="west", reason="no target")])
+    east = RouteOutline(name="east", target="server gone:1", max_jobs=5, closed=SHUT)
+    router.put(NORTH, SOUTH, east, constraint="IsGood", left_out=[LeftOutRoute(name="west", reason="no target")])
     lines = shown("routes", "list").splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["ROUTE", "north", "south"]
+    assert [line.split()[0] for line in lines[:4]] == ["ROUTE", "north", "south", "east"]
     assert lines[1].split()[3:7] == ["3", "10", "1", "any"]
-    assert lines[2].endswith("19 failed")
-    assert lines[3:] == [
+    assert [line.partition("  throttled: ")[2] for line in lines[1:4]] == ["", "19 failed", ""]
+    assert [line.partition("  closed: ")[2] for line in lines[1:4]] == ["", "", SHUT]
+    assert lines[4:] == [
         f"{ROUTER}: every job must fulfil IsGood",
         f"{ROUTER}: route west is not used: no target",
     ]
-    north, south, west = shown.objects("routes", "list")
-    assert {tuple(each) for each in (north, south, west)} == {tuple(KEYS["routes list"])}
+    north, south, shut, west = shown.objects("routes", "list")
+    assert {tuple(each) for each in (north, south, shut, west)} == {tuple(KEYS["routes list"])}
     assert (north["requirements"], north["constraint"], north["max_idle_jobs"]) == ("WantRoute", "IsGood", None)
-    assert (south["throttled"], south["router"], west["left_out"]) == ("19 failed", ROUTER, "no target")
+    assert [(each["throttled"], each["closed"]) for each in (north, south, shut)] == [
+        *((None, None), ("19 failed", None), (None, SHUT))
+    ]
+    assert (south["router"], west["left_out"]) == (ROUTER, "no target")
 
 
 def test_a_job_is_told_what_keeps_it_from_each_route(grid: WireGrid, router: WireRouter, tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ async def test_a_route_whose_target_cannot_be_opened_gets_no_job_and_says_why(tm
     await scene.rounds(60)
     assert [scene.link.jobs[job].attempt for job in jobs] == [0, 0, 0]
     assert scene.spread() == {"B": 2}
-    told = {route.name: route.throttled for route in scene.link.told[-1].routes}
-    assert told == {"A": f"its target cannot be opened: queue SITE/ce/A: {UNKNOWN}", "B": ""}
+    told = {route.name: (route.closed, route.throttled) for route in scene.link.told[-1].routes}
+    assert told == {"A": (f"its target cannot be opened: queue SITE/ce/A: {UNKNOWN}", ""), "B": ("", "")}
 
 
 async def test_a_route_goes_on_by_itself_when_its_target_can_be_opened(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_a_route_goes_on_by_itself_when_its_target_can_be_opened(tmp_path:
     opened_to(scene, "A")
     await scene.rounds(7)
     assert scene.spread() == {"A": 3}
-    assert scene.link.told[-1].routes[0].throttled == ""
+    assert scene.link.told[-1].routes[0].closed == ""
 
 
 async def test_a_dry_run_opens_targets_and_says_which_cannot_be(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_a_target_that_tries_no_copy_is_left_alone_ever_longer(tmp_path: P
     pauses = [later - earlier for earlier, later in zip(place.asked, place.asked[1:], strict=False)]
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(300)
-    assert scene.link.told[-1].routes[0].throttled == "its target gives no answer: its disk is away"
+    assert scene.link.told[-1].routes[0].closed == "its target gives no answer: its disk is away"
 
 
 async def test_a_job_that_lacks_what_one_way_needs_takes_another_and_is_not_sent_that_way_again(tmp_path: Path) -> None:
@@ -142,4 +142,4 @@ async def test_a_job_that_lacks_what_one_way_needs_takes_another_and_is_not_sent
     assert (scene.spread(), scene.link.jobs[both].state) == ({"B": 1}, "MATCHED")
     assert (scene.link.jobs[one].state, scene.link.jobs[one].attempt) == ("WAITING", 1)
     assert len(place.asked) <= 2
-    assert scene.link.told[-1].routes[0].throttled == "", "it speaks against no route"
+    assert scene.link.told[-1].routes[0].closed == "", "it speaks against no route"

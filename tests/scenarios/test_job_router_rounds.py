@@ -177,7 +177,7 @@ async def test_what_the_server_does_not_give_is_asked_for_again_later_and_distur
     scene.link.submit(30, Dataset="TTbar")
     await scene.rounds(3)
     assert scene.spread() == {"B": 30}
-    assert "the queue is banned" in scene.link.told[-1].routes[0].throttled
+    assert "the queue is banned" in scene.link.told[-1].routes[0].closed
     scene.link.refuses.clear()
     await scene.rounds(8)
     assert scene.spread() == {"A": 30, "B": 30}

@@ -51,7 +51,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "races --costs": ["vo", "group", "owner", "races", "won_by_copies", "lost_core_s"],
     "routes list": [
         *("route", "target", "requirements", "constraint", "copies", "max_jobs", "idle", "max_idle_jobs", "throttled"),
-        *("left_out", "router", "told"),
+        *("closed", "left_out", "router", "told"),
     ],
     "routes explain": ["job", "obstacle", "copy", "routes"],
     "routes give-up": ["job", "attempt", "route", "target", "reference", "routed", "router", "state"],

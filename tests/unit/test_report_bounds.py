@@ -16,7 +16,7 @@ from pilotage.v1.values_pb2 import Turn
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Wish
 from pilotage_agents.core.copies.copy_report import report_of
 from pilotage_agents.router.route_edges import CopyOutcome, CopyState, CopyStatus
-from pilotage_agents.router.router_link import report_to_wire
+from pilotage_agents.router.router_wire import report_to_wire
 from pilotage_server.rpc.convert_copies import copy_reports_from_wire
 
 texts = st.text(st.characters(exclude_categories=())) | st.just("x" * 30_000)

@@ -12,22 +12,17 @@ from pathlib import Path
 import grpc.aio
 import structlog
 
-from pilotage.ad_text import ad_text
-from pilotage.classad_evaluation import Ad
-from pilotage.description_wire import description_from_wire
-from pilotage.errors import InvalidInputError, WorldError
+from pilotage.errors import WorldError
 from pilotage.job_description import InputFile
 from pilotage.job_output import digest_of, open_regular
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2, route_service_pb2, route_service_pb2_grpc
 from pilotage.v1.values_pb2 import Turn as TurnMessage
-from pilotage.wire import queue_to_wire, time_to_wire, value_to_wire
-from pilotage_agents.core.routes.told_routes import ToldRoute, ToldTable
+from pilotage_agents.core.routes.told_routes import ToldTable
 from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.link import Turn
 from pilotage_agents.progress import while_it_moves
 from pilotage_agents.router.route_edges import (
     CopiesAnswer,
-    CopyOutcome,
     CopyReport,
     FeedPage,
     JobMoved,
@@ -38,6 +33,16 @@ from pilotage_agents.router.route_edges import (
     RoutableJob,
     Routed,
     UnwantedCopy,
+)
+from pilotage_agents.router.router_wire import (
+    key_of,
+    known_copy,
+    new_copy_to_wire,
+    outline_to_wire,
+    report_to_wire,
+    routable_job,
+    state_name,
+    unwanted_copy,
 )
 
 log = structlog.get_logger()
@@ -51,7 +56,6 @@ _TRANSFER_S = 86_400.0
 """No file takes longer on its way; one that stands still is given up long before."""
 
 _STILL_S = 120.0
-_STATE = "JOB_STATE_"
 
 
 class RouterServerLink:
@@ -70,7 +74,7 @@ class RouterServerLink:
         events: list[JobMoved] = []
         call = self._jobs.WatchEvents(request)
         async for message in call:
-            events += [JobMoved(each.job_id, _state_name(each.to), each.cause) for each in message.events]
+            events += [JobMoved(each.job_id, state_name(each.to), each.cause) for each in message.events]
             after = message.position
             if len(events) >= self._most_events:
                 call.cancel()
@@ -82,13 +86,15 @@ class RouterServerLink:
         found: list[RoutableJob] = []
         while job_ids:  # each answer has room for one at least
             answer = await self._routes.LookAtJobs(route_service_pb2.LookAtJobsRequest(job_ids=job_ids))
-            found += [job for message in answer.jobs if (job := _routable(message)) is not None]
+            found += [job for message in answer.jobs if (job := routable_job(message)) is not None]
             job_ids = answer.unseen
         return tuple(found)
 
     async def route(self, request: str, copies: Sequence[NewCopy]) -> tuple[Routed | NotRouted, ...]:
         """Take jobs for copies (at most 1,000); returns one answer each, in order."""
-        asked = route_service_pb2.RouteJobsRequest(request_id=request, turn=self._turn, copies=map(_new_copy, copies))
+        asked = route_service_pb2.RouteJobsRequest(
+            request_id=request, turn=self._turn, copies=map(new_copy_to_wire, copies)
+        )
         answer = await self._routes.RouteJobs(asked)
         return tuple(
             Routed(each.job_id, each.attempt) if each.attempt else NotRouted(each.job_id, each.refusal)
@@ -113,7 +119,7 @@ class RouterServerLink:
         )
         refused = {(each.job_id, each.attempt): each.refusal for each in answer.results if not each.accepted}
         malformed = {(each.job_id, each.attempt): each.fault for each in answer.malformed}
-        return CopiesAnswer(refused, tuple(map(_unwanted, answer.unwanted)), malformed)
+        return CopiesAnswer(refused, tuple(map(unwanted_copy, answer.unwanted)), malformed)
 
     async def _unwanted(self, request: str) -> tuple[UnwantedCopy, ...]:
         """Return all copies that are wanted no more; who only asks may ask for all parts under one id."""
@@ -121,10 +127,10 @@ class RouterServerLink:
         unwanted: list[UnwantedCopy] = []
         while True:
             answer = await self._routes.ReportCopies(asked)
-            unwanted += map(_unwanted, answer.unwanted)
+            unwanted += map(unwanted_copy, answer.unwanted)
             if not answer.more_unwanted:
                 return tuple(unwanted)
-            asked.unwanted_after.CopyFrom(_key(answer.unwanted[-1]))
+            asked.unwanted_after.CopyFrom(key_of(answer.unwanted[-1]))
 
     async def copies(self) -> tuple[KnownCopy, ...]:
         """Return the copies that this router has still to bring to an end."""
@@ -132,16 +138,16 @@ class RouterServerLink:
         copies: list[KnownCopy] = []
         while True:
             answer = await self._routes.ListCopies(asked)
-            copies += map(_known, answer.copies)
+            copies += map(known_copy, answer.copies)
             if not answer.more:
                 return tuple(copies)
-            asked.after.CopyFrom(_key(answer.copies[-1]))
+            asked.after.CopyFrom(key_of(answer.copies[-1]))
 
     async def tell_routes(self, table: ToldTable) -> None:
         """Replace what the server tells people of the routes."""
         request = route_service_pb2.PutRoutesRequest(
             turn=self._turn,
-            routes=[_outline(route) for route in table.routes],
+            routes=[outline_to_wire(route) for route in table.routes],
             constraint=table.constraint,
             max_jobs=table.max_jobs,
             left_out=[route_service_pb2.LeftOutRoute(name=name, reason=reason) for name, reason in table.left_out],
@@ -203,97 +209,8 @@ def _small(left: LeftFile, most: int) -> jobs_pb2.OutputFile | None:
     )
 
 
-def _state_name(number: jobs_pb2.JobState.ValueType) -> str:
-    return jobs_pb2.JobState.Name(number).removeprefix(_STATE)
-
-
-def _routable(message: route_service_pb2.RoutableJob) -> RoutableJob | None:
-    """Return the job, None = nothing can be made of what the server says of it."""
-    try:
-        ad, description = Ad.read(message.ad).plain(), description_from_wire(message.description)
-    except InvalidInputError as error:
-        log.warning("job cannot be read", job_id=message.job_id, reason=str(error))
-        return None
-    waits = message.state == jobs_pb2.JOB_STATE_WAITING
-    return RoutableJob(message.job_id, waits, ad, description, message.owner, message.vo, message.group)
-
-
-def _new_copy(copy: NewCopy) -> route_service_pb2.NewCopy:
-    queue = None if copy.queue is None else queue_to_wire(copy.queue)
-    return route_service_pb2.NewCopy(job_id=copy.job_id, route=copy.route, target=copy.target, queue=queue)
-
-
-def _key(copy: route_service_pb2.UnwantedCopy | route_service_pb2.JobCopy) -> route_service_pb2.CopyKey:
-    return route_service_pb2.CopyKey(job_id=copy.job_id, attempt=copy.attempt)
-
-
-def _unwanted(copy: route_service_pb2.UnwantedCopy) -> UnwantedCopy:
-    return UnwantedCopy(copy.job_id, copy.attempt, copy.reason)
-
-
-def _known(copy: route_service_pb2.JobCopy) -> KnownCopy:
-    is_running = copy.state == jobs_pb2.JOB_STATE_RUNNING
-    return KnownCopy(
-        copy.job_id, copy.attempt, copy.route, copy.target, copy.reference, copy.unwanted, is_running=is_running
-    )
-
-
 def _without_output(report: CopyReport, why: str) -> CopyReport:
     """Return the report of an end whose output cannot be read: without all of it the job has not ended well."""
     assert report.outcome is not None, "only an end brings files"
     outcome = replace(report.outcome, outcome="OUTPUT_LOST", reason=f"what it left is lost: {why}", files=())
     return replace(report, outcome=outcome)
-
-
-def report_to_wire(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> route_service_pb2.CopyReport:
-    """Return the message of what is said of a copy, with the files that it has left."""
-    return route_service_pb2.CopyReport(
-        job_id=report.job_id,
-        attempt=report.attempt,
-        reference=report.reference,
-        node=report.node,
-        report=_job_report(report, files) if report.state else None,
-        held=report.held,
-        attributes={name: value_to_wire(value) for name, value in report.attributes.items()},
-    )
-
-
-def _job_report(report: CopyReport, files: Sequence[jobs_pb2.OutputFile]) -> jobs_pb2.JobReport:
-    message = jobs_pb2.JobReport(
-        job_id=report.job_id,
-        attempt=report.attempt,
-        state=jobs_pb2.JobState.Value(f"{_STATE}{report.state}"),
-        started=time_to_wire(report.started),
-    )
-    if report.outcome is not None:
-        message.MergeFrom(_end(report.outcome))
-        message.output_files.extend(files)
-    return message
-
-
-def _end(outcome: CopyOutcome) -> jobs_pb2.JobReport:
-    status = outcome.status
-    return jobs_pb2.JobReport(
-        outcome=jobs_pb2.Outcome.Value(f"OUTCOME_{outcome.outcome}"),
-        exit_code=status.exit_code,
-        signal=status.signal,
-        reason=outcome.reason,
-        started=time_to_wire(status.started),
-        ended=time_to_wire(status.ended),
-        cpu_s=status.cpu_s,
-        wall_s=status.wall_s,
-    )
-
-
-def _outline(route: ToldRoute) -> route_service_pb2.RouteOutline:
-    return route_service_pb2.RouteOutline(
-        name=route.name,
-        target=route.target,
-        requirements=route.requirements,
-        own=None if route.own is None else ad_text(route.own),
-        max_jobs=route.max_jobs,
-        max_idle_jobs=route.max_idle_jobs,
-        copies=route.copies,
-        idle=route.idle,
-        throttled=route.throttled,
-    )

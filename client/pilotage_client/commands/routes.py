@@ -40,7 +40,7 @@ def list_routes(client: Client, as_json: bool) -> None:
                 echo_json(row)
         return
     rows = [_row(router, route) for router in routers for route in router.routes]
-    header = ("ROUTE", "TARGET", "COPIES", "OF", "IDLE", "OF", "ROUTER", "TOLD", "THROTTLED")
+    header = ("ROUTE", "TARGET", "COPIES", "OF", "IDLE", "OF", "ROUTER", "TOLD", "GETS NO JOB")
     echo_table(header, rows, empty="no job router has told of a route")
     for line in (line for router in routers for line in _notes(router)):
         click.echo(line)
@@ -50,7 +50,12 @@ def _row(router: route_service_pb2.Router, route: route_service_pb2.RouteOutline
     most_idle = route.max_idle_jobs if route.HasField("max_idle_jobs") else "any"
     told = moment(time_of(router, "told"))
     copies = route.copies, route.max_jobs, route.idle, most_idle
-    return (route.name, route.target, *copies, router.name, told, route.throttled)
+    return (route.name, route.target, *copies, router.name, told, _why_no_job(route))
+
+
+def _why_no_job(route: route_service_pb2.RouteOutline) -> str:
+    reasons = {"closed": route.closed, "throttled": route.throttled}
+    return "; ".join(f"{word}: {why}" for word, why in reasons.items() if why)
 
 
 def _notes(router: route_service_pb2.Router) -> Iterator[str]:
@@ -75,12 +80,13 @@ def _json_of_router(router: route_service_pb2.Router) -> Iterator[dict[str, Any]
             "idle": route.idle,
             "max_idle_jobs": route.max_idle_jobs if route.HasField("max_idle_jobs") else None,
             "throttled": route.throttled or None,
+            "closed": route.closed or None,
             "left_out": None,
             **shared,
         }
     for each in router.left_out:
         absent = dict.fromkeys(("target", "requirements", "constraint", "copies", "max_jobs", "idle", "max_idle_jobs"))
-        yield {"route": each.name, **absent, "throttled": None, "left_out": each.reason, **shared}
+        yield {"route": each.name, **absent, "throttled": None, "closed": None, "left_out": each.reason, **shared}
 
 
 @routes.command()

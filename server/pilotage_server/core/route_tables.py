@@ -22,7 +22,8 @@ class RouteOutline:
     """A route; `own` is the ad that its requirements see as MY, as text, None = they see the job alone.
 
     `requirements` None = any job may go; `max_idle_jobs` None = any number. Of its `copies` so many are `idle`.
-    `throttled` says why it gets no more jobs for a while, "" = it does.
+    `throttled` says why it gets no more jobs for a while, as too many have failed, "" = it does. `closed` says why it
+    gets none for a reason of its own, such as a target that cannot be opened, "" = it is open.
     """
 
     name: str
@@ -34,6 +35,7 @@ class RouteOutline:
     copies: int = 0
     idle: int = 0
     throttled: str = ""
+    closed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

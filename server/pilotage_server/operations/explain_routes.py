@@ -98,7 +98,7 @@ def _judged(table: RouteTable, case: _Case) -> Iterator[tuple[RouteOutline, tupl
     barred = barred or constraint_obstacles(table.constraint, case.scopes)
     barred += table_room_obstacles(sum(route.copies for route in table.routes), table.max_jobs)
     for route in table.routes:
-        room = Room(route.max_jobs, route.max_idle_jobs, route.copies, route.idle, route.throttled)
+        room = Room(route.max_jobs, route.max_idle_jobs, route.copies, route.idle, route.throttled, route.closed)
         asked = _asked(route, case.scopes)
         yield route, (*barred, *asked, *room_obstacles(room), *_not_eligible(route, case))
 

@@ -110,6 +110,7 @@ def _outline(message: route_service_pb2.RouteOutline) -> RouteOutline:
         fields.count("copies"),
         fields.count("idle"),
         fields("throttled", reason_from_wire),
+        fields("closed", reason_from_wire),
     )
     fields.done()
     return outline
@@ -137,6 +138,7 @@ def router_to_wire(told: ToldRoutes) -> route_service_pb2.Router:
                 copies=route.copies,
                 idle=route.idle,
                 throttled=route.throttled,
+                closed=route.closed,
             )
             for route in told.table.routes
         ],

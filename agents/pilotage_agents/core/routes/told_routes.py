@@ -15,7 +15,7 @@ _LONGEST_REASON = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ToldRoute:
-    """A route as the server tells people of it; `throttled` "" = it is not."""
+    """A route as the server tells people of it; `throttled` "" = it is not, `closed` "" = it is open."""
 
     name: str
     target: str
@@ -26,6 +26,7 @@ class ToldRoute:
     copies: int
     idle: int
     throttled: str
+    closed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +62,6 @@ def _told(route: Route, occupancy: Occupancy, closed: str) -> ToldRoute:
         route.limits.max_idle_jobs,
         occupancy.copies,
         occupancy.idle,
-        closed or rate,
+        rate,
+        closed,
     )
