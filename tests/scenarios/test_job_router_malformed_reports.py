@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pilotage_agents.router.route_edges import CopyState
+from pilotage_agents.core.copies.copy_life import HELD_THERE
+from pilotage_agents.router.route_edges import CopyReport, CopyState
 from support.router_scene import RouterScene
 
 
@@ -53,6 +54,77 @@ async def test_a_report_that_cannot_be_taken_is_not_sent_again_before_the_next_l
     before = scene.link.calls.count("report")
     await scene.rounds()
     assert scene.link.calls.count("report") - before == 2, "one asks what is unwanted, the other tells"
+
+
+def dislikes_words(report: CopyReport) -> str:
+    """Return what a server has against what targets and hooks say."""
+    outcome = report.outcome
+    said = outcome is not None and (outcome.status.reason or "disk" in outcome.reason)
+    return 'node: "n\u00f61\x1b" is not liked' if report.node or report.attributes or said else ""
+
+
+def dislikes_files(report: CopyReport) -> str:
+    """Return what a server has against files."""
+    return "report.output_files[0].name: is not liked" if report.outcome and report.outcome.files else ""
+
+
+async def test_an_end_that_the_server_cannot_take_is_told_in_our_words_with_all_else_as_it_was(
+    scene: RouterScene,
+) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.finds = dislikes_words
+    ended = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    scene.place().tell(job, CopyState.COMPLETED, node="n17", exit_code=3, wall_s=5.0, ended=ended)
+    await scene.rounds(2)
+    (outcome,) = scene.link.jobs[job].outcomes
+    assert (scene.link.jobs[job].state, scene.link.jobs[job].output) == ("FAILED", {"stdout": b"\n"})
+    assert (outcome.status.exit_code, outcome.status.wall_s, outcome.status.ended) == (3, 5.0, ended)
+    assert outcome.reason == 'the server cannot take what was said of its end: node: "n?1?" is not liked'
+
+
+async def test_an_end_of_which_the_server_cannot_take_the_files_keeps_them_for_an_hour_and_then_waits_again(
+    scene: RouterScene,
+) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.finds = dislikes_files
+    name = scene.place().of_job(job).name
+    scene.place().tell(job, CopyState.COMPLETED, exit_code=0)
+    await scene.rounds(59, every_s=60)
+    assert (scene.link.jobs[job].state, scene.place().forgotten) == ("MATCHED", [])
+    await scene.rounds(4, every_s=60)
+    (outcome,) = scene.link.jobs[job].outcomes
+    assert (outcome.outcome, outcome.status.exit_code) == ("OUTPUT_LOST", 0)
+    assert "report.output_files[0].name: is not liked" in outcome.reason
+    assert (scene.link.jobs[job].attempt, name in scene.place().forgotten) == (2, True)
+
+
+async def test_files_come_home_whole_where_the_server_can_take_them_within_the_hour(
+    scene: RouterScene,
+) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.finds = dislikes_files
+    scene.place().tell(job, CopyState.COMPLETED, exit_code=0)
+    await scene.rounds(30, every_s=60)
+    scene.link.finds = lambda _: ""
+    await scene.rounds()
+    assert (scene.link.jobs[job].state, scene.link.jobs[job].output) == ("DONE", {"stdout": b"\n"})
+
+
+async def test_a_copy_that_its_target_held_holds_its_job_also_where_its_reason_cannot_be_taken(
+    scene: RouterScene,
+) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.finds = lambda report: "held: is not liked" if report.held and report.held != HELD_THERE else ""
+    scene.place().tell(job, CopyState.HELD, reason="disk full")
+    await scene.rounds()
+    scene.place().tell(job, CopyState.GONE)
+    await scene.rounds(3)
+    assert (scene.link.jobs[job].state, scene.link.jobs[job].reason) == ("HELD", HELD_THERE)
+    assert [each.outcome for each in scene.link.jobs[job].outcomes] == ["KILLED"]
 
 
 @pytest.mark.parametrize(

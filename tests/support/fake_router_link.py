@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -84,7 +84,8 @@ def _is_set() -> asyncio.Event:
 @dataclass
 class FakeRouterLink:
     """Keeps jobs; `refuses` has reasons why the jobs of a route are not given, by its name; jobs of
-    `never_gives` are given to none, and reports of those of `cannot_read` are malformed to it.
+    `never_gives` are given to none, reports of those of `cannot_read` are malformed to it, and those in which `finds`
+    has found a fault.
 
     `calls` holds the names of the calls, in order, and `looked_at` how many jobs were looked at.
     """
@@ -96,6 +97,7 @@ class FakeRouterLink:
     refuses: dict[str, str] = field(default_factory=dict)
     never_gives: Collection[int] = ()
     cannot_read: Collection[int] = ()
+    finds: Callable[[CopyReport], str] = lambda _: ""
     is_reachable: bool = True
     is_in_turn: bool = True
     looked_at: int = 0
@@ -201,6 +203,8 @@ class FakeRouterLink:
                 malformed[report.job_id, report.attempt] = f"node: {fault or 'cannot be read'}"
             elif fault := attributes_fault(report.attributes):
                 malformed[report.job_id, report.attempt] = f"attributes: {fault}"
+            elif fault := self.finds(report):
+                malformed[report.job_id, report.attempt] = fault
             elif job.holder != report.attempt:
                 if report.state:
                     refused[report.job_id, report.attempt] = "it is over"

@@ -13,8 +13,8 @@ from pilotage.classads import AdValue, Expression
 from pilotage.report_bounds import LONGEST_REASON, attributes_fault, sound_attributes, sound_reference, sound_text
 from pilotage.v1.route_service_pb2 import ReportCopiesRequest
 from pilotage.v1.values_pb2 import Turn
-from pilotage_agents.core.copies.copy_life import HeldCopy, Key, Wish
-from pilotage_agents.core.copies.copy_report import report_of
+from pilotage_agents.core.copies.copy_life import HELD_THERE, HeldCopy, Key, Wish
+from pilotage_agents.core.copies.copy_report import NotTaken, report_of, told_again
 from pilotage_agents.router.route_edges import CopyOutcome, CopyState, CopyStatus
 from pilotage_agents.router.router_wire import report_to_wire
 from pilotage_server.rpc.convert_copies import copy_reports_from_wire
@@ -47,6 +47,21 @@ def test_whatever_is_said_of_a_copy_the_server_takes_what_is_told(
         )
     )
     assert [type(each).__name__ for each in told.reports] == ["CopyReport"]
+
+
+@given(outcomes, texts, st.sampled_from([1, 2]))
+def test_what_is_told_again_of_an_end_has_no_word_of_others_but_the_fault_in_plain_characters(
+    outcome: CopyOutcome, fault: str, reports: int
+) -> None:
+    copy = HeldCopy(Key(1, 1), "A", "queue S/c/q", NOON, "ref", wish=Wish.HOLD, reason=fault, outcome=outcome)
+    message = report_to_wire(told_again(report_of(copy), NotTaken(NOON, fault, reports), NOON), ())
+    assert (message.node, message.reference, message.held) in (("", "", ""), ("", "", HELD_THERE))
+    assert message.report.reason.isascii()
+    assert len(message.report.reason) < 1000
+    (told,) = copy_reports_from_wire(
+        ReportCopiesRequest(turn=Turn(agent="job router", holder="me"), copies=[message])
+    ).reports
+    assert type(told).__name__ == "CopyReport"
 
 
 def test_what_can_be_shown_is_told_as_it_is() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
@@ -17,6 +16,7 @@ from pilotage.job_description import InputFile
 from pilotage.job_output import digest_of, open_regular
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2, route_service_pb2, route_service_pb2_grpc
 from pilotage.v1.values_pb2 import Turn as TurnMessage
+from pilotage_agents.core.copies.copy_report import without_output
 from pilotage_agents.core.routes.told_routes import ToldTable
 from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.link import Turn
@@ -113,7 +113,7 @@ class RouterServerLink:
                 messages.append(report_to_wire(report, files))
             except OSError as error:
                 log.warning("what a copy left cannot be read", job_id=report.job_id, reason=str(error))
-                messages.append(report_to_wire(_without_output(report, str(error)), ()))
+                messages.append(report_to_wire(without_output(report, str(error)), ()))
         answer = await self._routes.ReportCopies(
             route_service_pb2.ReportCopiesRequest(request_id=request, turn=self._turn, copies=messages)
         )
@@ -207,10 +207,3 @@ def _small(left: LeftFile, most: int) -> jobs_pb2.OutputFile | None:
     return jobs_pb2.OutputFile(
         name=left.name, checksum=checksum, size=len(content), content=content, truncated=left.truncated
     )
-
-
-def _without_output(report: CopyReport, why: str) -> CopyReport:
-    """Return the report of an end whose output cannot be read: without all of it the job has not ended well."""
-    assert report.outcome is not None, "only an end brings files"
-    outcome = replace(report.outcome, outcome="OUTPUT_LOST", reason=f"what it left is lost: {why}", files=())
-    return replace(report, outcome=outcome)

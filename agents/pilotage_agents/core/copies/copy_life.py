@@ -26,6 +26,9 @@ NOT_SEEN = CopyStatus(CopyState.IDLE)
 STOPPED = "KILLED"
 """The outcome of a copy whose end is not its own."""
 
+HELD_THERE = "its target holds the copy"
+"""Why a job is held for a copy of which its target does not say why it holds it."""
+
 
 class Key(NamedTuple):
     """What tells a copy apart: the attempt of its original."""
@@ -167,7 +170,7 @@ def deed(copy: HeldCopy, status: CopyStatus) -> Deed:
 
 def held(copy: HeldCopy, status: CopyStatus) -> HeldCopy:
     """Return a copy that its target holds: its original is to be held."""
-    return replace(copy, status=status, wish=Wish.HOLD, reason=status.reason or "its target holds the copy")
+    return replace(copy, status=status, wish=Wish.HOLD, reason=status.reason or HELD_THERE)
 
 
 def gone(copy: HeldCopy) -> tuple[CopyOutcome, Weight]:

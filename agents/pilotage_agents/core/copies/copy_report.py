@@ -3,13 +3,17 @@
 Rules
 -----
 Targets, nodes, payloads and hooks say what they like: it is told within the bounds of reports, so that no word of
-theirs keeps an end from being heard.
+theirs keeps an end from being heard. A server whose bounds are others, as those of another release may be, is told of
+an end that it could not take once more without any word of theirs, and then with nothing but the end: its job goes on.
+Files are given up last, as they cannot be had again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Self
 
 from pilotage.classads import AdValue
 from pilotage.job_description import NOTHING
@@ -21,7 +25,7 @@ from pilotage.report_bounds import (
     sound_text,
     sound_time,
 )
-from pilotage_agents.core.copies.copy_life import STOPPED, HeldCopy, Wish
+from pilotage_agents.core.copies.copy_life import HELD_THERE, STOPPED, HeldCopy, Wish
 from pilotage_agents.router.route_edges import CopyOutcome, CopyReport, CopyState, CopyStatus
 
 _TOLD: Mapping[CopyState, str] = {
@@ -30,6 +34,24 @@ _TOLD: Mapping[CopyState, str] = {
     CopyState.COMPLETED: "COMPLETING",
 }
 """States that the original shows too, in the protocol's words."""
+
+_FILES_WAIT = timedelta(hours=1)
+"""So long the files of an end wait for a server that may take it: one of the release before is replaced by then."""
+
+_LONGEST_FAULT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """The server could not take reports of a copy's end, so many since a time; `fault` is what it said last."""
+
+    since: datetime
+    fault: str
+    reports: int = 1
+
+    def again(self, fault: str) -> Self:
+        """Return it with one more report that the server could not take."""
+        return replace(self, fault=fault, reports=self.reports + 1)
 
 
 def report_of(copy: HeldCopy, said: Mapping[str, AdValue] = NOTHING) -> CopyReport:
@@ -47,6 +69,45 @@ def report_of(copy: HeldCopy, said: Mapping[str, AdValue] = NOTHING) -> CopyRepo
         sound_text(copy.reason) if copy.wish is Wish.HOLD and not _ended_by_itself(copy) else "",
         sound_attributes(said),
     )
+
+
+def without_output(report: CopyReport, why: str) -> CopyReport:
+    """Return the report of an end whose output cannot be told: without all of it the job has not ended well."""
+    assert report.outcome is not None, "only an end brings files"
+    outcome = replace(report.outcome, outcome="OUTPUT_LOST", reason=f"what it left is lost: {why}", files=())
+    return replace(report, outcome=outcome)
+
+
+def told_again(report: CopyReport, not_taken: NotTaken, now: datetime) -> CopyReport:
+    """Return the report of an end as it is told to a server that could not take it before."""
+    assert report.outcome is not None, "only an end is told with less"
+    why = f"the server cannot take what was said of its end: {_plain(not_taken.fault)}"
+    if not_taken.reports == 1 or (report.outcome.files and now < not_taken.since + _FILES_WAIT):
+        return _in_our_words(report, why)
+    return _barely(report, why)
+
+
+def _in_our_words(report: CopyReport, why: str) -> CopyReport:
+    """Return the report of an end without any word but ours."""
+    assert report.outcome is not None, "it is of an end"
+    outcome = replace(report.outcome, status=replace(report.outcome.status, node="", reason=""), reason=why)
+    held = HELD_THERE if report.held else ""
+    return replace(report, reference="", node="", outcome=outcome, held=held, attributes=NOTHING)
+
+
+def _barely(report: CopyReport, why: str) -> CopyReport:
+    """Return nothing but that a copy is over, and how; what it left is lost, as that may be what cannot be taken."""
+    least = _in_our_words(report, why)
+    assert least.outcome is not None, "it is of an end"
+    said = least.outcome.status
+    status = CopyStatus(said.state, exit_code=said.exit_code, signal=said.signal)
+    least = replace(least, started=None, outcome=replace(least.outcome, status=status))
+    return without_output(least, why) if least.outcome and least.outcome.files else least
+
+
+def _plain(fault: str) -> str:
+    """Return a fault as the server says it, in characters that it takes whatever it quotes."""
+    return sound_text(fault.encode("ascii", "replace").decode())[:_LONGEST_FAULT]
 
 
 def _ended_by_itself(copy: HeldCopy) -> bool:
