@@ -31,6 +31,7 @@ from pilotage_agents.core.copies.held_copies import HeldCopies
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
 from pilotage_agents.errands import Errands
+from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_folders import GlideinFolders
 from pilotage_agents.glideins.glidein_watch import GlideinWatch, Terms
 from pilotage_agents.glideins.pilot_sender import PilotSender
@@ -132,17 +133,11 @@ class _Ground:
         turn = Turn(turn_name(SiteDirector.name, settings.queues, ce_types), folders.copy_id())
         link = ServerLink(self.channel, turn)
         systems = {name: _batch_system(name, each, folders.root) for name, each in settings.batch_systems.items()}
-        watch = GlideinWatch(
-            folders,
-            link,
-            systems,
-            now,
-            Terms(
-                settings.keep_ended, timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)
-            ),
-        )
-        sender = PilotSender(settings, self._connection(), link, folders, watch)
-        return self._in_turn(SiteDirector(settings, link, systems, watch, sender, now), turn, link)
+        edges = DirectorEdges(folders, link, systems, now)
+        lost_after, credential = timedelta(seconds=settings.lost_after_s), timedelta(seconds=settings.credential_s)
+        watch = GlideinWatch(edges, Terms(settings.keep_ended, lost_after, credential))
+        sender = PilotSender(settings, self._connection(), edges, watch)
+        return self._in_turn(SiteDirector(settings, edges, watch, sender), turn, link)
 
     def job_router(self, settings: JobRouterSettings) -> InTurn:
         origin = sha256(f"{self.settings.server} {settings.name}".encode()).hexdigest()[:_ORIGIN_DIGITS]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 
-from pilotage.clock import Clock
 from pilotage.errors import PilotageError, TurnLostError
 from pilotage.resource_tree import QueueId
-from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.core.provisioning import Demand, QueuePlan, QueueState, Ramp, plan_pilots
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.core.serving import ServedQueue, for_served_vos, naming_nothing, unused_lines
+from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_watch import GlideinWatch
 from pilotage_agents.glideins.pilot_sender import PilotSender
 from pilotage_agents.glideins.served_queues import served_queues
-from pilotage_agents.link import DirectorLink, TreeQueue
+from pilotage_agents.link import TreeQueue
 from pilotage_agents.settings import EVERY_QUEUE, SiteDirectorSettings, WhenStopped
 
 log = structlog.get_logger()
@@ -42,25 +41,23 @@ class Situation:
 
 
 class SiteDirector:
-    """Fills the queues that it serves; `batch_systems` by the names that the settings give them."""
+    """Fills the queues that it serves."""
 
     name = "site director"
 
     def __init__(
         self,
         settings: SiteDirectorSettings,
-        link: DirectorLink,
-        batch_systems: Mapping[str, BatchSystem],
+        edges: DirectorEdges,
         watch: GlideinWatch,
         sender: PilotSender,
-        clock: Clock,
     ) -> None:
         self._settings = settings
-        self._link = link
-        self._batch_systems = batch_systems
+        self._link = edges.link
+        self._batch_systems = edges.batch_systems
         self._watch = watch
         self._sender = sender
-        self._clock = clock
+        self._clock = edges.clock
         self._tree_version: int | None = None
         self._queues: tuple[ServedQueue, ...] = ()
         self._naming_nothing: tuple[str, ...] = ()

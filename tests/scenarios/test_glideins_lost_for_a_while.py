@@ -13,6 +13,7 @@ import pytest
 from pilotage.errors import ServerUnreachableError, WorldError
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, Submission
 from pilotage_agents.core.queue_failures import QueueFailures
+from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
 from pilotage_agents.glideins.glidein_watch import GlideinWatch, Terms
 from pilotage_agents.link import GlideinReport, GlideinsHeard
@@ -251,6 +252,6 @@ async def test_batch_systems_are_asked_at_the_same_time(grid: DirectorGrid) -> N
     for name in systems:
         folders.prepare(GlideinRecord(f"stamp-{name}", QUEUE, name, "id"), "token", (), {})
     terms = Terms(keep_ended=5, lost_after=timedelta(), credential=timedelta(days=1))
-    watch = GlideinWatch(folders, grid.link, systems, lambda: grid.now, terms)
+    watch = GlideinWatch(DirectorEdges(folders, grid.link, systems, lambda: grid.now), terms)
     await watch.look(QueueFailures())
     assert grid.link.reports == []

@@ -9,6 +9,7 @@ from typing import Any
 
 from pilotage.job_description import Value
 from pilotage.resource_tree import QueueId
+from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_folders import GlideinFolders
 from pilotage_agents.glideins.glidein_watch import GlideinWatch, Terms
 from pilotage_agents.glideins.pilot_sender import PilotSender
@@ -43,16 +44,11 @@ class DirectorGrid:
         )
         folders = self.folders()
         folders.open()
-        systems = {"local": self.batch}
-        watch = GlideinWatch(
-            folders,
-            self.link,
-            systems,
-            lambda: self.now,
-            Terms(read.keep_ended, timedelta(seconds=read.lost_after_s), timedelta(seconds=read.credential_s)),
-        )
-        sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, self.link, folders, watch)
-        return SiteDirector(read, self.link, systems, watch, sender, lambda: self.now)
+        edges = DirectorEdges(folders, self.link, {"local": self.batch}, lambda: self.now)
+        lost_after, credential = timedelta(seconds=read.lost_after_s), timedelta(seconds=read.credential_s)
+        watch = GlideinWatch(edges, Terms(read.keep_ended, lost_after, credential))
+        sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, edges, watch)
+        return SiteDirector(read, edges, watch, sender)
 
     def folders(self) -> GlideinFolders:
         return GlideinFolders(self.folder / "pilots")

@@ -10,11 +10,11 @@ from itertools import groupby
 
 import structlog
 
-from pilotage.clock import Clock
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import BatchSystem
 from pilotage_agents.core.backoff import backoff
-from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
+from pilotage_agents.glideins.director_edges import DirectorEdges
+from pilotage_agents.glideins.glidein_folders import GlideinRecord
 
 log = structlog.get_logger()
 
@@ -53,12 +53,10 @@ class GlideinCollection:
     So a folder that nobody can bring or remove holds up none but itself.
     """
 
-    def __init__(
-        self, folders: GlideinFolders, batch_systems: Mapping[str, BatchSystem], clock: Clock, *, keep_ended: int
-    ) -> None:
-        self._folders = folders
-        self._batch_systems = batch_systems
-        self._clock = clock
+    def __init__(self, edges: DirectorEdges, *, keep_ended: int) -> None:
+        self._folders = edges.folders
+        self._batch_systems = edges.batch_systems
+        self._clock = edges.clock
         self._keep_ended = keep_ended
         self._missed: dict[str, _Miss] = {}
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 
 import structlog
 
-from pilotage.clock import Clock
 from pilotage.errors import PilotageError
 from pilotage_agents.batch_systems.base import BatchSystem
+from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_collection import by_batch_system
-from pilotage_agents.glideins.glidein_folders import TOKEN_NAME, GlideinFolders, GlideinRecord
-from pilotage_agents.link import DirectorLink
+from pilotage_agents.glideins.glidein_folders import TOKEN_NAME, GlideinRecord
 
 log = structlog.get_logger()
 
@@ -27,18 +26,11 @@ class GlideinCredentials:
     `outlives` = how long tokens hold beyond the wall time: one that starts late has a token for all of its time.
     """
 
-    def __init__(
-        self,
-        folders: GlideinFolders,
-        link: DirectorLink,
-        batch_systems: Mapping[str, BatchSystem],
-        clock: Clock,
-        outlives: timedelta,
-    ) -> None:
-        self._folders = folders
-        self._link = link
-        self._batch_systems = batch_systems
-        self._clock = clock
+    def __init__(self, edges: DirectorEdges, outlives: timedelta) -> None:
+        self._folders = edges.folders
+        self._link = edges.link
+        self._batch_systems = edges.batch_systems
+        self._clock = edges.clock
         self._outlives = outlives
 
     async def renew(self, waiting: Sequence[GlideinRecord]) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 import structlog
 
-from pilotage.clock import Clock
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import BatchSystem, GlideinState, GlideinStatus
 from pilotage_agents.core.queue_failures import QueueFailures
+from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_collection import GlideinCollection, by_batch_system
 from pilotage_agents.glideins.glidein_credentials import GlideinCredentials
-from pilotage_agents.glideins.glidein_folders import GlideinFolders, GlideinRecord
-from pilotage_agents.link import DirectorLink, GlideinReport
+from pilotage_agents.glideins.glidein_folders import GlideinRecord
+from pilotage_agents.link import GlideinReport
 
 log = structlog.get_logger()
 
@@ -62,20 +62,13 @@ class GlideinWatch:
     batch system has the server hears now and then.
     """
 
-    def __init__(
-        self,
-        folders: GlideinFolders,
-        link: DirectorLink,
-        batch_systems: Mapping[str, BatchSystem],
-        clock: Clock,
-        terms: Terms,
-    ) -> None:
-        self._folders = folders
-        self._link = link
-        self._batch_systems = batch_systems
-        self._clock = clock
-        self._collection = GlideinCollection(folders, batch_systems, clock, keep_ended=terms.keep_ended)
-        self._credentials = GlideinCredentials(folders, link, batch_systems, clock, terms.credential)
+    def __init__(self, edges: DirectorEdges, terms: Terms) -> None:
+        self._folders = edges.folders
+        self._link = edges.link
+        self._batch_systems = edges.batch_systems
+        self._clock = edges.clock
+        self._collection = GlideinCollection(edges, keep_ended=terms.keep_ended)
+        self._credentials = GlideinCredentials(edges, terms.credential)
         self._lost_after = terms.lost_after
         self._records: dict[str, GlideinRecord] | None = None
         self._unheard: set[str] = set()

@@ -18,9 +18,10 @@ from pilotage_agents.batch_systems.base import (
     Unanswered,
 )
 from pilotage_agents.core.serving import ServedQueue
-from pilotage_agents.glideins.glidein_folders import CONFIG_NAME, GlideinFolders, GlideinRecord
+from pilotage_agents.glideins.director_edges import DirectorEdges
+from pilotage_agents.glideins.glidein_folders import CONFIG_NAME, GlideinRecord
 from pilotage_agents.glideins.glidein_watch import GlideinWatch
-from pilotage_agents.link import DirectorLink, GlideinReport, NewPilot
+from pilotage_agents.link import GlideinReport, NewPilot
 from pilotage_agents.settings import SiteDirectorSettings, SlurmBatchSystemSettings
 
 
@@ -39,14 +40,13 @@ class PilotSender:
         self,
         settings: SiteDirectorSettings,
         connection: Mapping[str, object],
-        link: DirectorLink,
-        folders: GlideinFolders,
+        edges: DirectorEdges,
         watch: GlideinWatch,
     ) -> None:
         self._settings = settings
         self._connection = connection
-        self._link = link
-        self._folders = folders
+        self._link = edges.link
+        self._folders = edges.folders
         self._watch = watch
 
     async def send(self, queue: ServedQueue, count: int, pools: Sequence[str], batch_system: BatchSystem) -> Sent:
