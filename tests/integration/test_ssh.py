@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
-from pathlib import Path
+import tarfile
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.commands import ask
 from pilotage_agents.batch_systems.ssh import SshPlace
+from pilotage_agents.batch_systems.ssh_text import coming, replace
 from support.sshd import SshServer
 
 PATIENCE_S = 60
@@ -123,6 +126,25 @@ async def test_a_file_that_lies_in_many_folders_goes_once(sshd: SshServer, tmp_p
     await place.bring(folders)
     files = {os.stat(Path(place.path_of(each)) / "bundle").st_ino for each in folders}
     assert len(files) == 1
+
+
+async def test_a_file_that_comes_in_part_leaves_the_old_one_in_its_place(
+    sshd: SshServer, folder: Path, tmp_path: Path
+) -> None:
+    place = SshPlace(sshd.settings(folder=str(tmp_path / "there")))
+    token = Path(place.path_of(folder)) / "token"
+    (folder / "token").write_text("old")
+    await place.bring([folder])
+    (folder / "token").write_text("new" * 100_000)
+    memory = io.BytesIO()
+    with tarfile.open(fileobj=memory, mode="w") as archive:
+        archive.add(folder / "token", f"{folder.name}/{coming('token')}")
+    command = replace(PurePosixPath(token.parent.parent), "token", [folder.name])
+    answer = await place.ask(command, timeout_s=PATIENCE_S, stdin=memory.getvalue()[:100_000])
+    assert (answer.exit_code, token.read_text()) == (1, "old")
+    await place.bring([folder], "token")
+    assert token.read_text() == "new" * 100_000
+    assert [each.name for each in token.parent.iterdir()] == ["token"]
 
 
 async def test_a_log_that_finds_no_room_here_stays_there(sshd: SshServer, folder: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Place(Protocol):
     async def bring(self, folders: Sequence[Path], name: str = "") -> None:
         """Have the folders there with all that is in them, or their file of this `name` in the place of the old one.
 
-        Raises WorldError when they may not be whole.
+        Who reads that one meanwhile finds it whole, old or new. Raises WorldError when it may not all be there.
         """
 
     async def collect(self, folders: Sequence[Path]) -> None:
