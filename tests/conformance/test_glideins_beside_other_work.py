@@ -137,6 +137,43 @@ def test_a_pilot_whose_glidein_is_said_to_be_gone_as_it_comes_has_ended(grid: Gr
     assert state_of(grid, pilot) is PilotState.ENDED
 
 
+def draining(pilot: Pilot) -> Callable[[Unit, World], object]:
+    return lambda unit, world: drain_pilots(unit, world, [pilot.stamp], "maintenance", evict=False)
+
+
+def test_a_pilot_that_comes_as_it_is_drained_runs_on_and_is_told_to_drain(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    meet(grid, lambda unit, _: heard_of(unit, {pilot.stamp: None}), draining(pilot))
+    assert state_of(grid, pilot) is PilotState.DRAINING
+    assert [type(each).__name__ for each in pilot.beat().commands] == ["DrainPilot"]
+    assert (pilot.claim(), grid.job(job_id).state) == ([], JobState.WAITING)
+
+
+def test_a_pilot_that_is_drained_as_it_comes_has_ended(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    meet(grid, draining(pilot), lambda unit, _: heard_of(unit, {pilot.stamp: None}))
+    assert state_of(grid, pilot) is PilotState.ENDED
+
+
+def test_a_pilot_whose_glidein_is_said_to_be_there_as_it_is_drained_comes_and_is_told_to_drain(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    meet(grid, lambda unit, world: report_glideins(unit, world, an_operator(), [there(pilot)]), draining(pilot))
+    assert state_of(grid, pilot) is PilotState.SUBMITTED
+    assert [type(each).__name__ for each in pilot.beat().commands] == ["DrainPilot"]
+
+
+def test_a_pilot_that_ends_as_it_is_drained_is_said_to_be_over(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    over: list[str] = []
+
+    def drain(unit: Unit, world: World) -> None:
+        over.extend(drain_pilots(unit, world, [pilot.stamp], "maintenance", evict=False))
+
+    meet(grid, lambda unit, world: report_glideins(unit, world, an_operator(), [gone(pilot)]), drain)
+    assert (over, state_of(grid, pilot)) == ([pilot.stamp], PilotState.ENDED)
+
+
 def test_an_end_that_is_told_again_of_a_pilot_that_is_just_being_forgotten_keeps_no_other_from_being_heard(
     grid: Grid,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -155,7 +155,8 @@ def list_pilots(unit: Unit, queue: QueueId | None = None, *, ended: bool = False
 def drain_pilots(unit: Unit, world: World, stamps: Sequence[str], reason: str, *, evict: bool) -> tuple[str, ...]:
     """Let pilots end, once their jobs have or at once, and return the stamps that are not known or have ended.
 
-    One that is only registered has nothing to finish: it ends here and now.
+    One that is only registered has nothing to finish: it ends here and now. One that comes, or ends, at the same moment
+    is what it has become by then.
 
     Raises
     ------
@@ -164,13 +165,19 @@ def drain_pilots(unit: Unit, world: World, stamps: Sequence[str], reason: str, *
     """
     if not reason.strip():
         raise InvalidInputError(Violation("reason", "say why, for those who will ask"))
-    known = stored.load_pilots(unit.session, stamps)
-    live = [stamp for stamp in dict.fromkeys(stamps) if stamp in known and known[stamp].state not in OVER]
+    live = _not_over(unit, stamps)
     stored.change_pilots(unit.session, live, {"drain_reason": reason, "drain_evicts": evict})
-    for stamp in [each for each in live if known[each].state is PilotState.REGISTERED]:
+    live = _not_over(unit, live)  # from here on nobody else moves them
+    for stamp in [each for each, pilot in live.items() if pilot.state is PilotState.REGISTERED]:
         end_pilot(unit, world, stamp, f"it was drained before it came: {reason}")
-    heard = [stamp for stamp in live if known[stamp].state in ALIVE]
+    heard = [stamp for stamp, pilot in live.items() if pilot.state in ALIVE]
     stored.change_pilots(unit.session, heard, {"state": PilotState.DRAINING.value})
     for stamp in heard:
         unit.after_commit(partial(world.call_pilot, stamp))
     return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in live)
+
+
+def _not_over(unit: Unit, stamps: Collection[str]) -> dict[str, PilotRecord]:
+    """Return those of the pilots that are on their way or live, in order, as they are now."""
+    known = stored.load_pilots(unit.session, stamps)
+    return {each: known[each] for each in dict.fromkeys(stamps) if each in known and known[each].state not in OVER}
