@@ -27,8 +27,8 @@ $(VENV)/.stubs: $(STAMP) proto/generate.py $(wildcard proto/pilotage/v1/*.proto)
 demo: $(VENV)/.stubs ## start everything here, run the example jobs, stop everything
 	@$(BIN)/pilotage demo --examples deploy/examples
 
-test: $(VENV)/.stubs ## run all tests
-	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest
+test: $(VENV)/.stubs ## run all tests, in two processes
+	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.stubs ## lint, formats, import rules, types
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from grpc_tools import protoc
@@ -13,17 +14,29 @@ HERE = Path(__file__).resolve().parent
 
 
 def generate(root: Path = HERE) -> None:
-    """Write the stubs of every .proto below `root` beside it; raises RuntimeError when protoc refuses one."""
+    """Write the stubs of every .proto below `root` beside it; raises RuntimeError when protoc refuses one.
+
+    Stubs that are as they should be are left alone, and others take their places whole: somebody may be importing them.
+    """
+    with tempfile.TemporaryDirectory(dir=root, prefix=".stubs-") as scratch:
+        _generate_into(Path(scratch), root)
+        for made in Path(scratch).rglob("*_pb2*"):
+            stub = root / made.relative_to(scratch)
+            if not stub.is_file() or stub.read_bytes() != made.read_bytes():
+                made.replace(stub)
+
+
+def _generate_into(folder: Path, root: Path) -> None:
     sources = sorted(str(path.relative_to(root)) for path in root.glob("pilotage/**/*.proto"))
     well_known = importlib.resources.files("grpc_tools") / "_proto"
     arguments = [
         "protoc",
         f"-I{root}",
         f"-I{well_known}",
-        f"--python_out={root}",
-        f"--grpc_python_out={root}",
-        f"--mypy_out=quiet:{root}",
-        f"--mypy_grpc_out=quiet:{root}",
+        f"--python_out={folder}",
+        f"--grpc_python_out={folder}",
+        f"--mypy_out=quiet:{folder}",
+        f"--mypy_grpc_out=quiet:{folder}",
         *(f"--plugin={name}={_plugin(name)}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")),
         *sources,
     ]

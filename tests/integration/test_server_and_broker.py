@@ -67,9 +67,11 @@ async def test_few_of_many_idle_pilots_are_called_for_one_job(
     pilot = await asyncio.to_thread(grid.start_pilot)
     async with linked(mosquitto, pilot.stamp) as (link, _):
         link.publish(news_of(pilot, idle_slots=100).message(TOPICS))
-        await heard(ear, TOPICS.node(pilot.stamp))
-        await asyncio.to_thread(grid.submit, a_job())
-        assert read_probability(await heard(ear, TOPICS.pool(""))) == pytest.approx(0.055)
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(grid.submit, a_job())
+            # The server may hear of the idle slots later than this test does: each job is called for on its own.
+            while read_probability(await heard(ear, TOPICS.pool(""))) != pytest.approx(0.055):
+                await asyncio.to_thread(grid.submit, a_job())
 
 
 async def test_a_pilot_whose_connection_breaks_is_lost_until_it_is_heard_again(

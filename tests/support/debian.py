@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -25,8 +29,11 @@ def found_or_installed(find: Callable[[], Found | None], package: str) -> Found:
     found = find()
     try:
         if found is None:
-            _install(package)
-            found = find()
+            with _one_at_a_time():
+                found = find()  # somebody else may have installed it by now
+                if found is None:
+                    _install(package)
+                    found = find()
         if found is None:
             raise MissingComponentError(f"the Debian package {package} has not brought what was looked for")
     except MissingComponentError as error:
@@ -34,6 +41,14 @@ def found_or_installed(find: Callable[[], Found | None], package: str) -> Found:
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
     return found
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Let no other process of the tests install something meanwhile: apt-get would refuse the second one."""
+    with Path(tempfile.gettempdir(), "pilotage-tests-install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _install(package: str) -> None:

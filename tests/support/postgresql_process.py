@@ -51,7 +51,7 @@ class PostgresqlServer:
 
     def new_database(self) -> URL:
         """Make an empty database and return its URL."""
-        url = self.url(f"test_{next(self._numbers)}")
+        url = self.url(f"test_{os.getpid()}_{next(self._numbers)}")  # of several processes that test, maybe
         self._run(f"CREATE DATABASE {url.database}")
         return url
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from pilotage_pilot.supervise.work import Handling
 from pilotage_pilot.supervise.workshop import LocalWorkshop
 from support.fake_pilot_edges import EPOCH, FakeLink
 
-SITE = Site("pilot-under-test", queue="S/C/Q", node="node1")
+SITE = Site(f"pilot-of-test-{os.getpid()}", queue="S/C/Q", node="node1")  # no other run of tests ends what is ours
 
 
 def a_slot(job: GrantedJob) -> Slot:

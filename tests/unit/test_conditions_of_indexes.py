@@ -9,7 +9,7 @@ from pilotage_server.storage.tables.conditions import LEASED_JOB, LINGERING_JOB
 from support.job_records import a_job, stepped
 from support.virtual_clock import START
 
-STEPS = [(state, cause) for state, cause in TRANSITIONS if state is not JobState.RECEIVED]
+STEPS = sorted((state, cause) for state, cause in TRANSITIONS if state is not JobState.RECEIVED)
 
 
 def test_the_texts_name_the_states_of_the_core() -> None:
