@@ -30,7 +30,6 @@ from pilotage_agents.copy_id import copy_id
 from pilotage_agents.core.copies.held_copies import HeldCopies
 from pilotage_agents.core.turn_names import turn_name
 from pilotage_agents.drain_controller import DrainController
-from pilotage_agents.errands import Errands
 from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_folders import GlideinFolders
 from pilotage_agents.glideins.glidein_watch import GlideinWatch, Terms
@@ -42,6 +41,7 @@ from pilotage_agents.loop import USUAL_BACKOFF, Agent, Backoff, RealPause
 from pilotage_agents.pool_cleanup import PoolCleanup
 from pilotage_agents.race_link import ServerRaceLink
 from pilotage_agents.racer import Racer
+from pilotage_agents.router.errands import Errands
 from pilotage_agents.router.route_hooks import RouteHooks
 from pilotage_agents.router.route_places import Places
 from pilotage_agents.router.route_shared import Shared

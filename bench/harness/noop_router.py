@@ -20,10 +20,10 @@ from pilotage_agents.batch_systems.base import Submission, Submitted
 from pilotage_agents.core.copies.copy_life import Patience
 from pilotage_agents.core.copies.held_copies import HeldCopies
 from pilotage_agents.core.routes.route_table import QueueTarget, Target, Targets, target_key
-from pilotage_agents.errands import Errands
 from pilotage_agents.job_router import JobRouter
 from pilotage_agents.link import Turn
 from pilotage_agents.loop import AgentLoop, RealPause
+from pilotage_agents.router.errands import Errands
 from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
 from pilotage_agents.router.route_hooks import HookSettings, RouteHooks
 from pilotage_agents.router.route_places import Places

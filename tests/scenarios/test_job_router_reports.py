@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pilotage_agents.core.copies.copy_life import HeldCopy, Key
 from pilotage_agents.core.copies.held_copies import HeldCopies
-from pilotage_agents.errands import Errands
 from pilotage_agents.router.copy_leavings import CopyLeavings
 from pilotage_agents.router.copy_reports import CopyReports
+from pilotage_agents.router.errands import Errands
 from pilotage_agents.router.route_edges import CopiesAnswer, CopyOutcome, CopyReport, CopyState, CopyStatus
 from pilotage_agents.router.route_hooks import RouteHooks
 from pilotage_agents.router.route_places import Places

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilotage_agents.progress import it_moves
+from pilotage_agents.router.progress import it_moves
 from pilotage_agents.router.route_edges import (
     CopyAnswer,
     CopyRequest,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.v1.job_service_pb2 import DownloadFileResponse
-from pilotage_agents.file_transfers import pieces, written
-from pilotage_agents.progress import it_moves, while_it_moves
+from pilotage_agents.router.file_transfers import pieces, written
+from pilotage_agents.router.progress import it_moves, while_it_moves
 from support.loop_time import LoopTime
 
 STILL_S = 60.0

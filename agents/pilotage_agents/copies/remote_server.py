@@ -17,7 +17,7 @@ from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.wire import time_from_wire
 from pilotage_agents.core.copies.remote_copies import RemoteJob
-from pilotage_agents.file_transfers import pieces, written
+from pilotage_agents.router.file_transfers import pieces, written
 from pilotage_agents.router.route_edges import LeftFile
 
 _MOST_IN_A_CALL = 1000

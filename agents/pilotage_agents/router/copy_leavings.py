@@ -12,7 +12,7 @@ import structlog
 from pilotage_agents.batch_systems.base import Unanswered
 from pilotage_agents.core.copies.copy_life import HeldCopy
 from pilotage_agents.core.copies.held_copies import HeldCopies
-from pilotage_agents.errands import Errands
+from pilotage_agents.router.errands import Errands
 from pilotage_agents.router.route_edges import CopyState, CopyTarget
 from pilotage_agents.router.route_places import Places
 from pilotage_agents.router.router_folder import Left, RouterFolder

@@ -34,7 +34,7 @@ from pilotage_agents.router.route_edges import (
     Routed,
 )
 from pilotage_agents.router.route_shared import Shared
-from pilotage_agents.side_by_side import side_by_side
+from pilotage_agents.router.side_by_side import side_by_side
 
 log = structlog.get_logger()
 

@@ -26,7 +26,7 @@ from pilotage_agents.batch_systems.commands import ask
 from pilotage_agents.core.copies.copy_life import HeldCopy
 from pilotage_agents.core.routes.route_table import Route
 from pilotage_agents.router.hook_records import Hooked, HookRecords
-from pilotage_agents.side_by_side import side_by_side
+from pilotage_agents.router.side_by_side import side_by_side
 
 log = structlog.get_logger()
 

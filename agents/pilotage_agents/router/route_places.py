@@ -13,7 +13,7 @@ from pilotage.clock import Clock
 from pilotage.errors import PilotageError
 from pilotage_agents.core.backoff import backoff
 from pilotage_agents.core.routes.route_table import target_named
-from pilotage_agents.progress import while_it_moves
+from pilotage_agents.router.progress import while_it_moves
 from pilotage_agents.router.route_edges import CopyPlaces, CopyTarget
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pilotage.clock import Clock
 from pilotage_agents.core.copies.held_copies import HeldCopies
-from pilotage_agents.errands import Errands
+from pilotage_agents.router.errands import Errands
 from pilotage_agents.router.route_edges import RouterLink
 from pilotage_agents.router.route_hooks import RouteHooks
 from pilotage_agents.router.route_places import Places

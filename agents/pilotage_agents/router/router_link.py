@@ -18,9 +18,9 @@ from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, jobs_pb2, route_s
 from pilotage.v1.values_pb2 import Turn as TurnMessage
 from pilotage_agents.core.copies.copy_report import without_output
 from pilotage_agents.core.routes.told_routes import ToldTable
-from pilotage_agents.file_transfers import pieces, written
 from pilotage_agents.link import Turn
-from pilotage_agents.progress import while_it_moves
+from pilotage_agents.router.file_transfers import pieces, written
+from pilotage_agents.router.progress import while_it_moves
 from pilotage_agents.router.route_edges import (
     CopiesAnswer,
     CopyReport,

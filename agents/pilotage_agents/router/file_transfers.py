@@ -11,7 +11,7 @@ from typing import BinaryIO
 from pilotage.errors import WorldError
 from pilotage.job_output import open_regular
 from pilotage.v1 import job_service_pb2
-from pilotage_agents.progress import it_moves
+from pilotage_agents.router.progress import it_moves
 
 _PIECE_BYTES = 512 << 10
 
