@@ -12,22 +12,17 @@ from pilotage_server.operations.explain_routes import RoutesExplained, explain_r
 from pilotage_server.operations.routes import put_routes
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid, a_tree
-from support.routers import Router, a_copy
+from support.routers import SHORT, Router, a_copy, router
 from support.statements import statements
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
-SHORT = "CERN/ce01/short"
+__all__ = ["router"]
 
 
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
-
-
-@pytest.fixture
-def router(grid: Grid) -> Router:
-    return Router(grid).begin()
 
 
 def told(router: Router, *routes: RouteOutline, constraint: str | None = None, max_jobs: int | None = None) -> None:

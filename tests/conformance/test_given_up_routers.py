@@ -8,22 +8,10 @@ from pilotage.errors import NotFoundError, StateConflictError, TurnLostError
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
-from pilotage_server.storage.engine import Database
-from support.grid import LONG, Grid
-from support.routers import Router, a_copy, open_jobs
-from support.virtual_clock import VirtualClock
+from support.grid import Grid
+from support.routers import Router, a_copy, grid, open_jobs, router
 
-SHORT = "CERN/ce01/short"
-
-
-@pytest.fixture
-def grid(database: Database, clock: VirtualClock) -> Grid:
-    return Grid(database, clock, LONG, SHORT)
-
-
-@pytest.fixture
-def router(grid: Grid) -> Router:
-    return Router(grid).begin()
+__all__ = ["grid", "router"]
 
 
 def test_a_router_that_is_given_up_frees_its_jobs(grid: Grid, router: Router) -> None:

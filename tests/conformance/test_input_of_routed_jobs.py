@@ -14,19 +14,16 @@ from pilotage_server.operations.files import find_download, record_upload
 from pilotage_server.storage.engine import Database
 from pilotage_server.storage.folder_store import FolderStore
 from support.grid import Grid
-from support.routers import AN_AGENT, Router
+from support.routers import AN_AGENT, Router, router
 from support.submissions import a_user
 from support.virtual_clock import VirtualClock
+
+__all__ = ["router"]
 
 
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
-
-
-@pytest.fixture
-def router(grid: Grid) -> Router:
-    return Router(grid).begin()
 
 
 @pytest.fixture

@@ -10,9 +10,11 @@ from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.copies import LONGEST_WHY, MOST_GIVEN_UP, MOST_UNWANTED, list_copies, unwanted_copies
 from pilotage_server.storage.engine import Database
 from support.grid import Grid
-from support.routers import Router, open_jobs
+from support.routers import Router, open_jobs, router
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
+
+__all__ = ["router"]
 
 BEYOND = 3
 """So many copies more than one answer holds."""
@@ -21,11 +23,6 @@ BEYOND = 3
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
-
-
-@pytest.fixture
-def router(grid: Grid) -> Router:
-    return Router(grid).begin()
 
 
 def test_unwanted_copies_are_told_a_thousand_at_a_time_and_those_after_them_when_they_are_asked_for(

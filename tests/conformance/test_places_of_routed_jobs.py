@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from sqlalchemy import text
 
 from pilotage_server.core.ban_records import Node
@@ -15,21 +14,11 @@ from pilotage_server.operations.bans import BanOrder, ban
 from pilotage_server.operations.health import hold_place
 from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid
-from support.routers import Router, a_copy
+from support.routers import SHORT, Router, a_copy, grid, router
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
-SHORT = "CERN/ce01/short"
-
-
-@pytest.fixture
-def grid(database: Database, clock: VirtualClock) -> Grid:
-    return Grid(database, clock, LONG, SHORT)
-
-
-@pytest.fixture
-def router(grid: Grid) -> Router:
-    return Router(grid).begin()
+__all__ = ["grid", "router"]
 
 
 def test_the_unknown_queue_is_refused(grid: Grid, router: Router) -> None:

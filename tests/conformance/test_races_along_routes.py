@@ -13,18 +13,15 @@ from pilotage_server.operations.routable_jobs import look_at_jobs
 from pilotage_server.storage.engine import Database
 from support.grid import Grid
 from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
-from support.routers import Router, a_copy, open_jobs
+from support.routers import Router, a_copy, open_jobs, router
 from support.virtual_clock import VirtualClock
+
+__all__ = ["router"]
 
 
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock, *SITES)
-
-
-@pytest.fixture
-def router(grid: Grid) -> Router:
-    return Router(grid).begin()
 
 
 def beaten_along_a_route(grid: Grid, router: Router) -> int:

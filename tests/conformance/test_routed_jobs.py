@@ -13,23 +13,11 @@ from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import Outcome
 from pilotage_server.core.routes import CopyReport
 from pilotage_server.operations.query_jobs import get_ad
-from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid
-from support.routers import Router, a_copy
+from support.routers import SHORT, Router, a_copy, grid, router
 from support.submissions import an_operator
-from support.virtual_clock import VirtualClock
 
-SHORT = "CERN/ce01/short"
-
-
-@pytest.fixture
-def grid(database: Database, clock: VirtualClock) -> Grid:
-    return Grid(database, clock, LONG, SHORT)
-
-
-@pytest.fixture
-def router(grid: Grid) -> Router:
-    return Router(grid).begin()
+__all__ = ["grid", "router"]
 
 
 def test_a_waiting_job_is_given_once_and_no_pilot_gets_it(grid: Grid, router: Router) -> None:

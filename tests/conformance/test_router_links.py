@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +13,6 @@ from pilotage.errors import NotFoundError
 from pilotage.job_description import InputFile, Value
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
-from pilotage.v1.resource_service_pb2 import PutTreeRequest
-from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage_agents.core.routes.told_routes import ToldRoute, ToldTable
 from pilotage_agents.link import Turn
 from pilotage_agents.router.route_edges import (
@@ -29,43 +25,11 @@ from pilotage_agents.router.route_edges import (
 from pilotage_agents.router.router_link import RouterServerLink
 from pilotage_agents.server_link import ServerLink
 from pilotage_server.core.identity import Role
-from support.fake_router_link import FakeRouterLink
-from support.router_links import NOON, QUEUE, Scene, a_copy, ended
-from support.server import RunningServer, request_id, running_server
+from support.router_links import NOON, QUEUE, Scene, a_copy, ended, scene, server
+from support.server import RunningServer, request_id
 from support.users_jobs import RealJobs
 
-TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4 } }\n'
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with running_server(tmp_path_factory.mktemp("server")) as running:
-        with running.channel(running.token(Role.OPERATOR)) as channel:
-            tree = PutTreeRequest(request_id=request_id(), text=TREE, format="toml")
-            ResourceServiceStub(channel).PutTree(tree)
-        yield running
-
-
-@pytest.fixture(params=["real", "fake"])
-async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
-    if request.param == "fake":
-        fake = FakeRouterLink()
-        yield Scene(
-            fake,
-            fake.submit,
-            lambda change, job_id: getattr(fake, change)(job_id),
-            lambda job_id: fake.jobs[job_id].state,
-            lambda job_id: fake.jobs[job_id].output,
-            lambda job_id: fake.jobs[job_id].shown,
-        )
-        return
-    server: RunningServer = request.getfixturevalue("server")
-    jobs = RealJobs(server)
-    async with server.async_channel(server.token(Role.AGENT, owner="agent:router")) as channel:
-        turn = Turn(f"job router {request_id()}", "this one")
-        assert (await ServerLink(channel).take_turn(turn, 60, "here")).taken
-        link = RouterServerLink(channel, turn, most_events=3)
-        yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)
+__all__ = ["scene", "server"]
 
 
 async def test_the_feed_tells_who_waits_and_goes_on_where_it_was_left(scene: Scene) -> None:

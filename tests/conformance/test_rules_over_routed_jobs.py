@@ -22,20 +22,15 @@ from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.tables import metadata
 from support.grid import LONG, Grid
 from support.policy_grid import PolicyGrid
-from support.routers import Router
+from support.routers import Router, router
 from support.virtual_clock import VirtualClock
 
-SHORT = "CERN/ce01/short"
+__all__ = ["router"]
 
 
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
     return PolicyGrid(database, clock)
-
-
-@pytest.fixture
-def router(grid: PolicyGrid) -> Router:
-    return Router(grid).begin()
 
 
 def test_a_routed_job_is_no_demand_and_one_that_comes_back_is_again(grid: Grid, router: Router) -> None:

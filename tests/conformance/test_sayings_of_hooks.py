@@ -23,9 +23,11 @@ from pilotage_server.storage.schema import upgrade
 from support.first_release import migrations
 from support.grid import Grid
 from support.policy_grid import PolicyGrid
-from support.routers import Router
+from support.routers import Router, router
 from support.submissions import an_operator
 from support.virtual_clock import START, VirtualClock
+
+__all__ = ["router"]
 
 COPY = """
 INSERT INTO copies (job_id, attempt, router, route, target, reference, routed)
@@ -36,11 +38,6 @@ VALUES (7, 1, 'jobrouter', 'north', 'server elsewhere', 'ref', :now)
 @pytest.fixture
 def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
     return PolicyGrid(database, clock)
-
-
-@pytest.fixture
-def router(grid: PolicyGrid) -> Router:
-    return Router(grid).begin()
 
 
 def ad_of(grid: Grid, job_id: int) -> dict[str, AdValue]:

@@ -1,14 +1,19 @@
-"""A router's link to a server, and what is said over it."""
+"""A router's link to a server, real and in memory, and what is said over it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from pilotage.classads import AdValue
 from pilotage.resource_tree import QueueId
+from pilotage.v1.resource_service_pb2 import PutTreeRequest
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage_agents.link import Turn
 from pilotage_agents.router.route_edges import (
     CopyOutcome,
     CopyReport,
@@ -18,10 +23,16 @@ from pilotage_agents.router.route_edges import (
     Routed,
     RouterLink,
 )
-from support.server import request_id
+from pilotage_agents.router.router_link import RouterServerLink
+from pilotage_agents.server_link import ServerLink
+from pilotage_server.core.identity import Role
+from support.fake_router_link import FakeRouterLink
+from support.server import RunningServer, request_id, running_server
+from support.users_jobs import RealJobs
 
 QUEUE = QueueId("Lyon", "ce1", "long")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4 } }\n'
 
 
 @dataclass
@@ -68,3 +79,36 @@ def ended(job_id: int, outcome: str, state: CopyState = CopyState.GONE, **fields
     reason, files = fields.pop("reason", ""), fields.pop("files", ())
     status = CopyStatus(state, **fields)
     return CopyReport(job_id, 1, state="DONE", outcome=CopyOutcome(outcome, status, reason, files))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Return a real server with a queue."""
+    with running_server(tmp_path_factory.mktemp("server")) as running:
+        with running.channel(running.token(Role.OPERATOR)) as channel:
+            tree = PutTreeRequest(request_id=request_id(), text=TREE, format="toml")
+            ResourceServiceStub(channel).PutTree(tree)
+        yield running
+
+
+@pytest.fixture(params=["real", "fake"])
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    """Return each of the links in its turn: to the real server, and to the one in memory."""
+    if request.param == "fake":
+        fake = FakeRouterLink()
+        yield Scene(
+            fake,
+            fake.submit,
+            lambda change, job_id: getattr(fake, change)(job_id),
+            lambda job_id: fake.jobs[job_id].state,
+            lambda job_id: fake.jobs[job_id].output,
+            lambda job_id: fake.jobs[job_id].shown,
+        )
+        return
+    running: RunningServer = request.getfixturevalue("server")
+    jobs = RealJobs(running)
+    async with running.async_channel(running.token(Role.AGENT, owner="agent:router")) as channel:
+        turn = Turn(f"job router {request_id()}", "this one")
+        assert (await ServerLink(channel).take_turn(turn, 60, "here")).taken
+        link = RouterServerLink(channel, turn, most_events=3)
+        yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)

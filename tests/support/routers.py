@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import pytest
+
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.identity import Identity, Role
 from pilotage_server.core.jobs import JobState
@@ -25,11 +27,26 @@ from pilotage_server.operations.copies import (
 from pilotage_server.operations.reports import ReportResult
 from pilotage_server.operations.route_jobs import route_jobs
 from pilotage_server.operations.turns import give_back_turn, take_turn
+from pilotage_server.storage.engine import Database
 from support.grid import LONG, Grid
 from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
 
 AN_AGENT = Identity("agent:router", "", (), frozenset({Role.AGENT}))
 FOR_LONG = timedelta(days=3650)
+SHORT = "CERN/ce01/short"
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    """Return a grid of two queues; a module of tests may have another."""
+    return Grid(database, clock, LONG, SHORT)
+
+
+@pytest.fixture
+def router(grid: Grid) -> Router:
+    """Return a router of the grid, which has its turn."""
+    return Router(grid).begin()
 
 
 def a_copy(job_id: int, target: str = LONG, route: str = "north") -> NewCopy:
