@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc.aio
 
@@ -11,6 +11,9 @@ from pilotage.v1 import matcher_service_pb2, race_service_pb2, race_service_pb2_
 from pilotage_agents.core.racing import JobSet, Load, NewRival, Owner, Runner
 from pilotage_agents.link import Turn
 from pilotage_agents.racer import StartedCopy
+
+_MOST_MARKS = 1000
+"""No answer is about more sets."""
 
 
 class ServerRaceLink:
@@ -21,19 +24,23 @@ class ServerRaceLink:
         self._turn = values_pb2.Turn(agent=turn.agent, holder=turn.holder)
         self._races = race_service_pb2_grpc.RaceServiceStub(channel)
 
-    async def stragglers(self) -> tuple[Sequence[JobSet], Load]:
-        """Return the sets of which something may be raced, and what races hold and have cost."""
-        answer = await self._find(0)
+    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], Load]:
+        """Return the sets of which something may be raced, and what races hold and have cost; see RaceLink."""
+        answer = await self._find(0, after_jobs)
         load = _load(answer.load)
         sets = [_set(each) for each in answer.sets]
         while answer.next_after_set:
-            answer = await self._find(answer.next_after_set)
+            answer = await self._find(answer.next_after_set, after_jobs)
             sets += (_set(each) for each in answer.sets)
         return sets, load
 
-    async def _find(self, after_set: int) -> race_service_pb2.FindStragglersResponse:
-        wanted = self._free_slots_wanted
-        request = race_service_pb2.FindStragglersRequest(after_set=after_set, free_slots_wanted=wanted)
+    async def _find(self, after_set: int, after_jobs: Mapping[int, int]) -> race_service_pb2.FindStragglersResponse:
+        next_marks = sorted(set_id for set_id in after_jobs if set_id > after_set)[:_MOST_MARKS]
+        request = race_service_pb2.FindStragglersRequest(
+            after_set=after_set,
+            free_slots_wanted=self._free_slots_wanted,
+            after_jobs={set_id: after_jobs[set_id] for set_id in next_marks},
+        )
         answer: race_service_pb2.FindStragglersResponse = await self._races.FindStragglers(request)
         return answer
 
@@ -65,6 +72,7 @@ def _set(message: race_service_pb2.RaceSet) -> JobSet:
         message.p95_s,
         message.waiting,
         tuple(_runner(each) for each in message.stragglers),
+        message.next_after_job,
     )
 
 

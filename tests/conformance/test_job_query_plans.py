@@ -54,6 +54,7 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Unit], object]], ...] = (
     ("who races", "ix_jobs_race", lambda unit: races.lock_racers(unit.session, [1])),
     ("what of sets lives", "ix_jobs_race_set", lambda unit: race_sets.live_jobs(unit.session, [a_set(9), a_set(8)])),
     ("what of a large set lives", "ix_jobs_race_set", lambda unit: race_sets.live_jobs(unit.session, [a_set(10**6)])),
+    ("what comes after", "ix_jobs_race_set", lambda unit: race_sets.live_jobs_after(unit.session, a_set(10**6), 7)),
     ("which races go on", "ix_races_ended", lambda unit: races.load_all_open(unit.session)),
     ("what races cost of late", "ix_races_ended", lambda unit: races.sum_losses_since(unit.session, unit.now)),
     ("what ended long ago", "ix_jobs_ended", lambda unit: delete_ended_jobs(unit.session, unit.now, 10)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,7 @@ from pilotage_server.core.ban_records import Node
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import JobReport, Outcome
-from pilotage_server.core.stragglers import OtherSite, SetLook
+from pilotage_server.core.stragglers import LONGEST_TAIL, OtherSite, SetLook
 from pilotage_server.operations.bans import BanOrder, ban
 from pilotage_server.operations.retention import remove_race_sets
 from pilotage_server.operations.stragglers import SlotGlance, Stragglers, find_stragglers, race_loads
@@ -217,6 +218,24 @@ def test_what_an_owner_has_in_races_and_what_it_cost_him_of_late_is_told(grid: G
     assert (load.copies, load.lost_core_s) == (0, 120)
     grid.pass_time(days=2)
     assert grid.read(lambda unit, _: race_loads(unit)) == ()
+
+
+def test_all_that_runs_of_a_large_urgent_set_is_told_within_some_looks_and_its_first_jobs_in_each(grid: Grid) -> None:
+    ids = grid.submit(attributes=URGENT, count=LONGEST_TAIL * 4 + 10)
+    for runner in (grid.start_pilot(A) for _ in range(3)):
+        for match in runner.ask(*(a_slot(f"s{number}") for number in range(LONGEST_TAIL))).matches:
+            runner.start(match)
+    running = ids[: 3 * LONGEST_TAIL]
+    looked: list[list[int]] = []
+    after_job = 0
+    for _ in range(4):
+        found = grid.read(partial(find_stragglers, after_set=0, after_jobs={ids[0]: after_job}))
+        (look,) = found.sets
+        looked.append([each.job.id for each in look.stragglers])
+        after_job = look.next_after_job
+    first, second, third = (running[start : start + LONGEST_TAIL] for start in range(0, 600, LONGEST_TAIL))
+    assert looked == [first + second, first + third, first, first]
+    assert after_job == 0, "the next look begins anew"
 
 
 def test_what_runs_of_many_sets_is_told_in_several_answers(grid: Grid) -> None:

@@ -67,3 +67,6 @@ def test_owners_see_races_and_do_not_start_any(shared_server: RunningServer) -> 
 def test_where_nothing_runs_there_is_nothing_to_race(races: RaceServiceStub) -> None:
     answer = races.FindStragglers(FindStragglersRequest())
     assert (list(answer.sets), answer.next_after_set, list(answer.load.owners)) == ([], 0, [])
+    with pytest.raises(InvalidInputError) as caught:
+        races.FindStragglers(FindStragglersRequest(after_jobs=dict.fromkeys(range(10_001), 1)))
+    assert places(caught) == ["after_jobs"]

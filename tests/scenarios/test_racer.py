@@ -14,6 +14,7 @@ from pilotage_agents.racer_settings import RacerSettings
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.core.reports import JobReport, Outcome
+from pilotage_server.core.stragglers import LONGEST_TAIL
 from pilotage_server.storage.engine import Database
 from support.grid import Grid, Pilot, a_slot
 from support.race_link import GridRaceLink
@@ -107,6 +108,21 @@ async def test_an_urgent_job_gets_its_copies_on_other_sites_one_after_the_other(
     Runner(grid, C).ends()
     assert grid.job(job_id).state is JobState.DONE
     assert len(race_of(grid, job_id).copies) == 2
+
+
+async def test_an_urgent_job_far_behind_others_of_its_set_is_raced_after_some_rounds(
+    grid: Grid, link: GridRaceLink
+) -> None:
+    ids = grid.submit(count=3 * LONGEST_TAIL + 5, attributes=URGENT)
+    grid.change(JobChange.HOLD, *ids[: 3 * LONGEST_TAIL])
+    running = Runner(grid, A).job.id
+    racer = a_racer(link, urgent_after_s=0)
+    assert await racer.dry_run() == ()
+    for _ in range(2):
+        await racer.run_once()
+    assert link.started == [], "these looks went to other jobs"
+    await racer.run_once()
+    assert [raced for raced, _ in link.started] == [running]
 
 
 async def test_a_copy_that_fails_is_not_replaced_beyond_what_a_job_may_have(grid: Grid, link: GridRaceLink) -> None:

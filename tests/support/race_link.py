@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pilotage_agents.core.racing import JobSet, Load, NewRival, Owner, Runner
 from pilotage_agents.racer import StartedCopy
@@ -20,8 +20,8 @@ class GridRaceLink:
         self._glance = SlotGlance()
         self.started: list[tuple[int, int]] = []
 
-    async def stragglers(self) -> tuple[Sequence[JobSet], Load]:
-        found = self._grid.read(lambda unit, world: find_stragglers(unit, world, 0, self._glance))
+    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], Load]:
+        found = self._grid.read(lambda unit, world: find_stragglers(unit, world, 0, self._glance, after_jobs))
         loads = {Owner(*load.account): load for load in self._grid.read(lambda unit, _: race_loads(unit))}
         copies = {owner: load.copies for owner, load in loads.items()}
         return [_set(look) for look in found.sets], Load(copies, {each: loads[each].lost_core_s for each in loads})
@@ -37,7 +37,17 @@ def _set(look: SetLook) -> JobSet:
     figures = look.figures
     p95_s = figures.p95.total_seconds()
     runners = tuple(_runner(each) for each in look.stragglers)
-    return JobSet(look.of.id, look.of.jobs, look.of.urgent, figures.sampled, figures.done, p95_s, look.waiting, runners)
+    return JobSet(
+        look.of.id,
+        look.of.jobs,
+        look.of.urgent,
+        figures.sampled,
+        figures.done,
+        p95_s,
+        look.waiting,
+        runners,
+        look.next_after_job,
+    )
 
 
 def _runner(straggler: Straggler) -> Runner:

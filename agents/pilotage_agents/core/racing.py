@@ -69,7 +69,8 @@ class Runner:
 class JobSet:
     """A set of jobs that may be repeated: of `sampled` ones `done` have ended well, 95 of 100 of them within `p95_s`.
 
-    `waiting` are still to get a slot.
+    `waiting` are still to get a slot. Where it is too large for one look the next goes on after `next_after_job`, 0 =
+    it begins anew.
     """
 
     id: int
@@ -80,6 +81,7 @@ class JobSet:
     p95_s: float = 0.0
     waiting: int = 0
     runners: tuple[Runner, ...] = ()
+    next_after_job: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,10 @@ GLANCE = 20
 """Jobs by which it is seen first whether a set may be near its end."""
 
 LONGEST_TAIL = 200
-"""A set of which more jobs have not ended is not at its tail, whatever part of it that is."""
+"""A set of which more jobs have not ended is not at its tail, whatever part of it that is.
+
+Of an urgent one so many are looked at in any case, and so many others in each look.
+"""
 
 MOST_RUNNING = 10_000
 """Jobs that run in one answer: each comes with the sites for its copies."""
@@ -55,6 +58,18 @@ class LiveJob(NamedTuple):
     def waits(self) -> bool:
         """Whether it is still to get a slot: one that is held, or left to its copies, keeps no tail from its end."""
         return self.state in _WAITING
+
+
+class LivePart(NamedTuple):
+    """The jobs of a set that are looked at; the next look goes on after `next_after_job`, 0 = after the first ones."""
+
+    jobs: Sequence[LiveJob] = ()
+    next_after_job: int = 0
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a racer is to hear of it: something runs, or it is to go on from here."""
+        return bool(self.next_after_job) or any(job.runs for job in self.jobs)
 
 
 class Figures(NamedTuple):
@@ -101,13 +116,15 @@ class OwnerLoad(NamedTuple):
 class SetLook(NamedTuple):
     """A set, how far it is, how many of its jobs wait for a slot, and those that run.
 
-    How far it is is not looked at while some wait.
+    How far it is is not looked at while some wait. Of an urgent set that is too large for one look the next look goes
+    on after job `next_after_job`, 0 = after the first ones, or the set is not so large.
     """
 
     of: RaceSet
     figures: Figures
     waiting: int
     stragglers: tuple[Straggler, ...]
+    next_after_job: int = 0
 
 
 def spread_ids(of: RaceSet, most: int) -> list[int]:
@@ -130,9 +147,15 @@ def is_near_its_end(glance: Sequence[Sampled]) -> bool:
     return 2 * sum(state in FINAL for state, _ in glance) >= len(glance)
 
 
-def few_enough(sets: Sequence[RaceSet], live: Mapping[RaceSet, Sequence[LiveJob]], most: int) -> Sequence[RaceSet]:
+def urgent_part(first: Sequence[LiveJob], later: Sequence[LiveJob]) -> LivePart:
+    """Return the part of an urgent set that is looked at: of its first jobs and of later ones LONGEST_TAIL each."""
+    next_after_job = later[LONGEST_TAIL - 1].id if len(later) > LONGEST_TAIL else 0
+    return LivePart((*first[:LONGEST_TAIL], *later[:LONGEST_TAIL]), next_after_job)
+
+
+def few_enough(sets: Sequence[RaceSet], live: Mapping[RaceSet, LivePart], most: int) -> Sequence[RaceSet]:
     """Return the first of the sets, as many as have at most so many jobs that run, but one at least."""
-    running = list(accumulate(sum(job.runs for job in live.get(of, ())) for of in sets))
+    running = list(accumulate(sum(job.runs for job in live.get(of, LivePart()).jobs) for of in sets))
     return sets[: max(1, bisect_right(running, most))]
 
 

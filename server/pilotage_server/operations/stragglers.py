@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from pilotage.bans import active_bans
 from pilotage.resource_tree import QueueId
@@ -19,6 +20,7 @@ from pilotage_server.core.stragglers import (
     MOST_RUNNING,
     Figures,
     LiveJob,
+    LivePart,
     OwnerLoad,
     Rivals,
     SetLook,
@@ -29,6 +31,7 @@ from pilotage_server.core.stragglers import (
     loads_of,
     spread_ids,
     straggler,
+    urgent_part,
 )
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.operations.races import present_races
@@ -49,6 +52,8 @@ _OF_LATE = timedelta(days=1)
 
 _GLANCE_HOLDS = timedelta(seconds=20)
 """For so long a glance at free slots serves: for all the calls of a racer's round."""
+
+_FROM_THE_FIRST: Mapping[int, int] = MappingProxyType({})
 
 _IdleSlots = Mapping[QueueId, Sequence[IdleSlots]]
 
@@ -77,29 +82,36 @@ class SlotGlance:
 
 
 def find_stragglers(
-    unit: Unit, world: World, after_set: int, glance: SlotGlance | None = None, most_running: int = MOST_RUNNING
+    unit: Unit,
+    world: World,
+    after_set: int,
+    glance: SlotGlance | None = None,
+    after_jobs: Mapping[int, int] = _FROM_THE_FIRST,
+    most_running: int = MOST_RUNNING,
 ) -> Stragglers:
     """Return the next of the sets that are urgent, or near their ends, and of which something runs.
 
-    `glance` None = nobody asks what is free for copies. The sets have at most `most_running` jobs that run, but for the
-    first, which is told in any case.
+    `glance` None = nobody asks what is free for copies. Of urgent sets that are too large for one look the first jobs
+    are looked at, and those after the ones in `after_jobs`, by set. The sets have at most `most_running` jobs that run,
+    but for the first, which is told in any case.
     """
     page = race_sets.next_sets(unit.session, after_set, SETS_IN_A_CALL)
-    looked_at = _worth_a_look(unit, page)
+    looked_at = _worth_a_look(unit, page, after_jobs)
     sets = few_enough(page, looked_at, most_running)
     live = {of: looked_at[of] for of in sets if of in looked_at}
-    figures = _figures(unit, [of for of in live if not of.urgent and not any(job.waits for job in live[of])])
-    running = load_jobs(unit.session, [job.id for jobs in live.values() for job in jobs if job.runs])
+    figures = _figures(unit, [of for of in live if not of.urgent and not any(job.waits for job in live[of].jobs)])
+    running = load_jobs(unit.session, [job.id for part in live.values() for job in part.jobs if job.runs])
     described = _described(unit, running, _Places(unit, world, running.values(), glance))
     next_after = sets[-1].id if len(sets) < len(page) or len(page) == SETS_IN_A_CALL else 0
     found = (
         SetLook(
             of,
             figures.get(of.id, Figures()),
-            sum(job.waits for job in jobs),
-            tuple(described[job.id] for job in jobs if job.id in described),
+            sum(job.waits for job in part.jobs),
+            tuple(described[job.id] for job in part.jobs if job.id in described),
+            part.next_after_job,
         )
-        for of, jobs in live.items()
+        for of, part in live.items()
     )
     return Stragglers(tuple(found), next_after)
 
@@ -113,16 +125,23 @@ def race_loads(unit: Unit) -> tuple[OwnerLoad, ...]:
     return loads_of(lost, open_races, copies, attempts, unit.now)
 
 
-def _worth_a_look(unit: Unit, sets: Sequence[RaceSet]) -> dict[RaceSet, Sequence[LiveJob]]:
+def _worth_a_look(unit: Unit, sets: Sequence[RaceSet], after_jobs: Mapping[int, int]) -> dict[RaceSet, LivePart]:
     """Return of the urgent sets, and of those near their ends, of which something runs the jobs that have not ended."""
     glances = race_sets.samples(unit.session, {of.id: spread_ids(of, GLANCE) for of in sets if not of.urgent})
     near = [of for of in sets if of.urgent or is_near_its_end(glances[of.id])]
     live = race_sets.live_jobs(unit.session, near)
-    return {
-        of: live[of.id]
-        for of in near
-        if any(job.runs for job in live[of.id]) and (of.urgent or len(live[of.id]) <= LONGEST_TAIL)
-    }
+    parts = {of: _part(unit, of, live[of.id], after_jobs.get(of.id, 0)) for of in near}
+    return {of: part for of, part in parts.items() if part.is_told}
+
+
+def _part(unit: Unit, of: RaceSet, first: Sequence[LiveJob], after_job: int) -> LivePart:
+    """Return the jobs of a set that are looked at: all, or none where these are too many for its end to be near."""
+    if len(first) <= LONGEST_TAIL:
+        return LivePart(first)
+    if not of.urgent:
+        return LivePart()
+    later = race_sets.live_jobs_after(unit.session, of, max(after_job, first[LONGEST_TAIL - 1].id))
+    return urgent_part(first, later)
 
 
 def _figures(unit: Unit, sets: Iterable[RaceSet]) -> dict[int, Figures]:

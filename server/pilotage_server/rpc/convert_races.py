@@ -67,6 +67,7 @@ def _set_to_wire(look: SetLook) -> race_service_pb2.RaceSet:
         p95_s=figures.p95.total_seconds(),
         waiting=look.waiting,
         stragglers=[_straggler_to_wire(each) for each in look.stragglers],
+        next_after_job=look.next_after_job,
     )
 
 

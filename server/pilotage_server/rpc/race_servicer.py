@@ -19,7 +19,7 @@ from pilotage_server.rpc.convert_races import (
     stragglers_to_wire,
 )
 from pilotage_server.rpc.convert_turns import turn_from_wire
-from pilotage_server.rpc.convert_values import Fields
+from pilotage_server.rpc.convert_values import Fields, not_too_many
 from pilotage_server.rpc.transactions import Transactions
 from pilotage_server.storage.engine import Unit
 
@@ -36,11 +36,13 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
     ) -> race_service_pb2.FindStragglersResponse:
         fields = Fields(request)
         after = fields.count("after_set")
+        fields("after_jobs", not_too_many)
+        after_jobs = dict(request.after_jobs)
         glance = self._glance if request.free_slots_wanted else None
         fields.done()
 
         def find(unit: Unit, world: World) -> race_service_pb2.FindStragglersResponse:
-            found = find_stragglers(unit, world, after, glance)
+            found = find_stragglers(unit, world, after, glance, after_jobs)
             return stragglers_to_wire(found, None if after else race_loads(unit))
 
         return await self._transactions.read(find)

@@ -23,8 +23,8 @@ _ALL_LIVE = f"""
     SELECT race_set, jobs.id, state FROM race_sets JOIN jobs ON jobs.race_set = race_sets.id
     WHERE race_sets.id = ANY(?) AND {LIVE_REPEATABLE_JOB} ORDER BY race_set, jobs.id
 """  # noqa: S608
-_FIRST_LIVE = f"""
-    SELECT race_set, id, state FROM jobs WHERE race_set = ? AND {LIVE_REPEATABLE_JOB} ORDER BY id LIMIT ?
+_LIVE_AFTER = f"""
+    SELECT race_set, id, state FROM jobs WHERE race_set = ? AND id > ? AND {LIVE_REPEATABLE_JOB} ORDER BY id LIMIT ?
 """  # noqa: S608
 _IS_OVER = f"NOT EXISTS (SELECT 1 FROM jobs WHERE race_set = race_sets.id AND {LIVE_REPEATABLE_JOB})"  # noqa: S608
 _OVER = f"""
@@ -63,16 +63,21 @@ def live_jobs(session: Session, sets: Iterable[RaceSet]) -> dict[int, list[LiveJ
     """Return the jobs of these sets that have not ended, by set and id: of one with many the first LONGEST_TAIL + 1."""
     found: dict[int, list[LiveJob]] = {}
     small: list[int] = []
-    large: list[int] = []
     for of in sets:
         found[of.id] = []
-        (small if of.jobs <= LONGEST_TAIL else large).append(of.id)
-    rows = list(bulk.rows(session, _ALL_LIVE, small))
-    for set_id in large:
-        rows += bulk.rows(session, _FIRST_LIVE, set_id, LONGEST_TAIL + 1)
-    for set_id, id_, state in rows:
+        if of.jobs <= LONGEST_TAIL:
+            small.append(of.id)
+        else:
+            found[of.id] = live_jobs_after(session, of, 0)
+    for set_id, id_, state in bulk.rows(session, _ALL_LIVE, small):
         found[set_id].append(LiveJob(id_, JobState(state)))
     return found
+
+
+def live_jobs_after(session: Session, of: RaceSet, after_job: int) -> list[LiveJob]:
+    """Return the jobs of a set that come after this one and have not ended, by id: the first LONGEST_TAIL + 1."""
+    rows = bulk.rows(session, _LIVE_AFTER, of.id, after_job, LONGEST_TAIL + 1)
+    return [LiveJob(id_, JobState(state)) for _, id_, state in rows]
 
 
 def delete_over(session: Session, created_before: datetime, limit: int) -> int:
