@@ -30,6 +30,7 @@ from pilotage_server.operations.work_batch import WorkBatch, WorkCall, WorkDone
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.task_queues import load_task_queues
+from support.database import somebody_waits
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
@@ -137,7 +138,7 @@ def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_descriptio
     releasing = database.submit_write(
         lambda unit: change_jobs(unit, grid.world, an_operator(), [job_id], JobChange.RELEASE, "")
     )
-    while not database.read(_somebody_waits):
+    while not database.read(somebody_waits):
         assert not releasing.done()
     go_on.set()
     editing.result(timeout=30)
@@ -171,15 +172,11 @@ def test_of_reports_that_say_different_things_the_pilots_are_locked_in_one_order
     other = database.submit_write(lock)
     assert locked.wait(timeout=30)
     reporting = database.submit_write(lambda unit: record_reports(unit, grid.world, ended[::-1]))
-    while not database.read(_somebody_waits):
+    while not database.read(somebody_waits):
         assert not reporting.done()
     go_on.set()
     other.result(timeout=30)
     assert [result.accepted for (result,) in reporting.result(timeout=30)] == [True, True]
-
-
-def _somebody_waits(unit: Unit) -> bool:
-    return bool(unit.session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
 def test_a_request_that_two_servers_serve_at_once_gets_one_answer(
@@ -196,7 +193,7 @@ def test_a_request_that_two_servers_serve_at_once_gets_one_answer(
     def serve_both(unit: Unit) -> list[WorkDone | PilotageError]:
         done = one.run(unit, [call])
         again.append(database.submit_batch(other, call))
-        while not database.read(_somebody_waits):
+        while not database.read(somebody_waits):
             assert not again[0].done()
         return done
 

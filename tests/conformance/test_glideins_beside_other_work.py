@@ -6,7 +6,6 @@ from collections.abc import Callable
 from threading import Event
 
 import pytest
-from sqlalchemy import text
 
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
@@ -20,6 +19,7 @@ from pilotage_server.operations.route_jobs import route_jobs
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
 from pilotage_server.storage.pilots import load_pilots
+from support.database import somebody_waits
 from support.grid import LONG, Grid, Pilot
 from support.routers import Router, a_copy
 from support.submissions import an_operator
@@ -63,10 +63,6 @@ def meet(grid: Grid, act: Callable[[Unit, World], object], late: Callable[[Unit,
     go_on.set()
     acting.result(timeout=30)
     waiting.result(timeout=30)
-
-
-def somebody_waits(unit: Unit) -> bool:
-    return bool(unit.session.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
 def test_a_job_that_is_taken_away_at_once_is_no_loss_and_the_others_are_lost(grid: Grid) -> None:

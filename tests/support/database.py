@@ -6,13 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
-from pilotage_server.storage.engine import Database, closing
+from pilotage_server.storage.engine import Database, Unit, closing
 from pilotage_server.storage.tables import metadata
 from support.postgresql_process import PostgresqlServer
 from support.virtual_clock import VirtualClock
 
 BACKENDS = ("sqlite", "postgresql")
+
+
+_WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+
+
+def somebody_waits(unit: Unit) -> bool:
+    """Whether a transaction waits for another one on this database, which is a PostgreSQL's."""
+    return bool(unit.session.execute(_WAITING).scalar_one())
 
 
 @pytest.fixture

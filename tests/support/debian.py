@@ -26,14 +26,12 @@ def found_or_installed(find: Callable[[], Found | None], package: str) -> Found:
 
     Where there is no way to it, the test is skipped, but fails in CI.
     """
-    found = find()
     try:
-        if found is None:
-            with _one_at_a_time():
-                found = find()  # somebody else may have installed it by now
-                if found is None:
-                    _install(package)
-                    found = find()
+        with _one_at_a_time():
+            found = find()
+            if found is None:
+                _install(package)
+                found = find()
         if found is None:
             raise MissingComponentError(f"the Debian package {package} has not brought what was looked for")
     except MissingComponentError as error:
@@ -45,8 +43,11 @@ def found_or_installed(find: Callable[[], Found | None], package: str) -> Found:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Let no other process of the tests install something meanwhile: apt-get would refuse the second one."""
-    with Path(tempfile.gettempdir(), "pilotage-tests-install.lock").open("w") as lock:
+    """Let no other process of the tests look for something, or install it, meanwhile.
+
+    apt-get would refuse the second one, and a package of which some files are there may not be set up yet.
+    """
+    with Path(tempfile.gettempdir(), f"pilotage-tests-install-{os.geteuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

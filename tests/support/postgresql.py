@@ -20,7 +20,9 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
     """Run one PostgreSQL for all tests; where there is none a test is skipped, but fails in CI."""
     elsewhere = os.environ.get(ENVIRONMENT)
     if elsewhere:
-        yield PostgresqlServer(make_url(elsewhere))
+        server = PostgresqlServer(make_url(elsewhere))
+        yield server
+        server.forget()
         return
     with running_postgresql(found_or_installed(installed_programs, "postgresql")) as server:
         yield server

@@ -12,8 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
+from uuid import uuid4
 
 from sqlalchemy import MetaData, create_engine, text
 from sqlalchemy.engine import URL
@@ -42,7 +42,6 @@ class PostgresqlServer:
 
     def __init__(self, url: URL) -> None:
         self._url = url
-        self._numbers = count(1)
         self._with_tables: URL | None = None
 
     def url(self, database: str) -> URL:
@@ -51,7 +50,7 @@ class PostgresqlServer:
 
     def new_database(self) -> URL:
         """Make an empty database and return its URL."""
-        url = self.url(f"test_{os.getpid()}_{next(self._numbers)}")  # of several processes that test, maybe
+        url = self.url(f"test_{uuid4().hex}")
         self._run(f"CREATE DATABASE {url.database}")
         return url
 
@@ -70,6 +69,12 @@ class PostgresqlServer:
         mine = f"{disconnect} AND datname = '{self._with_tables.database}'"
         self._run(mine, f"TRUNCATE {tables} RESTART IDENTITY", on=self._with_tables)
         return self._with_tables
+
+    def forget(self) -> None:
+        """Remove the database with empty tables, if there is one."""
+        if self._with_tables is not None:
+            self.drop(self._with_tables)
+            self._with_tables = None
 
     def drop(self, url: URL) -> None:
         """Remove a database and end its connections."""
