@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from pilotage_agents.core.racing import JobSet, Load, NewRival, plan_races
+from pilotage_agents.core.racing import JobSet, Load, NewRival, Plan, plan_races
 from pilotage_agents.racer_settings import RacerSettings
 
 log = structlog.get_logger()
@@ -52,8 +52,7 @@ class Racer:
 
     async def run_once(self) -> timedelta:
         """Start the copies that are wanted now; returns how long to wait until the next round."""
-        sets, load = await self._link.stragglers(self._after_jobs)
-        plan = plan_races(sets, load, self._rules)
+        sets, plan = await self._planned()
         for start in range(0, len(plan.copies), _MOST_COPIES_IN_A_CALL):
             await self._start(plan.copies[start : start + _MOST_COPIES_IN_A_CALL])
         self._after_jobs = {of.id: of.next_after_job for of in sets if of.next_after_job}
@@ -61,8 +60,7 @@ class Racer:
 
     async def dry_run(self) -> tuple[str, ...]:
         """Return which jobs would be raced and why, and why the others would not; changes nothing."""
-        sets, load = await self._link.stragglers(self._after_jobs)
-        plan = plan_races(sets, load, self._rules)
+        _, plan = await self._planned()
         return (
             *(f"job {each.job_id}: a copy: {each.reason}" for each in plan.copies),
             *(f"job {each.job_id}: no copy: {each.reason}" for each in plan.left),
@@ -70,6 +68,10 @@ class Racer:
 
     async def stop(self) -> None:
         """Return at once: races go on, and are settled without it."""
+
+    async def _planned(self) -> tuple[Sequence[JobSet], Plan]:
+        sets, load = await self._link.stragglers(self._after_jobs)
+        return sets, plan_races(sets, load, self._rules)
 
     async def _start(self, copies: Sequence[NewRival]) -> None:
         started = await self._link.start_copies(copies)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
-from pilotage.v1.matcher_service_pb2 import NodeState, SlotState
+from pilotage.v1.jobs_pb2 import JOB_STATE_RUNNING, JobReport
+from pilotage.v1.matcher_service_pb2 import NodeState, ReportStateRequest, RequestJobsRequest, SlotOffer, SlotState
 from pilotage.v1.values_pb2 import Amounts
+from pilotage_agents.link import Turn
 from pilotage_agents.main import run
+from pilotage_agents.race_link import ServerRaceLink
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
-from support.server import RunningServer, server
+from support.server import RunningServer, request_id, server
 from support.wire_grid import WireGrid
 
 __all__ = ["server"]
@@ -76,6 +81,31 @@ def test_a_dry_run_prints_what_would_race_and_a_round_starts_it_once(
     assert [job.id for job in client.list_jobs(copies=True)] == [running, copy.id]
     assert list(client.races(open_only=True)) == [race]
     assert list(client.races([copy.id])) == []
+
+
+async def test_of_a_large_urgent_set_other_jobs_are_seen_with_each_look(server: RunningServer, grid: WireGrid) -> None:
+    ids = await asyncio.to_thread(all_running, grid, replace(URGENT, count=450))
+    token = server.token(Role.AGENT, owner="agent:test")
+    async with server.async_channel(token) as channel:
+        link = ServerRaceLink(channel, Turn("racer", "me"), free_slots_wanted=False)
+        (first,), _ = await link.stragglers({})
+        (second,), _ = await link.stragglers({first.id: first.next_after_job})
+    assert [runner.job_id for runner in first.runners] == ids[:400]
+    assert [runner.job_id for runner in second.runners] == ids[:200] + ids[400:]
+    assert (first.next_after_job, second.next_after_job) == (ids[399], 0)
+
+
+def all_running(grid: WireGrid, description: JobDescription) -> list[int]:
+    """Submit jobs and let one pilot run all of them; returns their ids."""
+    ids = grid.submit(description)
+    pilot = grid.start_pilot()
+    size = Amounts(cpus=1, memory_mib=4000, disk_mib=4000)
+    slots = [SlotOffer(name=f"slot{number}", free=size) for number in range(len(ids))]
+    pilot.matcher.RequestJobs(RequestJobsRequest(request_id=request_id(), slots=slots))
+    reports = [JobReport(job_id=job_id, attempt=1, state=JOB_STATE_RUNNING) for job_id in ids]
+    told = pilot.matcher.ReportState(ReportStateRequest(request_id=request_id(), reports=reports))
+    assert all(result.accepted for result in told.results)
+    return ids
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.commands import ask
 from pilotage_agents.batch_systems.ssh import SshPlace
-from pilotage_agents.batch_systems.ssh_text import coming, replace
+from pilotage_agents.batch_systems.ssh_text import replace
 from support.sshd import SshServer
 
 PATIENCE_S = 60
@@ -138,13 +138,33 @@ async def test_a_file_that_comes_in_part_leaves_the_old_one_in_its_place(
     (folder / "token").write_text("new" * 100_000)
     memory = io.BytesIO()
     with tarfile.open(fileobj=memory, mode="w") as archive:
-        archive.add(folder / "token", f"{folder.name}/{coming('token')}")
+        archive.add(folder / "token", f"{folder.name}/token")
     command = replace(PurePosixPath(token.parent.parent), "token", [folder.name])
     answer = await place.ask(command, timeout_s=PATIENCE_S, stdin=memory.getvalue()[:100_000])
     assert (answer.exit_code, token.read_text()) == (1, "old")
     await place.bring([folder], "token")
     assert token.read_text() == "new" * 100_000
     assert [each.name for each in token.parent.iterdir()] == ["token"]
+    assert [each.name for each in token.parent.parent.iterdir()] == [folder.name]
+
+
+async def test_of_files_of_which_some_do_not_come_none_is_replaced_by_what_came_before(
+    sshd: SshServer, folder: Path, tmp_path: Path
+) -> None:
+    place = SshPlace(sshd.settings(folder=str(tmp_path / "there")))
+    (folder / "token").write_text("old")
+    await place.bring([folder])
+    token = Path(place.path_of(folder)) / "token"
+    broken = token.parent.parent / ".new.broken"
+    (broken / folder.name).mkdir(parents=True)
+    (broken / folder.name / "token").write_text("half of")
+    os.utime(broken, (0, 0))
+    nothing = io.BytesIO()
+    tarfile.open(fileobj=nothing, mode="w").close()
+    command = replace(PurePosixPath(token.parent.parent), "token", [folder.name])
+    answer = await place.ask(command, timeout_s=PATIENCE_S, stdin=nothing.getvalue())
+    assert (answer.exit_code, token.read_text()) == (1, "old")
+    assert [each.name for each in token.parent.parent.iterdir()] == [folder.name]
 
 
 async def test_a_log_that_finds_no_room_here_stays_there(sshd: SshServer, folder: Path, tmp_path: Path) -> None:

@@ -100,6 +100,17 @@ async def test_an_end_of_which_the_server_cannot_take_the_files_keeps_them_for_a
     assert (scene.link.jobs[job].attempt, name in scene.place().forgotten) == (2, True)
 
 
+async def test_files_come_home_where_the_server_cannot_take_the_numbers_of_an_end(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.finds = lambda report: "wall_s: is not liked" if report.outcome and report.outcome.status.wall_s else ""
+    scene.place().tell(job, CopyState.COMPLETED, exit_code=0, wall_s=5.0)
+    await scene.rounds(4, every_s=60)
+    (outcome,) = scene.link.jobs[job].outcomes
+    assert (scene.link.jobs[job].state, scene.link.jobs[job].output) == ("DONE", {"stdout": b"\n"})
+    assert (outcome.status.exit_code, outcome.status.wall_s) == (0, 0.0)
+
+
 async def test_files_come_home_whole_where_the_server_can_take_them_within_the_hour(
     scene: RouterScene,
 ) -> None:

@@ -49,7 +49,7 @@ def test_whatever_is_said_of_a_copy_the_server_takes_what_is_told(
     assert [type(each).__name__ for each in told.reports] == ["CopyReport"]
 
 
-@given(outcomes, texts, st.sampled_from([1, 2]))
+@given(outcomes, texts, st.sampled_from([1, 2, 3]))
 def test_what_is_told_again_of_an_end_has_no_word_of_others_but_the_fault_in_plain_characters(
     outcome: CopyOutcome, fault: str, reports: int
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import LOG_NAME
 from pilotage_agents.batch_systems.commands import Answer, ask
-from pilotage_agents.batch_systems.ssh_text import coming, logs_in, print_logs, remove, replace, ssh_command, unpack
+from pilotage_agents.batch_systems.ssh_text import logs_in, print_logs, remove, replace, ssh_command, unpack
 from pilotage_agents.settings import SshSettings
 
 _MOST_LOG_BYTES = 1 << 20
@@ -68,15 +68,12 @@ class SshPlace:
 
 
 def _packed(folders: Sequence[Path], name: str) -> bytes:
-    """Return an archive of the folders, or of one file of each under the name that it comes with.
-
-    A file that lies in several of them is in it once.
-    """
-    memory, told = io.BytesIO(), coming(name) if name else ""
+    """Return an archive of the folders, or of one file of each; a file that lies in several of them is in it once."""
+    memory = io.BytesIO()
     try:
         with tarfile.open(fileobj=memory, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for folder in folders:
-                archive.add(folder / name, arcname=str(PurePath(folder.name, told)))
+                archive.add(folder / name, arcname=str(PurePath(folder.name, name)))
     except OSError as error:
         raise WorldError(f"{error.filename}: {error.strerror}", transient=True) from error
     return memory.getvalue()

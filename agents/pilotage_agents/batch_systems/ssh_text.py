@@ -19,14 +19,19 @@ from pilotage_agents.batch_systems.base import LOG_NAME
 from pilotage_agents.settings import SshSettings
 
 _FIXED = ("-T", "-a", "-x", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes")
-_UNPACK = """umask 077
+_OURS = """umask 077
 mkdir -p "$0" || exit 1
 [ -O "$0" ] || { echo "$0 belongs to somebody else" >&2; exit 1; }
-tar -xof - -C "$0" || exit 1
 """
-_REPLACE = """new=$1; name=$2; shift 2
+_HERE = """exec tar -xof - -C "$0"
+"""
+_REPLACE = """find "$0" -maxdepth 1 -name '.new.*' -mmin +60 -exec rm -rf {} +
+new=$(mktemp -d "$0/.new.XXXXXX") || exit 1
+trap 'rm -rf "$new"' EXIT
+tar -xof - -C "$new" || exit 1
+name=$1; shift
 for each in "$@"; do
-    mv -f "$0/$each/$new" "$0/$each/$name" || exit 1
+    mv -f "$new/$each/$name" "$0/$each/$name" || exit 1
 done
 """
 _PRINT = """cd "$0" 2>/dev/null || exit 0
@@ -51,21 +56,16 @@ def ssh_command(settings: SshSettings, command: Sequence[str]) -> tuple[str, ...
 
 def unpack(folder: PurePosixPath) -> tuple[str, ...]:
     """Return the command that unpacks the archive that it reads into a folder, which must be ours."""
-    return ("sh", "-c", _UNPACK, str(folder))
+    return ("sh", "-c", _OURS + _HERE, str(folder))
 
 
 def replace(folder: PurePosixPath, name: str, folders: Iterable[str]) -> tuple[str, ...]:
     """Return the command that unpacks the files that come for `name` into folders in `folder`, and puts them there.
 
-    They come under another name, and take the places of the old ones when all are whole: who reads one of these
-    meanwhile finds the old or the new one.
+    They come into a folder of their own, and take the places of the old ones when all are whole: who reads one of
+    these meanwhile finds the old or the new one.
     """
-    return ("sh", "-c", _UNPACK + _REPLACE, str(folder), coming(name), name, *folders)
-
-
-def coming(name: str) -> str:
-    """Return what a file is called on its way that is to take the place of one of this name."""
-    return f"{name}.new"
+    return ("sh", "-c", _OURS + _REPLACE, str(folder), name, *folders)
 
 
 def print_logs(folder: PurePosixPath, names: Iterable[str], most_bytes: int) -> tuple[str, ...]:

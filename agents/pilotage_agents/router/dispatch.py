@@ -26,7 +26,7 @@ _REFUSED_IN_A_ROW = 20
 """So many times in a row a route asks for jobs and is given none before it rests."""
 
 _RESTS_FOR = timedelta(seconds=30)
-"""So long such a route gets no job, and so long people are told what the server said."""
+"""So long such a route gets no job, and so long people are told of any route what the server said."""
 
 _JUDGED_ANEW_EVERY = timedelta(minutes=10)
 """So often jobs are judged anew by a table that looks at the time."""

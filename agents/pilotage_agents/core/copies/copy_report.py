@@ -4,7 +4,7 @@ Rules
 -----
 Targets, nodes, payloads and hooks say what they like: it is told within the bounds of reports, so that no word of
 theirs keeps an end from being heard. A server whose bounds are others, as those of another release may be, is told of
-an end that it could not take once more without any word of theirs, and then with nothing but the end: its job goes on.
+an end that it could not take once more without any word of theirs, and then without their numbers: its job goes on.
 Files are given up last, as they cannot be had again.
 """
 
@@ -36,7 +36,13 @@ _TOLD: Mapping[CopyState, str] = {
 """States that the original shows too, in the protocol's words."""
 
 _FILES_WAIT = timedelta(hours=1)
-"""So long the files of an end wait for a server that may take it: one of the release before is replaced by then."""
+"""So long the files of an end wait for a server that may take it: one of the release before is replaced by then.
+
+It is counted by the router that tells of it: the next one begins anew.
+"""
+
+_REPORTS_WITH_FILES = 2
+"""After so many that the server could not take, one at least is told with nothing but the end and its files."""
 
 _LONGEST_FAULT = 500
 
@@ -82,27 +88,15 @@ def told_again(report: CopyReport, not_taken: NotTaken, now: datetime) -> CopyRe
     """Return the report of an end as it is told to a server that could not take it before."""
     assert report.outcome is not None, "only an end is told with less"
     why = f"the server cannot take what was said of its end: {_plain(not_taken.fault)}"
-    if not_taken.reports == 1 or (report.outcome.files and now < not_taken.since + _FILES_WAIT):
-        return _in_our_words(report, why)
-    return _barely(report, why)
-
-
-def _in_our_words(report: CopyReport, why: str) -> CopyReport:
-    """Return the report of an end without any word but ours."""
-    assert report.outcome is not None, "it is of an end"
+    ours = replace(report, reference="", node="", held=HELD_THERE if report.held else "", attributes=NOTHING)
     outcome = replace(report.outcome, status=replace(report.outcome.status, node="", reason=""), reason=why)
-    held = HELD_THERE if report.held else ""
-    return replace(report, reference="", node="", outcome=outcome, held=held, attributes=NOTHING)
-
-
-def _barely(report: CopyReport, why: str) -> CopyReport:
-    """Return nothing but that a copy is over, and how; what it left is lost, as that may be what cannot be taken."""
-    least = _in_our_words(report, why)
-    assert least.outcome is not None, "it is of an end"
-    said = least.outcome.status
+    if not_taken.reports == 1:
+        return replace(ours, outcome=outcome)
+    said = outcome.status
     status = CopyStatus(said.state, exit_code=said.exit_code, signal=said.signal)
-    least = replace(least, started=None, outcome=replace(least.outcome, status=status))
-    return without_output(least, why) if least.outcome and least.outcome.files else least
+    barely = replace(ours, started=None, outcome=replace(outcome, status=status))
+    files_may_wait = not_taken.reports == _REPORTS_WITH_FILES or now < not_taken.since + _FILES_WAIT
+    return barely if files_may_wait or not outcome.files else without_output(barely, why)
 
 
 def _plain(fault: str) -> str:
