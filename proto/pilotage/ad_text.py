@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from pilotage.classads import AdValue, Expression, quoted
 
@@ -18,9 +19,15 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 def ad_text(attributes: Mapping[str, AdValue]) -> str:
     """Return the ad with these attributes."""
-    return "[" + "; ".join(f"{name_text(name)} = {value_text(value)}" for name, value in attributes.items()) + "]"
+    return f"[{assignments(attributes)}]"
 
 
+def assignments(attributes: Mapping[str, AdValue]) -> str:
+    """Return what stands between the brackets of the ad with these attributes."""
+    return "; ".join([f"{name_text(name)} = {value_text(value)}" for name, value in attributes.items()])
+
+
+@lru_cache(4096)
 def name_text(name: str) -> str:
     """Return a name as an ad says it."""
     return name if _PLAIN_NAME.fullmatch(name) else "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from pilotage.ad_text import ad_text
 from pilotage.job_description import JobDescription
-from pilotage_server.core.job_ads import full_job_ad
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.operations.bind_jobs import Bound
@@ -31,11 +29,11 @@ def made_matches(unit: Unit, world: World, made: Sequence[Made]) -> list[tuple[M
     templates = {each.job.template_id for one in made for each in one.bound}
     descriptions = world.descriptions.of(unit, templates) if templates else {}
     kinds = _Kinds(world.rules.lease, descriptions)
-    ads = _ads(unit, made, descriptions)
+    ads = _ads(unit, world, made, descriptions)
     return [tuple([_match(each, kinds, ads) for each in one.bound]) for one in made]
 
 
-def _ads(unit: Unit, made: Iterable[Made], descriptions: Mapping[int, JobDescription]) -> dict[int, str]:
+def _ads(unit: Unit, world: World, made: Iterable[Made], descriptions: Mapping[int, JobDescription]) -> dict[int, str]:
     """Return the ads of the jobs whose slots want them, as text, by job id."""
     wanted: dict[int, int] = {}
     for one in made:
@@ -43,7 +41,8 @@ def _ads(unit: Unit, made: Iterable[Made], descriptions: Mapping[int, JobDescrip
         if names:
             wanted |= {each.job.id: each.job.template_id for each in one.bound if each.choice.slot in names}
     jobs: Mapping[int, JobRecord] = load_jobs(unit.session, wanted) if wanted else {}
-    return {id_: ad_text(full_job_ad(jobs[id_], descriptions[wanted[id_]], unit.now)) for id_ in wanted}
+    text = world.ad_texts.text
+    return {id_: text(jobs[id_], descriptions[template_id], unit.now) for id_, template_id in wanted.items()}
 
 
 class _Kinds:

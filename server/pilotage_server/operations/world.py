@@ -17,6 +17,7 @@ from pilotage_server.core.accounting import Account, GroupId
 from pilotage_server.core.fair_share import FairShare
 from pilotage_server.core.feed_positions import OthersEvents
 from pilotage_server.core.health import Place
+from pilotage_server.core.job_ad_texts import JobAdTexts
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.job_policies import PolicyJudge
 from pilotage_server.core.limits import LimitBook, counts_for
@@ -76,6 +77,7 @@ class World:
     orders: Orders = field(default_factory=Orders)
     is_offered: Callable[[int, str], bool] = field(default=lambda _task_queue_id, _stamp: False)
     descriptions: Descriptions = field(default_factory=Descriptions)
+    ad_texts: JobAdTexts = field(default_factory=JobAdTexts)
     limits: LimitBook = field(init=False)
     limits_seen: Mapping[RunningLimit, int] = field(default_factory=dict)
     shares: FairShare = field(init=False)
