@@ -1,6 +1,8 @@
 """How long a new tree of 5,000 queues takes against 10,000 submit pools, and what the matches of that time feel.
 
-Pilots ask for jobs at a steady rate all the while. Prints JSON lines; exits 1 when a budget is not kept.
+Pilots ask for jobs at a steady rate all the while. The rate, and the time for the tree, are for a machine that answers
+6,700 empty calls a second, measured first, and scale with what is measured. Prints JSON lines; exits 1 when a budget
+is not kept.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from harness.empty_call import REFERENCE_PER_S, empty_server
 from harness.figures import Figure, at_most, told
 from harness.grid import REQUEST_JOBS, SUBMIT, BenchGrid, LoadPilot, an_offer, asking, bearer, submission
 from harness.lhcb import SIMULATION
@@ -35,6 +38,7 @@ SUBMITTED_AT_ONCE = 500
 PILOTS = 500
 OUTSTANDING = 64
 CALLS_PER_S = 1_000
+EMPTY_CALLS = 6_000
 BEFORE_S = 5.0
 REFRESHES = 3
 REFRESH_BUDGET_S, P99_BUDGET_MS = 2.0, 20.0
@@ -77,6 +81,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
     """Put one tree after the other in force while pilots ask."""
     ces, pools = setting.size(CES), setting.size(POOLS)
     with (
+        empty_server() as empty,
         scratch() as folder,
         server_on_its_core(folder / "server", **SHARING) as server,
         closing(BenchGrid(server, the_day())) as grid,
@@ -86,13 +91,23 @@ def figures(setting: Setting) -> Iterator[Figure]:
         grid.run(SUBMIT, _submissions(jobs(pools), user), 1)
         pilots = grid.pilots(setting.size(PILOTS), queues(ces)[:: max(1, len(queues(ces)) // setting.size(PILOTS))])
         grid.run(REQUEST_JOBS, asking(pilots, 2 * len(pilots), an_offer()), OUTSTANDING)
-        before = steady_load(grid.line.method(REQUEST_JOBS), _asked_for(setting.seconds(BEFORE_S), pilots), CALLS_PER_S)
+        part = empty.run(setting.size(EMPTY_CALLS, 600)).calls_per_s / REFERENCE_PER_S
+        calls_per_s = part * CALLS_PER_S
+        calls = round(setting.seconds(BEFORE_S) * calls_per_s)
+        nothing = empty.steady(calls, calls_per_s)
+        before = steady_load(grid.line.method(REQUEST_JOBS), asking(pilots, calls, an_offer()), calls_per_s)
         yield told("refresh: 99 % of calls before", before.percentile_ms(99), "ms", refused=before.refused)
-        run, took_s = _match_through(grid, pilots, [tree(ces, version) for version in range(1, 1 + REFRESHES)])
+        trees = [tree(ces, version) for version in range(1, 1 + REFRESHES)]
+        run, took_s = _match_through(grid, pilots, trees, calls_per_s)
         facts = {"queues": len(queues(ces)), "pools": pools}
-        yield at_most("refresh: a new tree in force", statistics.median(took_s), "s", REFRESH_BUDGET_S, **facts)
+        yield at_most("refresh: a new tree in force", statistics.median(took_s), "s", REFRESH_BUDGET_S / part, **facts)
         p99_ms = run.percentile_ms(99)
-        more = {"median_ms": round(run.median_ms, 2), "refused": run.refused}
+        more = {
+            "calls_per_s": round(calls_per_s),
+            "median_ms": round(run.median_ms, 2),
+            "refused": run.refused,
+            "empty_p99_ms": round(nothing.percentile_ms(99), 2),
+        }
         yield at_most("refresh: 99 % of calls meanwhile", p99_ms, "ms", P99_BUDGET_MS, **more)
         yield told("refresh: the slowest call meanwhile", run.percentile_ms(100), "ms")
 
@@ -103,17 +118,15 @@ def _submissions(kinds: list[JobDescription], user: Metadata) -> Iterator[Reques
         yield Request(submission(part, SIMULATION).SerializeToString(), user)
 
 
-def _asked_for(seconds: float, pilots: list[LoadPilot]) -> Iterator[Request]:
-    return asking(pilots, round(seconds * CALLS_PER_S), an_offer())
-
-
-def _match_through(grid: BenchGrid, pilots: list[LoadPilot], trees: list[str]) -> tuple[Run, list[float]]:
+def _match_through(
+    grid: BenchGrid, pilots: list[LoadPilot], trees: list[str], calls_per_s: float
+) -> tuple[Run, list[float]]:
     """Let pilots ask while trees come; returns what came of that, and how long each tree took, in seconds."""
     with ThreadPoolExecutor(1) as operator:
         refreshed = operator.submit(lambda: [_seconds_to_put(grid, text) for text in trees])
         offers = chain.from_iterable(asking(pilots, len(pilots), an_offer()) for _ in repeat(None))
         meanwhile = takewhile(lambda _: not refreshed.done(), offers)
-        run = steady_load(grid.line.method(REQUEST_JOBS), meanwhile, CALLS_PER_S)
+        run = steady_load(grid.line.method(REQUEST_JOBS), meanwhile, calls_per_s)
         return run, refreshed.result()
 
 
