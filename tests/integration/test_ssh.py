@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
 from pathlib import Path, PurePosixPath
 
@@ -165,6 +166,22 @@ async def test_of_files_of_which_some_do_not_come_none_is_replaced_by_what_came_
     answer = await place.ask(command, timeout_s=PATIENCE_S, stdin=nothing.getvalue())
     assert (answer.exit_code, token.read_text()) == (1, "old")
     assert [each.name for each in token.parent.parent.iterdir()] == [folder.name]
+
+
+async def test_a_folder_that_somebody_has_removed_there_keeps_no_file_from_the_others(
+    sshd: SshServer, folder: Path, tmp_path: Path
+) -> None:
+    place = SshPlace(sshd.settings(folder=str(tmp_path / "there")))
+    other = folder.with_name("cd34")
+    other.mkdir()
+    for each in (folder, other):
+        (each / "token").write_text("old")
+    await place.bring([folder, other])
+    tokens = [Path(place.path_of(each)) / "token" for each in (folder, other)]
+    shutil.rmtree(tokens[0].parent)
+    (other / "token").write_text("new")
+    await place.bring([folder, other], "token")
+    assert [token.read_text() for token in tokens] == ["old", "new"]
 
 
 async def test_a_log_that_finds_no_room_here_stays_there(sshd: SshServer, folder: Path, tmp_path: Path) -> None:

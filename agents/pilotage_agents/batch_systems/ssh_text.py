@@ -31,7 +31,7 @@ trap 'rm -rf "$new"' EXIT
 tar -xof - -C "$new" || exit 1
 name=$1; shift
 for each in "$@"; do
-    mv -f "$new/$each/$name" "$0/$each/$name" || exit 1
+    mkdir -p "$0/$each" && mv -f "$new/$each/$name" "$0/$each/$name" || exit 1
 done
 """
 _PRINT = """cd "$0" 2>/dev/null || exit 0
