@@ -14,12 +14,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counter
-from typing import NamedTuple
 
 from pilotage_server.core.accounting import Account
 from pilotage_server.core.known_task_queues import KnownTaskQueues
 from pilotage_server.core.place_sets import set_of
 from pilotage_server.core.task_queues import TaskQueue
+from pilotage_server.core.untold import Told, Untold
 from pilotage_server.core.waiting_line import Head, Line
 
 __all__ = ["MOST_HEADS", "Head", "Told", "Waiting", "WaitingIndex"]
@@ -37,13 +37,6 @@ class Waiting:
     head: Head | None
 
 
-class Told(NamedTuple):
-    """What has been told of a task queue: `version` is another after each change."""
-
-    version: int
-    waiting: int
-
-
 class WaitingIndex(KnownTaskQueues):
     """The task queues with their waiting jobs, by account, so that an order between accounts is quick to walk."""
 
@@ -53,6 +46,8 @@ class WaitingIndex(KnownTaskQueues):
         """The accounts for which something has begun to wait; who keeps an order of accounts empties it."""
         self.emptied: set[int] = set()
         """The task queues in which, by what was told, nothing waits any more; who doubts that empties it."""
+        self.untold = Untold()
+        """The task queues in which jobs come or go by transactions that are under way."""
 
         self._headless: set[int] = set()
         self._unknown: set[int] = set()
@@ -119,7 +114,7 @@ class WaitingIndex(KnownTaskQueues):
         """Take in the first jobs as the database has them, in order; `is_all` = there are no more."""
         line = self._lines.get(task_queue_id)
         if line is not None:
-            line.learn(heads, is_all=is_all)
+            line.learn(heads, is_all=is_all, counts=task_queue_id not in self.untold)
             self._longer.pop(task_queue_id, None)  # to be the last to be shortened
             self._changed(line)
 
@@ -167,14 +162,10 @@ class WaitingIndex(KnownTaskQueues):
     def snapshot(self, ids: Iterable[int] | None = None) -> Mapping[int, Told]:
         """Return the state of task queues (None = of all), to be handed back when the database has been asked."""
         lines = self._lines.values() if ids is None else map(self._lines.get, ids)
-        return {line.task_queue.id: Told(line.version, line.count) for line in lines if line is not None}
+        return {line.task_queue.id: self._told(line) for line in lines if line is not None}
 
     def recount(self, before: Mapping[int, Told], counts: Mapping[int, int]) -> None:
-        """Take in what the database counted when all that was told here was `before`; what came since then stays.
-
-        Where the two were not quite at one, for a match was under way, too many are counted: the last match of a task
-        queue, which finds nobody, sets that right.
-        """
+        """Take in what the database counted when all that was told here was `before`; what came since then stays."""
         for task_queue_id, count in counts.items():
             line = self._lines.get(task_queue_id)
             if line is not None:
@@ -184,24 +175,23 @@ class WaitingIndex(KnownTaskQueues):
     def agree(
         self, before: Mapping[int, Told], known: Iterable[TaskQueue], counts: Mapping[int, tuple[int, Head | None]]
     ) -> dict[int, int]:
-        """Take in what the database says, as far as nothing has been told here since `before`.
+        """Take in what the database says, as far as nothing was told here since `before` nor is about to be.
 
         `known` are all task queues with a live job, others are forgotten; one that `counts` lacks has no jobs that
         wait. Returns how many more wait than was known, where any do.
         """
-        stays = {id_ for id_, line in self._lines.items() if id_ not in before or before[id_].version != line.version}
+        stays = {id_ for id_, line in self._lines.items() if not self._told(line).is_all_since(before.get(id_))}
         live = {task_queue.id: task_queue for task_queue in known}
         more: dict[int, int] = {}
         for task_queue_id in live.keys() - stays:
-            counted, head = counts.get(task_queue_id, (0, None))
+            count, head = counts.get(task_queue_id, (0, None))
             self.take_in(live[task_queue_id])
             line = self._lines[task_queue_id]
-            count = counted - len(line.under_way)
             if count > max(0, line.count):
                 more[task_queue_id] = count - max(0, line.count)
             line.count = count
             line.confirm(head)
-            line.shorten(max(0, count))
+            line.shorten(count)
             self._changed(line)
         self.forget(self._lines.keys() - live.keys() - stays)
         return more
@@ -257,6 +247,10 @@ class WaitingIndex(KnownTaskQueues):
             assert self._by_place[line.place] is line
             assert (line.task_queue.id in self._headless) == line.is_headless
             line.check()
+
+    def _told(self, line: Line) -> Told:
+        is_all = not line.under_way and line.task_queue.id not in self.untold
+        return Told(line.version, line.count, is_all)
 
     def _changed(self, line: Line) -> None:
         """Bring all that is kept of a line up to date."""

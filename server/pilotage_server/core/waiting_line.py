@@ -151,10 +151,15 @@ class Line:
         self.under_way.difference_update(head.job_id for head in taken)
         self.count, self.heads = 0, []
 
-    def learn(self, heads: Iterable[Head], *, is_all: bool) -> None:
-        """Take in who is first as the database says, `is_all` = there are no more."""
+    def learn(self, heads: Iterable[Head], *, is_all: bool, counts: bool = True) -> None:
+        """Take in who is first as the database says, `is_all` = there are no more.
+
+        `counts` False = some of what it has is still to be told, and not to be counted before.
+        """
         self.heads = [head for head in heads if head.job_id not in self.under_way][:MOST_OF_A_LINE]
-        if is_all:
+        if not counts:
+            self.count = min(self.count, len(self.heads)) if is_all else self.count
+        elif is_all:
             self.count = len(self.heads)
         elif self.heads:
             self.count = max(self.count, len(self.heads))

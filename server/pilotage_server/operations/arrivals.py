@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from pilotage_server.core.job_record import JobRecord
@@ -17,14 +18,14 @@ def arrive(unit: Unit, world: World, comers: Iterable[tuple[int, Head]]) -> None
     heads: dict[int, list[Head]] = defaultdict(list)
     for task_queue_id, head in comers:
         heads[task_queue_id].append(head)
+    for task_queue_id, came in heads.items():
+        arrive_together(unit, world, task_queue_id, min(came, key=lambda head: head.order), len(came))
 
-    def tell() -> None:
-        for task_queue_id, came in heads.items():
-            first = min(came, key=lambda head: head.order)
-            world.enqueued(task_queue_id, first.job_id, first.priority, len(came))
 
-    if heads:
-        unit.after_commit(tell)
+def arrive_together(unit: Unit, world: World, task_queue_id: int, first: Head, count: int) -> None:
+    """Tell after the commit that so many jobs wait in a task queue, the first of them given."""
+    with _untold(unit, world, [task_queue_id]):
+        unit.after_commit(partial(world.enqueued, task_queue_id, first.job_id, first.priority, count))
 
 
 def depart(unit: Unit, world: World, jobs: Sequence[JobRecord]) -> None:
@@ -39,11 +40,28 @@ def depart(unit: Unit, world: World, jobs: Sequence[JobRecord]) -> None:
     with world.lock:
         for job in jobs:
             (new if world.waiting.task_queue(job.task_queue_id) is None else known).append(job)
-    if known:
-        _go(world, known)
-        unit.on_rollback(partial(_come_back, world, known))
-    if new:
-        unit.after_commit(partial(_go, world, new))
+    with _untold(unit, world, {job.task_queue_id for job in jobs}):
+        if known:
+            _go(world, known)
+            unit.on_rollback(partial(_come_back, world, known))
+        if new:
+            unit.after_commit(partial(_go, world, new))
+
+
+@contextmanager
+def _untold(unit: Unit, world: World, task_queue_ids: Collection[int]) -> Iterator[None]:
+    """Mark task queues until all has been done that the block lets be done at the transaction's end."""
+    end = partial(_told, world, task_queue_ids)
+    with world.lock:
+        world.waiting.untold.begin(task_queue_ids)
+    unit.on_rollback(end)
+    yield
+    unit.after_commit(end)
+
+
+def _told(world: World, task_queue_ids: Iterable[int]) -> None:
+    with world.lock:
+        world.waiting.untold.end(task_queue_ids)
 
 
 def _go(world: World, jobs: Iterable[JobRecord]) -> None:

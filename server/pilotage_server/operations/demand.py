@@ -29,12 +29,13 @@ class DemandAnswer:
 def get_demand(unit: Unit, world: World, queues: Sequence[QueueId]) -> DemandAnswer:
     """Return the waiting work that the queues could take now, and their supplies."""
     banned = frozenset(queue for queue in queues if active_bans(world.bans, queue, unit.now))
-    with world.lock:
-        waiting = world.waiting.waiting()
     open_queues = without_banned(queues, banned)
     counts = count_pilots(unit.session)
     idle = idle_slots(not_throttled(world, load_slots(unit.session)))
     empty = _empty_returns(unit, queues)
+    # After the slots: a job that a slot has just got is not to wait still where the slot is idle no more.
+    with world.lock:
+        waiting = world.waiting.waiting()
     return DemandAnswer(
         demands(waiting, open_queues, world.reach),
         tuple(

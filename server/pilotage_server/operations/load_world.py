@@ -113,7 +113,7 @@ def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> Non
     follow(unit, world)
     with world.lock:
         now = world.waiting.snapshot(world.uncounted)
-        quiet = {each for each, told in now.items() if before.get(each) == told}
+        quiet = {each for each, told in now.items() if told.is_all_since(before.get(each))}
     counts = task_queues.count_waiting(unit.session, quiet)
     with world.lock:
         world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})

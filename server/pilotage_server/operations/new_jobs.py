@@ -16,6 +16,8 @@ from pilotage_server.core.holds import HoldCode
 from pilotage_server.core.job_events import JobEvent
 from pilotage_server.core.jobs import JobCause, JobState, next_state
 from pilotage_server.core.races import URGENT, RaceSet, is_flagged
+from pilotage_server.core.waiting import Head
+from pilotage_server.operations.arrivals import arrive_together
 from pilotage_server.operations.event_outbox import tell_of_many
 from pilotage_server.operations.job_policies import look_at_new
 from pilotage_server.operations.placing import Placement
@@ -153,4 +155,4 @@ def _tell(unit: Unit, world: World, first: JobEvent, stored: NewJobs, ids: Seque
     if stored.watch:
         unit.after_commit(partial(world.look_at, ids))
     if stored.state is JobState.WAITING:
-        unit.after_commit(partial(world.enqueued, stored.task_queue_id, ids[0], stored.priority, len(ids)))
+        arrive_together(unit, world, stored.task_queue_id, Head(stored.priority, ids[0]), len(ids))

@@ -1,0 +1,146 @@
+"""What waits is counted while a transaction has told only a part of what it does: no job counts twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage.resource_tree import QueueId
+from pilotage_server.core.alike import alone
+from pilotage_server.core.job_changes import JobChange
+from pilotage_server.operations.change_jobs import change_jobs
+from pilotage_server.operations.demand import get_demand
+from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
+from pilotage_server.operations.submit import submit_jobs
+from pilotage_server.operations.work import WorkRequest
+from pilotage_server.operations.world import World
+from pilotage_server.storage.engine import Database, Unit
+from support.grid import LONG, Grid, a_slot, request_jobs
+from support.submissions import a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+Count = Callable[[Grid], None]
+
+
+def count_what_seems_empty(grid: Grid) -> None:
+    doubt_empty(grid.world)
+    before = grid.world.waiting.snapshot()
+    grid.read(lambda unit, world: count_uncounted(unit, world, before))
+
+
+def count_all(grid: Grid) -> None:
+    before = grid.world.waiting.snapshot()
+    grid.read(lambda unit, world: refresh_world(unit, world, before))
+
+
+counts = pytest.mark.parametrize("count", [count_what_seems_empty, count_all])
+
+
+def waiting(grid: Grid) -> int:
+    """Return how many jobs wait by what a site director is told."""
+    demand = grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(LONG)]))
+    return sum(each.waiting for each in demand.demands)
+
+
+def emptied(database: Database, clock: VirtualClock) -> Grid:
+    """Return a grid in whose one task queue nothing waits any more."""
+    grid = Grid(database, clock, LONG)
+    ids = grid.submit()
+    assert grid.start_pilot().claim() == ids
+    return grid
+
+
+@counts
+def test_jobs_that_are_on_disk_and_not_told_yet(database: Database, clock: VirtualClock, count: Count) -> None:
+    grid = emptied(database, clock)
+
+    def submit(unit: Unit, world: World) -> None:
+        unit.after_commit(lambda: count(grid))
+        submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true", count=2)]))
+
+    grid.write(submit)
+    assert waiting(grid) == 2
+    count(grid)
+    assert waiting(grid) == 2
+
+
+@counts
+def test_a_job_that_comes_back_to_wait_and_is_not_told_yet(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = emptied(database, clock)
+    (job_id,) = grid.submit(hold=True)
+
+    def release(unit: Unit, world: World) -> None:
+        unit.after_commit(lambda: count(grid))
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.RELEASE, "")
+
+    grid.write(release)
+    assert waiting(grid) == 1
+
+
+@counts
+def test_a_job_that_a_match_has_taken_ahead_of_its_commit(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = Grid(database, clock, LONG)
+    pilot, (job_id,) = grid.start_pilot(), grid.submit()
+
+    def match(unit: Unit, world: World) -> list[int]:
+        answer = request_jobs(unit, world, pilot.identity, WorkRequest((a_slot(),)))
+        count(grid)
+        return [match.job_id for match in answer.matches]
+
+    assert grid.write(match) == [job_id]
+    assert waiting(grid) == 0
+
+
+@counts
+def test_a_job_that_is_removed_in_a_transaction_under_way(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = Grid(database, clock, LONG)
+    (job_id,) = grid.submit()
+
+    def remove(unit: Unit, world: World) -> None:
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
+        count(grid)
+
+    grid.write(remove)
+    assert waiting(grid) == 0
+
+
+@counts
+def test_a_transaction_that_fails_keeps_no_task_queue_from_being_counted(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = emptied(database, clock)
+    (job_id,) = grid.submit()
+    task_queue_id = grid.job(job_id).task_queue_id
+
+    def remove_and_fail(unit: Unit, world: World) -> None:
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
+        submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true")]))
+        raise LookupError("before the commit")
+
+    with pytest.raises(LookupError):
+        grid.write(remove_and_fail)
+    grid.world.dequeued(task_queue_id, job_id)
+    count(grid)
+    assert waiting(grid) == 1
+
+
+def test_heads_that_are_asked_for_beside_jobs_of_the_same_transaction(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, LONG)
+    pilot, ids = grid.start_pilot(), grid.submit(count=2)
+    grid.world.renew_head(grid.job(ids[0]).task_queue_id, None)
+
+    def submit_and_match(unit: Unit, world: World) -> list[int]:
+        submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true", count=3)]))
+        answer = request_jobs(unit, world, pilot.identity, WorkRequest((a_slot(),)))
+        return [match.job_id for match in answer.matches]
+
+    assert grid.write(submit_and_match) == ids[:1]
+    assert waiting(grid) == 4
