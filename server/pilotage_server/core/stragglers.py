@@ -147,6 +147,11 @@ def is_near_its_end(glance: Sequence[Sampled]) -> bool:
     return 2 * sum(state in FINAL for state, _ in glance) >= len(glance)
 
 
+def first_part(first: Sequence[LiveJob]) -> LivePart:
+    """Return the part of a set that is looked at in any case: so many of its first jobs, or all."""
+    return LivePart(first[:LONGEST_TAIL])
+
+
 def urgent_part(first: Sequence[LiveJob], later: Sequence[LiveJob]) -> LivePart:
     """Return the part of an urgent set that is looked at: of its first jobs and of later ones LONGEST_TAIL each."""
     next_after_job = later[LONGEST_TAIL - 1].id if len(later) > LONGEST_TAIL else 0

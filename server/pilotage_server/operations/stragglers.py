@@ -27,6 +27,7 @@ from pilotage_server.core.stragglers import (
     Straggler,
     few_enough,
     figures_of,
+    first_part,
     is_near_its_end,
     loads_of,
     spread_ids,
@@ -96,8 +97,12 @@ def find_stragglers(
     but for the first, which is told in any case.
     """
     page = race_sets.next_sets(unit.session, after_set, SETS_IN_A_CALL)
-    looked_at = _worth_a_look(unit, page, after_jobs)
-    sets = few_enough(page, looked_at, most_running)
+    first = _worth_a_look(unit, page)
+    # More is asked only of sets that are told: what comes later of the others is read with them.
+    sets = few_enough(page, {of: first_part(jobs) for of, jobs in first.items()}, most_running)
+    parts = {of: _part(unit, of, first[of], after_jobs.get(of.id, 0)) for of in sets if of in first}
+    looked_at = {of: part for of, part in parts.items() if part.is_told}
+    sets = few_enough(sets, looked_at, most_running)
     live = {of: looked_at[of] for of in sets if of in looked_at}
     figures = _figures(unit, [of for of in live if not of.urgent and not any(job.waits for job in live[of].jobs)])
     running = load_jobs(unit.session, [job.id for part in live.values() for job in part.jobs if job.runs])
@@ -125,21 +130,18 @@ def race_loads(unit: Unit) -> tuple[OwnerLoad, ...]:
     return loads_of(lost, open_races, copies, attempts, unit.now)
 
 
-def _worth_a_look(unit: Unit, sets: Sequence[RaceSet], after_jobs: Mapping[int, int]) -> dict[RaceSet, LivePart]:
-    """Return of the urgent sets, and of those near their ends, of which something runs the jobs that have not ended."""
+def _worth_a_look(unit: Unit, sets: Sequence[RaceSet]) -> dict[RaceSet, Sequence[LiveJob]]:
+    """Return the first of the jobs that have not ended of the urgent sets, and of those near their ends."""
     glances = race_sets.samples(unit.session, {of.id: spread_ids(of, GLANCE) for of in sets if not of.urgent})
     near = [of for of in sets if of.urgent or is_near_its_end(glances[of.id])]
     live = race_sets.live_jobs(unit.session, near)
-    parts = {of: _part(unit, of, live[of.id], after_jobs.get(of.id, 0)) for of in near}
-    return {of: part for of, part in parts.items() if part.is_told}
+    return {of: live[of.id] for of in near if len(live[of.id]) <= LONGEST_TAIL or of.urgent}
 
 
 def _part(unit: Unit, of: RaceSet, first: Sequence[LiveJob], after_job: int) -> LivePart:
-    """Return the jobs of a set that are looked at: all, or none where these are too many for its end to be near."""
+    """Return the jobs of a set that are looked at: all, or of a large urgent one its first and some of the others."""
     if len(first) <= LONGEST_TAIL:
-        return LivePart(first)
-    if not of.urgent:
-        return LivePart()
+        return first_part(first)
     later = race_sets.live_jobs_after(unit.session, of, max(after_job, first[LONGEST_TAIL - 1].id))
     return urgent_part(first, later)
 
