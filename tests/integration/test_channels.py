@@ -11,19 +11,14 @@ from pilotage import clock
 from pilotage.channel import Endpoint, open_async_channel, open_channel
 from pilotage.errors import ServerUnreachableError, UnauthenticatedError
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
+from support.ports import free_address
 from support.server import RunningServer
 
 ASK = identity_service_pb2.WhoAmIRequest()
 
 
-def a_dead_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def test_the_second_address_serves_when_the_first_does_not(shared_server: RunningServer) -> None:
-    endpoint = Endpoint((a_dead_address(), shared_server.address), shared_server.token())
+    endpoint = Endpoint((free_address(), shared_server.address), shared_server.token())
 
     with open_channel(endpoint) as channel:
         assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK).owner == "alice"
@@ -53,7 +48,7 @@ def test_a_token_that_is_renewed_is_asked_for_at_every_call(shared_server: Runni
 
 
 def test_where_nobody_listens_is_said_soon_and_clearly() -> None:
-    address = a_dead_address()
+    address = free_address()
     started = clock.boot_time_s()
     with open_channel(Endpoint((address,))) as channel, pytest.raises(ServerUnreachableError) as unreachable:
         identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from pilotage_client.api import Client
 from pilotage_client.commands.jobs import NEWEST
 from pilotage_client.main import main
 from pilotage_server.core.identity import Role
+from support.ports import free_address
 from support.server import RunningServer
 
 
@@ -80,9 +80,7 @@ def test_an_administrator_makes_a_token_for_a_user_of_the_same_vo(shared_server:
 
 def test_a_server_that_is_not_there_is_one_line_and_exit_code_3(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        shell.address = f"127.0.0.1:{probe.getsockname()[1]}"
+    shell.address = free_address()
 
     refused = shell.run("status")
 

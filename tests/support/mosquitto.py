@@ -15,6 +15,7 @@ import pytest
 
 from pilotage import clock
 from support.debian import found_or_installed
+from support.ports import free_port
 
 _TIMEOUT_S = 30
 
@@ -25,7 +26,7 @@ class MosquittoServer:
     def __init__(self, program: Path, folder: Path) -> None:
         self._command = [str(program), "-c", str(folder / "mosquitto.conf")]
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         # Nobody reads what it says but after a start in vain: it must not fill the pipe, or it stands still.
         settings = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "persistence false", "log_type error"]
         (folder / "mosquitto.conf").write_text("\n".join([*settings, "user root"]) + "\n")
@@ -54,12 +55,6 @@ class MosquittoServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.communicate(timeout=_TIMEOUT_S)
             self._process = None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

@@ -23,6 +23,7 @@ from pilotage.channel import Endpoint, open_async_channel, open_channel
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.rpc.tokens import TokenIssuer, load_or_make_key
+from support.ports import free_address
 
 START_TIMEOUT_S = 60.0
 VO = "sky"
@@ -66,7 +67,7 @@ class RunningServer:
         self.data.mkdir(parents=True, exist_ok=True)
         self._ready.unlink(missing_ok=True)
         command = [*self._limits(), sys.executable, "-m", "pilotage_server.main", "run", "--data", str(self.data)]
-        command += ["--listen", self.address or "127.0.0.1:0", "--ready-file", str(self._ready), *self._arguments]
+        command += ["--listen", self.address or free_address(), "--ready-file", str(self._ready), *self._arguments]
         environment = {**os.environ, **self._environment}
         with (self.data / "server.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stderr=log)

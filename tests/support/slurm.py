@@ -20,6 +20,7 @@ import pytest
 
 from pilotage import clock
 from support.debian import found_or_installed
+from support.ports import free_ports
 
 NODES = ("n1", "n2", "n3")
 CPUS_OF_A_NODE = 4
@@ -181,15 +182,6 @@ def _facts(pid: int) -> str:
 def _end(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listened on a moment ago."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _configuration(folder: Path, name: str, accounting: Mapping[str, object]) -> str:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from support.debian import found_or_installed
-from support.slurm import SlurmCluster, free_ports, programs, slurm_folder, stopped_at_the_end
+from support.ports import free_port
+from support.slurm import SlurmCluster, programs, slurm_folder, stopped_at_the_end
 
 
 class TwoClusters(NamedTuple):
@@ -27,7 +28,7 @@ def running_clusters() -> Iterator[TwoClusters]:
     """Run two clusters and their accounting; all is stopped, and its folders removed, at the end."""
     found_or_installed(programs(["mariadbd"]), "mariadb-server-core")
     found_or_installed(programs(["slurmdbd"]), "slurmdbd")
-    key, (port,) = os.urandom(1024), free_ports(1)
+    key, port = os.urandom(1024), free_port()
     accounting = {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": "127.0.0.1",

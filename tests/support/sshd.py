@@ -18,6 +18,7 @@ import pytest
 from pilotage import clock
 from pilotage_agents.settings import SshSettings
 from support.debian import found_or_installed
+from support.ports import free_port
 
 _TIMEOUT_S = 30
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
@@ -31,9 +32,7 @@ class SshServer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._daemon: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         for key in ("host_key", "user_key", "other_key"):
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
         shutil.copy(folder / "user_key.pub", folder / "authorized_keys")
