@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Event
 
 import pytest
 
@@ -10,13 +12,16 @@ from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
 from pilotage_server.core.alike import alone
 from pilotage_server.core.job_changes import JobChange
+from pilotage_server.core.untold import Told
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.demand import get_demand
+from pilotage_server.operations.following import follow
 from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.work import WorkRequest
 from pilotage_server.operations.world import World
 from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.trees import version_in_force
 from support.grid import LONG, Grid, a_slot, request_jobs
 from support.submissions import a_user, an_operator
 from support.virtual_clock import VirtualClock
@@ -53,7 +58,9 @@ def emptied(database: Database, clock: VirtualClock) -> Grid:
 
 
 @counts
-def test_jobs_that_are_on_disk_and_not_told_yet(database: Database, clock: VirtualClock, count: Count) -> None:
+def test_jobs_that_are_on_disk_and_not_told_yet_count_once(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
     grid = emptied(database, clock)
 
     def submit(unit: Unit, world: World) -> None:
@@ -67,7 +74,7 @@ def test_jobs_that_are_on_disk_and_not_told_yet(database: Database, clock: Virtu
 
 
 @counts
-def test_a_job_that_comes_back_to_wait_and_is_not_told_yet(
+def test_a_job_that_comes_back_to_wait_and_is_not_told_yet_counts_once(
     database: Database, clock: VirtualClock, count: Count
 ) -> None:
     grid = emptied(database, clock)
@@ -82,7 +89,7 @@ def test_a_job_that_comes_back_to_wait_and_is_not_told_yet(
 
 
 @counts
-def test_a_job_that_a_match_has_taken_ahead_of_its_commit(
+def test_a_job_that_a_match_has_taken_ahead_of_its_commit_does_not_count(
     database: Database, clock: VirtualClock, count: Count
 ) -> None:
     grid = Grid(database, clock, LONG)
@@ -98,7 +105,7 @@ def test_a_job_that_a_match_has_taken_ahead_of_its_commit(
 
 
 @counts
-def test_a_job_that_is_removed_in_a_transaction_under_way(
+def test_a_job_that_is_removed_in_a_transaction_under_way_does_not_count(
     database: Database, clock: VirtualClock, count: Count
 ) -> None:
     grid = Grid(database, clock, LONG)
@@ -132,7 +139,80 @@ def test_a_transaction_that_fails_keeps_no_task_queue_from_being_counted(
     assert waiting(grid) == 1
 
 
-def test_heads_that_are_asked_for_beside_jobs_of_the_same_transaction(database: Database, clock: VirtualClock) -> None:
+def test_a_job_that_is_removed_while_the_database_is_asked_does_not_count(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, LONG)
+    (job_id,) = grid.submit()
+    before: dict[int, Told] = {}
+    sees_the_job, is_removed = Event(), Event()
+
+    def count(unit: Unit) -> None:
+        version_in_force(unit.session)  # which fixes what the transaction sees
+        sees_the_job.set()
+        assert is_removed.wait(timeout=30)
+        count_uncounted(unit, grid.world, before)
+
+    def remove(unit: Unit, world: World) -> Future[None]:
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
+        doubt_empty(world)
+        before.update(world.waiting.snapshot())
+        counting = database.submit_read(count)
+        assert sees_the_job.wait(timeout=30)
+        return counting
+
+    counting = grid.write(remove)
+    is_removed.set()
+    counting.result(timeout=30)
+    assert waiting(grid) == 0
+
+
+def test_jobs_of_a_task_queue_that_was_new_and_is_not_told_yet_count_once(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, LONG)
+
+    def submit(unit: Unit, world: World) -> None:
+        unit.after_commit(lambda: count_all(grid))
+        submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true", count=2)]))
+
+    grid.write(submit)
+    assert waiting(grid) == 2
+
+
+def test_a_match_that_found_less_than_was_known_keeps_no_task_queue_from_being_counted(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(postgresql_database, clock, LONG)
+    first, second = [job_id for _ in range(2) for job_id in grid.submit()]
+    other = grid.restarted()
+    assert other.start_pilot().claim() == [first]
+    assert grid.start_pilot().claim(a_slot("a"), a_slot("b")) == [second]
+    grid.read(follow)
+    grid.world.dequeued(grid.job(first).task_queue_id, 0)  # one too few, as if something had been missed
+    (last,) = grid.submit()
+    count_all(grid)
+    assert waiting(grid) == 1
+    assert grid.start_pilot().claim() == [last]
+    assert not grid.world.waiting.has_any(grid.job(last).task_queue_id), "nobody is under way any more"
+
+
+def test_jobs_of_a_task_queue_that_another_server_has_made_count_once(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    here = Grid(postgresql_database, clock, LONG)
+    there = here.restarted()
+    there.submit(count=2)
+    here.read(follow)
+    there.submit(count=3)
+    assert len(here.start_pilot().claim()) == 1
+    here.read(follow)
+    before = here.world.waiting.snapshot()
+    here.read(lambda unit, world: count_uncounted(unit, world, before))
+    assert waiting(here) == 4
+
+
+def test_jobs_count_once_whose_transaction_asks_also_for_heads(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG)
     pilot, ids = grid.start_pilot(), grid.submit(count=2)
     grid.world.renew_head(grid.job(ids[0]).task_queue_id, None)

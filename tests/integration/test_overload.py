@@ -205,13 +205,13 @@ def test_many_callers_of_a_busy_server_are_all_served_and_none_twice(tmp_path: P
 
     assert '"calls are refused"' in server.log()
     assert len(set(job_ids)) == callers
-    assert set(job_ids) <= {job.id for job in listed}
+    assert {job.id for job in listed} == set(job_ids)
 
 
 @contextmanager
 def _busy(server: RunningServer) -> Iterator[None]:
     """Keep every call of a server under way that writes, as somebody else writes to its database."""
-    with closing(sqlite3.connect(server.data / "pilotage.db", isolation_level=None)) as other:
+    with closing(sqlite3.connect(server.data / "pilotage.db", isolation_level=None, timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
         other.execute("ROLLBACK")

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import random
 import socket
-from itertools import islice
 
 _FIRST, _LAST = 10_000, 32_000
-"""Below those that the system gives to whoever connects: none of these is taken while a server is away."""
+"""Below those that Linux gives to whoever connects, by default: none of these is taken while a server is away."""
 
+# Not the numbers of a seeded test: two test processes would choose alike.
+_chance = random.SystemRandom()
 _given: set[int] = set()
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports on which nobody listened a moment ago, others at each call."""
-    # Not those of a seeded test: two test processes would choose alike.
-    candidates = random.SystemRandom().sample(range(_FIRST, _LAST), k=_LAST - _FIRST)
-    free = (port for port in candidates if port not in _given and _is_free(port))
-    ports = list(islice(free, count))
-    assert len(ports) == count, "there are ports enough"
-    _given.update(ports)
-    return ports
-
-
 def free_port() -> int:
-    """Return one such port."""
-    return free_ports(1)[0]
+    """Return a port on which nobody listened a moment ago, another one at each call."""
+    port = _chance.randrange(_FIRST, _LAST)
+    while port in _given or not _is_free(port):
+        port = _chance.randrange(_FIRST, _LAST)
+    _given.add(port)
+    return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many free ports."""
+    return [free_port() for _ in range(count)]
 
 
 def free_address() -> str:

@@ -44,6 +44,28 @@ def test_what_was_told_since_the_database_was_asked_stays() -> None:
     assert (index.count(1), index.count(2)) == (2, 1)
 
 
+def test_what_was_counted_anew_meanwhile_stays() -> None:
+    index = an_index(1_000)
+    before = index.snapshot()
+    index.forget([1])
+    index.take_in(a_task_queue(1), 3, HEAD)
+    assert index.recount(before, {1: 5}) == frozenset()
+    assert index.count(1) == 3
+
+
+def test_a_task_queue_of_which_more_was_told_than_the_database_gave_is_doubted() -> None:
+    index = an_index(8)
+    index.learn_heads(1, [Head(0, job_id) for job_id in range(1, 6)], is_all=True)
+    assert (index.count(1), index.emptied) == (5, {1})
+
+
+def test_a_task_queue_that_has_only_been_heard_of_is_left_to_be_asked_for() -> None:
+    index = an_index()
+    index.enqueued(7, HEAD)
+    assert index.agree(index.snapshot(), [a_task_queue(7)], {7: (1, HEAD)}) == {}
+    assert index.unknown() == {7}
+
+
 def test_an_unknown_task_queue_that_the_database_does_not_have_is_asked_for_once() -> None:
     index = an_index()
     index.enqueued(7, HEAD)

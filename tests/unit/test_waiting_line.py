@@ -118,42 +118,83 @@ def test_heads_are_kept_of_the_task_queues_that_were_asked_for_last() -> None:
     assert known == {1: 1, 2: 10, 3: 10}
 
 
+def test_a_job_that_was_taken_before_it_was_told_is_not_known_once_more() -> None:
+    line = a_line(1, 2)
+    line.learn([Head(1, 3), Head(0, 1), Head(0, 2)], is_all=True, is_told=False)
+    assert line.count == 2
+    assert line.take() == Head(1, 3)
+    line.come(Head(1, 3), 1)
+    assert (line.count, ids(line)) == (2, [1, 2])
+
+
+def test_a_miss_beside_a_claim_of_the_same_job_leaves_nobody_under_way() -> None:
+    line = a_line(1, 2)
+    gone, other = line.take(), line.take()
+    line.end([other])
+    line.claimed([gone], [2])
+    line.settled([2])
+    assert line.under_way == set()
+
+
 class OneServer(RuleBasedStateMachine):
-    """A line beside what the database has, without other servers: what is known is true."""
+    """A line beside what the database has, without other servers: what is known is true.
+
+    `waiting` is what the database has but for what is `taken`; the arrays `untold` are among it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.line = a_line()
         self.waiting: list[Head] = []
         self.taken: list[Head] = []
+        self.untold: list[list[Head]] = []
         self.last = 0
 
     @rule(priority=st.integers(-1, 1), count=st.integers(1, 3))
+    def commit(self, priority: int, count: int) -> None:
+        self.untold.append(self._new(priority, count))
+
+    @precondition(lambda self: self.untold)
+    @rule()
+    def tell(self) -> None:
+        heads = self.untold.pop(0)
+        self.line.come(heads[0], len(heads))
+
+    @rule(priority=st.integers(-1, 1), count=st.integers(1, 3))
     def come(self, priority: int, count: int) -> None:
+        heads = self._new(priority, count)
+        self.line.come(heads[0], count)
+
+    def _new(self, priority: int, count: int) -> list[Head]:
         heads = [Head(priority, self.last + number) for number in range(1, count + 1)]
         self.last += count
         self.waiting = sorted((*self.waiting, *heads), key=lambda head: head.order)
-        self.line.come(heads[0], count)
+        return heads
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self._told())
     @rule(place=st.integers(0, 9))
     def go(self, place: int) -> None:
-        self.line.go(self.waiting.pop(place % len(self.waiting)).job_id)
+        told = self._told()
+        head = told[place % len(told)]
+        self.waiting.remove(head)
+        self.line.go(head.job_id)
 
-    @precondition(lambda self: self.line.heads)
+    @precondition(lambda self: self.line.heads and self.line.count > 0)
     @rule()
     def take(self) -> None:
         self.taken.append(self.line.take())
-        assert self.taken[-1] == self.waiting.pop(0)
+        assert self.taken[-1] == next(head for head in self.waiting if head in [self.taken[-1], *self._told()])
+        self.waiting.remove(self.taken[-1])
 
     @precondition(lambda self: self.taken)
     @rule(count=st.integers(1, 3))
     def bind(self, count: int) -> None:
-        mine, self.taken = self.taken[:count], self.taken[count:]
+        mine = [head for head in self.taken if self._is_told(head)][:count]
+        self.taken = [head for head in self.taken if head not in mine]
         self.line.claimed(mine, [head.job_id for head in mine])
         self.line.settled([head.job_id for head in mine])
 
-    @precondition(lambda self: len(self.taken) == 1 and self.waiting)
+    @precondition(lambda self: len(self.taken) == 1 and self.waiting and not self.untold)
     @rule(place=st.integers(0, 9), is_told_first=st.booleans())
     def bind_to_another(self, place: int, is_told_first: bool) -> None:
         """Let the one that was taken go, and some that follow, so that the database gives the next."""
@@ -179,21 +220,30 @@ class OneServer(RuleBasedStateMachine):
     def learn(self, most: int) -> None:
         asked = most + len(self.taken)
         there = sorted((*self.waiting, *self.taken), key=lambda head: head.order)[:asked]
-        self.line.learn(there, is_all=len(there) < asked)
+        self.line.learn(there, is_all=len(there) < asked, is_told=not self.untold)
 
     @rule()
     def confirm(self) -> None:
-        self.line.confirm(self.waiting[0] if self.waiting else None)
+        self.line.confirm(self.waiting[0] if self.waiting else None, is_told=not self.untold)
 
     @invariant()
     def what_is_known_is_true(self) -> None:
-        assert self.line.count == len(self.waiting)
-        assert self.line.heads == self.waiting[: len(self.line.heads)]
+        told, heads = self._told(), self.line.heads
+        assert self.line.count == len(self.waiting) - sum(map(len, self.untold))
+        assert heads == [head for head in self.waiting if head in heads]
+        assert not heads or {head for head in told if head.order < heads[-1].order} <= set(heads)
         assert self.line.under_way == {head.job_id for head in self.taken}
-        if self.waiting:
+        if self.line.count > 0:
             turn = self.line.turn_now()
             assert turn is not None
-            assert turn[:2] <= self.waiting[0].order
+            assert not told or turn[:2] <= told[0].order
+
+    def _told(self) -> list[Head]:
+        """Return what waits and was told, in order."""
+        return [head for head in self.waiting if self._is_told(head)]
+
+    def _is_told(self, head: Head) -> bool:
+        return not any(head in array for array in self.untold)
 
 
 TestOneServer = OneServer.TestCase

@@ -10,12 +10,12 @@ heard of) is asked for by name, and read from the database by who matches next.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counter
 
 from pilotage_server.core.accounting import Account
+from pilotage_server.core.kept_heads import MOST_HEADS, KeptHeads
 from pilotage_server.core.known_task_queues import KnownTaskQueues
 from pilotage_server.core.place_sets import set_of
 from pilotage_server.core.task_queues import TaskQueue
@@ -23,9 +23,6 @@ from pilotage_server.core.untold import Told, Untold
 from pilotage_server.core.waiting_line import Head, Line
 
 __all__ = ["MOST_HEADS", "Head", "Told", "Waiting", "WaitingIndex"]
-
-MOST_HEADS = 200_000
-"""So many heads are kept in all, beside one for each task queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +42,21 @@ class WaitingIndex(KnownTaskQueues):
         self.woken: set[Account] = set()
         """The accounts for which something has begun to wait; who keeps an order of accounts empties it."""
         self.emptied: set[int] = set()
-        """The task queues in which, by what was told, nothing waits any more; who doubts that empties it."""
+        """The task queues in which nothing waits any more, or less than was told; who doubts that empties it."""
         self.untold = Untold()
         """The task queues in which jobs come or go by transactions that are under way."""
 
         self._headless: set[int] = set()
         self._unknown: set[int] = set()
         self._versions = counter(1)
-        self._most_heads = most_heads
-        self._heads = 0
-        self._longer: OrderedDict[int, None] = OrderedDict()
+        self._kept = KeptHeads(self._lines, most_heads)
 
     def take_in(self, task_queue: TaskQueue, count: int = 0, head: Head | None = None) -> None:
         """Take in a task queue that the database has, with what waits in it; one that is known stays as it is."""
         if task_queue.id not in self._lines:
             self._unknown.discard(task_queue.id)
             line = self._add(task_queue)
-            line.count = count
+            self._set_count(line, count)
             line.confirm(head)
             self._changed(line)
 
@@ -107,15 +102,20 @@ class WaitingIndex(KnownTaskQueues):
         """Take in what the database says is the head; None = it has not been asked."""
         line = self._lines.get(task_queue_id)
         if line is not None:
-            line.confirm(head)
+            line.confirm(head, is_told=task_queue_id not in self.untold)
             self._changed(line)
 
     def learn_heads(self, task_queue_id: int, heads: Iterable[Head], *, is_all: bool) -> None:
         """Take in the first jobs as the database has them, in order; `is_all` = there are no more."""
         line = self._lines.get(task_queue_id)
         if line is not None:
-            line.learn(heads, is_all=is_all, counts=task_queue_id not in self.untold)
-            self._longer.pop(task_queue_id, None)  # to be the last to be shortened
+            before = line.count
+            line.learn(heads, is_all=is_all, is_told=task_queue_id not in self.untold)
+            if line.count != before:
+                self._set_count(line, line.count)
+            if line.count < before:  # others may have been told since the database was asked
+                self.emptied.add(task_queue_id)
+            self._kept.asked(task_queue_id)
             self._changed(line)
 
     def take(self, line: Line) -> Head:
@@ -124,8 +124,7 @@ class WaitingIndex(KnownTaskQueues):
         if not line.heads or before is None or after is None:
             self._changed(line)
             return head
-        line.counted -= 1
-        self._heads -= 1
+        self._kept.count_taken(line)
         line.version = next(self._versions)
         line.turn = after
         line.order.move(before, after)
@@ -157,6 +156,7 @@ class WaitingIndex(KnownTaskQueues):
         line = self._lines.get(task_queue_id)
         if line is not None:
             line.end(taken)
+            self._set_count(line, 0)
             self._changed(line)
 
     def snapshot(self, ids: Iterable[int] | None = None) -> Mapping[int, Told]:
@@ -164,24 +164,28 @@ class WaitingIndex(KnownTaskQueues):
         lines = self._lines.values() if ids is None else map(self._lines.get, ids)
         return {line.task_queue.id: self._told(line) for line in lines if line is not None}
 
-    def recount(self, before: Mapping[int, Told], counts: Mapping[int, int]) -> None:
-        """Take in what the database counted when all that was told here was `before`; what came since then stays."""
-        for task_queue_id, count in counts.items():
-            line = self._lines.get(task_queue_id)
-            if line is not None:
-                line.count += count - before[task_queue_id].waiting
-                self._changed(line)
+    def recount(self, before: Mapping[int, Told], counts: Mapping[int, int]) -> frozenset[int]:
+        """Take in what the database counted when all that was told here was `before`; what came since then stays.
+
+        Returns the task queues for which that is so: the others were counted in another way meanwhile.
+        """
+        counted = {each for each in counts if each in self._lines and self._lines[each].base == before[each].base}
+        for task_queue_id in counted:
+            line = self._lines[task_queue_id]
+            self._set_count(line, line.count + counts[task_queue_id] - before[task_queue_id].waiting)
+            self._changed(line)
+        return frozenset(counted)
 
     def agree(
         self, before: Mapping[int, Told], known: Iterable[TaskQueue], counts: Mapping[int, tuple[int, Head | None]]
     ) -> dict[int, int]:
         """Take in what the database says, as far as nothing was told here since `before` nor is about to be.
 
-        `known` are all task queues with a live job, others are forgotten; one that `counts` lacks has no jobs that
-        wait. Returns how many more wait than was known, where any do.
+        `known` are all task queues with a live job, others are forgotten; one that `counts`, without what was under
+        way, lacks has no jobs that wait. Returns how many more wait than was known, where any do.
         """
         stays = {id_ for id_, line in self._lines.items() if not self._told(line).is_all_since(before.get(id_))}
-        live = {task_queue.id: task_queue for task_queue in known}
+        live = {each.id: each for each in known if each.id in self._lines or not self._is_heard_of(each.id)}
         more: dict[int, int] = {}
         for task_queue_id in live.keys() - stays:
             count, head = counts.get(task_queue_id, (0, None))
@@ -189,7 +193,7 @@ class WaitingIndex(KnownTaskQueues):
             line = self._lines[task_queue_id]
             if count > max(0, line.count):
                 more[task_queue_id] = count - max(0, line.count)
-            line.count = count
+            self._set_count(line, count)
             line.confirm(head)
             line.shorten(count)
             self._changed(line)
@@ -235,8 +239,7 @@ class WaitingIndex(KnownTaskQueues):
 
     def check(self) -> None:
         """Assert what must always be so."""
-        assert self._heads == sum(len(line.heads) for line in self._lines.values())
-        assert self._heads <= self._most_heads + len(self._lines)
+        self._kept.check()
         for account, order in self.orders.items():
             mine = [line for line in self._lines.values() if line.account == account]
             assert mine, "an account without task queues is forgotten"
@@ -249,8 +252,16 @@ class WaitingIndex(KnownTaskQueues):
             line.check()
 
     def _told(self, line: Line) -> Told:
-        is_all = not line.under_way and line.task_queue.id not in self.untold
-        return Told(line.version, line.count, is_all)
+        is_marked = line.task_queue.id in self.untold
+        return Told(line.version, line.count, line.base, frozenset(line.under_way), is_marked)
+
+    def _is_heard_of(self, task_queue_id: int) -> bool:
+        """Whether something of a task queue that is not known has been told, or is about to be."""
+        return task_queue_id in self._unknown or task_queue_id in self.untold
+
+    def _set_count(self, line: Line, count: int) -> None:
+        line.count = count
+        line.base = next(self._versions)
 
     def _changed(self, line: Line) -> None:
         """Bring all that is kept of a line up to date."""
@@ -267,22 +278,7 @@ class WaitingIndex(KnownTaskQueues):
             self._headless.add(line.task_queue.id)
         else:
             self._headless.discard(line.task_queue.id)
-        self._count_heads(line)
-
-    def _count_heads(self, line: Line) -> None:
-        self._heads += len(line.heads) - line.counted
-        line.counted = len(line.heads)
-        if line.counted > 1 and line.task_queue.id not in self._longer:
-            self._longer[line.task_queue.id] = None
-            while self._heads > self._most_heads + len(self._lines) and self._longer:
-                self._shorten(self._longer.popitem(last=False)[0])
-
-    def _shorten(self, task_queue_id: int) -> None:
-        line = self._lines.get(task_queue_id)
-        if line is not None:
-            line.shorten(1)
-            self._heads += len(line.heads) - line.counted
-            line.counted = len(line.heads)
+        self._kept.count(line)
 
 
 def _waiting(line: Line) -> Waiting:

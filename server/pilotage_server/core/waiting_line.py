@@ -42,17 +42,20 @@ class Line:
     """A task queue and its waiting jobs.
 
     `place` is a small number that is its own as long as it is known, `order` that of the account that is charged,
-    `turn` its turn there, None = nothing waits. `version` is another after each change, `counted` how many of its
-    heads the index has counted.
+    `turn` its turn there, None = nothing waits. `version` is another after each change, `base` whenever its count was
+    set instead of changed; `counted` = how many of its heads the index has counted; `is_mixed` = among the heads are,
+    or were, such as are still to be told.
     """
 
     __slots__ = (
         "account",
         "amounts",
+        "base",
         "bound",
         "count",
         "counted",
         "heads",
+        "is_mixed",
         "order",
         "place",
         "task_queue",
@@ -69,6 +72,8 @@ class Line:
         self.order = order
         self.turn: Turn | None = None
         self.version = 0
+        self.base = 0
+        self.is_mixed = False
         self.counted = 0
         self.count = 0
         self.heads: list[Head] = []
@@ -96,12 +101,12 @@ class Line:
         """Let jobs come to wait, `head` the first of them; the others follow it as closely as jobs can."""
         if self.count < 0:  # of some that come it has been told before that they have gone
             self.heads, self.bound = [], _ANYBODY
-        is_whole = len(self.heads) >= self.count >= 0
+        is_whole = len(self.heads) >= self.count >= 0 and not self.is_mixed
         self.count += count
         if is_whole or (self.heads and head.order < self.heads[-1].order):
             self._insert(head, is_last=count > 1)
         elif not self.heads and head.order < self.bound.order:
-            self.heads = [head]
+            self._insert(head, is_last=True)
 
     def go(self, job_id: int) -> None:
         """Let a job wait no more, whichever."""
@@ -151,25 +156,25 @@ class Line:
         self.under_way.difference_update(head.job_id for head in taken)
         self.count, self.heads = 0, []
 
-    def learn(self, heads: Iterable[Head], *, is_all: bool, counts: bool = True) -> None:
+    def learn(self, heads: Iterable[Head], *, is_all: bool, is_told: bool = True) -> None:
         """Take in who is first as the database says, `is_all` = there are no more.
 
-        `counts` False = some of what it has is still to be told, and not to be counted before.
+        `is_told` False = some of these are still to be told, and not to be counted before.
         """
         self.heads = [head for head in heads if head.job_id not in self.under_way][:MOST_OF_A_LINE]
-        if not counts:
-            self.count = min(self.count, len(self.heads)) if is_all else self.count
-        elif is_all:
-            self.count = len(self.heads)
-        elif self.heads:
+        self.is_mixed = not is_told
+        if is_all:
+            self.count = min(self.count, len(self.heads))
+        if is_told and (is_all or self.heads):
             self.count = max(self.count, len(self.heads))
 
-    def confirm(self, head: Head | None) -> None:
-        """Take in who is first as the database says; None = not known."""
+    def confirm(self, head: Head | None, *, is_told: bool = True) -> None:
+        """Take in who is first as the database says; None = not known. `is_told` False = it may be still to be told."""
         if head is None:
             self._forget_heads()
         elif head.job_id not in self.under_way and self.heads[:1] != [head]:
             self.heads = [head]
+            self.is_mixed = not is_told
 
     def shorten(self, most: int) -> None:
         """Forget heads, but for so many."""
@@ -182,11 +187,16 @@ class Line:
         assert not self.under_way.intersection(head.job_id for head in self.heads)
 
     def _insert(self, head: Head, *, is_last: bool) -> None:
-        """Put a head among the others; `is_last` = others come after it that are not known."""
-        place = bisect_left(self.heads, head.order, key=_order)
-        if self.heads[place : place + 1] != [head]:
-            self.heads.insert(place, head)
-        del self.heads[place + 1 if is_last else MOST_OF_A_LINE :]
+        """Put a head among the others; `is_last` = others come after it that are not known.
+
+        A match may have taken it already, in the transaction in which it came.
+        """
+        end = bisect_left(self.heads, head.order, key=_order)
+        if head.job_id not in self.under_way:
+            if self.heads[end : end + 1] != [head]:
+                self.heads.insert(end, head)
+            end += 1
+        del self.heads[end if is_last else MOST_OF_A_LINE :]
 
     def _pass_over(self, job_id: int) -> None:
         """Drop a job that was given out of turn, and those before it: they were not there any more.

@@ -1,4 +1,4 @@
-"""Jobs that come to wait, told when that is on disk and once a task queue, and jobs that wait no more."""
+"""Jobs that come to wait, told when that is on disk, and jobs that wait no more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pilotage_server.storage.engine import Unit
 
 
 def arrive(unit: Unit, world: World, comers: Iterable[tuple[int, Head]]) -> None:
-    """Tell after the commit that jobs wait, each given by its task queue."""
+    """Tell after the commit that jobs wait, each given by its task queue; those of one task queue together."""
     heads: dict[int, list[Head]] = defaultdict(list)
     for task_queue_id, head in comers:
         heads[task_queue_id].append(head)
@@ -24,7 +24,7 @@ def arrive(unit: Unit, world: World, comers: Iterable[tuple[int, Head]]) -> None
 
 def arrive_together(unit: Unit, world: World, task_queue_id: int, first: Head, count: int) -> None:
     """Tell after the commit that so many jobs wait in a task queue, the first of them given."""
-    with _untold(unit, world, [task_queue_id]):
+    with marked(unit, world, [task_queue_id]):
         unit.after_commit(partial(world.enqueued, task_queue_id, first.job_id, first.priority, count))
 
 
@@ -40,7 +40,7 @@ def depart(unit: Unit, world: World, jobs: Sequence[JobRecord]) -> None:
     with world.lock:
         for job in jobs:
             (new if world.waiting.task_queue(job.task_queue_id) is None else known).append(job)
-    with _untold(unit, world, {job.task_queue_id for job in jobs}):
+    with marked(unit, world, {job.task_queue_id for job in jobs}):
         if known:
             _go(world, known)
             unit.on_rollback(partial(_come_back, world, known))
@@ -49,9 +49,9 @@ def depart(unit: Unit, world: World, jobs: Sequence[JobRecord]) -> None:
 
 
 @contextmanager
-def _untold(unit: Unit, world: World, task_queue_ids: Collection[int]) -> Iterator[None]:
+def marked(unit: Unit, world: World, task_queue_ids: Collection[int]) -> Iterator[None]:
     """Mark task queues until all has been done that the block lets be done at the transaction's end."""
-    end = partial(_told, world, task_queue_ids)
+    end = partial(_end_marks, world, task_queue_ids)
     with world.lock:
         world.waiting.untold.begin(task_queue_ids)
     unit.on_rollback(end)
@@ -59,7 +59,7 @@ def _untold(unit: Unit, world: World, task_queue_ids: Collection[int]) -> Iterat
     unit.after_commit(end)
 
 
-def _told(world: World, task_queue_ids: Iterable[int]) -> None:
+def _end_marks(world: World, task_queue_ids: Iterable[int]) -> None:
     with world.lock:
         world.waiting.untold.end(task_queue_ids)
 

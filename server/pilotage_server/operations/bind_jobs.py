@@ -198,14 +198,14 @@ def _note_claims(
         with world.lock:
             what(task_queue_id, job_ids)
 
+    if missed:  # first: a job that was chosen in vain here may be what another choice was given
+        with world.lock:
+            world.board.missed(missed, unit.now)
     if made:
         with world.lock:
             world.board.claimed(made, job_ids)
         unit.after_commit(partial(note, world.board.bound))
         unit.on_rollback(partial(note, world.board.released))
-    if missed:
-        with world.lock:
-            world.board.missed(missed, unit.now)
 
 
 def _write_down(unit: Unit, world: World, cases: Sequence[_Case]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from pilotage_server.core.accounting import Account
@@ -33,7 +33,7 @@ _MOST_COUNTED = 1000
 """So many jobs of a task queue are counted while somebody waits for the answer."""
 
 UNCOUNTED = 1_000_000
-"""As so many do those count that have not been counted: too many does no harm, too few would leave some behind."""
+"""As so many do those count that have not been counted yet: were it too few, some would be left behind till then."""
 
 
 def load_world(unit: Unit, rules: Rules) -> World:
@@ -74,7 +74,7 @@ def refresh_world(unit: Unit, world: World, before: Mapping[int, Told] | None = 
     with world.lock:
         told = world.waiting.snapshot() if before is None else before
     known = task_queues.load_live_task_queues(unit.session)
-    counts = task_queues.count_waiting(unit.session)
+    counts = task_queues.count_waiting(unit.session, but_for=_under_way(told.values()))
     heads = read_heads(unit.session, counts)
     with world.lock:
         waiting = {each: (count, heads.get(each)) for each, count in counts.items()}
@@ -114,15 +114,18 @@ def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> Non
     with world.lock:
         now = world.waiting.snapshot(world.uncounted)
         quiet = {each for each, told in now.items() if told.is_all_since(before.get(each))}
-    counts = task_queues.count_waiting(unit.session, quiet)
+    counts = task_queues.count_waiting(unit.session, quiet, but_for=_under_way(now[each] for each in quiet))
     with world.lock:
-        world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})
-        world.uncounted -= quiet
+        world.uncounted -= world.waiting.recount(now, {each: counts.get(each, 0) for each in quiet})
         world.uncounted &= world.waiting.ids()
     for task_queue_id, count in counts.items():
         more = count - max(0, now[task_queue_id].waiting)
         if more > 0:
             world.tell_enqueued(task_queue_id, more)
+
+
+def _under_way(told: Iterable[Told]) -> frozenset[int]:
+    return frozenset[int]().union(*(each.under_way for each in told))
 
 
 def _others(unit: Unit) -> OthersEvents | None:
@@ -151,6 +154,7 @@ def learn_task_queues(unit: Unit, world: World) -> None:
         for task_queue in found:
             world.waiting.take_in(task_queue, counts.get(task_queue.id, 0))
         world.waiting.asked(unknown)
+        world.uncounted |= unknown  # what is there already may be told after this
 
 
 def learn_heads(unit: Unit, world: World) -> None:

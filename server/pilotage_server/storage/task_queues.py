@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
@@ -107,11 +108,19 @@ def move_live_jobs(session: Session, task_queue_id: int, template_id: int, new_i
     session.execute(update(JOBS).where(*mine).values(task_queue_id=new_id))
 
 
-def count_waiting(session: Session, ids: Collection[int] | None = None) -> dict[int, int]:
-    """Return how many jobs wait in each task queue (None = all) in which any does."""
+def count_waiting(
+    session: Session, ids: Collection[int] | None = None, but_for: Collection[int] = ()
+) -> dict[int, int]:
+    """Return how many jobs wait in each task queue (None = all) in which any does, these jobs not counted."""
     query = select(JOBS.c.task_queue_id, func.count()).where(IS_WAITING).group_by(JOBS.c.task_queue_id)
-    batches = (query.where(JOBS.c.task_queue_id.in_(batch)) for batch in chunks(sorted(ids or ())))
-    return {row[0]: row[1] for each in ([query] if ids is None else batches) for row in session.execute(each)}
+    queues = (query.where(JOBS.c.task_queue_id.in_(batch)) for batch in chunks(sorted(ids or ())))
+    left_out = (query.where(JOBS.c.id.in_(batch)) for batch in chunks(sorted(but_for)))
+    found = Counter[int]()
+    for each in [query] if ids is None else queues:
+        found.update({row[0]: row[1] for row in session.execute(each)})
+    for each in left_out:
+        found.subtract({row[0]: row[1] for row in session.execute(each)})
+    return {task_queue_id: count for task_queue_id, count in found.items() if count > 0}
 
 
 def count_some(session: Session, ids: Iterable[int], most: int) -> dict[int, int]:
