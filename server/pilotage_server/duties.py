@@ -17,7 +17,7 @@ from pilotage_server.health_duty import HealthDuty
 from pilotage_server.operations.catch_up import catch_up
 from pilotage_server.operations.expire_leases import expire_leases, note_alive
 from pilotage_server.operations.following import follow
-from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_uses, refresh_world
+from pilotage_server.operations.load_world import count_uncounted, refresh_uses, refresh_world, share_doubts
 from pilotage_server.operations.retention import PREFIXES, REMOVALS, sweep_files
 from pilotage_server.operations.shares import refresh_pie, take_set_shares
 from pilotage_server.operations.world import World
@@ -138,7 +138,7 @@ class CountingDuty:
     async def run_once(self) -> None:
         """Count those of the task queues that are quiet; the others are tried again next time."""
         world = self._transactions.world
-        doubt_empty(world)
+        share_doubts(world)
         if not world.uncounted:
             return
         with world.lock:

@@ -23,7 +23,7 @@ from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.edit_job import edit_job
 from pilotage_server.operations.following import follow
 from pilotage_server.operations.idempotency import Asked
-from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
+from pilotage_server.operations.load_world import count_uncounted, refresh_world, share_doubts
 from pilotage_server.operations.reports import record_reports
 from pilotage_server.operations.work import WorkAnswer, WorkRequest
 from pilotage_server.operations.work_batch import WorkBatch, WorkCall, WorkDone
@@ -238,7 +238,7 @@ def test_jobs_that_another_server_could_not_keep_are_found_again(
     with pytest.raises(LookupError):
         there.write(match_and_fail)
     assert mine.claim() == []
-    doubt_empty(here.world)
+    share_doubts(here.world)
     before = here.world.waiting.snapshot()
     here.read(lambda unit, world: count_uncounted(unit, world, before))
     assert told == [2]

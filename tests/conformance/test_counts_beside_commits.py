@@ -16,7 +16,7 @@ from pilotage_server.core.untold import Told
 from pilotage_server.operations.change_jobs import change_jobs
 from pilotage_server.operations.demand import get_demand
 from pilotage_server.operations.following import follow
-from pilotage_server.operations.load_world import count_uncounted, doubt_empty, refresh_world
+from pilotage_server.operations.load_world import count_uncounted, refresh_world, share_doubts
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.work import WorkRequest
 from pilotage_server.operations.world import World
@@ -30,7 +30,7 @@ Count = Callable[[Grid], None]
 
 
 def count_what_seems_empty(grid: Grid) -> None:
-    doubt_empty(grid.world)
+    share_doubts(grid.world)
     before = grid.world.waiting.snapshot()
     grid.read(lambda unit, world: count_uncounted(unit, world, before))
 
@@ -155,7 +155,7 @@ def test_a_job_that_is_removed_while_the_database_is_asked_does_not_count(
 
     def remove(unit: Unit, world: World) -> Future[None]:
         change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
-        doubt_empty(world)
+        share_doubts(world)
         before.update(world.waiting.snapshot())
         counting = database.submit_read(count)
         assert sees_the_job.wait(timeout=30)

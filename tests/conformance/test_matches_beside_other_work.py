@@ -9,7 +9,7 @@ from pilotage_server.core.alike import alone
 from pilotage_server.core.job_changes import JobChange
 from pilotage_server.core.jobs import JobState
 from pilotage_server.operations.change_jobs import change_jobs
-from pilotage_server.operations.load_world import count_uncounted, doubt_empty
+from pilotage_server.operations.load_world import count_uncounted, share_doubts
 from pilotage_server.operations.submit import submit_jobs
 from pilotage_server.operations.work import WorkRequest
 from pilotage_server.operations.world import World
@@ -65,7 +65,7 @@ def test_a_job_that_waits_where_none_seems_to_wait_is_found(database: Database, 
     (job_id,) = grid.submit()
     grid.world.dequeued(grid.job(job_id).task_queue_id, job_id)
     assert pilot.claim() == []
-    doubt_empty(grid.world)
+    share_doubts(grid.world)
     before = grid.world.waiting.snapshot()
     grid.read(lambda unit, world: count_uncounted(unit, world, before))
     assert pilot.claim() == [job_id]

@@ -56,14 +56,14 @@ def test_what_was_counted_anew_meanwhile_stays() -> None:
 def test_a_task_queue_of_which_more_was_told_than_the_database_gave_is_doubted() -> None:
     index = an_index(8)
     index.learn_heads(1, [Head(0, job_id) for job_id in range(1, 6)], is_all=True)
-    assert (index.count(1), index.emptied) == (5, {1})
+    assert (index.count(1), index.doubted) == (5, {1})
 
 
-def test_a_task_queue_that_has_only_been_heard_of_is_left_to_be_asked_for() -> None:
+def test_a_task_queue_that_has_only_been_heard_of_is_doubted_once_it_is_known() -> None:
     index = an_index()
     index.enqueued(7, HEAD)
-    assert index.agree(index.snapshot(), [a_task_queue(7)], {7: (1, HEAD)}) == {}
-    assert index.unknown() == {7}
+    assert index.agree(index.snapshot(), [a_task_queue(7)], {7: (1, HEAD)}) == {7: 1}
+    assert (index.count(7), index.unknown(), index.doubted) == (1, frozenset(), {7})
 
 
 def test_an_unknown_task_queue_that_the_database_does_not_have_is_asked_for_once() -> None:
@@ -95,7 +95,7 @@ def test_a_task_queue_is_doubted_that_seems_empty_while_its_first_jobs_are_known
     line = index.line(1)
     assert line is not None
     for _ in range(2):
-        assert not index.emptied
+        assert not index.doubted
         index.take(line)
-    assert index.emptied == {1}
+    assert index.doubted == {1}
     index.check()

@@ -27,7 +27,7 @@ __all__ = ["MOST_HEADS", "Head", "Told", "Waiting", "WaitingIndex"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A task queue with jobs that wait; `head` None = not known at present."""
+    """A task queue with jobs that wait: so many at least; `head` None = not known at present."""
 
     task_queue: TaskQueue
     count: int
@@ -41,8 +41,8 @@ class WaitingIndex(KnownTaskQueues):
         super().__init__()
         self.woken: set[Account] = set()
         """The accounts for which something has begun to wait; who keeps an order of accounts empties it."""
-        self.emptied: set[int] = set()
-        """The task queues in which nothing waits any more, or less than was told; who doubts that empties it."""
+        self.doubted: set[int] = set()
+        """The task queues of which fewer may be known than wait, as of empty ones; who has them counted empties it."""
         self.untold = Untold()
         """The task queues in which jobs come or go by transactions that are under way."""
 
@@ -51,12 +51,16 @@ class WaitingIndex(KnownTaskQueues):
         self._versions = counter(1)
         self._kept = KeptHeads(self._lines, most_heads)
 
-    def take_in(self, task_queue: TaskQueue, count: int = 0, head: Head | None = None) -> None:
-        """Take in a task queue that the database has, with what waits in it; one that is known stays as it is."""
+    def take_in(self, task_queue: TaskQueue, count: int = 0, head: Head | None = None, assumed: int = 0) -> None:
+        """Take in a task queue that the database has, with what waits in it; one that is known stays as it is.
+
+        `assumed` = so many more are taken to wait until all are counted.
+        """
         if task_queue.id not in self._lines:
             self._unknown.discard(task_queue.id)
             line = self._add(task_queue)
-            self._set_count(line, count)
+            self._set_count(line, count + assumed)
+            line.assumed = assumed
             line.confirm(head)
             self._changed(line)
 
@@ -114,7 +118,7 @@ class WaitingIndex(KnownTaskQueues):
             if line.count != before:
                 self._set_count(line, line.count)
             if line.count < before:  # others may have been told since the database was asked
-                self.emptied.add(task_queue_id)
+                self.doubted.add(task_queue_id)
             self._kept.asked(task_queue_id)
             self._changed(line)
 
@@ -185,7 +189,8 @@ class WaitingIndex(KnownTaskQueues):
         way, lacks has no jobs that wait. Returns how many more wait than was known, where any do.
         """
         stays = {id_ for id_, line in self._lines.items() if not self._told(line).is_all_since(before.get(id_))}
-        live = {each.id: each for each in known if each.id in self._lines or not self._is_heard_of(each.id)}
+        live = {each.id: each for each in known if each.id in self._lines or each.id not in self.untold}
+        self.doubted |= self._unknown & live.keys()  # of these more may have been told since the database was asked
         more: dict[int, int] = {}
         for task_queue_id in live.keys() - stays:
             count, head = counts.get(task_queue_id, (0, None))
@@ -255,12 +260,9 @@ class WaitingIndex(KnownTaskQueues):
         is_marked = line.task_queue.id in self.untold
         return Told(line.version, line.count, line.base, frozenset(line.under_way), is_marked)
 
-    def _is_heard_of(self, task_queue_id: int) -> bool:
-        """Whether something of a task queue that is not known has been told, or is about to be."""
-        return task_queue_id in self._unknown or task_queue_id in self.untold
-
     def _set_count(self, line: Line, count: int) -> None:
         line.count = count
+        line.assumed = 0
         line.base = next(self._versions)
 
     def _changed(self, line: Line) -> None:
@@ -272,7 +274,7 @@ class WaitingIndex(KnownTaskQueues):
             if not line.order:
                 self.woken.add(line.account)
             if after is None:
-                self.emptied.add(line.task_queue.id)
+                self.doubted.add(line.task_queue.id)
             line.order.change(before, after)
         if line.is_headless:
             self._headless.add(line.task_queue.id)
@@ -282,4 +284,5 @@ class WaitingIndex(KnownTaskQueues):
 
 
 def _waiting(line: Line) -> Waiting:
-    return Waiting(line.task_queue, line.count, line.head)
+    count = max(1, line.count - line.assumed) if line.assumed and line.count > 0 else line.count
+    return Waiting(line.task_queue, count, line.head)

@@ -44,12 +44,13 @@ class Line:
     `place` is a small number that is its own as long as it is known, `order` that of the account that is charged,
     `turn` its turn there, None = nothing waits. `version` is another after each change, `base` whenever its count was
     set instead of changed; `counted` = how many of its heads the index has counted; `is_mixed` = among the heads are,
-    or were, such as are still to be told.
+    or were, such as are still to be told; `assumed` = so many of its count may not be there.
     """
 
     __slots__ = (
         "account",
         "amounts",
+        "assumed",
         "base",
         "bound",
         "count",
@@ -73,6 +74,7 @@ class Line:
         self.turn: Turn | None = None
         self.version = 0
         self.base = 0
+        self.assumed = 0
         self.is_mixed = False
         self.counted = 0
         self.count = 0

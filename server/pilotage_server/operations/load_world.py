@@ -11,6 +11,7 @@ from pilotage_server.core.accounting import Account
 from pilotage_server.core.fair_share import Use, accrued
 from pilotage_server.core.feed_positions import OthersEvents
 from pilotage_server.core.rules import Rules
+from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.throttles import closed_places
 from pilotage_server.core.waiting import Head, Told
 from pilotage_server.operations.bans import load_bans
@@ -32,8 +33,8 @@ from pilotage_server.storage.trees import version_in_force
 _MOST_COUNTED = 1000
 """So many jobs of a task queue are counted while somebody waits for the answer."""
 
-UNCOUNTED = 1_000_000
-"""As so many do those count that have not been counted yet: were it too few, some would be left behind till then."""
+ASSUMED = 1_000_000
+"""So many more are assumed where not all were counted: were it too few, matches would come to a false end of them."""
 
 
 def load_world(unit: Unit, rules: Rules) -> World:
@@ -53,10 +54,10 @@ def load_world(unit: Unit, rules: Rules) -> World:
     )
     take_set_shares(unit, world)
     known = task_queues.load_live_task_queues(unit.session)
-    counts = _count_some(unit, world, [task_queue.id for task_queue in known])
+    counts = _count_some(unit, [task_queue.id for task_queue in known])
     heads = read_heads(unit.session, counts)
     for task_queue in known:
-        world.waiting.take_in(task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
+        _take_in(world, task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
     world.shares.load(_uses(unit, rules).items())
     refresh_pie(unit, world)
     return world
@@ -91,16 +92,16 @@ def refresh_uses(unit: Unit, world: World) -> None:
         world.shares.load(uses.items())
 
 
-def doubt_empty(world: World) -> None:
-    """Let those task queues be counted in which nothing seems to wait any more.
+def share_doubts(world: World) -> None:
+    """Let those task queues be counted of which fewer jobs may be known than wait.
 
-    Too few may be known: another server's match that was in the way may have failed, and what it has told may have been
-    seen in the database before. Were nothing known to wait while something does, nobody would look; a server that is
-    alone should know better, but has nobody else who would.
+    Most of them seem empty. Another server's match that was in the way may have failed, and what it has told may have
+    been seen in the database before. Were nothing known to wait while something does, nobody would look; a server that
+    is alone should know better, but has nobody else who would.
     """
     with world.lock:
-        emptied, world.waiting.emptied = world.waiting.emptied, set()
-        world.uncounted |= emptied
+        doubted, world.waiting.doubted = world.waiting.doubted, set()
+        world.uncounted |= doubted
 
 
 def count_uncounted(unit: Unit, world: World, before: Mapping[int, Told]) -> None:
@@ -133,13 +134,16 @@ def _others(unit: Unit) -> OthersEvents | None:
     return OthersEvents(feed_bounds(unit.session)[1]) if is_shared else None
 
 
-def _count_some(unit: Unit, world: World, ids: Collection[int]) -> dict[int, int]:
-    """Return how many jobs wait in each of these task queues, so many at least; those with more are left uncounted."""
-    counts = task_queues.count_some(unit.session, ids, _MOST_COUNTED)
-    more = {each for each, count in counts.items() if count == _MOST_COUNTED}
-    with world.lock:
-        world.uncounted |= more
-    return counts | dict.fromkeys(more, UNCOUNTED)
+def _count_some(unit: Unit, ids: Collection[int]) -> dict[int, int]:
+    return task_queues.count_some(unit.session, ids, _MOST_COUNTED)
+
+
+def _take_in(world: World, task_queue: TaskQueue, count: int, head: Head | None = None) -> None:
+    """Take in a task queue of which some jobs were counted; of so many as are counted at most there may be more."""
+    is_all = count < _MOST_COUNTED
+    world.waiting.take_in(task_queue, count, head, assumed=0 if is_all else ASSUMED)
+    if not is_all:
+        world.uncounted.add(task_queue.id)
 
 
 def learn_task_queues(unit: Unit, world: World) -> None:
@@ -149,10 +153,10 @@ def learn_task_queues(unit: Unit, world: World) -> None:
     if not unknown:
         return
     found = task_queues.load_task_queues(unit.session, unknown)
-    counts = _count_some(unit, world, unknown)
+    counts = _count_some(unit, unknown)
     with world.lock:
         for task_queue in found:
-            world.waiting.take_in(task_queue, counts.get(task_queue.id, 0))
+            _take_in(world, task_queue, counts.get(task_queue.id, 0))
         world.waiting.asked(unknown)
         world.uncounted |= unknown  # what is there already may be told after this
 
