@@ -35,6 +35,8 @@ def depart(unit: Unit, world: World, jobs: Sequence[JobRecord]) -> None:
     counted as gone a second time when the commit is told. Those of a task queue that is not known yet, which came in
     this transaction, go when they have been counted.
     """
+    if not jobs:
+        return
     known: list[JobRecord] = []
     new: list[JobRecord] = []
     with world.lock:
