@@ -29,7 +29,7 @@ from support.virtual_clock import VirtualClock
 Count = Callable[[Grid], None]
 
 
-def count_what_seems_empty(grid: Grid) -> None:
+def count_doubted(grid: Grid) -> None:
     share_doubts(grid.world)
     before = grid.world.waiting.snapshot()
     grid.read(lambda unit, world: count_uncounted(unit, world, before))
@@ -40,7 +40,7 @@ def count_all(grid: Grid) -> None:
     grid.read(lambda unit, world: refresh_world(unit, world, before))
 
 
-counts = pytest.mark.parametrize("count", [count_what_seems_empty, count_all])
+counts = pytest.mark.parametrize("count", [count_doubted, count_all])
 
 
 def waiting(grid: Grid) -> int:
@@ -195,6 +195,21 @@ def test_a_match_that_found_less_than_was_known_keeps_no_task_queue_from_being_c
     assert waiting(grid) == 1
     assert grid.start_pilot().claim() == [last]
     assert not grid.world.waiting.has_any(grid.job(last).task_queue_id), "nobody is under way any more"
+
+
+@pytest.mark.parametrize("own", [1, 2])
+def test_jobs_of_another_server_that_a_match_saw_before_they_were_told_count_once(
+    postgresql_database: Database, clock: VirtualClock, own: int
+) -> None:
+    here = Grid(postgresql_database, clock, LONG)
+    first, *_ = here.submit(count=own)
+    there = here.restarted()
+    there.submit(count=3)
+    here.world.renew_head(here.job(first).task_queue_id, None)
+    assert here.start_pilot().claim() == [first]
+    here.read(follow)
+    count_doubted(here)
+    assert waiting(here) == own - 1 + 3
 
 
 def test_jobs_of_a_task_queue_that_another_server_has_made_count_once(

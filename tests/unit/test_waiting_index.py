@@ -94,8 +94,54 @@ def test_a_task_queue_is_doubted_that_seems_empty_while_its_first_jobs_are_known
     index.dequeued(1, 9)  # told late: the database had left it out already
     line = index.line(1)
     assert line is not None
+    index.doubted.clear()
     for _ in range(2):
         assert not index.doubted
         index.take(line)
     assert index.doubted == {1}
+    index.check()
+
+
+def test_a_line_is_not_counted_while_a_match_has_no_answer() -> None:
+    index = an_index(1)
+    line = index.line(1)
+    assert line is not None
+    taken = index.take(line)
+    before = index.snapshot()
+    assert not index.snapshot()[1].is_all_since(before[1])
+    index.claimed(1, [taken], [taken.job_id])
+    before = index.snapshot()
+    assert index.snapshot()[1].is_all_since(before[1])
+    assert before[1].under_way == {taken.job_id}
+
+
+def test_each_miss_lets_its_task_queue_be_counted() -> None:
+    index = an_index(1)
+    line = index.line(1)
+    assert line is not None
+    taken = index.take(line)
+    index.doubted.clear()
+    index.ended(1, [taken])
+    assert (index.count(1), index.doubted) == (0, {1})
+
+
+def test_a_job_that_another_puts_back_is_under_way_all_the_same_for_who_got_it() -> None:
+    index = an_index(1)
+    line = index.line(1)
+    assert line is not None
+    taken = index.take(line)
+    index.put_back(1, [taken])
+    index.claimed(1, [taken], [taken.job_id])
+    assert index.snapshot()[1].under_way == {taken.job_id}
+
+
+def test_a_task_queue_that_is_counted_anew_keeps_who_is_under_way_and_is_doubted() -> None:
+    index = an_index(2)
+    line = index.line(1)
+    assert line is not None
+    taken = index.take(line)
+    index.doubted.clear()
+    index.count_anew(a_task_queue(1), 2, taken)
+    assert (index.count(1), set(index.snapshot()[1].under_way), index.doubted) == (2, {taken.job_id}, {1})
+    assert index.headless() == {1}, "the first one is under way"
     index.check()

@@ -12,7 +12,7 @@ class Told(NamedTuple):
 
     `waiting` was counted up from when `base` was set. The jobs `under_way` are taken by matches that are not at their
     ends: they do not count, though the database may have them waiting. `is_marked` = there is more to tell, by what
-    `Untold` knows.
+    `Untold` knows, or by a match that has no answer yet.
     """
 
     version: int
@@ -30,8 +30,8 @@ class Untold:
     """Marks on task queues in which transactions of this server let jobs come or go that are not told to the end.
 
     While there is one, the database may have what the memory has not, or the other way about: to count then what the
-    database has would count the same jobs once more when they are told. Matches make no marks: what they have taken is
-    under way.
+    database has would count the same jobs once more when they are told. Matches make no marks: lines know what they
+    have taken.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ heard of) is asked for by name, and read from the database by who matches next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count as counter
 
 from pilotage_server.core.accounting import Account
@@ -20,18 +19,9 @@ from pilotage_server.core.known_task_queues import KnownTaskQueues
 from pilotage_server.core.place_sets import set_of
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.untold import Told, Untold
-from pilotage_server.core.waiting_line import Head, Line
+from pilotage_server.core.waiting_line import Head, Line, Waiting
 
 __all__ = ["MOST_HEADS", "Head", "Told", "Waiting", "WaitingIndex"]
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A task queue with jobs that wait: so many at least; `head` None = not known at present."""
-
-    task_queue: TaskQueue
-    count: int
-    head: Head | None
 
 
 class WaitingIndex(KnownTaskQueues):
@@ -59,10 +49,25 @@ class WaitingIndex(KnownTaskQueues):
         if task_queue.id not in self._lines:
             self._unknown.discard(task_queue.id)
             line = self._add(task_queue)
-            self._set_count(line, count + assumed)
+            line.count = count + assumed
+            self._rebase(line)
             line.assumed = assumed
             line.confirm(head)
             self._changed(line)
+
+    def count_anew(self, task_queue: TaskQueue, count: int, head: Head | None) -> None:
+        """Take in what waits in a task queue after a transaction that has moved jobs; it is doubted.
+
+        What others have told meanwhile may be among it, or not.
+        """
+        line = self._lines.get(task_queue.id)
+        if line is None:
+            self.take_in(task_queue, count, head)
+        else:
+            line.count_anew(count, head)
+            self._rebase(line)
+            self._changed(line)
+        self.doubted.add(task_queue.id)
 
     def unknown(self) -> frozenset[int]:
         """Return the ids of task queues to which jobs have come and whose traits are not known here."""
@@ -115,9 +120,8 @@ class WaitingIndex(KnownTaskQueues):
         if line is not None:
             before = line.count
             line.learn(heads, is_all=is_all, is_told=task_queue_id not in self.untold)
-            if line.count != before:
-                self._set_count(line, line.count)
-            if line.count < before:  # others may have been told since the database was asked
+            if line.count != before:  # what others did may have been told before, or is told once more
+                self._rebase(line)
                 self.doubted.add(task_queue_id)
             self._kept.asked(task_queue_id)
             self._changed(line)
@@ -160,8 +164,9 @@ class WaitingIndex(KnownTaskQueues):
         line = self._lines.get(task_queue_id)
         if line is not None:
             line.end(taken)
-            self._set_count(line, 0)
+            self._rebase(line)
             self._changed(line)
+            self.doubted.add(task_queue_id)
 
     def snapshot(self, ids: Iterable[int] | None = None) -> Mapping[int, Told]:
         """Return the state of task queues (None = of all), to be handed back when the database has been asked."""
@@ -176,7 +181,8 @@ class WaitingIndex(KnownTaskQueues):
         counted = {each for each in counts if each in self._lines and self._lines[each].base == before[each].base}
         for task_queue_id in counted:
             line = self._lines[task_queue_id]
-            self._set_count(line, line.count + counts[task_queue_id] - before[task_queue_id].waiting)
+            line.count += counts[task_queue_id] - before[task_queue_id].waiting
+            self._rebase(line)
             self._changed(line)
         return frozenset(counted)
 
@@ -198,7 +204,8 @@ class WaitingIndex(KnownTaskQueues):
             line = self._lines[task_queue_id]
             if count > max(0, line.count):
                 more[task_queue_id] = count - max(0, line.count)
-            self._set_count(line, count)
+            line.count = count
+            self._rebase(line)
             line.confirm(head)
             line.shorten(count)
             self._changed(line)
@@ -232,15 +239,15 @@ class WaitingIndex(KnownTaskQueues):
         """Return the task queues of an account that have waiting jobs."""
         order = self.orders.get(account)
         turns = order.turns() if order is not None else []
-        return tuple(_waiting(self._lines[task_queue_id]) for _, _, task_queue_id, _ in turns)
+        return tuple(self._lines[task_queue_id].shown for _, _, task_queue_id, _ in turns)
 
     def of_pool(self, pool_id: str) -> tuple[Waiting, ...]:
         """Return all task queues of a pool, also those in which nothing waits."""
-        return tuple(_waiting(self._lines[task_queue_id]) for task_queue_id in sorted(self._by_pool.get(pool_id, ())))
+        return tuple(self._lines[task_queue_id].shown for task_queue_id in sorted(self._by_pool.get(pool_id, ())))
 
     def waiting(self) -> tuple[Waiting, ...]:
         """Return every task queue that has waiting jobs, in the order of the ids."""
-        return tuple(_waiting(self._lines[each]) for each in sorted(self._lines) if self._lines[each].count > 0)
+        return tuple(self._lines[each].shown for each in sorted(self._lines) if self._lines[each].count > 0)
 
     def check(self) -> None:
         """Assert what must always be so."""
@@ -257,11 +264,11 @@ class WaitingIndex(KnownTaskQueues):
             line.check()
 
     def _told(self, line: Line) -> Told:
-        is_marked = line.task_queue.id in self.untold
+        is_marked = bool(line.chosen) or line.task_queue.id in self.untold
         return Told(line.version, line.count, line.base, frozenset(line.under_way), is_marked)
 
-    def _set_count(self, line: Line, count: int) -> None:
-        line.count = count
+    def _rebase(self, line: Line) -> None:
+        """Take note that the count of a line was set: none of it is assumed, and no older difference applies to it."""
         line.assumed = 0
         line.base = next(self._versions)
 
@@ -281,8 +288,3 @@ class WaitingIndex(KnownTaskQueues):
         else:
             self._headless.discard(line.task_queue.id)
         self._kept.count(line)
-
-
-def _waiting(line: Line) -> Waiting:
-    count = max(1, line.count - line.assumed) if line.assumed and line.count > 0 else line.count
-    return Waiting(line.task_queue, count, line.head)

@@ -5,13 +5,15 @@ Rules
 The heads that are known are a beginning of the line, without a gap: nobody who waits goes before or between them, and
 all others come after the last. A line may not know its heads; then it knows at least that nobody goes before its
 `bound`. Jobs that a match has taken are out of the line at once, though the database may still have them waiting until
-the match is committed: while they are under way they do not come in again with what the database says.
+the match is committed: while they are under way they do not come in again with what the database says. Until the
+database has answered a match they are only `chosen`: it may give others in their stead.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,6 +40,15 @@ _ANYBODY = Head(2**63, 0)
 """Goes before all."""
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A task queue with jobs that wait: so many at least; `head` None = not known at present."""
+
+    task_queue: TaskQueue
+    count: int
+    head: Head | None
+
+
 class Line:
     """A task queue and its waiting jobs.
 
@@ -53,6 +64,7 @@ class Line:
         "assumed",
         "base",
         "bound",
+        "chosen",
         "count",
         "counted",
         "heads",
@@ -81,6 +93,7 @@ class Line:
         self.heads: list[Head] = []
         self.bound = _ANYBODY
         self.under_way: set[int] = set()
+        self.chosen: set[int] = set()
 
     @property
     def head(self) -> Head | None:
@@ -91,6 +104,12 @@ class Line:
     def is_headless(self) -> bool:
         """Whether jobs wait and it is not known who is first."""
         return self.count > 0 and not self.heads
+
+    @property
+    def shown(self) -> Waiting:
+        """What is known to wait, for those who ask."""
+        count = max(1, self.count - self.assumed) if self.assumed and self.count > 0 else self.count
+        return Waiting(self.task_queue, count, self.head)
 
     def turn_now(self) -> Turn | None:
         """Return the turn that follows from what is known now; None = nothing waits."""
@@ -121,12 +140,14 @@ class Line:
         self.count -= 1
         self.bound = head
         self.under_way.add(head.job_id)
+        self.chosen.add(head.job_id)
         return head
 
     def put_back(self, heads: Iterable[Head]) -> None:
         """Let jobs that were taken wait again; who is first has to be asked, for others may have been there since."""
         for head in heads:
             self.under_way.discard(head.job_id)
+            self.chosen.discard(head.job_id)
             self.count += 1
             self.bound = min(self.bound, head, key=_order)
         if self.heads:
@@ -139,7 +160,9 @@ class Line:
         They are under way in its stead: it may wait on.
         """
         own = [head.job_id for head in taken]
+        self.chosen.difference_update(own)
         if own == job_ids:
+            self.under_way.update(own)  # one may have been put back by another whose transaction failed
             return
         others = [job_id for job_id in job_ids if job_id not in self.under_way]
         self.under_way.difference_update(job_ids)
@@ -155,8 +178,16 @@ class Line:
 
     def end(self, taken: Iterable[Head]) -> None:
         """Take note that the database had nothing for these: nobody waits any more."""
-        self.under_way.difference_update(head.job_id for head in taken)
+        own = [head.job_id for head in taken]
+        self.under_way.difference_update(own)
+        self.chosen.difference_update(own)
         self.count, self.heads = 0, []
+
+    def count_anew(self, count: int, head: Head | None) -> None:
+        """Take in how many wait and who is first now that jobs were moved; those under way stay so."""
+        self.count, self.bound = count, _ANYBODY
+        self.heads = [head] if head is not None and head.job_id not in self.under_way else []
+        self.is_mixed = False
 
     def learn(self, heads: Iterable[Head], *, is_all: bool, is_told: bool = True) -> None:
         """Take in who is first as the database says, `is_all` = there are no more.

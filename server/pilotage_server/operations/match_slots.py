@@ -124,6 +124,7 @@ def _claim(unit: Unit, world: World, pilot: Asking, free: Sequence[SlotOffer], o
                 job = _lock(unit, choice)
                 if job is None:
                     round_.missed(choice)
+                    world.doubt(choice.task_queue.id)
                 else:
                     made.append(Claimed(choice, _bind(unit, world, pilot, choice, job)))
                     _next_head(unit, world, round_, choice)

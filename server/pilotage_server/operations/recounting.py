@@ -30,6 +30,4 @@ def recount(unit: Unit, world: World, task_queue_ids: Collection[int]) -> None:
 def _count_anew(world: World, waiting: Collection[Waiting]) -> None:
     with world.lock:
         for each in waiting:
-            world.waiting.forget([each.task_queue.id])
-            world.waiting.take_in(each.task_queue, each.count, each.head)
-        world.uncounted.update(each.task_queue.id for each in waiting)
+            world.waiting.count_anew(each.task_queue, each.count, each.head)

@@ -72,7 +72,7 @@ def _waits(world: World, pace: Pace) -> tuple[tuple[TaskQueue, int], ...]:
     with world.lock:
         ids = list(world.waiting.ids())
     lines = (world.waiting.line(task_queue_id) for task_queue_id in pace(ids))
-    return tuple((line.task_queue, line.count) for line in lines if line is not None and line.count > 0)
+    return tuple((line.task_queue, line.shown.count) for line in lines if line is not None and line.count > 0)
 
 
 def _for_those_there_are(unit: Unit, world: World, plan: TreePlan) -> TreePlan | None:

@@ -118,8 +118,17 @@ class World:
         """Tell that so many more of the jobs that a limit counts may run: they can be taken now."""
         with self.lock:
             counted = [each for each in self.waiting.waiting() if counts_for(limit, each.task_queue.traits)]
-        for waiting in counted:
-            self.tell_enqueued(waiting.task_queue.id, min(jobs, waiting.count))
+        self._tell_eased(counted, jobs)
+
+    def _tell_eased(self, eased: Iterable[Waiting], jobs: int) -> None:
+        for waiting in eased:
+            task_queue_id = waiting.task_queue.id
+            self.tell_enqueued(task_queue_id, min(jobs, self.waiting.count(task_queue_id)))
+
+    def doubt(self, task_queue_id: int) -> None:
+        """Take note that the database has given nothing where jobs were known to wait: they are to be counted."""
+        with self.lock:
+            self.waiting.doubted.add(task_queue_id)
 
     def dequeued(self, task_queue_id: int, job_id: int) -> None:
         """Take note that a job waits no more."""
@@ -160,8 +169,7 @@ class World:
         with self.lock:
             self.shares.ended(account, weight, now, runs)
             eased = self._of_group(account.group_id) if self.shares.settings.barring(account.group_id) else ()
-        for waiting in eased:
-            self.tell_enqueued(waiting.task_queue.id, min(runs, waiting.count))
+        self._tell_eased(eased, runs)
 
     def _of_group(self, group: GroupId) -> tuple[Waiting, ...]:
         """Return what waits of the accounts of a group."""
