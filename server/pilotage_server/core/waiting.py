@@ -32,7 +32,7 @@ class WaitingIndex(KnownTaskQueues):
         self.woken: set[Account] = set()
         """The accounts for which something has begun to wait; who keeps an order of accounts empties it."""
         self.doubted: set[int] = set()
-        """The task queues of which fewer may be known than wait, as of empty ones; who has them counted empties it."""
+        """The task queues of which more or fewer may be known than wait; who has them counted empties it."""
         self.untold = Untold()
         """The task queues in which jobs come or go by transactions that are under way."""
 

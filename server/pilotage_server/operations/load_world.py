@@ -93,11 +93,11 @@ def refresh_uses(unit: Unit, world: World) -> None:
 
 
 def share_doubts(world: World) -> None:
-    """Let those task queues be counted of which fewer jobs may be known than wait.
+    """Let those task queues be counted of which more or fewer jobs may be known than wait.
 
     Most of them seem empty. Another server's match that was in the way may have failed, and what it has told may have
     been seen in the database before. Were nothing known to wait while something does, nobody would look; a server that
-    is alone should know better, but has nobody else who would.
+    is alone should know better, but has nobody else who would. Where too many are known, pilots come in vain.
     """
     with world.lock:
         doubted, world.waiting.doubted = world.waiting.doubted, set()
