@@ -219,7 +219,7 @@ def _configuration(folder: Path, name: str, accounting: Mapping[str, object]) ->
         "PreemptType": "preempt/none",
         "AccountingStorageType": "accounting_storage/none",
         "AccountingStoragePass": f"{folder}/munge/socket",
-        "MinJobAge": 5,
+        "MinJobAge": 300,  # no test is to depend on how soon it asks for what has ended
         "KillWait": 3,
         "SlurmdTimeout": 5,
         "SlurmctldTimeout": 30,

@@ -33,6 +33,7 @@ def running_clusters() -> Iterator[TwoClusters]:
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": "127.0.0.1",
         "AccountingStoragePort": port,
+        "MinJobAge": 5,
     }
     with slurm_folder() as near_folder, slurm_folder() as far_folder:
         clusters = TwoClusters(
