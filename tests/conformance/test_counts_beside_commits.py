@@ -49,6 +49,16 @@ def waiting(grid: Grid) -> int:
     return sum(each.waiting for each in demand.demands)
 
 
+def submit_two(grid: Grid, count: Count) -> None:
+    """Submit two jobs, and count when they are on disk and not told yet."""
+
+    def submit(unit: Unit, world: World) -> None:
+        unit.after_commit(lambda: count(grid))
+        submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true", count=2)]))
+
+    grid.write(submit)
+
+
 def emptied(database: Database, clock: VirtualClock) -> Grid:
     """Return a grid in whose one task queue nothing waits any more."""
     grid = Grid(database, clock, LONG)
@@ -62,12 +72,7 @@ def test_jobs_that_are_on_disk_and_not_told_yet_count_once(
     database: Database, clock: VirtualClock, count: Count
 ) -> None:
     grid = emptied(database, clock)
-
-    def submit(unit: Unit, world: World) -> None:
-        unit.after_commit(lambda: count(grid))
-        submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true", count=2)]))
-
-    grid.write(submit)
+    submit_two(grid, count)
     assert waiting(grid) == 2
     count(grid)
     assert waiting(grid) == 2
@@ -171,12 +176,7 @@ def test_jobs_of_a_task_queue_that_was_new_and_is_not_told_yet_count_once(
     database: Database, clock: VirtualClock
 ) -> None:
     grid = Grid(database, clock, LONG)
-
-    def submit(unit: Unit, world: World) -> None:
-        unit.after_commit(lambda: count_all(grid))
-        submit_jobs(unit, world, a_user(), alone([JobDescription("/bin/true", count=2)]))
-
-    grid.write(submit)
+    submit_two(grid, count_all)
     assert waiting(grid) == 2
 
 

@@ -22,6 +22,13 @@ def an_index(*counts: int) -> WaitingIndex:
     return index
 
 
+def taken_from(index: WaitingIndex) -> Head:
+    """Return the first job of task queue 1, which a match has just taken."""
+    line = index.line(1)
+    assert line is not None
+    return index.take(line)
+
+
 def test_what_the_database_says_counts_and_who_waits_hears_of_more() -> None:
     index = an_index(1, 2)
     more = index.agree(index.snapshot(), map(a_task_queue, (1, 2, 3)), {1: (5, HEAD), 3: (1, HEAD)})
@@ -104,9 +111,7 @@ def test_a_task_queue_is_doubted_that_seems_empty_while_its_first_jobs_are_known
 
 def test_a_line_is_not_counted_while_a_match_has_no_answer() -> None:
     index = an_index(1)
-    line = index.line(1)
-    assert line is not None
-    taken = index.take(line)
+    taken = taken_from(index)
     before = index.snapshot()
     assert not index.snapshot()[1].is_all_since(before[1])
     index.claimed(1, [taken], [taken.job_id])
@@ -117,9 +122,7 @@ def test_a_line_is_not_counted_while_a_match_has_no_answer() -> None:
 
 def test_each_miss_lets_its_task_queue_be_counted() -> None:
     index = an_index(1)
-    line = index.line(1)
-    assert line is not None
-    taken = index.take(line)
+    taken = taken_from(index)
     index.doubted.clear()
     index.ended(1, [taken])
     assert (index.count(1), index.doubted) == (0, {1})
@@ -127,9 +130,7 @@ def test_each_miss_lets_its_task_queue_be_counted() -> None:
 
 def test_a_job_that_another_puts_back_is_under_way_all_the_same_for_who_got_it() -> None:
     index = an_index(1)
-    line = index.line(1)
-    assert line is not None
-    taken = index.take(line)
+    taken = taken_from(index)
     index.put_back(1, [taken])
     index.claimed(1, [taken], [taken.job_id])
     assert index.snapshot()[1].under_way == {taken.job_id}
@@ -137,9 +138,7 @@ def test_a_job_that_another_puts_back_is_under_way_all_the_same_for_who_got_it()
 
 def test_a_task_queue_that_is_counted_anew_keeps_who_is_under_way_and_is_doubted() -> None:
     index = an_index(2)
-    line = index.line(1)
-    assert line is not None
-    taken = index.take(line)
+    taken = taken_from(index)
     index.doubted.clear()
     index.count_anew(a_task_queue(1), 2, taken)
     assert (index.count(1), set(index.snapshot()[1].under_way), index.doubted) == (2, {taken.job_id}, {1})
