@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
@@ -28,3 +29,15 @@ def test_the_folder_of_a_dead_pilot_is_removed_by_the_next_and_that_of_a_living_
     assert living.path.exists()
     living.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pilots_that_start_at_once_leave_each_other_their_folders(tmp_path: Path) -> None:
+    def starts(_: int) -> tuple[tuple[Path, ...], PilotFolder]:
+        return remove_leftovers(tmp_path), PilotFolder(tmp_path)
+
+    with ThreadPoolExecutor(8) as pilots:
+        started = list(pilots.map(starts, range(200)))
+    assert [removed for removed, _ in started if removed] == []
+    assert all(folder.jobs.is_dir() for _, folder in started)
+    for _, folder in started:
+        folder.remove()

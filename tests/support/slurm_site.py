@@ -103,7 +103,8 @@ class Site:
 
     def _story(self) -> str:
         log = (self.folder / "director.log").read_text()[-4000:]
-        outputs = [path.read_text()[-2000:] for path in self.folder.glob("director/pilots/*/pilot.log")]
+        logs = [*self.folder.glob("director/pilots/*/pilot.log"), *self.folder.glob("scratch/*.log")]
+        outputs = [path.read_text()[-2000:] for path in logs]
         return "\n".join([log, str(self.pilots()), *outputs])
 
 

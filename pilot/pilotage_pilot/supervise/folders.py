@@ -75,8 +75,11 @@ def make_folders(folders: Folders) -> None:
 
 
 def _locked(path: Path) -> int:
-    lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    """Return a new lock, which is held before it has its name: nobody may find it free."""
+    unnamed = path.with_suffix(".new")
+    lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    unnamed.rename(path)
     return lock
 
 
