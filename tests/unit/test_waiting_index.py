@@ -128,6 +128,19 @@ def test_each_miss_lets_its_task_queue_be_counted() -> None:
     assert (index.count(1), index.doubted) == (0, {1})
 
 
+def test_a_job_that_is_counted_while_its_match_is_being_undone_counts_once_in_the_end() -> None:
+    index = an_index(2)
+    taken = taken_from(index)
+    index.claimed(1, [taken], [taken.job_id])
+    index.settled(1, [taken.job_id])
+    index.doubted.clear()
+    index.recount(index.snapshot(), {1: 2})
+    index.put_back(1, [taken])
+    assert index.doubted == {1}
+    index.recount(index.snapshot(), {1: 2})
+    assert index.count(1) == 2
+
+
 def test_a_job_that_another_puts_back_is_under_way_all_the_same_for_who_got_it() -> None:
     index = an_index(1)
     taken = taken_from(index)

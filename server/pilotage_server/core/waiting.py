@@ -139,11 +139,12 @@ class WaitingIndex(KnownTaskQueues):
         return head
 
     def put_back(self, task_queue_id: int, heads: Iterable[Head]) -> None:
-        """Let jobs that were taken wait again."""
+        """Let jobs that were taken wait again; a count that saw them do so already would be one too many."""
         line = self._lines.get(task_queue_id)
         if line is not None:
             line.put_back(heads)
             self._changed(line)
+            self.doubted.add(task_queue_id)
 
     def claimed(self, task_queue_id: int, taken: Sequence[Head], job_ids: Sequence[int]) -> None:
         """Take note of the jobs that the database gave for what was taken of a task queue."""
