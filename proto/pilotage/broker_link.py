@@ -29,8 +29,9 @@ _MOST_UNSENT = 10_000
 class BrokerLink:
     """A lasting connection to a broker; `hear` gets the messages, `connected` hears whether it stands.
 
-    Both are called in the event loop. What is published while there is no connection goes out with the next one:
-    of retained messages the latest of each topic, of the others the last thousands.
+    It hears so once more when more topics are heard than before: what came of them until then was not. Both are called
+    in the event loop. What is published while there is no connection goes out with the next one: of retained messages
+    the latest of each topic, of the others the last thousands.
     """
 
     def __init__(
@@ -123,9 +124,9 @@ class BrokerLink:
         is_new = True
         while True:
             self._news.clear()
-            heard = await self._hear_topics(client, heard)
+            before, heard = heard, await self._hear_topics(client, heard)
             await self._send_all(client)
-            if is_new:
+            if is_new or not heard <= before:
                 is_new = False
                 self._connected(True)
             await self._news.wait()

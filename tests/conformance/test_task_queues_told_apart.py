@@ -273,8 +273,9 @@ def test_whoever_comes_while_a_policy_does_is_placed_by_it(server: Server) -> No
     def submit(one: Server) -> None:
         ready.wait()
         for _ in range(5):
-            ids.extend(one.submit(count=3, attributes={"App": "x"}))
-            one.evict(ids[-1])
+            own = one.submit(count=3, attributes={"App": "x"})
+            one.evict(own[-1])
+            ids.extend(own)
 
     threads = [threading.Thread(target=submit, args=(one,)) for one in others]
     for thread in threads:

@@ -49,7 +49,7 @@ class Pushed:
 
 @pytest.fixture
 async def pushed(tmp_path: Path, slurm: SlurmCluster) -> AsyncIterator[Pushed]:
-    settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix, timeout_s=5)
+    settings = SlurmBatchSystemSettings(type="slurm", command_prefix=slurm.command_prefix, timeout_s=30)
     system = SlurmBatchSystem("slurm", settings, ThisMachine())
     queue = QueueId("SITE", "slurm1", PARTITION)
     target = QueueCopies(queue, system, CopyFolders(tmp_path, Bounds(1 << 20)), "here")

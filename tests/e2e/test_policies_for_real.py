@@ -77,8 +77,8 @@ def test_bologna_jobs_have_the_nice_values_of_their_kind(grid: PolicyProcesses) 
 
 def test_a_short_job_over_its_limit_is_killed_as_a_tree_and_leaves_the_queue(grid: PolicyProcesses) -> None:
     template = grid.folder / "short.toml"
-    template.write_text((SHIPPED.parent / "templates" / "bologna-short.toml").read_text().replace("60 * 60", "2"))
-    policy = grid.shipped("bologna.conf", "BB_SHORT_JOB_S = 2", "POLLING_INTERVAL = 1", "MachineMaxVacateTime = 1")
+    template.write_text((SHIPPED.parent / "templates" / "bologna-short.toml").read_text().replace("60 * 60", "8"))
+    policy = grid.shipped("bologna.conf", "BB_SHORT_JOB_S = 8", "POLLING_INTERVAL = 1", "MachineMaxVacateTime = 1")
     stubborn = "trap '' TERM; setsid sleep 600 & (sleep 600 & sleep 600) & while :; do wait; done"
     job_id = grid.submit_file(stubborn, "--template", template)
     with grid.pilot(policy) as pilot:

@@ -105,7 +105,7 @@ def _configuration(address: str, pulled: SlurmCluster, pushed: SlurmCluster) -> 
     return f"""
 server = "{address}"
 token_file = "agent.token"
-turn_s = 2
+turn_s = 5
 [site_director]
 folder = "director"
 interval_s = 0.5
@@ -171,7 +171,7 @@ def test_pilots_and_pushed_jobs_work_off_one_queue_each_job_once(
     assert [grid.runs(number) for number in range(JOBS)] == [1] * JOBS
     for number, job in enumerate(jobs):
         assert _printed(grid, job) == f"job {number}\n"
-    assert not [*(grid.folder / "router" / "copies").iterdir()], "nothing is left of copies"
+    grid.until(lambda: not [*(grid.folder / "router" / "copies").iterdir()])
     assert grid.end("job-router") == 0
     assert grid.end("site-director") == 0
 

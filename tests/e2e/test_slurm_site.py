@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import is_running
 from support.slurm import NODES, PARTITION, SlurmCluster
 from support.slurm_site import Site, running_site
 
@@ -17,11 +18,6 @@ from support.slurm_site import Site, running_site
 def site(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Site]:
     with running_site(slurm, tmp_path) as found:
         yield found
-
-
-def is_alive(pid: str) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and " Z " not in stat.read_text()
 
 
 def test_jobs_run_in_pilots_that_slurm_starts_and_pilots_without_work_end_well(site: Site) -> None:
@@ -56,7 +52,7 @@ def test_a_job_on_a_node_that_only_slurm_has_lost_goes_on_or_runs_elsewhere_and_
     node = site.node_at_work()
     site.slurm.kill_node(node)
     site.until(lambda: any(reason.startswith("NODE_FAIL") for reason in site.ended_pilots()))
-    site.until(lambda: site.jobs(ids)[0].state == "RUNNING" and sum(map(is_alive, site.lines("started0"))) == 1)
+    site.until(lambda: site.jobs(ids)[0].state == "RUNNING" and sum(map(is_running, site.lines("started0"))) == 1)
     site.open_gate()
     site.all_done(ids)
     assert len(site.lines("ended0")) == 1

@@ -36,6 +36,7 @@ from pilotage_agents.batch_systems.processes import facts_of
 from pilotage_agents.main import run
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id, server
+from support.turn_lengths import LONG, followed_soon
 
 __all__ = ["server"]
 
@@ -102,7 +103,7 @@ def config(server: RunningServer, tmp_path: Path) -> Path:
     path.write_text(f"""
 server = "{server.address}"
 token_file = "agent.token"
-turn_s = 1
+{LONG}
 [site_director]
 folder = "director"
 pilot_command = ["sh", "-c", "exec sleep 1000"]
@@ -226,6 +227,7 @@ def heard(copy: subprocess.Popen[str], event: str) -> dict[str, object]:
 
 
 def test_of_two_copies_one_acts_until_it_is_killed_and_then_the_other(config: Path, operator: Operator) -> None:
+    followed_soon(config)
     with a_copy(config) as first:
         heard(first, "turn taken")
         with a_copy(config) as second:

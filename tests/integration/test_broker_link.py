@@ -30,6 +30,20 @@ async def test_a_link_hears_what_it_subscribes_to_later_and_no_more_what_it_leav
         assert (await ear.next()).payload == b"heard"
 
 
+async def test_a_link_tells_when_it_hears_more_so_that_what_came_before_can_be_asked_for(
+    mosquitto: MosquittoServer,
+) -> None:
+    async with linked(mosquitto, "ear", "first") as (link, ear), linked(mosquitto, "mouth") as (mouth, _):
+        link.subscribe(["first", "second"])
+        await ear.connected()
+        mouth.publish(Message("second", b"heard"))
+        assert (await ear.next()).payload == b"heard"
+        link.subscribe(["second"])
+        mouth.publish(Message("second", b"still"))
+        assert (await ear.next()).payload == b"still"
+        assert ear.states.empty(), "it hears less, and misses nothing that it wants"
+
+
 async def test_a_broker_that_comes_back_empty_hears_again_what_is_retained(mosquitto: MosquittoServer) -> None:
     async with linked(mosquitto, "node") as (node, node_ear):
         node.publish(Message("nodes/p1", b"old", retained=True))

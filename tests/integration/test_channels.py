@@ -54,7 +54,7 @@ def test_where_nobody_listens_is_said_soon_and_clearly() -> None:
         identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK)
 
     assert str(unreachable.value) == f"no server answers at {address}: Connection refused"
-    assert timedelta(seconds=clock.boot_time_s() - started) < timedelta(seconds=4)
+    assert timedelta(seconds=clock.boot_time_s() - started) < timedelta(seconds=10)
 
 
 def test_a_server_that_never_answers_is_given_up_at_the_deadline() -> None:
@@ -66,7 +66,7 @@ def test_a_server_that_never_answers_is_given_up_at_the_deadline() -> None:
         with open_channel(endpoint, timeout_s=0.5) as channel, pytest.raises(ServerUnreachableError):
             identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK)
 
-    assert timedelta(seconds=clock.boot_time_s() - started) < timedelta(seconds=5)
+    assert timedelta(seconds=clock.boot_time_s() - started) < timedelta(seconds=10)
 
 
 async def test_the_event_loops_channel_raises_the_same_errors(shared_server: RunningServer) -> None:

@@ -27,6 +27,7 @@ from support.router_process import (
     until,
 )
 from support.server import RunningServer, server
+from support.turn_lengths import followed_soon
 
 __all__ = ["server"]
 
@@ -65,6 +66,7 @@ def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
 ) -> None:
     runs = tmp_path / "runs"
     runs.mkdir()
+    followed_soon(config)
     jobs = user.submit(f"sleep 0.2; mktemp {runs}/$PILOTAGE_JOB_ID.XXXXXX", count=12)
     for ended in (2, 5, 8):
         with a_router(config):
@@ -80,6 +82,7 @@ def test_of_two_routers_in_folders_of_their_own_one_brings_home_what_the_other_h
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "shared").mkdir()
+    followed_soon(config)
     first, second = (on_a_host(config, host) for host in ("first", "second"))
     running = tmp_path / "running"
     running.mkdir()
@@ -125,8 +128,10 @@ def test_what_lies_in_the_router_s_folder_of_copies_that_nobody_knows_goes_when_
 def test_the_program_of_a_job_that_is_removed_is_stopped(
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:
-    (job,) = user.submit(f'trap "echo > {tmp_path}/stopped; exit" TERM; while :; do sleep 0.05; done')
+    trap = f'trap "echo > {tmp_path}/stopped; exit" TERM; touch {tmp_path}/ready'
+    (job,) = user.submit(f"{trap}; while :; do sleep 0.05; done")
     with a_router(config):
+        until((tmp_path / "ready").exists)
         until(lambda: user.job(job).state == jobs_pb2.JOB_STATE_RUNNING)
         user.remove(job)
         until((tmp_path / "stopped").exists)

@@ -12,6 +12,7 @@ import pytest
 from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, GlideinState, NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.core.pilot_shape import Shape
+from support.processes import is_running
 from support.until import until
 
 
@@ -78,12 +79,7 @@ async def test_a_pilot_that_does_not_listen_is_killed_with_all_its_processes(tmp
     await system.cancel_many([glidein])
     assert await end_of(system, glidein) == 128 + signal.SIGKILL
     child = int((tmp_path / "stamp" / "ready").read_text())
-    await until(lambda: has_ended(child))
-
-
-def has_ended(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or " Z " in stat.read_text()
+    await until(lambda: not is_running(child))
 
 
 async def test_a_process_id_that_was_given_to_another_program_is_not_mistaken_for_the_pilot(

@@ -50,7 +50,7 @@ async def test_a_call_too_many_is_refused_and_told_when_to_come_again() -> None:
     async with doorway(most=2, **hot_method(held.submit)) as channel:
         under_way = [await beginning(channel, held) for _ in range(2)]
         with pytest.raises(OverloadedError) as refused:
-            await channel.unary_unary(HOT)(b"", timeout=0.05)
+            await channel.unary_unary(HOT)(b"", timeout=5.0)
         for _, call in under_way:
             call.answer(b"done")
         assert [await task for task, _ in under_way] == [b"done", b"done"]
@@ -147,7 +147,7 @@ async def test_a_call_that_has_waited_counts_again() -> None:
         busy = asyncio.ensure_future(_awaited(channel.unary_unary(COROUTINE)(b"")))
         await goes_on.wait()
         with pytest.raises(OverloadedError):
-            await channel.unary_unary(HOT)(b"", timeout=0.05)
+            await channel.unary_unary(HOT)(b"", timeout=5.0)
         is_done.set()
         assert await busy == b"done"
 

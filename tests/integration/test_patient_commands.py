@@ -54,7 +54,7 @@ def test_wait_and_logs_ride_over_a_restart_of_the_server(
 def test_the_time_that_wait_has_bounds_its_patience(server: RunningServer, tmp_path: Path) -> None:
     pilotage = Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token()))
     server.stop()
-    done = pilotage.run("wait", 1, "--timeout", 4)
+    done = pilotage.run("wait", 1, "--timeout", 10)
     assert (done.returncode, done.stdout) == (3, "")
     assert len(done.stderr.splitlines()) == 2
 

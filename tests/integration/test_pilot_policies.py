@@ -122,8 +122,8 @@ async def test_a_job_reads_in_its_machine_ad_whether_it_has_the_whole_machine(tm
 async def test_a_job_that_its_slot_puts_out_is_let_go_on_given_its_grace_and_killed_as_a_tree(tmp_path: Path) -> None:
     policy = a_policy(
         tmp_path,
-        "POLLING_INTERVAL = 1\nWANT_SUSPEND = True\nSUSPEND = True\nCONTINUE = False\nMachineMaxVacateTime = 2\n"
-        'PREEMPT = Activity == "Suspended" && time() - EnteredCurrentActivity >= 1\n',
+        "POLLING_INTERVAL = 1\nWANT_SUSPEND = True\nSUSPEND = True\nCONTINUE = False\nMachineMaxVacateTime = 5\n"
+        'PREEMPT = Activity == "Suspended" && time() - EnteredCurrentActivity >= 3\n',
     )
     job = with_ad(shell("trap 'echo told >> told' TERM; setsid sleep 600 & echo up > up; while :; do wait; done"))
     async with a_pilot(tmp_path, policy) as pilot:

@@ -15,6 +15,7 @@ from pilotage.v1 import jobs_pb2
 from pilotage_agents.server_link import ServerLink
 from pilotage_server.core.identity import Role
 from support.process_grid import QUEUE, ProcessGrid, a_process_grid, read_text
+from support.processes import is_running
 from support.until import until
 
 
@@ -22,14 +23,6 @@ from support.until import until
 def grid(tmp_path: Path) -> Iterator[ProcessGrid]:
     with a_process_grid(tmp_path) as grid:
         yield grid
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_a_job_runs_with_its_files_and_its_owner_gets_what_it_leaves(grid: ProcessGrid, tmp_path: Path) -> None:
@@ -66,7 +59,7 @@ async def test_a_removed_job_is_killed_and_the_slot_takes_the_next(grid: Process
         await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
         grid.remove(job_id)
         assert (await grid.done(grid.submit(script="echo next"))).state == jobs_pb2.JOB_STATE_DONE
-        assert not is_alive(int(read_text(mark)))
+        assert not is_running(int(read_text(mark)))
         assert grid.job(job_id).state == jobs_pb2.JOB_STATE_REMOVED
 
 
@@ -78,9 +71,12 @@ async def test_a_job_that_a_batch_system_asks_to_end_with_its_pilot_goes_back_an
         job_id = grid.submit(script=f"echo $$ > {mark}; sleep 600")
         await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
         payload = int(read_text(mark))
+        # It is asked itself before it hears of the payload's end, however slow this test is.
+        os.kill(pilot.process.pid, signal.SIGSTOP)
         os.kill(payload, signal.SIGTERM)
-        await until(lambda: not is_alive(payload))
+        await until(lambda: not is_running(payload))
         pilot.process.terminate()
+        os.kill(pilot.process.pid, signal.SIGCONT)
         code, _ = await pilot.ends()
     assert (code, grid.job(job_id).state) == (0, jobs_pb2.JOB_STATE_WAITING)
 
@@ -104,7 +100,7 @@ async def test_a_pilot_that_is_told_to_end_gives_its_job_back_and_leaves_nothing
         assert "SIGTERM" in last["reason"]
         assert grid.job(job_id).state == jobs_pb2.JOB_STATE_WAITING
         assert "evicted" in grid.causes(job_id)
-        assert not is_alive(int(read_text(mark)))
+        assert not is_running(int(read_text(mark)))
         assert os.listdir(pilot.scratch) == []
     async with grid.pilot():
         await until(lambda: grid.job(job_id).state == jobs_pb2.JOB_STATE_RUNNING)
@@ -144,7 +140,7 @@ async def test_the_payloads_of_a_killed_pilot_die_and_the_next_pilot_clears_up(
         await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
         pilot.process.kill()
         pids = [int(pid) for pid in read_text(mark).split()]
-        await until(lambda: not any(is_alive(pid) for pid in pids))
+        await until(lambda: not any(is_running(pid) for pid in pids))
         await pilot.process.wait()
         assert len(os.listdir(pilot.scratch)) == 1
     async with grid.pilot(max_idle_s=0) as following:

@@ -105,10 +105,10 @@ def test_a_poll_without_work_ends_empty_and_before_its_deadline(grid: WireGrid) 
     pilot = grid.start_pilot()
     started = boot_time_s()
 
-    answer = pilot.matcher.RequestJobs(pilot.request(wait_s=3600), timeout=1.5)
+    answer = pilot.matcher.RequestJobs(pilot.request(wait_s=3600), timeout=4)
 
     assert not answer.matches
-    assert 0.3 < boot_time_s() - started < 1.5
+    assert 0.3 < boot_time_s() - started < 4
 
 
 async def test_waiting_for_jobs_ends_with_the_last_of_them(grid: WireGrid) -> None:

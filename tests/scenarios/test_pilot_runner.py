@@ -217,11 +217,11 @@ async def test_an_unfit_node_ends_its_pilot_before_it_asks_for_work() -> None:
 
 async def test_jobs_are_evicted_before_the_glidein_ends() -> None:
     link, workshop = FakeLink(), FakeWorkshop()
-    lifetime = Lifetime(clock.boot_time_s() + 1.5, warn_before_s=1.2, stop_margin_s=0.8, least_useful_s=0.1)
+    lifetime = Lifetime(clock.boot_time_s() + 6, warn_before_s=4.8, stop_margin_s=3.2, least_useful_s=0.4)
     task = asyncio.create_task(a_runner(link, workshop, lifetime=lifetime).run())
     job = a_job(1, executable="sleep")
     await link.put(job)
-    end = await asyncio.wait_for(task, 10)
+    end = await asyncio.wait_for(task, 60)
     assert job.key in workshop.warned
     assert [report.outcome for report in link.reports if report.outcome] == [Outcome.EVICTED]
     assert "glidein" in end.reason

@@ -18,6 +18,7 @@ from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.v1.values_pb2 import Value
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id
+from support.turn_lengths import LONG
 from support.until import until as patiently
 
 PATIENCE_S = 60.0
@@ -27,17 +28,17 @@ TABLE = """
   set_Environment = "SENT=here"; JobFailureTest = ExitCode =!= 0 ]
 [ name = "Nowhere"; GridResource = "gt2 nowhere"; Requirements = TARGET.WantJobRouter; ]
 """
-CONFIG = """
-server = "{server}"
+CONFIG = f"""
+server = "{{server}}"
 token_file = "agent.token"
-turn_s = 1
+{LONG}
 [job_router]
 folder = "router"
 table = "routes.ads"
 interval_s = 0.1
 lost_after_s = 2
 [job_router.targets.grid_resources]
-batch = {{ queue = "Lyon/ce1/long" }}
+batch = {{{{ queue = "Lyon/ce1/long" }}}}
 [job_router.batch_systems.here]
 type = "local"
 """
@@ -126,8 +127,9 @@ def on_a_host(config: Path, host: str) -> Path:
 
 
 def log_of(config: Path) -> str:
-    """Return what the router has logged, which is JSON line by line."""
+    """Return what the router has logged, which is JSON line by line; a line that it is writing is left out."""
     text = config.with_suffix(".log").read_text()
+    text = text[: text.rfind("\n") + 1]
     assert all(json.loads(line) for line in text.splitlines())
     return text
 

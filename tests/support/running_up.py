@@ -85,7 +85,7 @@ class RunningUp:
         """Return the process ids of server and agents, in the order of their start."""
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
-        return sorted(int(pid) for pid in children.split())
+        return [int(pid) for pid in children.split()]
 
     def _started(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "pilotage_client.main", "up", "--data", str(self.data), *self._options]

@@ -221,7 +221,7 @@ def _configuration(folder: Path, name: str, accounting: Mapping[str, object]) ->
         "AccountingStoragePass": f"{folder}/munge/socket",
         "MinJobAge": 300,  # no test is to depend on how soon it asks for what has ended
         "KillWait": 3,
-        "SlurmdTimeout": 5,
+        "SlurmdTimeout": 15,
         "SlurmctldTimeout": 30,
         "MessageTimeout": 3,
         "MailProg": "/bin/true",

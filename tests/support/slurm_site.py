@@ -95,7 +95,8 @@ class Site:
 
     def heard(self, event: str) -> list[dict[str, Any]]:
         """Return what the director has logged of an event."""
-        lines = (json.loads(line) for line in (self.folder / "director.log").read_text().splitlines())
+        text = (self.folder / "director.log").read_text()
+        lines = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
         return [line for line in lines if line["event"] == event]
 
     def until(self, happened: Callable[[], bool]) -> None:
@@ -118,7 +119,7 @@ folder = "director"
 interval_s = 0.5
 urgent_interval_s = 0.5
 when_stopped = "cancel"
-lost_after_s = 4
+lost_after_s = 10
 pilot_command = {json.dumps([sys.executable, "-m", "pilotage_pilot.main"])}
 [site_director.pilot]
 cgroups = false
@@ -128,7 +129,7 @@ grace_s = 1
 [site_director.batch_systems.cluster]
 type = "slurm"
 command_prefix = {json.dumps(slurm.command_prefix)}
-timeout_s = 3
+timeout_s = 30
 kill_after_s = 10
 {more}
 """

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BrokerChanged:
-    """The connection to the broker stands, or not any more; `jitter` (0 to 1) is the shell's dice."""
+    """The connection to the broker stands, perhaps for more pools than before, or not any more.
+
+    `jitter` (0 to 1) is the shell's dice.
+    """
 
     connected: bool
     jitter: float = 0.0
