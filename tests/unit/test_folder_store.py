@@ -115,6 +115,17 @@ def test_old_contents_are_listed_by_the_beginning_of_their_checksum_and_can_be_r
     assert not store.has(checksum)
 
 
+def test_a_sweeper_goes_on_where_another_has_removed_what_it_has_listed(store: FolderStore, tmp_path: Path) -> None:
+    other = FolderStore(tmp_path / "files", MAX)
+    alike = [content for content in map(b"%d".__mod__, range(1000)) if checksum_of(content).startswith("00")]
+    assert len({store.put(content) for content in alike}) > 1
+    later = now() + HOUR
+    listing = store.list("00", later)
+    next(listing)
+    assert all(other.remove(checksum, later) for checksum in other.list("00", later))
+    assert list(listing) == []
+
+
 def test_a_content_that_came_again_is_young_and_stays(store: FolderStore) -> None:
     checksum = store.put(b"again")
     past = now() - 10 * HOUR

@@ -88,7 +88,7 @@ class FolderStore:
             if not (self._folder / prefix).is_dir():
                 return
             for entry in os.scandir(self._folder / prefix):
-                if is_checksum(entry.name) and entry.stat().st_mtime < before.timestamp():
+                if is_checksum(entry.name) and _is_older(entry, before):
                     yield entry.name
 
     def remove(self, checksum: str, before: datetime) -> bool:
@@ -105,8 +105,8 @@ class FolderStore:
         removed = 0
         with _disk_trouble(self._folder):
             for entry in os.scandir(self._unfinished):
-                with suppress(FileNotFoundError):
-                    if entry.stat().st_mtime < before.timestamp():
+                if _is_older(entry, before):
+                    with suppress(FileNotFoundError):
                         os.unlink(entry.path)
                         removed += 1
         return removed
@@ -171,6 +171,14 @@ class FolderUpload:
             self._file.close()
         with suppress(OSError):
             self._path.unlink()
+
+
+def _is_older(entry: os.DirEntry[str], before: datetime) -> bool:
+    """Return whether a listed file was written earlier; one that another server has removed meanwhile was not."""
+    try:
+        return entry.stat().st_mtime < before.timestamp()
+    except FileNotFoundError:
+        return False
 
 
 def _sync_folder(folder: Path) -> None:
