@@ -26,8 +26,12 @@ _MOST_DEATHS = 5
 _LONGEST_PAUSE_S = 30.0
 _HEALTHY_AFTER_S = 60.0
 # PR_SET_PDEATHSIG: a child whose parent is killed is told to end. It is set by a small program that then becomes
-# the child, as no Python of ours may run in a fork of a process with threads.
-_TIED_TO_PARENT = "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,15);os.execv(sys.argv[1],sys.argv[1:])"
+# the child, as no Python of ours may run in a fork of a process with threads. A parent that died before it was set
+# tells nothing any more, but is not the parent any more either.
+_TIED_TO_PARENT = (
+    "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,15);"
+    "os.getppid()==int(sys.argv[1]) or sys.exit(1);os.execv(sys.argv[2],sys.argv[2:])"
+)
 _KEPT_FROM_CHILDREN = frozenset({"PILOTAGE_TOKEN"})
 
 
@@ -41,8 +45,11 @@ def program(name: str) -> str:
 
 
 def tied_to_parent(command: Sequence[str]) -> list[str]:
-    """Return the command that runs `command` and has it told to end (SIGTERM) when this process dies, however."""
-    return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, *command]
+    """Return what runs `command` as a child of this process, told to end (SIGTERM) when this process dies, however.
+
+    As the child of any other process it runs nothing: this one has died before it could be tied to it.
+    """
+    return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command]
 
 
 class _Life(asyncio.SubprocessProtocol):

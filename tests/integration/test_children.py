@@ -13,7 +13,7 @@ import pytest
 
 from pilotage.errors import WorldError
 from pilotage_client.bounded_log import BoundedLog
-from pilotage_client.children import Child
+from pilotage_client.children import Child, tied_to_parent
 from support.until import until
 
 
@@ -115,6 +115,13 @@ async def test_a_child_is_told_to_end_when_its_parent_is_killed(tmp_path: Path) 
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     await until((tmp_path / "told").exists)
+
+
+def test_a_child_whose_parent_is_gone_before_it_is_tied_to_it_runs_nothing() -> None:
+    tied = tied_to_parent(["/bin/echo", "it runs"])
+    assert subprocess.run(tied, stdout=subprocess.PIPE, check=True).stdout == b"it runs\n"
+    by_another = ["/bin/sh", "-c", '"$@"; echo exit code $?', "sh", *tied]
+    assert subprocess.run(by_another, stdout=subprocess.PIPE, check=True).stdout == b"exit code 1\n"
 
 
 def test_a_log_never_grows_beyond_twice_its_bound(tmp_path: Path) -> None:
