@@ -6,6 +6,7 @@ interpreter, so that all pilots of one user on a node share it; it appears whole
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -74,7 +75,8 @@ def _unpacked_in(place: Path, name: str, archive: zipfile.ZipFile) -> Path:
         raise OSError(errno.EACCES, "nothing may be executed there (noexec)")
     folder = place / name
     if _is_whole(folder, archive):
-        os.utime(folder)
+        with contextlib.suppress(FileNotFoundError):  # another pilot may be putting a new one there
+            os.utime(folder)
         return folder
     new = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=place))
     try:
@@ -117,19 +119,28 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
 
 
 def _put(new: Path, folder: Path, archive: zipfile.ZipFile) -> None:
-    """Give the new folder its name; one that another pilot has put there meanwhile is as good."""
-    while True:
-        try:
-            new.rename(folder)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-            if _is_whole(folder, archive):
-                return
-            folder.rename(new.with_name(new.name + ".old"))
-            shutil.rmtree(new.with_name(new.name + ".old"), ignore_errors=True)
-        else:
-            return
+    """Give the new folder its name; one that another pilot has put there meanwhile is as good.
+
+    One that is not whole makes room at once: pilots may be running from it.
+    """
+    old = new.with_name(new.name + ".old")
+    try:
+        while not _is_put(new, folder) and not _is_whole(folder, archive):
+            with contextlib.suppress(FileNotFoundError):  # another pilot was quicker
+                folder.rename(old)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_put(new: Path, folder: Path) -> bool:
+    """Give the new folder its name, unless there is one of that name already; returns whether it has it."""
+    try:
+        new.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return False
+    return True
 
 
 def _remove_unused(place: Path, ours: str, used: Path) -> None:

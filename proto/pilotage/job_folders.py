@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
+import subprocess
 from pathlib import Path
 
 from pilotage.errors import PilotageError
 
 NULL = "/dev/null"
+
+_REMOVAL = 'trap "" HUP INT TERM; rm -rf -- "$1" || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
+"""What ends a pilot, which may be sent to all of its processes, does not end its clearing up."""
 
 
 class JobAtFaultError(PilotageError):
@@ -16,20 +19,13 @@ class JobAtFaultError(PilotageError):
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder whatever the modes inside it are; what cannot be removed stays."""
+    """Remove a folder, however deep it is and whatever the modes inside it are; what cannot be removed stays.
 
-    def allow_and_retry(function: object, path: str, _: object) -> None:
-        with contextlib.suppress(OSError):
-            parent = Path(path).parent
-            parent.chmod(0o700)
-            if not Path(path).is_symlink():
-                Path(path).chmod(0o700)
-            if callable(function):
-                function(path)
-
-    shutil.rmtree(folder, onerror=allow_and_retry)
-    if folder.exists():
-        shutil.rmtree(folder, ignore_errors=True)
+    Jobs leave what they like: Python's own way ends at some depth, and holds a file open for each level until then.
+    """
+    with contextlib.suppress(OSError):
+        command = ("sh", "-c", _REMOVAL, "sh", folder)
+        subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def inside(folder: Path, name: str) -> Path:

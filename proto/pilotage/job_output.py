@@ -71,6 +71,9 @@ def _take_all(pattern: str, folder: Path, files: dict[str, Path], notes: list[st
     except (JobAtFaultError, ValueError, OSError) as error:
         notes.append(f"output file {pattern} was not taken: {error}")
         return
+    except RecursionError:
+        notes.append(f"output file {pattern} was not taken: folders lie too deep in one another there")
+        return
     if not matches:
         notes.append(f"output file {pattern} is not there")
     for path in matches:

@@ -136,3 +136,17 @@ def test_old_pythons_can_read_what_tells_them_that_they_are_too_old() -> None:
 def test_the_same_packages_give_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     assert a_bundle(tmp_path).read_bytes() == a_bundle(tmp_path / "again").read_bytes()
+
+
+def test_pilots_that_find_it_not_whole_at_once_all_run_from_one_that_is(
+    tmp_path: Path, scratch: Path, job_folder: Path
+) -> None:
+    bundle = a_bundle(tmp_path)
+    start(bundle, scratch=scratch, folder=job_folder)
+    for _ in range(5):
+        next(unpacked(scratch).rglob("data.py")).unlink()
+        with ThreadPoolExecutor(8) as pool:
+            done = list(pool.map(lambda _: start(bundle, scratch=scratch, folder=job_folder), range(8)))
+        assert {(each.returncode, each.stderr) for each in done} == {(0, "")}
+        assert {each.stdout.split()[0] for each in done} == {f"{unpacked(scratch)}/bin/python"}
+    assert list(job_folder.iterdir()) == []

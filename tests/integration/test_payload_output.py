@@ -94,3 +94,13 @@ async def test_a_pattern_that_would_look_through_a_deep_folder_for_ever_is_not_f
         _, files, notes = await bench.run(job)
     assert set(files) == {"stdout", "stderr", f"{deep}/a"}
     assert "**/a was not taken: a pattern has ** no more than 2 times" in notes
+
+
+async def test_what_lies_too_deep_to_be_found_is_told_and_harms_nobody(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = shell("touch a; mkdir -p out/$(printf 'd/%.0s' $(seq 1500))", output_files=("out", "a"))
+        _, files, notes = await bench.run(job)
+        bench.workshop.forget(job.key)
+        await until(lambda: not list(tmp_path.glob("*/jobs/*")))
+    assert set(files) == {"stdout", "stderr", "a"}
+    assert "output file out was not taken: folders lie too deep in one another there" in notes

@@ -6,6 +6,7 @@ folders belong to nobody.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
@@ -30,13 +31,22 @@ class PilotFolder:
         try:
             scratch.mkdir(parents=True, exist_ok=True)
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=scratch)).resolve()
-            self._lock = _locked(self.path / _LOCK)
             self.jobs = self.path / "jobs"
             self.cache = self.path / "cache"
-            self.jobs.mkdir(mode=0o700)
-            self.cache.mkdir(mode=0o700)
+            self._lock = self._filled()
         except OSError as error:
             raise WorldError(f"the scratch {scratch} cannot be used: {error}", transient=False) from error
+
+    def _filled(self) -> int:
+        """Make what is in it, or nothing of it at all, and return its lock."""
+        try:
+            lock = _locked(self.path / _LOCK)
+            self.jobs.mkdir(mode=0o700)
+            self.cache.mkdir(mode=0o700)
+        except OSError:
+            remove_tree(self.path)
+            raise
+        return lock
 
     def of_attempt(self, key: AttemptKey) -> Path:
         """Return the folder of an attempt, which need not exist."""
@@ -44,7 +54,8 @@ class PilotFolder:
 
     def remove(self) -> None:
         """Remove it with all that is in it."""
-        remove_tree(self.path)
+        with contextlib.suppress(OSError):
+            _remove(self.path)
         os.close(self._lock)
 
 
@@ -85,15 +96,11 @@ def _locked(path: Path) -> int:
 
 def remove_leftovers(scratch: Path) -> tuple[Path, ...]:
     """Remove the folders of dead pilots of this user in `scratch` and return them."""
-    removed = []
-    for folder in sorted(scratch.glob(f"{_PREFIX}*")):
-        if _is_left_over(folder):
-            remove_tree(folder)
-            removed.append(folder)
-    return tuple(removed)
+    return tuple(folder for folder in sorted(scratch.glob(f"{_PREFIX}*")) if _is_removed(folder))
 
 
-def _is_left_over(folder: Path) -> bool:
+def _is_removed(folder: Path) -> bool:
+    """Remove a folder if it is a dead pilot's and nobody else is about it; returns whether it was."""
     try:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
@@ -104,11 +111,28 @@ def _is_left_over(folder: Path) -> bool:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _remove(folder)
     except OSError:
         return False
     finally:
         os.close(lock)
+
+
+def _remove(folder: Path) -> bool:
+    """Remove the folder of a pilot, its lock last: what stays of it is tried again by the next pilot.
+
+    Returns whether it is gone.
+    """
+    for path in _all_but_lock(folder):
+        remove_tree(path)
+    if _all_but_lock(folder):
+        return False
+    remove_tree(folder)
     return True
+
+
+def _all_but_lock(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name != _LOCK]
 
 
 def remove_small(folder: Path) -> bool:
