@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 import stat
 import tempfile
@@ -21,7 +20,6 @@ from pilotage_pilot.core.jobs import AttemptKey
 
 _PREFIX = "pilotage-pilot-"
 _LOCK = "lock"
-_FEW = 20
 
 
 class PilotFolder:
@@ -133,32 +131,3 @@ def _remove(folder: Path) -> bool:
 
 def _all_but_lock(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name != _LOCK]
-
-
-def remove_small(folder: Path) -> bool:
-    """Remove a folder of at most two levels with few files in it; returns whether it is gone.
-
-    That is what most jobs leave, and it takes no time worth a thread.
-    """
-    try:
-        for child in _few(folder):
-            if child.is_dir(follow_symlinks=False):
-                for file in _few(Path(child.path)):
-                    os.unlink(file.path)
-                os.rmdir(child.path)
-            else:
-                os.unlink(child.path)
-        folder.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _few(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        found = list(itertools.islice(entries, _FEW + 1))
-    if len(found) > _FEW:
-        raise OSError(f"{folder} has many files")
-    return found

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
-from pilotage.job_folders import JobAtFaultError, inside, remove_tree
+from pilotage.job_folders import JobAtFaultError, inside, remove_small, remove_tree
 from pilotage.job_output import Bounds, digest_of, find_output, plain_files, size_of, stream_names
 from pilotage_pilot.core.events import PayloadExited
 from pilotage_pilot.core.instructions import PrepareJob
@@ -20,7 +20,7 @@ from pilotage_pilot.supervise.cache import FileCache
 from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
 from pilotage_pilot.supervise.descent import Descent, Warden, adopt_orphans
 from pilotage_pilot.supervise.environment import Site, environment_of
-from pilotage_pilot.supervise.folders import PilotFolder, folders_in, make_folders, remove_small
+from pilotage_pilot.supervise.folders import PilotFolder, folders_in, make_folders
 from pilotage_pilot.supervise.lookout import Lookout
 from pilotage_pilot.supervise.output import store_small
 from pilotage_pilot.supervise.payload import End, Payload
