@@ -5,15 +5,55 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, GlideinState, NotSubmitted, Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.core.pilot_shape import Shape
+from pilotage_pilot.supervise.processes import children_of
 from support.processes import is_running
 from support.until import until
+
+HIDDEN = """
+import signal
+from pathlib import Path
+from pilotage_pilot.supervise.descent import hide_memory
+hide_memory()
+Path("hidden").touch()
+signal.pause()
+"""
+"""A pilot that does first what all pilots do, and then no more."""
+
+DIRECTOR = f"""
+import asyncio, sys
+from pathlib import Path
+from pilotage_agents.batch_systems.base import GlideinRequest
+from pilotage_agents.batch_systems.local import LocalBatchSystem
+from pilotage_agents.core.pilot_shape import Shape
+
+async def main():
+    root = Path(sys.argv[1])
+    folder = root / "stamp"
+    request = GlideinRequest("stamp", "default", (sys.executable, "-c", {HIDDEN!r}), folder, Shape())
+    (submitted,) = await LocalBatchSystem(root).submit_many([request])
+    async with asyncio.timeout(30):
+        while not (folder / "hidden").exists():
+            await asyncio.sleep(0.01)
+    found = await LocalBatchSystem(root).find_again(["stamp"])
+    print(found == {{"stamp": submitted.glidein_id}})
+    await LocalBatchSystem(root).cancel_many([submitted.glidein_id])
+
+asyncio.run(main())
+"""
+"""Starts a pilot, and looks for it again when it has hidden itself."""
+
+POWERLESS = ("setpriv", "--bounding-set=-all", "--")
+"""Starts a command without the powers of root: as that of any user, it may not look into what hides itself."""
 
 
 def a_request(folder: Path, *command: str, stamp: str = "stamp") -> GlideinRequest:
@@ -95,6 +135,64 @@ async def test_a_process_id_that_was_given_to_another_program_is_not_mistaken_fo
     await system.cancel_many([someone_else, before_the_last_boot])
     assert (await system.poll_all([glidein]))[glidein].state is GlideinState.RUNNING
     await system.cancel_many([glidein])
+
+
+def test_a_pilot_that_hides_its_memory_is_found_again_by_a_director_without_powers(tmp_path: Path) -> None:
+    (tmp_path / "stamp").mkdir()
+    become = POWERLESS if os.geteuid() == 0 else ()
+    command = [*become, sys.executable, "-c", DIRECTOR, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+async def test_an_id_that_is_half_written_misleads_nobody(tmp_path: Path) -> None:
+    system = LocalBatchSystem(tmp_path)
+    glidein = await submitted(system, a_request(tmp_path, "sleep", "1000"))
+    kept = tmp_path / "stamp" / "glidein_id"
+    for length in range(len(glidein)):
+        kept.write_text(glidein[:length])
+        assert await system.find_again(["stamp"]) == {}
+    kept.write_text(glidein)
+    assert await system.find_again(["stamp"]) == {"stamp": glidein}
+    await system.cancel_many([glidein])
+
+
+async def test_an_id_of_another_glidein_or_of_nothing_is_not_taken_for_the_lost_one(tmp_path: Path) -> None:
+    system = LocalBatchSystem(tmp_path)
+    other = await submitted(system, a_request(tmp_path, "sleep", "1000", stamp="other"))
+    for stamp, text in (("stamp", other.encode()), ("broken", b"\xff.1.2\n"), ("never started", None)):
+        (tmp_path / stamp).mkdir()
+        if text is not None:
+            (tmp_path / stamp / "glidein_id").write_bytes(text)
+    found = await system.find_again(["stamp", "broken", "never started", "of no folder", "other"])
+    await system.cancel_many([other])
+    assert found == {"other": other}
+
+
+async def test_a_folder_that_cannot_be_read_does_not_mean_that_nothing_was_started(tmp_path: Path) -> None:
+    (tmp_path / "stamp" / "glidein_id").mkdir(parents=True)
+    with pytest.raises(WorldError, match="stamp/glidein_id: Is a directory"):
+        await LocalBatchSystem(tmp_path).find_again(["stamp"])
+
+
+async def test_a_pilot_whose_id_cannot_be_kept_is_refused_and_never_starts(tmp_path: Path) -> None:
+    request = a_request(tmp_path, "touch", "started")
+    (request.folder / "glidein_id").mkdir()
+    (answer,) = await LocalBatchSystem(tmp_path).submit_many([request])
+    assert answer == NotSubmitted(f"{request.folder / 'glidein_id'}: Is a directory")
+    assert not (request.folder / "started").exists()
+
+
+async def test_no_pilot_starts_of_a_director_that_is_killed_before_it_has_kept_the_id(tmp_path: Path) -> None:
+    (tmp_path / "stamp").mkdir()
+    os.mkfifo(tmp_path / "stamp" / "glidein_id")  # nobody reads it: there the director stands when it is killed
+    director = await asyncio.create_subprocess_exec(sys.executable, "-c", DIRECTOR, str(tmp_path))
+    await until(lambda: bool(children_of(director.pid)))
+    (pilot,) = children_of(director.pid)
+    director.kill()
+    await director.wait()
+    await until(lambda: not is_running(pilot))
+    assert not (tmp_path / "stamp" / "hidden").exists()
 
 
 async def test_a_pilot_gets_its_settings_from_the_environment_and_no_token_of_its_director(

@@ -107,7 +107,7 @@ async def test_a_copy_sees_what_it_would_see_under_a_pilot_and_nothing_of_the_ag
         "_CONDOR_JOB_AD": str(site.of("job.ad")),
     }
     assert expected.items() <= seen.items()
-    assert not {"AGENTS_SECRET", "PILOTAGE_GLIDEIN", "X509_USER_PROXY"} & seen.keys()
+    assert not {"AGENTS_SECRET", "X509_USER_PROXY"} & seen.keys()
     assert 'RouteName = "Site 2"' in site.of("job.ad").read_text()
 
 

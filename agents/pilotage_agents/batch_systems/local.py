@@ -1,8 +1,9 @@
 """The local machine as a batch system: every glidein is a session of its own, which outlives its director.
 
 A glidein's id says all that is needed to find it again after a restart: its stamp, and a process that cannot be
-mistaken for another. How it ended is kept in its folder by the first look that finds it ended; nobody knows it
-of one that ended while no director was there.
+mistaken for another. It lies in the glidein's folder before the process becomes the pilot, which hides its memory and
+environment: whose pilot it is could not be told from outside. How it ended is kept in its folder by the first look that
+finds it ended; nobody knows it of one that ended while no director was there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import (
     LOG_NAME,
     GlideinRequest,
@@ -26,16 +28,16 @@ from pilotage_agents.batch_systems.base import (
     Submitted,
 )
 from pilotage_agents.batch_systems.commands import without_our_own
-from pilotage_agents.batch_systems.processes import Process, facts_of, has_variable, this_boot
+from pilotage_agents.batch_systems.processes import Process, facts_of, this_boot
 
-_EXIT_NAME = "exit_code"
-_STAMP_VARIABLE = "PILOTAGE_GLIDEIN"
+_EXIT_NAME, _ID_NAME = "exit_code", "glidein_id"
 _PILOTS_SETTINGS = "PILOTAGE_PILOT_"
 """Variables that begin so are settings of pilots: on the director's own machine they are meant for its pilots."""
 
 _SHELL = "/bin/sh"
-# posix_spawn knows no working directory, and what forks by other means is at odds with the threads of gRPC.
-_IN_FOLDER = 'cd "$0" && exec "$@"'
+# posix_spawn knows no working directory, and what forks by other means is at odds with the threads of gRPC. A line of
+# input says that the id is kept; with the end of a director that could not keep it the input ends, and so does this.
+_ONCE_KEPT = 'read -r PILOTAGE_KEPT && cd "$0" && exec "$@" </dev/null'
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class LocalBatchSystem:
 
     async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
         """Return the ids of the processes that were started for these stamps; see BatchSystem."""
-        return await asyncio.to_thread(_find_again, stamps)
+        return await asyncio.to_thread(self._find_again, stamps)
 
     async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
         """Return who lives and how the others ended; see BatchSystem."""
@@ -97,6 +99,21 @@ class LocalBatchSystem:
 
     async def collect(self, folders: Sequence[Path]) -> None:
         """Do nothing: glideins print into their folders; see BatchSystem."""
+
+    def _find_again(self, stamps: Sequence[str]) -> dict[str, str]:
+        kept = ((stamp, self._kept(stamp)) for stamp in stamps)
+        return {stamp: each.glidein_id() for stamp, each in kept if each is not None and each.process.is_alive()}
+
+    def _kept(self, stamp: str) -> _Glidein | None:
+        """Return the glidein that was started for a stamp; None = none was, or none that became a pilot."""
+        path = self._folder / stamp / _ID_NAME
+        try:
+            glidein = _Glidein.of(path.read_text(errors="replace"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+        return glidein if glidein is not None and glidein.stamp == stamp else None
 
     def _status(self, glidein_id: str) -> GlideinStatus:
         glidein = _Glidein.of(glidein_id)
@@ -126,47 +143,42 @@ class LocalBatchSystem:
 def _start(request: GlideinRequest) -> Submission:
     try:
         log = os.open(request.folder / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(log, "wb"):
+            return Submitted(_started(request, log).glidein_id())
     except OSError as error:
-        return NotSubmitted(f"{request.folder / LOG_NAME}: {error.strerror}")
+        return NotSubmitted(f"{error.filename or request.folder}: {error.strerror}")
+
+
+def _started(request: GlideinRequest, log: int) -> _Glidein:
+    """Start a process, and let it become the pilot once its id is kept; raises OSError, and there is no pilot."""
+    standing_by, go = os.pipe()
+    with os.fdopen(go, "wb", buffering=0) as start_signal:
+        with os.fdopen(standing_by, "rb"):
+            glidein = _spawned(request, standing_by, log)
+        try:
+            (request.folder / _ID_NAME).write_text(glidein.glidein_id())
+        except OSError:
+            start_signal.close()
+            os.waitpid(glidein.process.pid, 0)
+            raise
+        with contextlib.suppress(BrokenPipeError):  # it was killed: a look at it will tell
+            start_signal.write(b"\n")
+    return glidein
+
+
+def _spawned(request: GlideinRequest, standard_input: int, log: int) -> _Glidein:
     actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, standard_input, 0),
         (os.POSIX_SPAWN_DUP2, log, 1),
         (os.POSIX_SPAWN_DUP2, log, 2),
     ]
-    command = [_SHELL, "-c", _IN_FOLDER, str(request.folder), *request.command]
-    environment = {**without_our_own(os.environ), **_for_pilots(os.environ), _STAMP_VARIABLE: request.stamp}
-    try:
-        pid = os.posix_spawn(_SHELL, command, environment, file_actions=actions, setsid=True)
-    except OSError as error:
-        return NotSubmitted(f"could not start a process: {error.strerror}")
-    finally:
-        os.close(log)
+    command = [_SHELL, "-c", _ONCE_KEPT, str(request.folder), *request.command]
+    environment = {**without_our_own(os.environ), **_for_pilots(os.environ)}
+    pid = os.posix_spawn(_SHELL, command, environment, file_actions=actions, setsid=True)
     facts = facts_of(pid)
     assert facts is not None, "an ended child keeps its process id until we take leave of it"
-    return Submitted(_Glidein(request.stamp, Process(pid, facts.started, this_boot())).glidein_id())
+    return _Glidein(request.stamp, Process(pid, facts.started, this_boot()))
 
 
 def _for_pilots(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name.startswith(_PILOTS_SETTINGS)}
-
-
-def _find_again(stamps: Sequence[str]) -> dict[str, str]:
-    if not stamps:
-        return {}
-    found = {}
-    # What a pilot started may lead a session too and have its environment: the oldest process is the pilot.
-    for process in sorted(_session_leaders(), key=lambda process: process.started, reverse=True):
-        for stamp in stamps:
-            if has_variable(process.pid, _STAMP_VARIABLE, stamp):
-                found[stamp] = _Glidein(stamp, process).glidein_id()
-    return found
-
-
-def _session_leaders() -> list[Process]:
-    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal()]
-    facts = [(pid, facts_of(pid)) for pid in pids]
-    return [
-        Process(pid, each.started, this_boot())
-        for pid, each in facts
-        if each is not None and each.session == pid and not each.has_ended
-    ]

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-_STATE, _SESSION, _START_TIME = 1, 4, 20
+_STATE, _START_TIME = 1, 20
 """Places in /proc/PID/stat, counted from the bracket that closes the program's name."""
 
 
@@ -17,7 +17,6 @@ _STATE, _SESSION, _START_TIME = 1, 4, 20
 class ProcessFacts:
     """What the kernel says of a process; `started` in clock ticks since boot, a zombie has ended."""
 
-    session: int
     started: int
     has_ended: bool
 
@@ -30,21 +29,12 @@ def facts_of(pid: int) -> ProcessFacts | None:
         return None
     # The program's name in brackets may hold anything, brackets and spaces too.
     fields = stat[stat.rindex(")") :].split()
-    return ProcessFacts(int(fields[_SESSION]), int(fields[_START_TIME]), fields[_STATE] in "ZX")
+    return ProcessFacts(int(fields[_START_TIME]), fields[_STATE] in "ZX")
 
 
 def this_boot() -> str:
     """Return what tells this boot of the machine from others."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:12]
-
-
-def has_variable(pid: int, name: str, value: str) -> bool:
-    """Return whether a process that we may look into was started with this environment variable."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return os.fsencode(f"{name}={value}") in environment.split(b"\0")
 
 
 @dataclass(frozen=True, slots=True)
