@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pilotage.errors import NotFoundError, WorldError
@@ -27,7 +29,8 @@ class FileCache:
         self._folder = folder
         self._capacity = capacity_bytes
         self._download = download
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}  # the latest used stands last
+        self._users: Counter[str] = Counter()  # the calls of `put` that are under way, by checksum
         self._under_way: dict[str, asyncio.Event] = {}
 
     async def put(self, job_id: int, file: InputFile, target: Path) -> None:
@@ -35,15 +38,27 @@ class FileCache:
         checksum = file.checksum
         if not checksum or len(checksum) != 64 or not checksum.isalnum():
             raise JobAtFaultError(f"the input file {file.name} was never stored on the server")
-        await self._fetch(job_id, file.name, checksum, file.size)
-        await _copy(self._folder / checksum, target, 0o700 if file.executable else 0o600, self._sizes[checksum])
-        self._make_room()
+        with self._in_use(checksum):
+            await self._fetch(job_id, file.name, checksum, file.size)
+            await _copy(self._folder / checksum, target, 0o700 if file.executable else 0o600, self._sizes[checksum])
+
+    @contextmanager
+    def _in_use(self, checksum: str) -> Iterator[None]:
+        """Keep a file, however little room there is: its copy may still wait for a thread."""
+        self._users[checksum] += 1
+        try:
+            yield
+        finally:
+            self._users[checksum] -= 1
+            if not self._users[checksum]:
+                del self._users[checksum]
+            self._make_room()
 
     async def _fetch(self, job_id: int, name: str, checksum: str, size: int) -> None:
         while checksum in self._under_way:
             await self._under_way[checksum].wait()
         if checksum in self._sizes:
-            self._sizes[checksum] = self._sizes.pop(checksum)  # the latest used stands last
+            self._sizes[checksum] = self._sizes.pop(checksum)
             return
         self._under_way[checksum] = asyncio.Event()
         try:
@@ -73,11 +88,20 @@ class FileCache:
         return arrived
 
     def _make_room(self) -> None:
-        for checksum in tuple(self._sizes):
-            if sum(self._sizes.values()) <= self._capacity:
-                return
+        for checksum in files_to_go(self._sizes, self._users, self._capacity):
             del self._sizes[checksum]
             (self._folder / checksum).unlink(missing_ok=True)
+
+
+def files_to_go(sizes: Mapping[str, int], in_use: Container[str], capacity: int) -> tuple[str, ...]:
+    """Return which files go, in the order of `sizes`, until the others fit or all of those are in use."""
+    excess = sum(sizes.values()) - capacity
+    going = []
+    for checksum, size in sizes.items():
+        if excess > 0 and checksum not in in_use:
+            going.append(checksum)
+            excess -= size
+    return tuple(going)
 
 
 async def _copy(source: Path, target: Path, mode: int, size: int) -> None:
