@@ -13,6 +13,7 @@ from pilotage.resource_tree import QueueId
 from pilotage_agents.core.provisioning import Demand, QueuePlan, QueueState, Ramp, plan_pilots
 from pilotage_agents.core.queue_failures import QueueFailures
 from pilotage_agents.core.serving import ServedQueue, for_served_vos, naming_nothing, unused_lines
+from pilotage_agents.glideins.bundle_store import UnfinishedBundleError
 from pilotage_agents.glideins.director_edges import DirectorEdges
 from pilotage_agents.glideins.glidein_watch import GlideinWatch
 from pilotage_agents.glideins.pilot_sender import PilotSender
@@ -121,6 +122,11 @@ class SiteDirector:
             sent = await self._sender.send(queue, count, pools, batch_system)
         except TurnLostError:
             raise
+        except UnfinishedBundleError as error:  # which says nothing of the queue
+            log.warning(
+                "no pilots are sent before their bundle is whole", queue=str(queue.id), bundle=str(error.bundle)
+            )
+            return
         except PilotageError as error:
             self._note_failure(queue.id, str(error))
             return

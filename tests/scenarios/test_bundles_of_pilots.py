@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import shutil
+import threading
+import zipfile
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from pilotage.resource_tree import QueueId
+from pilotage_agents.glideins.bundle_store import BundleStore, UnfinishedBundleError
 from pilotage_agents.glideins.glidein_folders import GlideinFolders
 from pilotage_agents.settings import read_settings
 from support.director_grid import DirectorGrid, a_queue
@@ -24,8 +32,18 @@ def grid(tmp_path: Path) -> DirectorGrid:
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     path = tmp_path / "pilot-cp311.pyz"
-    path.write_text("the pilot")
+    put_bundle(path, "the pilot")
     return path
+
+
+def put_bundle(path: Path, pilot: str) -> None:
+    with zipfile.ZipFile(path, "w") as bundle:
+        bundle.writestr("pilot", pilot)
+
+
+def pilot_in(path: Path) -> str:
+    with zipfile.ZipFile(path) as bundle:
+        return bundle.read("pilot").decode()
 
 
 async def test_a_bundle_goes_with_each_pilot_and_is_run_in_its_folder(grid: DirectorGrid, bundle: Path) -> None:
@@ -33,7 +51,7 @@ async def test_a_bundle_goes_with_each_pilot_and_is_run_in_its_folder(grid: Dire
     await grid.director(pilot_bundle=bundle, python="python3.11").run_once()
     first, second = grid.batch.requests.values()
     assert first.command == ("python3.11", "pilot-cp311.pyz", "run", "--config", "pilot.json")
-    assert (first.folder / "pilot-cp311.pyz").read_text() == "the pilot"
+    assert pilot_in(first.folder / "pilot-cp311.pyz") == "the pilot"
     # However many pilots are sent, the disk holds it once.
     assert (first.folder / "pilot-cp311.pyz").samefile(second.folder / "pilot-cp311.pyz")
 
@@ -44,16 +62,16 @@ async def test_a_new_bundle_goes_with_the_next_pilots_and_changes_none_that_was_
     director = grid.director(pilot_bundle=bundle)
     grid.link.waiting = 1
     await director.run_once()
-    await asyncio.to_thread(bundle.write_text, "the pilot of tomorrow")
+    await asyncio.to_thread(put_bundle, bundle, "the pilot of tomorrow")
     grid.link.waiting = 2
     await director.run_once()
-    sent = [(request.folder / bundle.name).read_text() for request in grid.batch.requests.values()]
+    sent = [pilot_in(request.folder / bundle.name) for request in grid.batch.requests.values()]
     assert sent == ["the pilot", "the pilot of tomorrow"]
 
 
 async def test_queues_may_have_bundles_of_their_own(grid: DirectorGrid, bundle: Path, tmp_path: Path) -> None:
     arm = tmp_path / "pilot-aarch64.pyz"
-    arm.write_text("for arm")
+    put_bundle(arm, "for arm")
     grid.link.tree = (a_queue(), a_queue(QueueId("Lyon", "ce1", "arm")))
     grid.link.waiting = 2
     override = {"queues": ["*/*/arm"], "pilot_bundle": arm, "python": "/opt/python/bin/python3"}
@@ -65,13 +83,71 @@ async def test_queues_may_have_bundles_of_their_own(grid: DirectorGrid, bundle: 
     }
 
 
-async def test_a_bundle_that_is_not_there_is_named_and_nothing_is_left_of_the_pilots(
-    grid: DirectorGrid, tmp_path: Path
+async def test_a_bundle_that_is_not_there_is_named_and_no_pilot_registered(grid: DirectorGrid, tmp_path: Path) -> None:
+    grid.link.waiting = 1
+    director = grid.director(pilot_bundle=tmp_path / "none.pyz")
+    await director.run_once()
+    assert "register_pilots" not in grid.link.calls
+    (line,) = await director.dry_run()
+    assert f"{tmp_path}/none.pyz: No such file or directory" in line
+
+
+async def test_a_bundle_that_is_half_written_goes_with_no_pilot_and_its_queue_is_not_to_blame(
+    grid: DirectorGrid, bundle: Path
 ) -> None:
     grid.link.waiting = 1
-    await grid.director(pilot_bundle=tmp_path / "none.pyz").run_once()
-    assert grid.link.ended == {"stamp0": f"{tmp_path}/none.pyz: No such file or directory"}
-    assert list((grid.folder / "pilots").glob("stamp*")) == []
+    whole = await asyncio.to_thread(bundle.read_bytes)
+    await asyncio.to_thread(bundle.write_bytes, whole[: len(whole) // 2])
+    director = grid.director(pilot_bundle=bundle)
+    await director.run_once()
+    assert "register_pilots" not in grid.link.calls
+    assert [path.name for path in (grid.folder / "bundles").glob("*/*")] == []
+    await asyncio.to_thread(bundle.write_bytes, whole)
+    await director.run_once()
+    (request,) = grid.batch.requests.values()
+    assert pilot_in(request.folder / bundle.name) == "the pilot"
+
+
+def test_of_a_bundle_that_is_written_again_and_again_every_copy_is_whole(tmp_path: Path) -> None:
+    bundle, store = tmp_path / "pilot.pyz", BundleStore(tmp_path / "bundles")
+    versions = []
+    for size in range(30):  # each longer than the one before
+        put_bundle(bundle, "x" * (200_000 + 1000 * size))
+        versions.append(bundle.read_bytes())
+    bundle.write_bytes(versions[0])
+    writer = threading.Thread(target=write_slowly, args=(bundle, versions))
+    writer.start()
+    copies: set[bytes] = set()
+    while writer.is_alive():
+        with suppress(UnfinishedBundleError):
+            copies.add(store.copy_of(bundle).read_bytes())
+    assert copies <= set(versions)
+    assert store.copy_of(bundle).read_bytes() == versions[-1]
+
+
+def test_a_bundle_that_another_takes_the_place_of_as_it_is_copied_is_not_kept_for_that_one(
+    tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BundleStore(tmp_path / "bundles")
+    os.utime(bundle, (1, 1))
+    copy_times = shutil.copystat
+
+    def overwritten_before(*arguments: Any, **options: Any) -> None:
+        put_bundle(bundle, "the other")
+        copy_times(*arguments, **options)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(shutil, "copystat", overwritten_before)
+        with pytest.raises(UnfinishedBundleError):
+            store.copy_of(bundle)
+    assert pilot_in(store.copy_of(bundle)) == "the other"
+
+
+def write_slowly(path: Path, versions: Iterable[bytes]) -> None:
+    for version in versions:
+        with path.open("wb", buffering=0) as file:
+            for start in range(0, len(version), 4096):
+                file.write(version[start : start + 4096])
 
 
 def test_relative_paths_of_bundles_start_from_the_folder_of_the_configuration(tmp_path: Path) -> None:
@@ -101,12 +177,10 @@ async def test_where_nodes_see_no_folder_of_the_directors_a_pilot_gets_all_in_it
     slurm = a_slurm(node_folder="/tmp", node_bundle="/opt/pilot.pyz")
     await grid.director(pilot_bundle=bundle, batch_systems=slurm).run_once()
     (request,) = grid.batch.requests.values()
+    sha256 = hashlib.sha256(await asyncio.to_thread(bundle.read_bytes)).hexdigest()
     assert request.alone is not None
     assert request.alone.command == ("python3", "/opt/pilot.pyz", "run", "--config", "-")
-    assert (request.alone.program, request.alone.sha256) == (
-        "/opt/pilot.pyz",
-        hashlib.sha256(b"the pilot").hexdigest(),
-    )
+    assert (request.alone.program, request.alone.sha256) == ("/opt/pilot.pyz", sha256)
     given = json.loads(request.alone.given)
     assert (given["token"], given["pools"], given["server"]) == ("token of stamp0", ["p1", "p2"], ["127.0.0.1:1"])
     assert not [name for name in given if name.endswith("_file")]

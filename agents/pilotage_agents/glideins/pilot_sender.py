@@ -54,8 +54,11 @@ class PilotSender:
 
         All are watched before the first is submitted: a round may be cut off at any time. Every registered pilot whose
         submission fails is reported as ended, so that the server waits for none. Raises a PilotageError when the
-        server cannot be told; it is told by a later look of the watch.
+        server cannot be told; it is told by a later look of the watch. A WorldError says that there is no bundle to
+        send, an UnfinishedBundleError that it is not whole yet: no pilot has been registered then.
         """
+        if queue.pilot_bundle:
+            await asyncio.to_thread(self._folders.bundles.copy_of, Path(queue.pilot_bundle))
         lifetime_s = self._wall_time_s(queue) + self._settings.credential_s
         pilots = await self._link.register_pilots(queue.id, count, queue.vos, lifetime_s)
         records = [GlideinRecord(pilot.stamp, queue.id, queue.batch_system) for pilot in pilots]
