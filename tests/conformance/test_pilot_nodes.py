@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,9 @@ from pilotage_pilot.node.validate import Checks, node_faults
 from pilotage_pilot.supervise.base import PayloadTime
 from pilotage_pilot.supervise.environment import without_secrets
 from support.fake_pilot_edges import FakeNode
+from support.loop_time import LoopTime
+from support.processes import is_running
+from support.until import until
 
 BROKEN = ("sh", "-c", "echo no software here; exit 1")
 
@@ -53,6 +60,16 @@ def test_a_node_says_again_and_again_what_goes_on_on_it(kind: str, tmp_path: Pat
     assert all(figure is None or figure > 0 for figure in (sample.disk_mib, sample.memory_mib))
 
 
+def tells_pid(file: Path) -> str:
+    """Return what a shell does to tell the number of what it has just started, whole at once."""
+    return f"echo $! > {file}.new; mv {file}.new {file}"
+
+
+def end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 async def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
     faults = await a_node("real", tmp_path, ("true",), BROKEN, ("no-such-command",)).faults()
     assert faults == (
@@ -71,6 +88,48 @@ async def test_commands_run_in_the_environment_that_they_are_given(tmp_path: Pat
 async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
     faults = await a_node("real", tmp_path, ("sh", "-c", "sleep 600 & sleep 600"), timeout_s=0.1).faults()
     assert faults == ("sh -c sleep 600 & sleep 600: it did not end within 0.1 s",)
+
+
+async def test_a_validation_that_is_broken_off_leaves_no_process_of_its_commands(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    hangs = ("sh", "-c", f"sleep 600 & {tells_pid(pid_file)}; wait")
+    validation = asyncio.create_task(a_node("real", tmp_path, hangs).faults())
+    await until(pid_file.exists)
+    pid = int(pid_file.read_text())
+    try:
+        validation.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await validation
+        await until(lambda: not is_running(pid), timeout_s=20)
+    finally:
+        end(pid)
+
+
+async def test_a_command_that_hangs_is_a_fault_though_what_has_left_its_group_holds_its_output(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    hangs = ("sh", "-c", f"setsid sleep 600 & {tells_pid(pid_file)}; wait")
+    loop_time = LoopTime()
+    validation = asyncio.create_task(a_node("real", tmp_path, hangs, timeout_s=100).faults())
+    await until(pid_file.exists)
+    pid = int(pid_file.read_text())
+    try:
+        await until(lambda: os.getsid(pid) == pid)
+        loop_time.advance(100)
+        async with asyncio.timeout(20):
+            (fault,) = await validation
+    finally:
+        end(pid)
+    assert fault.endswith("it did not end within 100 s")
+
+
+async def test_what_a_command_leaves_running_is_no_fault(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    leaves = ("sh", "-c", f"sleep 600 & {tells_pid(pid_file)}")
+    try:
+        async with asyncio.timeout(20):
+            assert await a_node("real", tmp_path, leaves).faults() == ()
+    finally:
+        end(int(pid_file.read_text()))
 
 
 async def test_a_scratch_that_is_full_or_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
