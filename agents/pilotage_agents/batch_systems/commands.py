@@ -1,19 +1,13 @@
-"""Commands of a batch system: run with an end to their patience, their whole process group gone when it is over.
-
-What a command reads and prints lies in memory, not in pipes: a process that it leaves behind, such as the shared
-connection of ssh, holds nobody up.
-"""
+"""Commands of a batch system: run with an end to their patience, their whole process group gone when it is over."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 
+from pilotage.command_runs import end, in_memory, text_in
 from pilotage.errors import WorldError
 
 _OUR_OWN = "PILOTAGE_"
@@ -21,9 +15,6 @@ _OUR_OWN = "PILOTAGE_"
 
 _LAST_OF_ITS_OWN = 128
 """Exit codes above are said of a command: 128 + n = ended by signal n, 255 = ssh has not reached its host."""
-
-_KILLED_WITHIN_S = 5.0
-"""A killed process that is still there after so long is stuck in the kernel, as on a file server that is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +38,7 @@ async def ask(command: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -
     Raises WorldError when it cannot be started, and a transient one when nobody knows what it has done: it does not end
     in time, a signal has ended it, or a shell or ssh says as much of it.
     """
-    with _memory() as given, _memory() as output, _memory() as errors:
+    with in_memory() as given, in_memory() as output, in_memory() as errors:
         given.write(stdin)
         given.seek(0)
         try:
@@ -67,32 +58,13 @@ async def ask(command: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -
         except TimeoutError as error:
             raise WorldError(f"no answer within {timeout_s:g} s", transient=True) from error
         finally:
-            await _gone(process)
-        answer = Answer(exit_code, _text(output), _text(errors))
+            await end(process)
+        answer = Answer(exit_code, text_in(output), text_in(errors))
         if not 0 <= exit_code <= _LAST_OF_ITS_OWN:
             raise WorldError(answer.complaint, transient=True)
         return answer
 
 
-def _memory() -> FileIO:
-    return FileIO(os.memfd_create("pilotage"), "r+")
-
-
-def _text(memory: FileIO) -> str:
-    # From the start, wherever the processes that share its position have left it.
-    return os.pread(memory.fileno(), os.fstat(memory.fileno()).st_size, 0).decode(errors="replace")
-
-
 def without_our_own(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables but for those that may hold our tokens."""
     return {name: value for name, value in variables.items() if not name.startswith(_OUR_OWN)}
-
-
-async def _gone(process: asyncio.subprocess.Process) -> None:
-    """Kill what has not ended, with all that it started."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_KILLED_WITHIN_S):
-                await process.wait()

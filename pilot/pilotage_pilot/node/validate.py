@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import FileIO
 from pathlib import Path
 
 from pilotage.clock import Clock
+from pilotage.command_runs import end, in_memory, text_in
 
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC)
 """A clock before the release of this program is wrong."""
 
 _SHOWN = 200
-
-_KILLED_WITHIN_S = 5.0
-"""A killed process that is still there after so long is stuck in the kernel, as on a file server that is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +59,7 @@ def _clock_faults(clock: Clock) -> list[str]:
 
 async def _command_fault(command: Sequence[str], checks: Checks) -> str | None:
     name = " ".join(command)
-    # Memory, not a pipe: what the command leaves behind may hold its output open for ever.
-    with FileIO(os.memfd_create("said"), "r+") as said:
+    with in_memory() as said:
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -84,21 +77,5 @@ async def _command_fault(command: Sequence[str], checks: Checks) -> str | None:
         except TimeoutError:
             return f"{name}: it did not end within {checks.timeout_s:g} s"
         finally:
-            await _gone(process)
-        return f"{name}: exit code {exit_code}: {_last_words(said)}" if exit_code else None
-
-
-async def _gone(process: asyncio.subprocess.Process) -> None:
-    """Kill a command that has not ended, with all that it started."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_KILLED_WITHIN_S):
-                await process.wait()
-
-
-def _last_words(said: FileIO) -> str:
-    # From the start, wherever the processes that share its position have left it.
-    everything = os.pread(said.fileno(), os.fstat(said.fileno()).st_size, 0)
-    return everything.decode(errors="replace").strip()[-_SHOWN:]
+            await end(process)
+        return f"{name}: exit code {exit_code}: {text_in(said).strip()[-_SHOWN:]}" if exit_code else None
