@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
 from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.jobs import GrantedJob
 
 log = structlog.get_logger()
 
@@ -15,8 +16,7 @@ def log_event(event: ev.Event) -> None:
     """Write the log line of an event that people may want to read later."""
     match event:
         case ev.JobsGranted(_, jobs) if jobs:
-            for job in jobs:
-                log.info("job granted", job=str(job.key), owner=job.owner, vo=job.vo, cpus=job.amounts.cpus)
+            _log_jobs(jobs)
         case ev.StartFailed(key, outcome, reason):
             log.warning("payload not started", job=str(key), outcome=outcome.value, reason=reason)
         case ev.PayloadExited(key, exit_code, number, usage):
@@ -29,6 +29,13 @@ def log_event(event: ev.Event) -> None:
             log.info("policy read again")
         case _:
             _log_trouble(event)
+
+
+def _log_jobs(jobs: Iterable[GrantedJob]) -> None:
+    for job in jobs:
+        log.info("job granted", job=str(job.key), owner=job.owner, vo=job.vo, cpus=job.amounts.cpus)
+        if job.fault:
+            log.warning("job refused", job=str(job.key), reason=job.fault)
 
 
 def _log_trouble(event: ev.Event) -> None:

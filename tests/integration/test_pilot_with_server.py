@@ -52,6 +52,21 @@ async def test_what_is_said_of_the_node_in_the_pilots_settings_is_matched_with_j
         assert grid.job(blue).state == jobs_pb2.JOB_STATE_WAITING
 
 
+async def test_a_job_that_no_pilot_can_read_fails_alone(grid: ProcessGrid) -> None:
+    checksum = grid.upload(b"x")
+    before = grid.submit(executable="/bin/true")
+    names = ("data$(Cluster)", f"data{before + 1}")
+    files = [jobs_pb2.InputFile(name=name, checksum=checksum, size=1) for name in names]
+    odd = grid.submit(executable="/bin/true", input_files=files)
+    assert odd == before + 1
+    after = grid.submit(executable="/bin/true")
+    async with grid.pilot(cpus=1):
+        assert [(await grid.done(each)).state for each in (before, after)] == [jobs_pb2.JOB_STATE_DONE] * 2
+        failed = await grid.done(odd)
+    assert failed.state == jobs_pb2.JOB_STATE_FAILED
+    assert f"there are two files data{odd}" in failed.reason
+
+
 async def test_a_removed_job_is_killed_and_the_slot_takes_the_next(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot(cpus=1):
         mark = tmp_path / "pid"

@@ -43,6 +43,7 @@ def a_job(
     lease_s: float = 1200.0,
     slot: str = "slot1",
     owner: str = "alice",
+    fault: str = "",
     **description: Any,
 ) -> GrantedJob:
     return GrantedJob(
@@ -52,6 +53,7 @@ def a_job(
         description=JobDescription(**{"executable": "/bin/true", **description}),
         amounts=Amounts(cpus, memory_mib),
         owner=owner,
+        fault=fault,
     )
 
 

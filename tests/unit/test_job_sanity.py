@@ -109,5 +109,26 @@ def test_an_input_file_needs_a_name_of_the_folder_and_a_content_that_was_uploade
 
 
 def test_two_input_files_of_one_name_are_a_fault_of_both() -> None:
-    twins = (InputFile("a", checksum=CHECKSUM), InputFile("a", checksum=CHECKSUM))
-    assert faults({CHECKSUM: 5}, input_files=twins) == ["input_files[0].name", "input_files[1].name"]
+    assert faults({CHECKSUM: 5}, input_files=inputs("a", "a")) == ["input_files[0].name", "input_files[1].name"]
+
+
+def inputs(*names: str) -> tuple[InputFile, ...]:
+    return tuple(InputFile(name, checksum=CHECKSUM) for name in names)
+
+
+def test_two_input_files_whose_names_are_one_in_any_job_of_the_array_are_a_fault() -> None:
+    files = inputs("data$(Process)", "data7")
+    assert faults({CHECKSUM: 5}, input_files=files, count=7) == []
+    assert faults({CHECKSUM: 5}, input_files=files, count=8) == ["input_files[1].name"]
+    (fault,) = faults_of(a_description(input_files=files, count=8), JobLimits(), {CHECKSUM: 5})
+    assert fault.why == "data7 and data$(Process) are one name in the job of $(Process) 7"
+
+
+def test_a_job_that_is_no_array_is_the_first_of_one() -> None:
+    assert faults({CHECKSUM: 5}, input_files=inputs("a$(process)", "a0")) == ["input_files[1].name"]
+    assert faults({CHECKSUM: 5}, input_files=inputs("a$(process)", "a1")) == []
+
+
+def test_more_names_than_can_be_compared_in_each_job_are_a_fault() -> None:
+    files = inputs("$(Process)1", "1$(Process)", "11$(Process)")
+    assert faults({CHECKSUM: 5}, input_files=files, count=1_000_000) == ["input_files[2].name"]

@@ -11,6 +11,7 @@ from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.departure import Phase
 from pilotage_pilot.core.instructions import (
+    EndPilot,
     PrepareJob,
     ReadPools,
     RequestJobs,
@@ -51,6 +52,26 @@ def test_a_request_offers_only_what_is_neither_used_nor_offered() -> None:
     bench.feed(ev.OutputStored(AttemptKey(1, 1)))
     more = bench.take(RequestJobs)[0].slots[0].free
     assert more.cpus == 3
+
+
+def test_a_job_that_cannot_be_read_goes_back_as_its_own_fault_and_its_neighbour_runs() -> None:
+    bench = PilotBench(cpus=4)
+    bad = replace(ONE, fault="there are two files data0")
+    bench.grant(bad, TWO)
+    assert [order.job for order in bench.take(PrepareJob)] == [TWO]
+    reports = [report for report in bench.reports() if report.key == bad.key]
+    assert [(report.outcome, report.reason, report.started) for report in reports] == [
+        (Outcome.REFUSED_BY_JOB, "there are two files data0", None)
+    ]
+    assert bench.one(RequestJobs).slots[0].free.cpus == 3
+
+
+def test_jobs_that_cannot_be_read_never_end_a_pilot() -> None:
+    bench = PilotBench(cpus=4)
+    for number in range(1, 6):
+        bench.grant(a_job(number, fault="there are two files data0"))
+    assert bench.one(RequestJobs).slots
+    assert not bench.take(EndPilot)
 
 
 def test_requests_that_wait_side_by_side_become_one() -> None:

@@ -97,6 +97,25 @@ def test_an_answer_orders_occupied_slots_and_brings_what_operators_set() -> None
     assert [job.job_ad for job in granted.jobs] == ["[Owner = 1]"]
 
 
+def test_a_job_that_cannot_be_read_is_faulty_by_itself_and_those_beside_it_are_as_they_are() -> None:
+    twins = [jobs_pb2.InputFile(name="data0", checksum="ab" * 32, size=1)] * 2
+    bad = a_match()
+    bad.description.input_files.extend(twins)
+    bad.job_id = 8
+    first, second = granted_from_wire("r", matcher_service_pb2.RequestJobsResponse(matches=[bad, a_match()])).jobs
+    assert (first.key, first.slot) == (AttemptKey(8, 2), "slot2")
+    assert "input_files[1]" in first.fault
+    assert "two files data0" in first.fault
+    assert (second.key, second.fault, second.description.executable) == (KEY, "", "/bin/true")
+
+
+def test_no_fault_is_told_at_greater_length_than_people_read() -> None:
+    bad = a_match()
+    bad.description.input_files.extend(jobs_pb2.InputFile(name="../" + "x" * 1000) for _ in range(100))
+    (job,) = granted_from_wire("r", matcher_service_pb2.RequestJobsResponse(matches=[bad])).jobs
+    assert 1000 < len(job.fault) < 1100
+
+
 def test_no_operators_attributes_any_more_is_another_thing_than_no_word_of_them() -> None:
     nothing_set = matcher_service_pb2.ReportStateResponse(node_attributes=matcher_service_pb2.NodeAttributes(version=6))
     assert answered_from_wire("r", nothing_set).node_attributes == NodeAttributes(6, {})

@@ -50,7 +50,8 @@ class HoldWish:
 class GrantedJob:
     """A job with a lease of `lease_s` seconds from the sending of the request that brought it.
 
-    `job_ad` is its ClassAd as text, where the slot wanted it; empty = none came.
+    `job_ad` is its ClassAd as text, where the slot wanted it; empty = none came. `fault` is why the pilot cannot read
+    what it is to run, its description says nothing then; empty = it can.
     """
 
     key: AttemptKey
@@ -65,6 +66,7 @@ class GrantedJob:
     cluster: int = 0
     process: int = 0
     job_ad: str = ""
+    fault: str = ""
 
     @property
     def account(self) -> Account:

@@ -71,6 +71,9 @@ class Placing:
     def _take(
         self, job: GrantedJob, request: Request, room: _Room | None, now: Moment, *, takes_jobs: bool
     ) -> Instructions:
+        if job.fault:
+            self._payloads.give_back(job, Ending(Outcome.REFUSED_BY_JOB, job.fault), now)
+            return []
         lease_end = self._payloads.lease_end_boot_s(job.lease_s, request.first_boot_s)
         if lease_end <= now.boot_s:
             return self._give_back(job, "its lease had ended when it arrived", now)

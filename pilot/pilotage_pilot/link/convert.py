@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from pilotage.description_wire import description_from_wire
+from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, values_pb2
@@ -49,6 +50,9 @@ STATES = {
     ReportedState.COMPLETING: jobs_pb2.JOB_STATE_COMPLETING,
     ReportedState.DONE: jobs_pb2.JOB_STATE_DONE,
 }
+
+_NOTHING_TO_RUN = JobDescription("")
+_LONGEST_FAULT = 1000
 
 
 def request_to_wire(call: RequestJobs) -> matcher_service_pb2.RequestJobsRequest:
@@ -194,7 +198,7 @@ def pools_from_wire(message: matcher_service_pb2.GetSubmitPoolsForQueueResponse)
 
 
 def granted_from_wire(request_id: str, message: matcher_service_pb2.RequestJobsResponse) -> ev.JobsGranted:
-    """Return the answer to a request for jobs; raises InvalidInputError for a job that cannot be read."""
+    """Return the answer to a request for jobs; what cannot be read of a job is that job's own fault."""
     return ev.JobsGranted(
         request_id,
         tuple(_job_from_wire(match) for match in message.matches),
@@ -217,11 +221,16 @@ def _node_attributes_from_wire(
 
 
 def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
+    description, fault = _NOTHING_TO_RUN, ""
+    try:
+        description = _description(match.description.SerializeToString())
+    except InvalidInputError as error:
+        fault = f"its description cannot be read: {error!s:.{_LONGEST_FAULT}}"
     return GrantedJob(
         key=AttemptKey(match.job_id, match.attempt),
         slot=match.slot,
         lease_s=match.lease_s,
-        description=_description(match.description.SerializeToString()),
+        description=description,
         amounts=_amounts_from_wire(match.amounts),
         task_queue=match.task_queue,
         owner=match.owner,
@@ -230,6 +239,7 @@ def _job_from_wire(match: matcher_service_pb2.Match) -> GrantedJob:
         cluster=match.cluster,
         process=match.process,
         job_ad=match.job_ad,
+        fault=fault,
     )
 
 

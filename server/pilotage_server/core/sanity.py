@@ -24,6 +24,7 @@ from pilotage_server.core.expression_effort import is_laborious
 from pilotage_server.core.job_attributes import described
 from pilotage_server.core.job_files import fault_of_name, is_checksum
 from pilotage_server.core.job_limits import JobLimits
+from pilotage_server.core.names_in_arrays import clashes
 from pilotage_server.core.races import misread_flags
 
 _NULL_DEVICE = "/dev/null"
@@ -39,6 +40,8 @@ def faults_of(description: JobDescription, limits: JobLimits, stored: Mapping[st
     for check in _CHECKS:
         found += check(description, limits)
     found += _input_faults(description.input_files, stored)
+    if not found:
+        found += _clash_faults(description)
     return tuple(found)
 
 
@@ -204,6 +207,18 @@ def _input_faults(files: tuple[InputFile, ...], stored: Mapping[str, int]) -> It
             yield Violation(f"{where}.name", f"{file.name} is there {names[file.name]} times")
         if why := _fault_of_content(file.checksum, stored):
             yield Violation(f"{where}.checksum", why)
+
+
+def _clash_faults(description: JobDescription) -> Iterator[Violation]:
+    places = {file.name: index for index, file in enumerate(description.input_files)}
+    for name, other, process in clashes(places, description.count or 1):
+        where = f"input_files[{places[name]}].name"
+        if process is None:
+            yield Violation(
+                where, f"{name}, {other} and others differ in digits alone: too many to compare in each job"
+            )
+        else:
+            yield Violation(where, f"{name} and {other} are one name in the job of $(Process) {process}")
 
 
 def _fault_of_content(checksum: str | None, stored: Mapping[str, int]) -> str:
