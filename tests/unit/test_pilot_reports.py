@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.conversation import LARGEST_TELLING
+from pilotage_pilot.core.departure import Phase
 from pilotage_pilot.core.instructions import (
+    EndPilot,
     ForgetAttempt,
     PrepareJob,
     RequestJobs,
@@ -11,7 +14,7 @@ from pilotage_pilot.core.instructions import (
     StartPayload,
     StoreOutput,
 )
-from pilotage_pilot.core.jobs import Outcome, ReportedState, ReportResult, StoredFile, Usage
+from pilotage_pilot.core.jobs import GrantedJob, Outcome, ReportedState, ReportResult, StoredFile, Usage
 from pilotage_pilot.core.rules import Rules
 from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
 
@@ -145,3 +148,75 @@ def test_a_server_that_wants_the_node_is_told_of_it_again() -> None:
     bench.feed(ev.HeartbeatAnswered(first.request_id, next_s=30.0, node_wanted=True))
     bench.pass_time(1)
     assert bench.one(SendHeartbeat).slots is not None
+
+
+def draining_with(bench: PilotBench, *jobs: GrantedJob) -> None:
+    """Let a pilot that drains run these jobs, with a heartbeat under way."""
+    bench.run(*jobs)
+    bench.hears = False
+    bench.pass_time(1)
+    bench.answer_beat(commands=(ev.DrainCommanded("maintenance"),))
+    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
+
+
+def end_with(bench: PilotBench, size: int, *jobs: GrantedJob) -> None:
+    """Let jobs end one after the other, each with so many bytes of output that travel with its report."""
+    for job in jobs:
+        bench.exit(job)
+        bench.feed(ev.OutputStored(job.key, (StoredFile("stdout", "c" * 64, size, bytes(size)),)))
+
+
+def told_ends(beat: SendHeartbeat) -> list[int]:
+    return [report.key.job_id for report in beat.reports if report.state is ReportedState.DONE]
+
+
+def test_many_ends_with_much_output_go_in_several_messages_the_first_that_ended_first() -> None:
+    bench = PilotBench(cpus=8)
+    jobs = [a_job(number) for number in range(1, 8)]
+    draining_with(bench, *jobs)
+    end_with(bench, LARGEST_TELLING // 4, *jobs)
+    ends: list[list[int]] = []
+    while bench.machine.payloads:
+        bench.answer_beat()
+        beat = bench.one(SendHeartbeat)
+        assert sum(report.most_bytes for report in beat.reports) <= LARGEST_TELLING
+        ends.append(told_ends(beat))
+    assert ends == [[1, 2, 3], [4, 5, 6], [7], []]
+
+
+def test_a_message_that_cannot_hold_all_ends_has_the_leases_renewed_all_the_same() -> None:
+    bench = PilotBench(cpus=9)
+    jobs = [a_job(number) for number in range(1, 8)]
+    draining_with(bench, *jobs, running := a_job(99))
+    end_with(bench, LARGEST_TELLING // 4, *jobs)
+    bench.answer_beat()
+    beat = bench.one(SendHeartbeat)
+    assert len(told_ends(beat)) < len(jobs)
+    assert beat.leases == (running.key,)
+
+
+def test_an_end_that_is_larger_than_what_is_told_at_once_goes_alone() -> None:
+    bench = PilotBench()
+    draining_with(bench, ONE, TWO)
+    end_with(bench, LARGEST_TELLING + 1, ONE, TWO)
+    bench.answer_beat()
+    assert told_ends(bench.one(SendHeartbeat)) == [1]
+    bench.answer_beat()
+    assert told_ends(bench.one(SendHeartbeat)) == [2]
+
+
+def test_a_pilot_that_gives_up_says_good_bye_when_all_ends_are_told() -> None:
+    bench = PilotBench(rules=Rules(grace_s=10, goodbye_patience_s=100))
+    draining_with(bench, ONE, TWO)
+    end_with(bench, LARGEST_TELLING, ONE, TWO)
+    bench.feed(ev.StopRequested("SIGTERM"))
+    bench.pass_time(110)
+    assert bench.machine.phase is Phase.LEAVING
+    bench.answer_beat()
+    beats = [bench.one(SendHeartbeat)]
+    while not beats[-1].ending:
+        bench.answer_beat()
+        beats.append(bench.one(SendHeartbeat))
+    assert [told_ends(beat) for beat in beats] == [[1], [2]]
+    bench.answer_beat()
+    assert isinstance(bench.said[-1], EndPilot)

@@ -3,12 +3,13 @@
 Rules
 -----
 Endings of attempts travel with the next message, whichever it is; other news waits a moment to travel together.
-An answer that is not expected (any more) changes nothing.
+An answer that is not expected (any more) changes nothing. No message grows without bound: of many ends with much output
+the first go now and the others with the next messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import assert_never
 
@@ -36,6 +37,9 @@ from pilotage_pilot.core.rules import Lifetime, Rules
 
 ENDS_TOGETHER_S = 0.1
 """Where jobs are ahead of their turn, an end waits for others so long at most, to be told together with them."""
+
+LARGEST_TELLING = 16 * 1024 * 1024
+"""Bytes of the ends that one message tells of, unless one alone has more; no message may have over 64 MiB."""
 
 
 class Conversation:
@@ -211,16 +215,18 @@ class Conversation:
         )
 
     def good_bye(self, reason: Reason, now: Moment) -> Instructions:
-        """Say that the pilot ends, with all that is still to tell."""
+        """Say that the pilot ends, with all that is still to tell; what one message does not hold goes before."""
         if not self._heartbeat.is_free(now):
             return []
-        last = self._heartbeat_with(news=False, draining=True, now=now)
-        empty = reason.of_itself and not self._payloads.has_run_any
-        call = replace(last, ending=True, ending_reason=reason.text, came_back_empty=empty)
+        call = self._heartbeat_with(news=False, draining=True, now=now)
+        if next(self._untold_ends(now), None) is None:
+            empty = reason.of_itself and not self._payloads.has_run_any
+            call = replace(call, ending=True, ending_reason=reason.text, came_back_empty=empty)
         return [self._heartbeat.send(call, self._slots.version, now)]
 
     def _tell(self, now: Moment) -> tuple[Report, ...]:
-        reports = tuple(each.report() for each in (*self._untold_ends(now), *self._payloads.news_under_way()))
+        ends = _together(each.report() for each in self._untold_ends(now))
+        reports = (*ends, *(each.report() for each in self._payloads.news_under_way()))
         for report in reports:
             self._payloads.told(report.key, report.state)
         return reports
@@ -264,3 +270,13 @@ class Conversation:
         """Raise AssertionError where more is offered than there is."""
         self.seeking.validate()
         self.backlog.validate()
+
+
+def _together(ends: Iterable[Report]) -> Iterator[Report]:
+    """Yield the first of the ends, as many as one message has room for; the very first in any case."""
+    room = LARGEST_TELLING
+    for place, end in enumerate(ends):
+        room -= end.most_bytes
+        if place and room < 0:
+            return
+        yield end

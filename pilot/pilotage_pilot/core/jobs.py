@@ -137,6 +137,22 @@ class Report:
     output_files: tuple[StoredFile, ...] = ()
     hold: HoldWish | None = None
 
+    @property
+    def most_bytes(self) -> int:
+        """How many bytes it takes at most to tell it."""
+        texts = len(self.reason) + (len(self.hold.reason) if self.hold is not None else 0)
+        return _OF_A_REPORT + _OF_A_CHARACTER * texts + sum(map(_bytes_of_file, self.output_files))
+
+
+_OF_A_REPORT = 200
+_OF_A_FILE = 100
+_OF_A_CHARACTER = 4
+"""Bytes on the wire: of a report and of a file beside their texts and contents, of a character in UTF-8."""
+
+
+def _bytes_of_file(file: StoredFile) -> int:
+    return _OF_A_FILE + _OF_A_CHARACTER * len(file.name) + len(file.content or b"")
+
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
