@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import subprocess
@@ -72,7 +73,13 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def really_inside(folder: Path, path: Path) -> bool:
-    """Whether `path`, all links followed, lies in `folder`, all links followed."""
+    """Whether `path`, all links followed, lies in `folder`, all links followed; raises OSError.
+
+    Links that lead round in a circle lead nowhere, which is inside too.
+    """
     if path.parent == folder and not path.is_symlink():
         return True
-    return path.resolve().is_relative_to(folder.resolve())
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    except RecursionError as error:  # the system follows far fewer links
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error

@@ -124,12 +124,21 @@ def _some(paths: Iterable[Path]) -> list[Path]:
 def _take(name: str, path: Path, folder: Path, files: dict[str, Path], notes: list[str]) -> None:
     if fault := text_fault(name) or ("has a line break in its name" if "\n" in name else ""):
         notes.append(f"output file {name!r} was not taken: it {fault}")
-    elif not really_inside(folder, path):
-        notes.append(f"output file {name} was not taken: it leads out of the job's folder")
-    elif path.is_file():
-        files.setdefault(name, path)
-    elif path.exists() or path.is_symlink():
-        notes.append(f"output file {name} was not taken: it is no regular file")
+        return
+    try:
+        if fault := _fault_of(path, folder):
+            notes.append(f"output file {name} was not taken: it {fault}")
+        elif path.is_file():
+            files.setdefault(name, path)
+    except OSError as error:
+        notes.append(f"output file {name} was not taken: {error.strerror}")
+
+
+def _fault_of(path: Path, folder: Path) -> str:
+    """Return why a file is not taken that may be there; empty = it is, if it is there. Raises OSError."""
+    if not really_inside(folder, path):
+        return "leads out of the job's folder"
+    return "is no regular file" if os.path.lexists(path) and not path.is_file() else ""
 
 
 def digest_of(path: Path, most: int) -> tuple[str, int]:

@@ -104,3 +104,13 @@ async def test_what_lies_too_deep_to_be_found_is_told_and_harms_nobody(tmp_path:
         await until(lambda: not list(tmp_path.glob("*/jobs/*")))
     assert set(files) == {"stdout", "stderr", "a"}
     assert "output file out was not taken: folders lie too deep in one another there" in notes
+
+
+async def test_links_that_lead_round_in_a_circle_or_ever_on_are_told_of_and_harm_nobody(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        chain = "i=0; while [ $i -lt 1500 ]; do ln -s l$((i + 1)) l$i; i=$((i + 1)); done; echo x > l1500"
+        job = shell(f"rm stdout; ln -s stdout stdout; ln -s b a; ln -s a b; {chain}", output_files=("a", "l0", "l1500"))
+        _, files, notes = await bench.run(job)
+    assert set(files) == {"stderr", "l1500"}
+    for name in ("stdout", "a", "l0"):
+        assert f"output file {name} was not taken" in notes

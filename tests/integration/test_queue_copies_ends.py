@@ -98,6 +98,15 @@ async def test_a_link_in_place_of_what_a_copy_wrote_leads_nowhere(pushed: Pushed
     assert (await pushed.when(GlideinStatus(GlideinState.ENDED, "FAILED", 1))).state is CopyState.GONE
 
 
+async def test_links_that_lead_round_in_a_circle_cost_a_copy_only_what_they_stand_for(pushed: Pushed) -> None:
+    for name in ("stdout", "stderr"):
+        (pushed.folder / "work" / name).unlink(missing_ok=True)
+    (pushed.folder / "work" / "stdout").symlink_to("stdout")
+    (pushed.folder / "work" / "stderr").write_text("x")
+    left = await pushed.target.collect(pushed.reference)
+    assert [file.name for file in left] == ["stderr"]
+
+
 async def test_a_copy_that_ended_before_its_answer_came_is_found_by_what_it_wrote(tmp_path: Path) -> None:
     batch = FakeBatchSystem(loses_answers=True)
     target = QueueCopies(QUEUE, batch, CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)

@@ -137,7 +137,7 @@ class CopyFolders:
         work = self.path_of(name) / WORK_NAME
         try:
             found = find_output(record.description, work, self._bounds, record.seen)
-            files = {each: path.resolve() for each, path in found.files.items()}
+            files = {each: Path(os.path.realpath(path)) for each, path in found.files.items()}
             cut_files = self._cut(name, files, record.cut)
         except OSError as error:
             raise WorldError(f"{work}: the output cannot be read: {error}", transient=True) from error
