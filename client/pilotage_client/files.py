@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from pilotage.errors import InvalidInputError, Violation, WorldError
+from pilotage.file_names import MOST_PARTS, is_too_deep
 from pilotage.job_description import InputFile, JobDescription
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
@@ -71,4 +72,6 @@ def _inside(folder: Path, name: str) -> Path:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise InvalidInputError(Violation(name, "the server names a file outside the job's folder; it is not fetched"))
+    if is_too_deep(name):
+        raise InvalidInputError(Violation(f"{name:.300}", f"has more than {MOST_PARTS} parts; it is not fetched"))
     return folder / path

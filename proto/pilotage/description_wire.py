@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pilotage.errors import InvalidInputError, InvalidJobError, Violation
 from pilotage.faults import Faults
+from pilotage.file_names import MOST_PARTS, is_too_deep
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, JobPolicy
 from pilotage.v1 import jobs_pb2
 from pilotage.wire import length_from_wire, section_from_wire, section_to_wire, text_from_wire
@@ -168,3 +169,5 @@ def check_file_name(name: str) -> None:
     parts = PurePosixPath(name).parts
     if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
         raise InvalidInputError(Violation("name", f'"{name}" is not a path inside the job\'s folder'))
+    if is_too_deep(name):
+        raise InvalidInputError(Violation("name", f'"{name:.300}" has more than {MOST_PARTS} parts'))

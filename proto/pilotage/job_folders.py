@@ -10,8 +10,12 @@ import subprocess
 from pathlib import Path
 
 from pilotage.errors import PilotageError
+from pilotage.file_names import MOST_PARTS, is_too_deep
 
 NULL = "/dev/null"
+
+NO_PLACE = frozenset({errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
+"""What is said of a file that cannot lie where its job wants it: another is in its way, or its name is too long."""
 
 _REMOVAL = 'trap "" HUP INT TERM; rm -rf -- "$1" || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
 """What ends a pilot, which may be sent to all of its processes, does not end its clearing up."""
@@ -67,6 +71,8 @@ def inside(folder: Path, name: str) -> Path:
     parts = set(name.split("/"))
     if not name or "\0" in name or name.startswith("/") or ".." in parts:
         raise JobAtFaultError(f"the file name {name!r} does not stay inside the job's folder")
+    if is_too_deep(name):
+        raise JobAtFaultError(f"the file name {name:.300} has more than {MOST_PARTS} parts")
     if parts <= {"", "."}:
         raise JobAtFaultError(f"the file name {name!r} names the job's folder itself")
     return folder / name

@@ -13,6 +13,8 @@ from support.payloads import shell
 from support.pilot_bench import a_job
 from support.real_workshop import SITE, a_workshop
 
+_A_PROGRAM = Path("/bin/true").read_bytes()
+
 
 async def test_a_job_finds_its_input_and_leaves_its_output(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
@@ -79,6 +81,9 @@ async def test_a_program_among_the_files_is_found_first_and_made_executable(tmp_
         ({"executable": "/bin/true", "stdout": "../out"}, "does not stay inside"),
         ({"executable": "/bin/true", "stderr": "/tmp/err"}, "does not stay inside"),
         ({"executable": "../../bin/true"}, "does not stay inside"),
+        ({"executable": "/".join(["b" * 200] * 20) + "b" * 75}, "File name too long"),
+        ({"executable": "/bin/true", "stdout": "a/" * 1500 + "x"}, "has more than 100 parts"),
+        ({"executable": "/bin/true", "stdout": "logs", "stderr": "logs/err"}, "logs/err cannot be opened"),
     ],
 )
 async def test_what_cannot_be_started_through_the_jobs_fault_says_why(
@@ -97,6 +102,33 @@ async def test_an_interpreter_that_is_not_there_is_the_jobs_fault(tmp_path: Path
         await bench.prepare(job)
         with pytest.raises(JobAtFaultError, match="interpreter"):
             bench.workshop.start(job.key)
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [(("a", "a/b"), "one place"), (("a", "a/b/c"), "Not a directory"), (("a/" * 1500 + "x",), "more than 100 parts")],
+)
+async def test_input_files_that_have_no_place_are_the_jobs_fault(
+    tmp_path: Path, names: tuple[str, ...], why: str
+) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = a_job(1, input_files=tuple(bench.an_input(name, b"x") for name in names))
+        with pytest.raises(JobAtFaultError, match=why):
+            await bench.prepare(job)
+
+
+async def test_a_stream_below_an_input_file_is_the_jobs_fault(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = shell("true", stdout="out/log", input_files=(bench.an_input("out", b"x"),))
+        with pytest.raises(JobAtFaultError, match="out/log cannot be opened"):
+            await bench.start(job)
+
+
+async def test_a_program_of_the_job_that_is_not_whole_is_the_jobs_fault(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        cut = bench.an_input("prog", _A_PROGRAM[:800])
+        with pytest.raises(JobAtFaultError, match="the program prog cannot be run: it is not whole"):
+            await bench.start(a_job(1, executable="prog", input_files=(cut,)))
 
 
 async def test_input_that_the_server_has_not_is_refused_and_a_wrong_one_is_the_nodes_trouble(tmp_path: Path) -> None:

@@ -191,8 +191,19 @@ async def test_a_job_that_cannot_be_run_as_described_is_refused_by_itself_and_le
         (("data/more",), {"stderr": "data"}),
         (("/".join(["d" * 255] * 16),), {}),
         ((), {"stdin": "/".join(["d" * 255] * 16)}),
+        (("a/" * 1500 + "x",), {}),
+        ((), {"stdout": "a/" * 1500 + "x"}),
     ],
-    ids=["stream below a file", "file below a file", "file for a folder", "stream for a folder", "path", "in"],
+    ids=[
+        "stream below a file",
+        "file below a file",
+        "file for a folder",
+        "stream for a folder",
+        "path",
+        "in",
+        "deep",
+        "deep stream",
+    ],
 )
 async def test_files_that_cannot_lie_beside_one_another_or_at_all_are_their_jobs_fault_and_speak_against_no_target(
     site: Site, names: tuple[str, ...], described: dict[str, Any]

@@ -38,6 +38,8 @@ def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
         ({"environment": {"A": "\0"}}, "environment.A"),
         ({"stdin": "/etc/passwd"}, "stdin"),
         ({"stdout": "../out"}, "stdout"),
+        ({"stdout": "a/" * 100 + "x"}, "stdout"),
+        ({"output_files": ("*/" * 100 + "x",)}, "output_files[0]"),
         ({"stderr": "logs/"}, "stderr"),
         ({"output_files": ("good", "/etc/shadow")}, "output_files[1]"),
         ({"output_files": ("a/../../b",)}, "output_files[0]"),
@@ -75,6 +77,7 @@ def test_a_fault_is_named_by_its_field(fields: dict[str, Any], where: str) -> No
         {"executable": "run.sh"},
         {"executable": "bin/run.sh"},
         {"arguments": "'a b' c"},
+        {"stdout": "a/" * 99 + "x"},
         {"stdin": "in/data.txt", "stdout": "/dev/null", "stderr": "err"},
         {"output_files": ("*.root", "results/", "a..b")},
         {"request_cpus": 1, "request_gpus": 0, "request_memory_mib": 0, "request_disk_mib": 0},
@@ -102,6 +105,7 @@ def test_all_faults_are_found_at_once() -> None:
         (InputFile("/a", checksum=CHECKSUM), "input_files[0].name"),
         (InputFile("", checksum=CHECKSUM), "input_files[0].name"),
         (InputFile("x" * 256, checksum=CHECKSUM), "input_files[0].name"),
+        (InputFile("a/" * 100 + "x", checksum=CHECKSUM), "input_files[0].name"),
     ],
 )
 def test_an_input_file_needs_a_name_of_the_folder_and_a_content_that_was_uploaded(file: InputFile, where: str) -> None:

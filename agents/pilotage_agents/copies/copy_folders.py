@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from pilotage.errors import PilotageError, WorldError
 from pilotage.folding import fold
 from pilotage.job_description import JobDescription
 from pilotage.job_environment import JobIdentity
-from pilotage.job_folders import NULL, JobAtFaultError, inside
+from pilotage.job_folders import NO_PLACE, NULL, JobAtFaultError, inside
 from pilotage.job_output import Bounds, cut, find_output, plain_files, size_of, stream_names
 from pilotage.resource_tree import QueueId
 from pilotage_agents.copies.copy_records import CopyRecord, change_record, read_record, write_record
@@ -50,9 +49,6 @@ from pilotage_agents.core.copies.copy_scripts import (
 from pilotage_agents.router.route_edges import CopyRequest, InputFiles, LeftFile
 
 log = structlog.get_logger()
-
-_NO_PLACE = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG})
-"""What is said of a file that cannot lie where its job wants it: another is in its way, or its name is too long."""
 
 _MOST_READ = 1 << 16
 _MOST_PROXY_BYTES = 1 << 20
@@ -198,7 +194,7 @@ def _room_for(work: Path, name: str) -> Path:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_taken = path.is_dir()
     except OSError as error:
-        if error.errno in _NO_PLACE:
+        if error.errno in NO_PLACE:
             raise JobAtFaultError(f"its file {name:.300} has no place in its folder: {error.strerror}") from error
         raise
     if is_taken:
@@ -211,7 +207,7 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError as error:
-        if error.errno in _NO_PLACE:
+        if error.errno in NO_PLACE:
             return False
         raise
 

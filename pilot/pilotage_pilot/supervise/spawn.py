@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pilotage.arguments import split_arguments
 from pilotage.job_description import JobDescription
-from pilotage.job_folders import NULL, JobAtFaultError, inside
+from pilotage.job_folders import NO_PLACE, NULL, JobAtFaultError, inside
 from pilotage_pilot.supervise.base import NodeAtFaultError
 
 _NICEST = 19
@@ -26,7 +26,11 @@ _JOB_FAULTS = {
     errno.ELOOP: "its links go round in a circle",
     errno.EISDIR: "it is a folder",
     errno.ENOEXEC: "it is no program that this node can run",
+    errno.EINVAL: "it is no program that this node can run",
+    errno.ELIBBAD: "its loader or a library of it is damaged",
 }
+_FAULTS_OF_ITS_FILES = {errno.EIO: "it is not whole"}
+"""Of a program of the node's own they are the node's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ def _open(path: Path | None, mode: int, folder: Path, opened: list[int]) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path if path is not None else NULL, flags, 0o600)
     except OSError as error:
-        kind = JobAtFaultError if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG) else NodeAtFaultError
+        kind = JobAtFaultError if error.errno in NO_PLACE else NodeAtFaultError
         raise kind(f"the file {path} cannot be opened: {error.strerror}") from error
     opened.append(descriptor)
     return descriptor
@@ -158,7 +162,10 @@ def _execute(command: Command, streams: tuple[int, int, int]) -> subprocess.Pope
 
 
 def _fault(command: Command, error: OSError) -> JobAtFaultError | NodeAtFaultError:
-    why = _JOB_FAULTS.get(error.errno or 0)
+    faults = _JOB_FAULTS
+    if Path(command.program).is_relative_to(command.folder):
+        faults = faults | _FAULTS_OF_ITS_FILES
+    why = faults.get(error.errno or 0)
     if command.wrapped and error.errno != errno.E2BIG:
         return NodeAtFaultError(f"the job wrapper {command.program} cannot be run: {why or error.strerror}")
     if why is not None:

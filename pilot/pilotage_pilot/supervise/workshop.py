@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
-from pilotage.job_folders import JobAtFaultError, inside, remove_small, remove_tree
+from pilotage.job_folders import NO_PLACE, JobAtFaultError, inside, remove_small, remove_tree
 from pilotage.job_output import Bounds, digest_of, find_output, plain_files, size_of, stream_names
 from pilotage_pilot.core.events import PayloadExited
 from pilotage_pilot.core.instructions import PrepareJob
@@ -96,7 +96,7 @@ class LocalWorkshop:
         except (JobAtFaultError, NodeAtFaultError):
             raise
         except OSError as error:
-            raise NodeAtFaultError(f"its folder could not be filled: {error}") from error
+            raise _fault(error)(f"its folder could not be filled: {error}") from error
         except PilotageError as error:
             raise NodeAtFaultError(f"its input did not arrive: {error}") from error
 
@@ -116,7 +116,7 @@ class LocalWorkshop:
             process = spawn(command)
             work.payload = Payload(key, process, self._site.marker_of(order.job), group, self._descent)
         except OSError as error:
-            raise NodeAtFaultError(f"its process could not be made: {error}") from error
+            raise _fault(error)(f"its process could not be made: {error}") from error
         finally:
             if group is not None and work.payload is None:
                 group.remove()
@@ -249,6 +249,10 @@ class LocalWorkshop:
         if self._groups is not None:
             self._groups.close()
         await asyncio.to_thread(self._folder.remove)
+
+
+def _fault(error: OSError) -> type[JobAtFaultError | NodeAtFaultError]:
+    return JobAtFaultError if error.errno in NO_PLACE else NodeAtFaultError
 
 
 def _nobody(happening: Happening) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pilotage.file_names import MOST_PARTS, is_too_deep
+
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
 MAX_INLINE_BYTES = 64 * 1024
 """A content up to this size may travel inside a report."""
@@ -52,6 +54,7 @@ def fault_of_name(name: str) -> str:
         ("\0" in name or "\n" in name, "a file's name has no line breaks or zero characters"),
         (name.startswith("/"), "is absolute; files lie inside the job's folder"),
         (".." in parts, 'climbs with ".."; files lie inside the job\'s folder'),
+        (is_too_deep(name), f"has more than {MOST_PARTS} parts"),
         (name.endswith("/") or set(parts) <= {"", "."}, "names a folder, not a file"),
         (
             len(name.encode()) > _LONGEST_NAME or any(len(part.encode()) > _LONGEST_PART for part in parts),
