@@ -26,7 +26,7 @@ from pilotage.wire import (
     value_from_wire,
     value_to_wire,
 )
-from pilotage_server.rpc.convert_jobs import submission_from_wire
+from pilotage_server.rpc.convert_jobs import LARGEST_DESCRIPTION, submission_from_wire, submitted_from_wire
 
 texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20)
 names = texts.filter(lambda text: bool(text.strip()))
@@ -235,3 +235,33 @@ def test_faults_of_alike_descriptions_are_told_with_their_fields_and_all_of_each
         "descriptions[2].arguments",
         "descriptions[2].cpu_time_s",
     }
+
+
+def a_large_job(size: int) -> jobs_pb2.JobDescription:
+    message = jobs_pb2.JobDescription(executable="x", environment=dict.fromkeys("ABC", "v" * (size // 4)))
+    message.arguments = "a" * (size - message.ByteSize() - 5)
+    message.arguments += "a" * (size - message.ByteSize())
+    return message
+
+
+def test_a_description_may_be_as_large_as_many_input_files_and_no_larger() -> None:
+    fine = a_large_job(LARGEST_DESCRIPTION)
+    too_large = jobs_pb2.JobDescription.FromString(fine.SerializeToString())
+    too_large.arguments += "a"
+
+    with pytest.raises(InvalidJobError) as refused:
+        submission_from_wire([fine, too_large])
+
+    why = "takes 2097153 bytes, and at most 2097152 are allowed: let large texts be input files"
+    assert [(each.where, each.why) for each in refused.value.violations] == [("descriptions[1]", why)]
+    assert submission_from_wire([fine])[0].model == submitted_from_wire(fine)
+
+
+def test_a_job_cannot_be_edited_to_be_larger_than_it_might_have_been_submitted() -> None:
+    with pytest.raises(InvalidJobError, match="at most 2097152"):
+        submitted_from_wire(a_large_job(LARGEST_DESCRIPTION + 1))
+
+
+def test_a_job_may_bring_as_many_files_as_the_limits_allow() -> None:
+    files = [jobs_pb2.InputFile(name=f"{number:0100}", checksum="0" * 64, size=2**40) for number in range(10_000)]
+    assert submitted_from_wire(jobs_pb2.JobDescription(executable="x", input_files=files)).input_files

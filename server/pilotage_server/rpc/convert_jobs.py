@@ -24,6 +24,12 @@ from pilotage_server.rpc.convert_values import Fields, each, not_too_many
 
 DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
 
+LARGEST_DESCRIPTION = 2 * 1024 * 1024
+"""Bytes of a description on the wire: as many input files as a job may bring, with names of a hundred characters.
+
+No process could be started with as much in its arguments and environment (Linux: a quarter of a stack of 8 MiB).
+"""
+
 
 def submission_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[Alike, ...]:
     """Return the descriptions of a submission, those that are alike together.
@@ -38,12 +44,26 @@ def submission_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[A
     alike: dict[bytes, tuple[JobDescription, list[Own]]] = {}
     for place, message in enumerate(messages):
         with faults.within(f"descriptions[{place}]"):
+            _not_too_large(message)
             kind = _kind(message)
             if kind not in alike:
                 alike[kind] = (description_from_wire(message), [])
             alike[kind][1].append(_own(place, message))
     faults.raise_any(InvalidJobError)
     return tuple(Alike(model, own) for model, own in alike.values())
+
+
+def submitted_from_wire(message: jobs_pb2.JobDescription) -> JobDescription:
+    """Return a description that somebody wants to run; raises InvalidJobError with every fault of it."""
+    _not_too_large(message)
+    return description_from_wire(message)
+
+
+def _not_too_large(message: jobs_pb2.JobDescription) -> None:
+    size = message.ByteSize()
+    if size > LARGEST_DESCRIPTION:
+        why = f"takes {size} bytes, and at most {LARGEST_DESCRIPTION} are allowed: let large texts be input files"
+        raise InvalidJobError(Violation("", why))
 
 
 def _kind(message: jobs_pb2.JobDescription) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pilotage.ad_text import ad_text
 from pilotage.clock import BootClock
-from pilotage.description_wire import description_from_wire, description_to_wire
+from pilotage.description_wire import description_to_wire
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage_server.core.job_record import JobRecord
 from pilotage_server.core.jobs import FINAL
@@ -25,6 +25,7 @@ from pilotage_server.rpc.convert_jobs import (
     filter_from_wire,
     job_to_wire,
     submission_from_wire,
+    submitted_from_wire,
 )
 from pilotage_server.rpc.convert_values import Fields, job_id_from_wire, job_ids_from_wire, reason_from_wire
 from pilotage_server.rpc.deadlines import patience_s
@@ -144,7 +145,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity = caller()
         fields = Fields(request)
         job_id = fields("job_id", job_id_from_wire)
-        description = fields("description", description_from_wire)
+        description = fields("description", submitted_from_wire)
         fields.done()
 
         def edit(unit: Any, world: Any) -> job_service_pb2.EditJobResponse:
