@@ -97,6 +97,9 @@ def test_own_attributes_are_seen_once_somebody_refers_to_them() -> None:
         ({"universe": "standard"}, 1),
         ({"universe": "7"}, 7),
         ({"universe": "docker"}, 5),
+        ({"universe": "$(Process)"}, 0),
+        ({"universe": "1" * 5000}, 5),
+        ({"universe": "1" * 5000 + "$(Process)"}, 5),
         ({"jobuniverse": 1, "universe": "vanilla"}, 1),
     ],
 )

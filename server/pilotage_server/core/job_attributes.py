@@ -28,6 +28,9 @@ DEFAULT_UNIVERSE = 5
 
 _UNIVERSES = {"standard": 1, "vanilla": 5, "scheduler": 7, "grid": 9, "java": 10, "parallel": 11, "local": 12, "vm": 13}
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NUMBER = re.compile(r"\d+", re.ASCII)
+_LONGEST_NUMBER = 3
+"""Digits of a universe; a longer number is none, and Python reads no number of thousands of digits."""
 
 INDIVIDUAL = folded_set(
     (
@@ -163,7 +166,16 @@ def _universe(own: Mapping[str, tuple[str, Value]]) -> Value:
     _, said = own.get("jobuniverse") or own.get("universe") or ("", DEFAULT_UNIVERSE)
     if not isinstance(said, str) or has_macro(said):
         return said
-    return int(said) if said.isascii() and said.isdigit() else _UNIVERSES.get(fold(said), DEFAULT_UNIVERSE)
+    if universe_fault(said):
+        return DEFAULT_UNIVERSE
+    return int(said) if _NUMBER.fullmatch(said) else _UNIVERSES.get(fold(said), DEFAULT_UNIVERSE)
+
+
+def universe_fault(said: str) -> str:
+    """Return why a text can be no universe, with its macros filled in; "" = it may be one."""
+    number = render_text(said, 0, 0)
+    is_long = len(number) > _LONGEST_NUMBER and _NUMBER.fullmatch(number) is not None
+    return f"a universe is a name or a number of at most {_LONGEST_NUMBER} digits" if is_long else ""
 
 
 def expression_references(*texts: str) -> References:

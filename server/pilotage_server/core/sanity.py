@@ -21,7 +21,7 @@ from pilotage.folding import fold
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_server.core.alike import Own
 from pilotage_server.core.expression_effort import is_laborious
-from pilotage_server.core.job_attributes import described
+from pilotage_server.core.job_attributes import described, universe_fault
 from pilotage_server.core.job_files import fault_of_name, is_checksum
 from pilotage_server.core.job_limits import JobLimits
 from pilotage_server.core.names_in_arrays import clashes
@@ -32,6 +32,7 @@ _LARGEST_COUNT = 2**31 - 1
 _LARGEST_SIZE_MIB = 2**53
 _LONGEST_TIME = timedelta(days=36_500)
 _LONGEST_NAME = 1000
+_UNIVERSE = frozenset({"universe", "jobuniverse"})
 
 
 def faults_of(description: JobDescription, limits: JobLimits, stored: Mapping[str, int]) -> tuple[Violation, ...]:
@@ -166,6 +167,8 @@ def _attributes(description: JobDescription, limits: JobLimits) -> Iterator[Viol
             yield Violation(where, "is no name of an attribute")
         if isinstance(value, str) and len(value) > limits.max_text:
             yield Violation(where, f"is too long ({len(value)} characters)")
+        elif isinstance(value, str) and fold(name) in _UNIVERSE and (why := universe_fault(value)):
+            yield Violation(where, why)
     for name in misread_flags(description):
         yield Violation(f"attributes.{name}", f"{description.attributes[name]!r} is neither true nor false")
 
