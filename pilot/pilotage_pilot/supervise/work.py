@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-from pilotage.job_output import Bounds, Seen, cut, size_of
+from pilotage.job_output import Bounds, cut, size_of
+from pilotage.output_search import Seen
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.supervise.cgroups import Limits
 from pilotage_pilot.supervise.folders import Folders
