@@ -20,11 +20,15 @@ from pilotage_pilot.policy.check import add_check_command, check
 from pilotage_pilot.runner import Runner
 from pilotage_pilot.settings import PilotSettings, load_settings
 from pilotage_pilot.supervise.descent import hide_memory
+from pilotage_pilot.supervise.threads import run_with_threads
 
 log = structlog.get_logger()
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, signal.SIGUSR2)
 """What people and batch systems send before they kill."""
+
+_THREADS = 8
+"""So many files are copied, read or removed at a time."""
 
 
 def main() -> None:
@@ -44,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         settings = load_settings(config, given)
         set_up_logging(json=settings.log_json, level=settings.log_level)
-        reason = asyncio.run(_run(settings))
+        reason = run_with_threads(_THREADS, lambda: _run(settings))
     except InvalidInputError as error:
         for violation in error.violations:
             sys.stderr.write(f"pilotage-pilot: {violation}\n")

@@ -1,4 +1,11 @@
-"""The part of a pilot's shell that is about payloads: what the machine wants of them, done in the workshop."""
+"""The part of a pilot's shell that is about payloads: what the machine wants of them, done in the workshop.
+
+Rules
+-----
+What fails for one attempt in a way that nobody has foreseen fails for that attempt alone: other jobs run in this
+pilot. Nobody knows then whose fault it is, so the job goes to another place, as if the node were to blame: a job lost
+for an error of ours would be the greater harm. Output is tried again, as long as there is patience for it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, assert_never
 
-from pilotage.errors import PilotageError
+import structlog
+
+from pilotage.errors import PilotageError, WorldError
 from pilotage.job_folders import JobAtFaultError
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
@@ -14,8 +23,12 @@ from pilotage_pilot.core.jobs import AttemptKey, Outcome
 from pilotage_pilot.link.failures import failure_of
 from pilotage_pilot.supervise.base import Collected, NodeAtFaultError, Workshop
 
+log = structlog.get_logger()
+
 TIDY_AFTER_S = 0.02
 """So long after its end the folder of an attempt is removed: first the server hears of it and the next job starts."""
+
+_LONGEST_REASON = 300
 
 Start = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 """Starts work that ends with the pilot at the latest."""
@@ -77,7 +90,7 @@ class PayloadWork:
         key = instruction.job.key
         try:
             self._workshop.prepare(instruction)
-        except NodeAtFaultError as error:
+        except Exception as error:
             self._feed(_start_failed(key, error))
             return
         if instruction.job.description.input_files:
@@ -88,7 +101,7 @@ class PayloadWork:
     async def _fetch(self, key: AttemptKey) -> None:
         try:
             await self._workshop.fetch(key)
-        except (JobAtFaultError, NodeAtFaultError) as error:
+        except Exception as error:
             self._feed(_start_failed(key, error))
         else:
             self._feed(ev.JobPrepared(key))
@@ -96,7 +109,7 @@ class PayloadWork:
     def _start_payload(self, key: AttemptKey) -> None:
         try:
             self._workshop.start(key)
-        except (JobAtFaultError, NodeAtFaultError) as error:
+        except Exception as error:
             self._feed(_start_failed(key, error))
         else:
             self._feed(ev.PayloadStarted(key))
@@ -110,8 +123,8 @@ class PayloadWork:
     def _store(self, key: AttemptKey) -> None:
         try:
             left = self._workshop.collect(key)
-        except PilotageError as error:
-            self._feed(ev.OutputFailed(key, failure_of(error)))
+        except Exception as error:
+            self._feed(_output_failed(key, error))
             return
         if left.large:
             self._work_on(key, self._bring(key, left))
@@ -121,12 +134,24 @@ class PayloadWork:
     async def _bring(self, key: AttemptKey, left: Collected) -> None:
         try:
             brought = await self._workshop.bring(key, left)
-        except PilotageError as error:
-            self._feed(ev.OutputFailed(key, failure_of(error)))
+        except Exception as error:
+            self._feed(_output_failed(key, error))
         else:
             self._feed(ev.OutputStored(key, brought.files, "; ".join(brought.notes)))
 
 
-def _start_failed(key: AttemptKey, error: JobAtFaultError | NodeAtFaultError) -> ev.StartFailed:
-    job_at_fault = isinstance(error, JobAtFaultError)
-    return ev.StartFailed(key, Outcome.REFUSED_BY_JOB if job_at_fault else Outcome.START_FAILED, str(error))
+def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:
+    if isinstance(error, JobAtFaultError):
+        return ev.StartFailed(key, Outcome.REFUSED_BY_JOB, str(error))
+    expected = error if isinstance(error, NodeAtFaultError) else _of_our_own(key, error)
+    return ev.StartFailed(key, Outcome.START_FAILED, str(expected))
+
+
+def _output_failed(key: AttemptKey, error: Exception) -> ev.OutputFailed:
+    return ev.OutputFailed(key, failure_of(error if isinstance(error, PilotageError) else _of_our_own(key, error)))
+
+
+def _of_our_own(key: AttemptKey, error: Exception) -> WorldError:
+    """Return what is told of an error that nobody has foreseen; where it comes from is in the log."""
+    log.error("attempt met an error of the pilot's own", job=str(key), exc_info=error)
+    return WorldError(f"an error of the pilot's own: {error!r:.{_LONGEST_REASON}}", transient=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -112,6 +113,40 @@ async def test_a_warning_is_a_file_and_a_signal(tmp_path: Path) -> None:
         await bench.ends()
         files, _ = await bench.store(key)
     assert files["stdout"].content == b"240\n"
+
+
+async def test_a_pipe_in_place_of_the_warning_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell('mkfifo "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600'))
+        await until(wrote(bench.work_of(key) / "up"))
+        warning = asyncio.create_task(asyncio.to_thread(bench.workshop.warn, key, 240.0))
+        warned, _ = await asyncio.wait({warning}, timeout=10)
+        os.close(os.open(bench.work_of(key).parent / "glidein-ends", os.O_RDONLY | os.O_NONBLOCK))
+        assert warned
+        bench.workshop.kill(key)
+        await bench.ends()
+
+
+async def test_a_link_in_place_of_the_warning_leads_to_no_other_file(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(
+            shell('echo mine > other; ln -s work/other "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600')
+        )
+        await until(wrote(bench.work_of(key) / "up"))
+        bench.workshop.warn(key, 240.0)
+        assert (bench.work_of(key) / "other").read_text() == "mine\n"
+        bench.workshop.kill(key)
+        await bench.ends()
+
+
+async def test_a_second_warning_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("sleep 600"))
+        for left_s in (1234.0, 5.0):
+            bench.workshop.warn(key, left_s)
+        assert (bench.work_of(key).parent / "glidein-ends").read_text() == "5\n"
+        bench.workshop.kill(key)
+        await bench.ends()
 
 
 async def test_closing_ends_every_payload_and_leaves_no_folder(tmp_path: Path) -> None:

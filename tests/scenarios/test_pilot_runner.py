@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pilotage import clock
 from pilotage.errors import ServerUnreachableError, UnauthenticatedError
+from pilotage.job_description import InputFile
 from pilotage_pilot.core.amounts import Amounts
 from pilotage_pilot.core.departure import ExitCode
 from pilotage_pilot.core.events import (
@@ -22,15 +24,15 @@ from pilotage_pilot.core.events import (
     StopRequested,
     SuspendRequested,
 )
-from pilotage_pilot.core.instructions import EndPilot
-from pilotage_pilot.core.jobs import GrantedJob, Outcome, Report, ReportedState
+from pilotage_pilot.core.instructions import EndPilot, PrepareJob
+from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, Report, ReportedState
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.rules import Lifetime, Rules
 from pilotage_pilot.edges import Edges
 from pilotage_pilot.link.base import NodeFacts
 from pilotage_pilot.runner import Runner
-from pilotage_pilot.supervise.base import Workshop
+from pilotage_pilot.supervise.base import Collected, Workshop
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.work import Handling
 from pilotage_pilot.supervise.workshop import LocalWorkshop
@@ -229,13 +231,80 @@ async def test_jobs_are_evicted_before_the_glidein_ends() -> None:
 
 async def test_an_error_of_the_pilots_own_is_not_hidden_and_leaves_nothing_running() -> None:
     class BrokenWorkshop(FakeWorkshop):
-        def start(self, key: object) -> None:
+        def suspend(self, key: object) -> None:
             raise RuntimeError("a fault in the code")
 
     workshop = BrokenWorkshop()
     async with a_pilot(workshop) as pilot:
-        await pilot.link.put(a_job(1))
+        job = a_job(1, executable="sleep")
+        await pilot.link.put(job)
+        await pilot.says(job, ReportedState.RUNNING)
+        pilot.runner.feed(SuspendRequested())
         with pytest.raises(ExceptionGroup) as raised:
             await asyncio.wait_for(pilot.end, 10)
         assert raised.group_contains(RuntimeError, match="a fault in the code")
         assert workshop.closed
+
+
+class OddWorkshop(FakeWorkshop):
+    """One in which what is done for job 1 fails, in one way or another, as nobody has foreseen."""
+
+    def __init__(self, breaks: str) -> None:
+        super().__init__()
+        self._breaks = breaks
+
+    def _may_break(self, what: str, key: AttemptKey) -> None:
+        if what == self._breaks and key.job_id == 1:
+            raise RecursionError("a path without end")
+
+    def prepare(self, order: PrepareJob) -> None:
+        self._may_break("prepare", order.job.key)
+        super().prepare(order)
+
+    async def fetch(self, key: AttemptKey) -> None:
+        self._may_break("fetch", key)
+
+    def start(self, key: AttemptKey) -> None:
+        self._may_break("start", key)
+        super().start(key)
+
+    def collect(self, key: AttemptKey) -> Collected:
+        self._may_break("collect", key)
+        left = super().collect(key)
+        return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
+
+    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
+        self._may_break("bring", key)
+        return replace(left, large={})
+
+
+@pytest.mark.parametrize(
+    ("breaks", "outcome"),
+    [
+        ("prepare", Outcome.START_FAILED),
+        ("fetch", Outcome.START_FAILED),
+        ("start", Outcome.START_FAILED),
+        ("collect", Outcome.OUTPUT_LOST),
+        ("bring", Outcome.OUTPUT_LOST),
+    ],
+)
+async def test_what_nobody_has_foreseen_fails_for_its_own_attempt_alone(breaks: str, outcome: Outcome) -> None:
+    file = InputFile("in", None, "ab" * 32, 1)
+    odd, beside = (
+        a_job(number, executable=program, input_files=(file,)) for number, program in ((1, "true"), (2, "sleep"))
+    )
+    workshop = OddWorkshop(breaks)
+    with capture_logs() as logs:
+        async with a_pilot(workshop, replace(QUICK, store_patience_s=0.0)) as pilot:
+            await pilot.link.put(beside)
+            await pilot.says(beside, ReportedState.RUNNING)
+            await pilot.link.put(odd)
+            report = await pilot.outcome(odd)
+            assert report.outcome is outcome
+            assert "an error of the pilot's own: RecursionError('a path without end')" in report.reason
+            assert beside.key in workshop.running
+            workshop.stop(beside.key)
+            assert (await pilot.outcome(beside)).outcome is Outcome.EXITED
+    (line,) = [line for line in logs if line["event"] == "attempt met an error of the pilot's own"]
+    assert (line["log_level"], line["job"]) == ("error", str(odd.key))
+    assert isinstance(line["exc_info"], RecursionError)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.job_output import open_regular
 from pilotage.resource_tree import QueueId
 from pilotage.v1 import job_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
@@ -67,7 +68,7 @@ class GrpcLink:
 
 async def _pieces(path: Path, checksum: str, size: int) -> AsyncIterator[job_service_pb2.UploadFileRequest]:
     left = size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(min(_PIECE_BYTES, left))
         yield job_service_pb2.UploadFileRequest(checksum=checksum, size=size, content=content)
         left -= len(content)

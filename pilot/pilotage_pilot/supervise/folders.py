@@ -83,6 +83,17 @@ def make_folders(folders: Folders) -> None:
         os.mkdir(folder, mode=0o700)
 
 
+def write_over(path: Path, text: str) -> None:
+    """Let a file of a job's folder have this text alone; raises OSError where something else has taken its place."""
+    # Whatever the job has made of it: a pipe must not be waited for, nor a link be followed.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        file.truncate()
+        file.write(text)
+
+
 def _locked(path: Path) -> int:
     """Return a new lock, which is held before it has its name: nobody may find it free."""
     unnamed = path.with_suffix(".new")

@@ -204,7 +204,11 @@ def _nicely(make: Callable[[], subprocess.Popen[bytes]], nice: int) -> subproces
         return make()
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="nice") as thread:
-        process = thread.submit(make_nicely).result()
+        try:
+            making = thread.submit(make_nicely)
+        except RuntimeError as error:
+            raise NodeAtFaultError(f"no process could be made: {error}") from error
+        process = making.result()
     with contextlib.suppress(OSError):
         # Where the kernel shares the cores out by session, only the session's nice value counts.
         Path(f"/proc/{process.pid}/autogroup").write_text(str(value))

@@ -20,7 +20,7 @@ from pilotage_pilot.supervise.cache import FileCache
 from pilotage_pilot.supervise.cgroups import CgroupMaker, Group
 from pilotage_pilot.supervise.descent import Descent, Warden, adopt_orphans
 from pilotage_pilot.supervise.environment import Site, environment_of
-from pilotage_pilot.supervise.folders import PilotFolder, folders_in, make_folders
+from pilotage_pilot.supervise.folders import PilotFolder, folders_in, make_folders, write_over
 from pilotage_pilot.supervise.lookout import Lookout
 from pilotage_pilot.supervise.output import store_small
 from pilotage_pilot.supervise.payload import End, Payload
@@ -176,7 +176,7 @@ class LocalWorkshop:
         if work is None:
             return
         with contextlib.suppress(OSError):
-            work.folders.warning.write_text(f"{left_s:.0f}\n")
+            write_over(work.folders.warning, f"{left_s:.0f}\n")
         if work.payload is not None and self._handling.warn_signal is not None:
             work.payload.signal_leader(self._handling.warn_signal)
 
