@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from pilotage.classad_patterns import patterns_fault
 from pilotage.classad_text import Kind, Token, calls, nesting, tokens
 
 LARGEST_EXPRESSION = 4096
@@ -57,7 +58,7 @@ def _fault_of_calls(text: str) -> str | None:
             return f'in eval("{evaluated}"): {fault}'
         if "random" in calls(evaluated) or any(name in MULTIPLYING for name in calls(evaluated)):
             return f'eval("{evaluated}") hides what it calls'
-    return _fault_of_multiplying(text)
+    return patterns_fault(text) or _fault_of_multiplying(text)
 
 
 def _fault_of_multiplying(text: str) -> str | None:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from pilotage.classad_bounds import bounds_fault
+from pilotage.classad_patterns import framed, pattern_calls, unframed
 from pilotage.classad_text import ad_fault, calls, with_time_from
 from pilotage.classads import (
     AdValue,
@@ -83,7 +84,7 @@ def compile_expression(text: str, *, refuse_random: bool = False) -> CompiledExp
     timed = with_time_from(CURRENT_TIME, text)
     check_expression(timed)
     # Brackets, and a line end for a comment at its end: the whole text is one expression.
-    return CompiledExpression(text, classad_library().ExprTree(f"({timed}\n)"))
+    return CompiledExpression(text, classad_library().ExprTree(f"({framed(timed)}\n)"))
 
 
 class Ad:
@@ -158,12 +159,24 @@ def bounded(text: str) -> CompiledExpression:
     if fault is not None:
         raise InvalidClassAdError(fault)
     compiled = compile_expression(text, refuse_random=True)
+    _check_patterns(text)
     try:
         with _texts_are_characters():
             compiled.tree.eval(classad_library().ClassAd())
     except classad_library().ClassAdException as error:
         raise InvalidClassAdError("it joins more by operators than can be evaluated") from error
     return compiled
+
+
+def _check_patterns(text: str) -> None:
+    """Raise InvalidClassAdError for a pattern that is none by itself: its brackets could leave its frame."""
+    for call in pattern_calls(text):
+        pattern, options = call.arguments[0][0].text, "".join(f", {token.text}" for token in call.options)
+        # What stands before it is found at once in nothing: whether the pattern can be read is all that is asked.
+        alone = classad_library().ExprTree(f'regexp(strcat("(?:)|", {pattern}), ""{options})')
+        in_frame = classad_library().ExprTree(framed(f'regexp({pattern}, ""{options})'))
+        if not all(isinstance(trial.eval(classad_library().ClassAd()), bool) for trial in (alone, in_frame)):
+            raise InvalidClassAdError(f"{pattern} is no pattern that can be looked for")
 
 
 def is_true(result: Result) -> bool:
@@ -189,7 +202,7 @@ def _parsed_ad(text: str) -> Any:
         raise InvalidClassAdError(fault)
     library = classad_library()
     try:
-        return library.ClassAd(timed)
+        return library.ClassAd(framed(timed))
     except library.ClassAdException as error:
         raise InvalidClassAdError("the text is not a ClassAd") from error
 
@@ -226,4 +239,4 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, classad_library().Value):
         return str(value.name).lower()
-    return " ".join(str(value).split())
+    return " ".join(unframed(str(value)).split())

@@ -19,6 +19,7 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from pilotage.classad_patterns import unframed
 from pilotage.classad_text import Kind, nesting, outline_fault, tokens
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.job_description import Scalar
@@ -186,7 +187,7 @@ def plain_value(value: Any, text: str | None = None) -> AdValue:
         return tuple(plain_value(element) for element in value)
     if isinstance(value, classad2.ClassAd):
         return {name: plain_value(value[name]) for name in value}
-    kept = text if text is not None else str(value)
+    kept = text if text is not None else unframed(str(value))
     return _computed(kept, value) if isinstance(value, classad2.ExprTree) else Expression(kept)
 
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from pilotage.classad_bounds import GROWING, REPEATING, evaluated_texts
+from pilotage.classad_patterns import weight_of_patterns
 from pilotage.classad_text import Kind, calls, tokens
 from pilotage.classads import AdValue
 from pilotage.folding import fold
@@ -26,6 +27,12 @@ Get: TypeAlias = "Callable[[str], AdValue | None]"
 MOST_STEPS = 10_000
 """Mentions of attributes that are looked up in one evaluation."""
 
+STEPS_OF_PATTERN = 100
+"""What it counts to look for a pattern."""
+
+STEPS_OF_USERS_PATTERN = 900
+"""What it counts where a user wrote all of it, and perhaps to keep the server busy."""
+
 LONGEST_CHAIN = 50
 """Attributes each of which mentions the next one."""
 
@@ -36,9 +43,9 @@ _USUAL_LIST = 16
 _REMEMBERED = 8192
 
 
-def is_laborious(text: str, gets: Sequence[Get]) -> bool:
+def is_laborious(text: str, gets: Sequence[Get], steps_of_pattern: int = STEPS_OF_PATTERN) -> bool:
     """Whether to evaluate the expression over these ads could be more work than there is time for."""
-    effort = _Effort(gets)
+    effort = _Effort(gets, steps_of_pattern)
     effort.follow(text, _Level())
     return effort.is_too_much
 
@@ -49,11 +56,15 @@ def is_multiplying(text: str) -> bool:
 
 
 class _Outline(NamedTuple):
-    """What an expression mentions, folded and as often as it does, and which kinds of functions it calls."""
+    """What an expression mentions, folded and as often as it does, and which kinds of functions it calls.
+
+    `patterns` = how often it looks for one.
+    """
 
     mentions: tuple[str, ...]
     repeats: bool
     grows: bool
+    patterns: int
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -65,6 +76,7 @@ def _outline(text: str) -> _Outline:
         (*said, *(name for outline in evaluated for name in outline.mentions)),
         bool(called & REPEATING) or any(outline.repeats for outline in evaluated),
         bool(called & GROWING) or any(outline.grows for outline in evaluated),
+        weight_of_patterns(text),
     )
 
 
@@ -83,8 +95,9 @@ class _Level(NamedTuple):
 class _Effort:
     """What it takes to evaluate an expression, as far as it was followed."""
 
-    def __init__(self, gets: Sequence[Get]) -> None:
+    def __init__(self, gets: Sequence[Get], steps_of_pattern: int) -> None:
         self._gets = gets
+        self._steps_of_pattern = steps_of_pattern
         self._steps = 0
         self._size = 0
         self._growth = 0
@@ -105,6 +118,7 @@ class _Effort:
         times = at.times * (_elements(text, found.values()) if outline.repeats else 1)
         growth = at.growth + outline.grows
         self._growth = max(self._growth, growth)
+        self._steps += times * self._steps_of_pattern * outline.patterns
         for name in outline.mentions:
             if self.is_too_much:
                 return

@@ -20,7 +20,7 @@ from pilotage.errors import Violation
 from pilotage.folding import fold
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_server.core.alike import Own
-from pilotage_server.core.expression_effort import is_laborious
+from pilotage_server.core.expression_effort import STEPS_OF_USERS_PATTERN, is_laborious
 from pilotage_server.core.job_attributes import described, universe_fault
 from pilotage_server.core.job_files import fault_of_name, is_checksum
 from pilotage_server.core.job_limits import JobLimits
@@ -156,7 +156,7 @@ def expression_faults(description: JobDescription) -> Iterator[Violation]:
         except InvalidClassAdError as error:
             yield Violation(where, str(error))
         else:
-            if is_laborious(text, [ad.get]):
+            if is_laborious(text, [ad.get], STEPS_OF_USERS_PATTERN):
                 yield Violation(where, "is too much work to evaluate, for all that it refers to")
 
 
