@@ -47,6 +47,7 @@ log = structlog.get_logger()
 
 _PREPARED_AT_ONCE = 8
 _LOOKS_FOR_END = 60
+_LONGEST_REASON = 300
 _Prepared = GlideinRequest | NotSubmitted | RefusedByJob
 _NEVER_SUBMITTED = GlideinStatus(GlideinState.ENDED, "it was never submitted")
 
@@ -192,6 +193,10 @@ class QueueCopies:
             return RefusedByJob(str(error))
         except WorldError as error:
             return NotSubmitted(str(error))
+        except Exception as error:
+            # What nobody has foreseen of one copy is no reason to hold up those that are prepared beside it.
+            log.exception("copy met an error of the router's own", copy=copy.name)
+            return NotSubmitted(f"an error of the router's own: {error!r:.{_LONGEST_REASON}}")
         wall_time = copy.description.wall_time
         return GlideinRequest(
             stamp=copy.name,

@@ -9,6 +9,8 @@ from typing import Any
 
 import structlog
 
+from pilotage.errors import PilotageError
+
 log = structlog.get_logger()
 
 
@@ -16,13 +18,14 @@ class Errands:
     """Runs deeds by key, of each key one at a time; a round waits `grace_s` for what it began, and no longer.
 
     They are no part of a round: it may fail, or be cancelled, and they go on. Who has them brings them to an `end`.
+    A deed that meets what nobody has foreseen fails alone: the log has that, and no round breaks off over it.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._out: dict[Hashable, asyncio.Task[None]] = {}
         self._fresh: set[asyncio.Task[None]] = set()
-        self._errors: list[BaseException] = []
+        self._errors: list[PilotageError] = []
 
     def __len__(self) -> int:
         """Return how many are out."""
@@ -44,7 +47,8 @@ class Errands:
     async def grace(self) -> None:
         """Wait a while for what was begun since the last time, and for what that begins.
 
-        Raises what a deed has met, of those that have ended since the last time too: of several a group.
+        Raises the PilotageError that a deed has met, of those that have ended since the last time too: of several a
+        group.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._grace_s
@@ -89,12 +93,15 @@ class Errands:
     def _ended(self, key: Hashable, task: asyncio.Task[None]) -> None:
         self._fresh.discard(task)
         del self._out[key]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, PilotageError):
             self._errors.append(error)
+        elif error is not None:
+            log.error("errand met an error of the agent's own", errand=str(key), exc_info=error)
 
     def _raise_errors(self) -> None:
         errors, self._errors = self._errors, []
         if len(errors) == 1:
             raise errors[0]
         if errors:
-            raise BaseExceptionGroup("errands failed", errors)
+            raise ExceptionGroup("errands failed", errors)

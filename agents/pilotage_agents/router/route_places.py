@@ -22,6 +22,8 @@ Answer = TypeVar("Answer")
 
 _FIRST, _LONGEST = timedelta(seconds=10), timedelta(minutes=5)
 
+_LONGEST_REASON = 300
+
 _OPENING = "opening"
 """What a place is asked for first; where that fails, it is asked nothing else."""
 
@@ -88,6 +90,11 @@ class Places:
                 answer = await question()
         except (PilotageError, OSError, TimeoutError) as error:
             self._failed(target, about, str(error) or f"no answer within {self._timeout_s:g} s")
+            return None
+        except Exception as error:
+            # What nobody has foreseen of one question, such as one copy's files, is no reason to ask nothing else.
+            log.exception("question to a place met an error of the router's own", target=target, about=about)
+            self._failed(target, about, f"an error of the router's own: {error!r:.{_LONGEST_REASON}}")
             return None
         self._failures.pop((target, about), None)
         return answer
