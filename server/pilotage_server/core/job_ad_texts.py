@@ -16,8 +16,10 @@ from pilotage.job_description import JobDescription
 from pilotage_server.core.job_ads import described_ad, full_job_ad, present_ad
 from pilotage_server.core.job_attributes import has_macro
 from pilotage_server.core.job_record import JobRecord
+from pilotage_server.core.remembered import MOST_BYTES, MOST_REMEMBERED, Remembered
 
-_MOST_REMEMBERED = 20_000
+_OF_A_NAME = 100
+"""Bytes that it takes to keep a name beside the text."""
 
 
 class _Alike(NamedTuple):
@@ -33,9 +35,8 @@ class JobAdTexts:
     A template is of one owner's, never changes, and its id is not given again.
     """
 
-    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
-        self._most = most
-        self._alike: dict[int, _Alike | None] = {}
+    def __init__(self, most: int = MOST_REMEMBERED, most_bytes: int = MOST_BYTES) -> None:
+        self._alike = Remembered[int, _Alike | None](most, most_bytes)
 
     def text(self, job: JobRecord, description: JobDescription, now: datetime) -> str:
         """Return the whole ad of a job as it is at `now`; the description is its template's, macros not filled in."""
@@ -47,13 +48,10 @@ class JobAdTexts:
         return ad_text(full_job_ad(job, description, now))
 
     def _of_template(self, job: JobRecord, description: JobDescription) -> _Alike | None:
-        known = self._alike
         try:
-            return known[job.template_id]
+            return self._alike.known[job.template_id]
         except KeyError:
             said = described_ad(job, description)
             alike = None if any(map(has_macro, said.values())) else _Alike(frozenset(said), assignments(said))
-            if len(known) >= self._most:
-                known = self._alike = {}  # a new one, as other threads may be reading the old
-            known[job.template_id] = alike
+            self._alike.put(job.template_id, alike, _OF_A_NAME * len(said) + (len(alike.text) if alike else 0))
             return alike

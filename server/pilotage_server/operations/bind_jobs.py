@@ -4,7 +4,8 @@ Rules
 -----
 The board chooses for all who ask and takes what it has chosen out of the memory at once; then the database is asked
 for as many jobs of each task queue. Where it has fewer, others were quicker, and those who lack a job choose again.
-What the board declines is left for the plain way (`match_slots`).
+What the board declines is left for the plain way (`match_slots`). What an answer has no room for is put back before
+it is bound: who asked gets the rest with his next request.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pilotage_server.core.match_board import Ask, Declined, HeadsUnknown
 from pilotage_server.core.matching import Choice
 from pilotage_server.core.reach import Reach
 from pilotage_server.core.slots import SlotOffer
+from pilotage_server.operations.answer_room import AnswerRoom
 from pilotage_server.operations.event_outbox import tell_of_matches
 from pilotage_server.operations.match_slots import Asking
 from pilotage_server.operations.running_counts import count_matched, limits_at_present
@@ -37,10 +39,14 @@ from pilotage_server.storage.first_waiting import Waiting, lock_first, read_firs
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A pilot that asks, and what it offers; only the free ones of its slots are looked at."""
+    """A pilot that asks, and what it offers; only the free ones of its slots are looked at.
+
+    `room` is what its answer has for jobs.
+    """
 
     pilot: Asking
     offers: Offers
+    room: AnswerRoom = field(default_factory=AnswerRoom)
 
 
 class Bound(NamedTuple):
@@ -84,16 +90,19 @@ class _Case:
     def given(self) -> Given:
         """What came of the wish."""
         places = {slot.name: place for place, slot in enumerate(self.wish.offers.slots)}
-        return Given(sorted(self.bound, key=lambda each: places[each.choice.slot]), self.plain)
+        plain = () if self.wish.room.is_full else self.plain
+        return Given(sorted(self.bound, key=lambda each: places[each.choice.slot]), plain)
 
     def missed(self, choice: Choice) -> None:
-        """Count a choice no more for which there was no job."""
+        """Count a choice no more for which there was no job, or no room."""
         assert self.first is not None
         self.taken.remove(choice)
         self.first.limits.taken_back(choice.task_queue.traits)
 
-    def anew(self) -> Ask:
-        """Return what is to be chosen again when choices came to nothing."""
+    def anew(self) -> Ask | None:
+        """Return what is to be chosen again when choices came to nothing; None = nothing, for there is no more room."""
+        if self.wish.room.is_full:
+            return None
         assert self.first is not None
         self.chosen = len(self.bound)
         taken: dict[str, list[Bound]] = defaultdict(list)
@@ -172,31 +181,59 @@ def _claim(unit: Unit, world: World, made: Sequence[tuple[_Case, Choice]]) -> No
     for pair in made:
         by_queue[pair[1].task_queue.id].append(pair)
     found = lock_first(unit.session, {task_queue_id: len(pairs) for task_queue_id, pairs in by_queue.items()})
+    sizes = _sizes(unit, world, by_queue, found)
     bindings: list[Binding] = []
     until = unit.now + world.rules.lease
     for task_queue_id, pairs in by_queue.items():
         jobs = found.get(task_queue_id, ())
+        left: dict[int, Choice] = {}
         for (case, choice), job in zip(pairs, jobs, strict=False):
+            if not case.wish.room.takes(sizes.get(job.template_id, 0)):
+                case.missed(choice)
+                left[job.id] = choice
+                continue
             case.bound.append(Bound(choice, job, case.place))
             ends = unit.now + job.lease if job.lease else until
             bindings.append(Binding(job.id, ends, case.place, choice.slot))
         for case, choice in pairs[len(jobs) :]:
             case.missed(choice)
-        _note_claims(unit, world, task_queue_id, [choice for _, choice in pairs], [job.id for job in jobs])
+        _note_claims(unit, world, task_queue_id, [choice for _, choice in pairs], [job.id for job in jobs], left)
     bind(unit.session, bindings)
     for case in {id(case): case for case, _ in made}.values():
         case.ask = case.ask if len(case.bound) == case.chosen else case.anew()
 
 
+def _sizes(
+    unit: Unit,
+    world: World,
+    by_queue: Mapping[int, Sequence[tuple[_Case, Choice]]],
+    found: Mapping[int, Sequence[Waiting]],
+) -> Mapping[int, int]:
+    """Return the sizes of the jobs' descriptions by template; one that comes alone has room, whatever its size."""
+    templates = {
+        job.template_id
+        for task_queue_id, pairs in by_queue.items()
+        for (case, _), job in zip(pairs, found.get(task_queue_id, ()), strict=False)
+        if case.chosen > 1 or case.ask is not None
+    }
+    return world.descriptions.sizes(unit, templates) if templates else {}
+
+
 def _note_claims(
-    unit: Unit, world: World, task_queue_id: int, choices: Sequence[Choice], job_ids: Sequence[int]
+    unit: Unit,
+    world: World,
+    task_queue_id: int,
+    choices: Sequence[Choice],
+    job_ids: Sequence[int],
+    left: Mapping[int, Choice],
 ) -> None:
-    """Tell the board what the choices of one task queue have become."""
+    """Tell the board what the choices of one task queue have become; jobs that are `left` wait on."""
     made, missed = choices[: len(job_ids)], choices[len(job_ids) :]
+    bound = [job_id for job_id in job_ids if job_id not in left] if left else job_ids
 
     def note(what: Callable[[int, Sequence[int]], None]) -> None:
         with world.lock:
-            what(task_queue_id, job_ids)
+            what(task_queue_id, bound)
 
     if missed:  # first: a job that was chosen in vain here may be what another choice was given
         with world.lock:
@@ -204,6 +241,9 @@ def _note_claims(
     if made:
         with world.lock:
             world.board.claimed(made, job_ids)
+            if left:
+                world.board.released(task_queue_id, list(left))
+                world.board.put_back(list(left.values()), unit.now)
         unit.after_commit(partial(note, world.board.bound))
         unit.on_rollback(partial(note, world.board.released))
 

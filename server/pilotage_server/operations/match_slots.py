@@ -22,6 +22,7 @@ from pilotage_server.core.slot_policies import Moment
 from pilotage_server.core.slots import SlotOffer
 from pilotage_server.core.task_queues import TaskQueue
 from pilotage_server.core.waiting_order import Candidates
+from pilotage_server.operations.answer_room import AnswerRoom
 from pilotage_server.operations.head_ads import head_ads
 from pilotage_server.operations.job_steps import step
 from pilotage_server.operations.running_counts import limits_at_present
@@ -65,11 +66,15 @@ class Matched:
     vacates: tuple[Vacate, ...] = ()
 
 
-def match_slots(unit: Unit, world: World, pilot: Asking, offers: Offers) -> Matched:
-    """Bind waiting jobs to the free slots, and look who would be better off in the occupied ones."""
+def match_slots(unit: Unit, world: World, pilot: Asking, offers: Offers, room: AnswerRoom | None = None) -> Matched:
+    """Bind waiting jobs to the free slots, and look who would be better off in the occupied ones.
+
+    No more is bound than the answer has room for; None = as much as any answer has.
+    """
     occupants = _occupants(unit, pilot, offers.slots)
     openings = _openings(unit, world, pilot, offers, {name: user for name, (_, user) in occupants.items()})
-    claimed = _claim(unit, world, pilot, [slot for slot in offers.slots if slot.occupied is None], openings)
+    free = [slot for slot in offers.slots if slot.occupied is None]
+    claimed = _claim(unit, world, pilot, free, openings, room or AnswerRoom.of(offers.slots))
     insert_attempts(unit.session, [_attempt(unit, each) for each in claimed])
     rules = PreemptionRules(
         unit.now,
@@ -108,7 +113,9 @@ def _openings(unit: Unit, world: World, pilot: Asking, offers: Offers, users: di
         return Openings(candidates, policies, Bounds(limits, shares, world.rules.end_margin))
 
 
-def _claim(unit: Unit, world: World, pilot: Asking, free: Sequence[SlotOffer], openings: Openings) -> list[Claimed]:
+def _claim(
+    unit: Unit, world: World, pilot: Asking, free: Sequence[SlotOffer], openings: Openings, room: AnswerRoom
+) -> list[Claimed]:
     made: list[Claimed] = []
     with world.lock:
         round_ = MatchRound(free, openings)
@@ -125,6 +132,8 @@ def _claim(unit: Unit, world: World, pilot: Asking, free: Sequence[SlotOffer], o
                 if job is None:
                     round_.missed(choice)
                     world.doubt(choice.task_queue.id)
+                elif not room.takes(world.descriptions.sizes(unit, [job.template_id])[job.template_id]):
+                    return made
                 else:
                     made.append(Claimed(choice, _bind(unit, world, pilot, choice, job)))
                     _next_head(unit, world, round_, choice)

@@ -15,6 +15,7 @@ from pilotage_server.core.pilots import PilotRecord
 from pilotage_server.core.preemption import Vacate
 from pilotage_server.core.reports import HeldLease
 from pilotage_server.core.slots import SlotOffer
+from pilotage_server.operations.answer_room import AnswerRoom
 from pilotage_server.operations.bind_jobs import Wish, bind_jobs
 from pilotage_server.operations.load_world import learn_heads, learn_task_queues
 from pilotage_server.operations.made_matches import Made, made_matches
@@ -128,10 +129,11 @@ def _match(unit: Unit, world: World, calls: Sequence[_Call]) -> None:
     if world.throttles:
         asking, trials = _try_throttled(unit, world, asking)
     made: list[Made] = []
-    given = bind_jobs(unit, world, [Wish(_asking(call), call.offers) for call in asking])
-    for call, (bound, plain) in zip(asking, given, strict=True):
+    wishes = [Wish(_asking(call), call.offers, AnswerRoom.of(call.offers.slots)) for call in asking]
+    given = bind_jobs(unit, world, wishes)
+    for call, wish, (bound, plain) in zip(asking, wishes, given, strict=True):
         left = tuple(slot for slot in call.offers.slots if slot.occupied is not None or slot in plain)
-        matched = _matched_plainly(unit, world, call, left) if left else Matched()
+        matched = _matched_plainly(unit, world, wish, left) if left else Matched()
         made.append(Made((*bound, *matched.claimed), call.offers.slots))
         call.vacates = matched.vacates
     for call, matches in zip(asking, made_matches(unit, world, made), strict=True):
@@ -157,9 +159,9 @@ def _try_throttled(
     return asking, trials
 
 
-def _matched_plainly(unit: Unit, world: World, call: _Call, slots: tuple[SlotOffer, ...]) -> Matched:
+def _matched_plainly(unit: Unit, world: World, wish: Wish, slots: tuple[SlotOffer, ...]) -> Matched:
     learn_heads(unit, world)
-    return match_slots(unit, world, _asking(call), replace(call.offers, slots=slots))
+    return match_slots(unit, world, wish.pilot, replace(wish.offers, slots=slots), wish.room)
 
 
 def _asking(call: _Call) -> Asking:

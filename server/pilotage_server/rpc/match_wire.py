@@ -10,7 +10,6 @@ in the environment, is appended, for in the wire format a message may come in pi
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
@@ -22,11 +21,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from pilotage.description_wire import description_to_wire
 from pilotage.v1 import jobs_pb2, matcher_service_pb2
 from pilotage_server.core.macros import NUMBERS, belongings
+from pilotage_server.core.remembered import MOST_BYTES, MOST_REMEMBERED, Remembered
 from pilotage_server.operations.work import Match, MatchKind, WorkAnswer
 from pilotage_server.rpc.convert_matching import match_to_wire, work_answer_to_wire
 from pilotage_server.rpc.convert_values import amounts_to_wire
 
-_MOST_REMEMBERED = 20_000
 _MACRO = b"$("
 _MORE = 0x80
 _LOW = _MORE - 1
@@ -92,11 +91,11 @@ _JOB_ID, _CLUSTER, _PROCESS, _ATTEMPT = (
 )
 
 # What jobs of one array, and what pilots of one kind have in common.
-_cluster = lru_cache(_MOST_REMEMBERED)(_CLUSTER.written)
-_attempt = lru_cache(_MOST_REMEMBERED)(_ATTEMPT.written)
+_cluster = lru_cache(MOST_REMEMBERED)(_CLUSTER.written)
+_attempt = lru_cache(MOST_REMEMBERED)(_ATTEMPT.written)
 
 
-@lru_cache(_MOST_REMEMBERED)
+@lru_cache(MOST_REMEMBERED)
 def _slot(name: str) -> bytes:
     return _framed(_SLOT, name.encode())
 
@@ -104,9 +103,8 @@ def _slot(name: str) -> bytes:
 class MatchWriter:
     """Writes matches, and remembers what those of one kind have in common."""
 
-    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
-        self._most = most
-        self._common: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+    def __init__(self, most: int = MOST_REMEMBERED, most_bytes: int = MOST_BYTES) -> None:
+        self._common = Remembered[tuple[object, ...], bytes](most, most_bytes)
 
     def answer(self, answer: WorkAnswer, waited: timedelta = timedelta(0)) -> bytes:
         """Return the response to a request that was made so long ago: leases count from the sending of the request."""
@@ -127,11 +125,10 @@ class MatchWriter:
     def _in_common(self, kind: MatchKind) -> bytes:
         """Return the same without the lease, which is another for who has waited."""
         key = (kind.template_id, kind.task_queue_id, kind.amounts)
-        found = self._common.get(key)
+        found = self._common.known.get(key)
         if found is None:
-            found = self._common[key] = _made_common(kind)
-            if len(self._common) > self._most:
-                self._common.popitem(last=False)
+            found = _made_common(kind)
+            self._common.put(key, found, len(found))
         return found
 
 

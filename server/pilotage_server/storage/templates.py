@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import case, func, select
+from sqlalchemy.sql.elements import ColumnElement
 from sqlmodel import Session
 
 from pilotage.errors import NotFoundError
@@ -67,13 +68,39 @@ _UNUSED = "DELETE FROM templates WHERE id = ANY(?) AND jobs <= 0 RETURNING id"
 _DELETE_FILES = "DELETE FROM input_files WHERE template_id = ANY(?)"
 
 
+class KeptDescription(NamedTuple):
+    """A description and the characters of its canonical text."""
+
+    description: JobDescription
+    size: int
+
+
 def load_descriptions(session: Session, template_ids: Iterable[int]) -> dict[int, JobDescription]:
     """Return the descriptions by the ids of their templates."""
-    found: dict[int, JobDescription] = {}
+    return {id_: kept.description for id_, kept in load_kept_descriptions(session, template_ids).items()}
+
+
+def load_kept_descriptions(session: Session, template_ids: Iterable[int]) -> dict[int, KeptDescription]:
+    """Return the descriptions and their sizes by the ids of their templates."""
+    return {id_: _kept(text) for id_, text in _found(session, template_ids, TEMPLATES.c.description_json)}
+
+
+def load_small_descriptions(
+    session: Session, template_ids: Iterable[int], most: int
+) -> dict[int, KeptDescription | int]:
+    """Return the same, but of descriptions with more characters than `most` only how many they have."""
+    size = func.length(TEMPLATES.c.description_json)
+    rows = _found(session, template_ids, size, case((size <= most, TEMPLATES.c.description_json)))
+    return {id_: characters if text is None else _kept(text) for id_, characters, text in rows}
+
+
+def _kept(text: str) -> KeptDescription:
+    return KeptDescription(description_from_json(text), len(text))
+
+
+def _found(session: Session, template_ids: Iterable[int], *columns: ColumnElement[Any]) -> Iterator[Any]:
     for chunk in chunks(sorted(set(template_ids))):
-        query = select(TEMPLATES.c.id, TEMPLATES.c.description_json).where(TEMPLATES.c.id.in_(chunk))
-        found |= {template_id: description_from_json(text) for template_id, text in session.execute(query)}
-    return found
+        yield from session.execute(select(TEMPLATES.c.id, *columns).where(TEMPLATES.c.id.in_(chunk)))
 
 
 def load_description(session: Session, template_id: int) -> JobDescription:
