@@ -21,7 +21,7 @@ from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
 from pilotage_pilot.core.jobs import AttemptKey, Outcome
 from pilotage_pilot.link.failures import failure_of
-from pilotage_pilot.supervise.base import Collected, NodeAtFaultError, Workshop
+from pilotage_pilot.supervise.base import NodeAtFaultError, Workshop
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class PayloadWork:
             case ins.KillPayload(key):
                 self._kill(key)
             case ins.StoreOutput(key):
-                self._store(key)
+                self._work_on(key, self._store(key))
             case ins.ForgetAttempt(key):
                 self._leave_off(key)
                 asyncio.get_running_loop().call_later(TIDY_AFTER_S, self._workshop.forget, key)
@@ -120,24 +120,15 @@ class PayloadWork:
         else:
             self._workshop.kill(key)
 
-    def _store(self, key: AttemptKey) -> None:
+    async def _store(self, key: AttemptKey) -> None:
         try:
-            left = self._workshop.collect(key)
+            left = await self._workshop.collect(key)
+            if left.large:
+                left = await self._workshop.bring(key, left)
         except Exception as error:
             self._feed(_output_failed(key, error))
-            return
-        if left.large:
-            self._work_on(key, self._bring(key, left))
         else:
             self._feed(ev.OutputStored(key, left.files, "; ".join(left.notes)))
-
-    async def _bring(self, key: AttemptKey, left: Collected) -> None:
-        try:
-            brought = await self._workshop.bring(key, left)
-        except Exception as error:
-            self._feed(_output_failed(key, error))
-        else:
-            self._feed(ev.OutputStored(key, brought.files, "; ".join(brought.notes)))
 
 
 def _start_failed(key: AttemptKey, error: Exception) -> ev.StartFailed:

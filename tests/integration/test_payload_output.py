@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pilotage_pilot.supervise.work import Handling
@@ -22,6 +25,26 @@ async def test_output_that_leads_out_of_the_folder_is_not_taken(tmp_path: Path) 
     assert {name: file.content for name, file in files.items()} == {"stderr": b"", "c": b"fine\n"}
     for name in ("a", "b/secret", "pipe", "../../secret", "/etc/passwd", "absent", "stdout"):
         assert f"output file {name}" in notes
+
+
+async def test_output_is_looked_for_while_all_else_goes_on(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        jobs = (shell("touch a", output_files=("*",)), shell("touch a", 2, new_files_come_back=True), shell("true", 3))
+        for job in jobs:
+            await bench.start(job)
+            await bench.ends()
+        may_go_on = threading.Event()
+        with ThreadPoolExecutor(1) as threads:
+            asyncio.get_running_loop().set_default_executor(threads)
+            threads.submit(may_go_on.wait)
+            stored = [asyncio.create_task(bench.store(job.key)) for job in jobs]
+            await stored[2]
+            are_stored = [task.done() for task in stored]
+            may_go_on.set()
+            found = [set(files) for files, _ in await asyncio.gather(*stored)]
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+    assert are_stored == [False, False, True]
+    assert found == [{"stdout", "stderr", "a"}, {"stdout", "stderr", "a"}, {"stdout", "stderr"}]
 
 
 async def test_large_output_is_brought_to_the_server_and_a_folder_with_all_that_is_in_it(tmp_path: Path) -> None:

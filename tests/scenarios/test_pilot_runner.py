@@ -268,9 +268,9 @@ class OddWorkshop(FakeWorkshop):
         self._may_break("start", key)
         super().start(key)
 
-    def collect(self, key: AttemptKey) -> Collected:
+    async def collect(self, key: AttemptKey) -> Collected:
         self._may_break("collect", key)
-        left = super().collect(key)
+        left = await super().collect(key)
         return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
 
     async def bring(self, key: AttemptKey, left: Collected) -> Collected:

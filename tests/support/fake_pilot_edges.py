@@ -217,7 +217,7 @@ class FakeWorkshop:
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         return tuple(PayloadTime(key, self.prepared[key].slot.name, 0.1) for key in self.running)
 
-    def collect(self, key: AttemptKey) -> Collected:
+    async def collect(self, key: AttemptKey) -> Collected:
         content = b""
         checksum = hashlib.sha256(content).hexdigest()
         return Collected(tuple(StoredFile(name, checksum, 0, content) for name in ("stdout", "stderr")))

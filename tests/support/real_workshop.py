@@ -89,7 +89,7 @@ class Bench:
 
     async def store(self, key: AttemptKey) -> tuple[dict[str, StoredFile], str]:
         """Return what an attempt left, by name, when it is stored, and what its owner should know of it."""
-        left = self.workshop.collect(key)
+        left = await self.workshop.collect(key)
         stored = await self.workshop.bring(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 

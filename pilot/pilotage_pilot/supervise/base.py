@@ -74,7 +74,7 @@ class Workshop(Protocol):
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         """Return what each running payload has used so far."""
 
-    def collect(self, key: AttemptKey) -> Collected:
+    async def collect(self, key: AttemptKey) -> Collected:
         """Return what an attempt left; raises WorldError when it cannot be read."""
 
     async def bring(self, key: AttemptKey, left: Collected) -> Collected:

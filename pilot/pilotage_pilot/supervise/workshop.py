@@ -192,9 +192,15 @@ class LocalWorkshop:
 
     # Output -----------------------------------------------------------------------------------------------------
 
-    def collect(self, key: AttemptKey) -> Collected:
+    async def collect(self, key: AttemptKey) -> Collected:
         """Return what an attempt left; raises WorldError when it cannot be read."""
         work = self._work[key]
+        # What has to be looked for may lie among millions of files; the streams alone take no time worth a thread.
+        if work.order.job.description.output_files or work.seen is not None:
+            return await asyncio.to_thread(self._collect, work)
+        return self._collect(work)
+
+    def _collect(self, work: Work) -> Collected:
         try:
             found = find_output(work.order.job.description, work.folders.work, self._bounds, work.seen)
             small, large = store_small(found, self._bounds, work.cut)
