@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pilotage.job_macros import split_at_process
 
-MOST_FILLED_IN = 2_000_000
+MOST_FILLED_IN = 200_000
 """So many names are filled in for one description; where it takes more, they are said to be too many."""
 
 _DIGITS = str.maketrans("", "", "0123456789")

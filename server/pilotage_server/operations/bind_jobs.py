@@ -39,10 +39,7 @@ from pilotage_server.storage.first_waiting import Waiting, lock_first, read_firs
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A pilot that asks, and what it offers; only the free ones of its slots are looked at.
-
-    `room` is what its answer has for jobs.
-    """
+    """A pilot that asks, what it offers, of which only the free slots are looked at, and its answer's room for jobs."""
 
     pilot: Asking
     offers: Offers
