@@ -150,7 +150,7 @@ class _Ground:
         root = queue_copies_folder(settings.shared_folder)
         systems = {name: _batch_system(name, each, root) for name, each in settings.batch_systems.items()}
         by_ce_type = {ce_type: systems[name] for ce_type, name in names_by_ce_type(settings.batch_systems).items()}
-        bounds = Bounds(settings.max_file_bytes)
+        bounds = Bounds(settings.max_file_bytes, all_bytes=settings.max_output_bytes)
         access = settings.server_access
         targets = ConfiguredPlaces(settings.shared_folder, bounds, by_ce_type, access, server.queues, origin)
         places = Places(targets, now, settings.target_timeout_s)

@@ -84,7 +84,8 @@ class JobRouterSettings(Section):
     not answered. A copy whose submission was not answered, and that its target does not have for `lost_after_s`, is
     given up.
     `hooks` are by keyword, that of jobs that name none is `default_hooks`; one that takes longer than
-    `hook_timeout_s` has failed. No output file of a copy at a queue has more than `max_file_bytes`. `batch_systems`
+    `hook_timeout_s` has failed. No output file of a copy at a queue has more than `max_file_bytes`, nor all of them
+    more than `max_output_bytes`. `batch_systems`
     are those of queues that copies are pushed into; `servers` says how other servers are reached, each by its
     addresses as targets have them.
     """
@@ -105,6 +106,7 @@ class JobRouterSettings(Section):
     default_hooks: str = ""
     hook_timeout_s: float = Field(default=60, ge=0.1, le=3600)
     max_file_bytes: int = Field(default=1 << 30, ge=1)
+    max_output_bytes: int = Field(default=4 << 30, ge=1)
     batch_systems: dict[str, PushedIntoSettings] = Field(default_factory=dict)
     servers: dict[str, ServerSection] = Field(default_factory=dict)
 

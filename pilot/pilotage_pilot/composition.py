@@ -22,6 +22,7 @@ from pilotage.channel import Endpoint
 from pilotage.classads import ClassAdLibraryMissingError, is_available
 from pilotage.errors import InvalidInputError, Violation, WorldError
 from pilotage.job_description import Value
+from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
 from pilotage.topics import NodeNews
 from pilotage_pilot.core.built_in_ads import BuiltInAds
@@ -216,7 +217,7 @@ def _workshop(
     settings: PilotSettings, name: str, folder: PilotFolder, link: GrpcLink, facts: NodeFacts
 ) -> LocalWorkshop:
     handling = Handling(
-        output_bytes=settings.output_mib * _MIB,
+        bounds=Bounds(settings.output_mib * _MIB, all_bytes=settings.all_output_mib * _MIB),
         cache_bytes=settings.cache_mib * _MIB,
         nice=settings.nice,
         cpus_hard=settings.cpus_hard,

@@ -59,8 +59,9 @@ class PilotSettings(BaseSettings):
     `cpus` to `gpus`: what the operator says, which wins over all that is found. `lifetime_s` from the start,
     `ends_at` by the clock: the earliest known end counts. `max_idle_s` None = wait for ever, 0 = run what there is
     and end. `scratch` None = the batch system's, else $TMPDIR, else /tmp. `warn_before_s` and `stop_margin_s`: so
-    long before the glidein's end payloads are warned and evicted. `output_mib` bounds each output file, `cache_mib`
-    the input files that are kept. `nice`: how much nicer payloads are than the pilot, 0 to 19, where no policy says.
+    long before the glidein's end payloads are warned and evicted. `output_mib` bounds each output file,
+    `all_output_mib` all of a payload (the server has a bound of its own, `max_output_mib`), `cache_mib` the input files
+    that are kept. `nice`: how much nicer payloads are than the pilot, 0 to 19, where no policy says.
     `plug_s`: a payload that fails sooner keeps its slot for so long, 0 = it does not.
     `validate_commands`: lists of arguments. `clock_error_s`: how far the node's clock may be from the server's.
     `policy`: HTCondor configuration, None = every job may start; `policy_commands`: it may run commands; `sample_s`:
@@ -106,6 +107,7 @@ class PilotSettings(BaseSettings):
 
     scratch: Path | None = None
     output_mib: int = Field(default=256, ge=1, le=2**20)
+    all_output_mib: int = Field(default=4096, ge=1, le=10**7)
     cache_mib: int = Field(default=2048, ge=0, le=2**24)
     nice: int = Field(default=0, ge=0, le=19)
     cgroups: bool = True

@@ -22,10 +22,11 @@ _NO_FILE = "is no regular file"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large an output file may be, and how many there may be."""
+    """How large an output file may be, how many there may be, and how large all may be together."""
 
     file_bytes: int
     files: int = 1000
+    all_bytes: int = 4096 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +50,19 @@ def find_output(description: JobDescription, folder: Path, bounds: Bounds, seen:
     """
     notes = Notes()
     files: dict[str, Path] = {}
+    left = bounds.all_bytes
     for name in _names(description, Search(folder, notes), notes, seen):
         if name in files or not _is_taken(name, folder, notes):
             continue
         if len(files) == bounds.files:
             notes.add(f"only {bounds.files} output files were taken, and there are more")
             break
+        size = min(_size_behind(folder / name), bounds.file_bytes)
+        if size > left:
+            why = f"together with those before it has more than {bounds.all_bytes} bytes"
+            notes.add(f"output file {name} was not taken: {why}")
+            continue
+        left -= size
         files[name] = folder / name
     return Found(files, notes.texts)
 
@@ -141,3 +149,7 @@ def size_of(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return 0
+
+
+def _size_behind(path: Path) -> int:
+    return size_of(Path(os.path.realpath(path)))

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pilotage.job_output import Bounds
 from pilotage_pilot.supervise.work import Handling
 from support.payloads import shell
 from support.real_workshop import a_workshop
@@ -57,7 +58,7 @@ async def test_large_output_is_brought_to_the_server_and_a_folder_with_all_that_
 
 
 async def test_output_is_bounded_while_the_payload_writes_and_marked_as_cut(tmp_path: Path) -> None:
-    handling = Handling(output_bytes=10_000, watch_s=0.01)
+    handling = Handling(bounds=Bounds(10_000), watch_s=0.01)
     async with a_workshop(tmp_path, handling) as bench:
         job = shell("head -c 1000 /dev/zero | tr '\\0' a; yes", output_files=("stdout",))
         key = await bench.start(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,19 @@ def test_no_more_files_are_taken_than_may_be_and_none_twice(folder: Path) -> Non
     assert (list(whole.files), whole.notes) == (["a.root", "b.root"], ())
     fewer = find_output(description, folder, Bounds(100, 1), {})
     assert (list(fewer.files), fewer.notes) == (["a.root"], ("only 1 output files were taken, and there are more",))
+
+
+def test_files_are_taken_as_long_as_all_together_are_not_too_large(folder: Path) -> None:
+    for name, size in (("1", 60), ("2", 50), ("3", 40), ("4", 1 << 40)):
+        (folder / name).touch()
+        os.truncate(folder / name, size)
+    (folder / "link").symlink_to("2")
+    description = JobDescription("/bin/true", output_files=("1", "link", "2", "3", "4"))
+    found = find_output(description, folder, Bounds(1000, all_bytes=100))
+    assert list(found.files) == ["1", "3"]
+    why = "was not taken: together with those before it has more than 100 bytes"
+    assert found.notes == tuple(f"output file {name} {why}" for name in ("link", "2", "4"))
+    assert "4" in find_output(description, folder, Bounds(5, all_bytes=25)).files, "only its first bytes are taken"
 
 
 def test_new_files_are_those_that_were_not_seen_so(folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from pilotage.job_output import Bounds
 from pilotage_pilot.core.events import LimitPassed
 from pilotage_pilot.core.jobs import AttemptKey
 from pilotage_pilot.supervise.base import Happening
@@ -27,7 +26,7 @@ class Lookout:
     ) -> None:
         self._works = works
         self._watch_s = handling.watch_s
-        self._bounds = Bounds(handling.output_bytes)
+        self._bounds = handling.bounds
         self._new_group = new_group
         self._hear = hear
         self._next: asyncio.TimerHandle | None = None

@@ -16,13 +16,13 @@ from pilotage_pilot.supervise.spawn import output_path
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How payloads are handled: `output_bytes` bounds every output file, `watch_s` is between two looks at them.
+    """How payloads are handled: `bounds` are those of output, `watch_s` is between two looks at them.
 
     `nice` is that of payloads where no policy says. `warn_signal` is sent to a payload whose time ends (None = only
     the file is written).
     """
 
-    output_bytes: int = 256 << 20
+    bounds: Bounds = field(default_factory=lambda: Bounds(256 << 20))
     cache_bytes: int = 2 << 30
     nice: int = 0
     cpus_hard: bool = False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pilotage.errors import InvalidInputError, PilotageError, WorldError
 from pilotage.job_folders import NO_PLACE, JobAtFaultError, inside, remove_small, remove_tree
-from pilotage.job_output import Bounds, digest_of, find_output, plain_files, size_of, stream_names
+from pilotage.job_output import digest_of, find_output, plain_files, size_of, stream_names
 from pilotage_pilot.core.events import PayloadExited
 from pilotage_pilot.core.instructions import PrepareJob
 from pilotage_pilot.core.jobs import AttemptKey, StoredFile
@@ -44,7 +44,7 @@ class LocalWorkshop:
         self._site = site
         self._handling = handling
         self._groups = groups
-        self._bounds = Bounds(handling.output_bytes)
+        self._bounds = handling.bounds
         self._cache = FileCache(folder.cache, handling.cache_bytes, link.download)
         self._spares = SpareFolders()
         self._wrapper: Path | None = None
