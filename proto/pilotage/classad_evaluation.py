@@ -225,7 +225,9 @@ def _result(value: Any) -> Result:
     library = classad_library()
     if isinstance(value, library.Value):  # before int: an error value is an int, and a true one
         return NoValue.ERROR if value == library.Value.Error else NoValue.UNDEFINED
-    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, str):
+        return unframed(value)  # an expression that was made a text
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return Expression(_shown(value))
 

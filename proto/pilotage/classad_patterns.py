@@ -84,8 +84,13 @@ class PatternCall:
 
     @property
     def is_of_many(self) -> bool:
-        """Whether the pattern may be looked for more than once."""
-        return self.name in LIST_FUNCTIONS or self.name == "replaceall" or bool(self.options)
+        """Whether the pattern may be looked for more than once: in a list, or after each replacement."""
+        if self.name == "regexp":
+            return False
+        options = self.options
+        if self.name in ("regexps", "replace") and _is_plain(options):
+            return "g" in options[0].text.lower()
+        return self.name in LIST_FUNCTIONS or self.name == "replaceall" or bool(options)
 
 
 def framed(text: str) -> str:
@@ -116,7 +121,7 @@ def unframed(text: str) -> str:
             is_frame = any(each.text in _FRAMES for each in spoken[place + 1 : place + 2])
             opened.append(is_frame)
             left_out.update(range(place - 1, place + 3) if is_frame else ())
-        elif token.kind is Kind.CLOSE and opened.pop():
+        elif token.kind is Kind.CLOSE and opened and opened.pop():
             left_out.update(range(place - 2, place + 1))
     cut = {spoken[place].start: spoken[place].end for place in left_out}
     return "".join(token.text for token in tokens(text) if token.start not in cut)

@@ -76,7 +76,7 @@ def _names(description: JobDescription, search: Search, notes: Notes, seen: Seen
         except (JobAtFaultError, ValueError, OSError) as error:
             notes.add(f"output file {pattern} was not taken: {error}")
             continue
-        if not names:
+        if not names and not search.is_over:
             notes.add(f"output file {pattern} is not there")
         yield from names
     if seen is not None:

@@ -22,6 +22,8 @@ MOST_LOOKED_AT = 200_000
 _FOUND_COSTS = 10
 """So many looks is what is found worth: it is looked at again."""
 
+_NOT_ALL = "the job left more files than are looked through"
+
 _WILD = frozenset("*?[")
 _ANY_DEPTH = "**"
 _MOST_ANY_DEPTHS = 2
@@ -108,10 +110,18 @@ class Search:
             raise JobAtFaultError("it leads out of the job's folder")
         return sorted(self._walk("/".join(parts[:plain]), [_part(part) for part in parts[plain:]]))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no more is looked at: what is not found may be there."""
+        return self._left <= 0
+
     def _walk(self, top: str, parts: Sequence[_Part]) -> Iterator[str]:
         """Yield the files below a folder whose names are like `parts` or lie below what is."""
         waiting = [("", top, _with_skipped({0}, parts))]
-        while waiting and self._left > 0:
+        while waiting:
+            if self.is_over:
+                self._notes.add(_NOT_ALL)
+                return
             above, last, wanted = waiting.pop()
             folder = _joined(above, last)
             if is_too_deep(f"{folder}/"):
@@ -129,8 +139,8 @@ class Search:
         try:
             with os.scandir(self._folder / folder) as entries:
                 for entry in entries:
-                    if self._left <= 0:
-                        self._notes.add("the job left more files than are looked through")
+                    if self.is_over:
+                        self._notes.add(_NOT_ALL)
                         return
                     self._left -= 1
                     yield entry

@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from pilotage.job_description import InputFile
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
-from pilotage_agents.batch_systems.base import NotSubmitted, Submitted
+from pilotage_agents.batch_systems.base import Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.copies.copy_folders import CopyFolders
 from pilotage_agents.copies.queue_copies import QueueCopies
-from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, RefusedByJob
+from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, NotThisWay, RefusedByJob
 from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.until import until
 
@@ -304,7 +304,7 @@ async def test_what_nobody_has_foreseen_of_one_copy_holds_up_none_that_is_submit
     fine = a_copy("pilotage-9-1", "/bin/true", input_files=(files.add("fine", "x"),))
     with capture_logs() as logs:
         refused, taken = await site.target.submit([odd, fine], files)
-    assert refused == NotSubmitted("an error of the router's own: RecursionError('a path without end')")
+    assert refused == NotThisWay("an error of the router's own: RecursionError('a path without end')")
     assert isinstance(taken, Submitted)
     site.references.append(taken.glidein_id)
     assert (await end_of(site.target, taken.glidein_id)).exit_code == 0

@@ -198,3 +198,15 @@ def test_a_sites_policy_may_look_for_many_patterns() -> None:
     start = Expression("||".join(f'regexp("^a{number}", TARGET.Owner)' for number in range(60)))
     assert not is_laborious("Start", [{"start": start}.get])
     assert is_laborious("Start || Start", [{"start": start}.get])
+
+
+@pytest.mark.parametrize("options", ["i", "m", "s", "x", "fi"])
+def test_options_of_a_pattern_that_is_looked_for_once_cost_nothing(options: str) -> None:
+    name = "wn-b7-042.grid.example-university.org" * 20
+    assert found(f'!regexp(".*(test|drain).*", Name, "{options}")', Name=name) is True
+    assert found(r'regexps("B7-(0..)", Name, "\\1", "i")', Name=name) == "042"
+    bounded("||".join(f'regexp("bad{number}", Name, "{options}")' for number in range(10)))
+
+
+def test_an_expression_that_is_made_a_text_shows_no_frame() -> None:
+    assert found("unparse(Start)", Start=Expression('regexp("a", Name)')) == '(regexp("a",Name))'

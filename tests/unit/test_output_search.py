@@ -130,6 +130,15 @@ def test_folders_that_lie_too_deep_are_told_of_and_what_is_above_them_is_found(f
     assert "too deep" in notes_of(folder, "d")
 
 
+def test_what_could_not_be_looked_at_is_not_said_not_to_be_there(folder: Path) -> None:
+    (folder / "unseen").mkdir()
+    (folder / "unseen" / "x").touch()
+    notes = Notes()
+    search = Search(folder, notes, most=len(list(folder.iterdir())))
+    assert search.named("*/x") == []
+    assert (notes.texts, search.is_over) == (("the job left more files than are looked through",), True)
+
+
 def test_no_more_files_are_taken_than_may_be_and_none_twice(folder: Path) -> None:
     description = JobDescription("/bin/true", stdout="a.root", output_files=("a.root", "*.root"))
     whole = find_output(description, folder, Bounds(100, 2))

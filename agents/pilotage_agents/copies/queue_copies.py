@@ -40,6 +40,7 @@ from pilotage_agents.router.route_edges import (
     Found,
     InputFiles,
     LeftFile,
+    NotThisWay,
     RefusedByJob,
 )
 
@@ -48,7 +49,7 @@ log = structlog.get_logger()
 _PREPARED_AT_ONCE = 8
 _LOOKS_FOR_END = 60
 _LONGEST_REASON = 300
-_Prepared = GlideinRequest | NotSubmitted | RefusedByJob
+_Prepared = GlideinRequest | NotSubmitted | NotThisWay | RefusedByJob
 _NEVER_SUBMITTED = GlideinStatus(GlideinState.ENDED, "it was never submitted")
 
 
@@ -196,7 +197,7 @@ class QueueCopies:
         except Exception as error:
             # What nobody has foreseen of one copy is no reason to hold up those that are prepared beside it.
             log.exception("copy met an error of the router's own", copy=copy.name)
-            return NotSubmitted(f"an error of the router's own: {error!r:.{_LONGEST_REASON}}")
+            return NotThisWay(f"an error of the router's own: {error!r:.{_LONGEST_REASON}}")
         wall_time = copy.description.wall_time
         return GlideinRequest(
             stamp=copy.name,

@@ -237,10 +237,10 @@ def _note_claims(
             world.board.missed(missed, unit.now)
     if made:
         with world.lock:
-            world.board.claimed(made, job_ids)
-            if left:
-                world.board.released(task_queue_id, list(left))
+            if left:  # first: what was chosen for one that is left may be what another choice was given
                 world.board.put_back(list(left.values()), unit.now)
+                made = [choice for choice, job_id in zip(made, job_ids, strict=True) if job_id not in left]
+            world.board.claimed(made, bound)
         unit.after_commit(partial(note, world.board.bound))
         unit.on_rollback(partial(note, world.board.released))
 
