@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
-from pilotage.job_description import InputFile
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
-from pilotage_agents.batch_systems.base import Submitted
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.copies.copy_folders import CopyFolders
 from pilotage_agents.copies.queue_copies import QueueCopies
-from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, NotThisWay, RefusedByJob
+from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, RefusedByJob
 from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.until import until
 
@@ -287,26 +284,3 @@ async def test_a_copy_whose_processes_were_killed_is_gone(site: Site) -> None:
     status = await end_of(site.target, reference)
     assert status.state is CopyState.GONE
     assert "137" in status.reason
-
-
-class OddFiles(HeldFiles):
-    """Files of which the one called `odd` cannot be brought, in a way that nobody has foreseen."""
-
-    async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
-        if file.name == "odd":
-            raise RecursionError("a path without end")
-        await super().fetch(job_id, file, to)
-
-
-async def test_what_nobody_has_foreseen_of_one_copy_holds_up_none_that_is_submitted_with_it(site: Site) -> None:
-    files = OddFiles()
-    odd = a_copy("pilotage-8-1", "/bin/true", input_files=(files.add("odd", "x"),))
-    fine = a_copy("pilotage-9-1", "/bin/true", input_files=(files.add("fine", "x"),))
-    with capture_logs() as logs:
-        refused, taken = await site.target.submit([odd, fine], files)
-    assert refused == NotThisWay("an error of the router's own: RecursionError('a path without end')")
-    assert isinstance(taken, Submitted)
-    site.references.append(taken.glidein_id)
-    assert (await end_of(site.target, taken.glidein_id)).exit_code == 0
-    assert ("error", "pilotage-8-1-here") in [(line["log_level"], line.get("copy")) for line in logs]
-    assert not (site.folder / "pilotage-8-1-here").exists()

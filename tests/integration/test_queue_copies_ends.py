@@ -10,16 +10,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pilotage.clock import now
 from pilotage.errors import WorldError
+from pilotage.job_description import InputFile
 from pilotage.job_output import Bounds
 from pilotage.resource_tree import QueueId
 from pilotage_agents.batch_systems.base import GlideinRequest, GlideinState, GlideinStatus, NotSubmitted, Submitted
+from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.copies.copy_folders import CopyFolders
 from pilotage_agents.copies.queue_copies import QueueCopies
-from pilotage_agents.router.route_edges import CopyState, CopyStatus
-from support.copies import HeldFiles, a_copy, submitted
+from pilotage_agents.router.route_edges import CopyState, CopyStatus, NotThisWay
+from support.copies import HeldFiles, a_copy, end_of, submitted
 from support.fake_batch_system import FakeBatchSystem
 
 NAME, ORIGIN = "pilotage-7-3", "here"
@@ -182,3 +185,28 @@ async def test_a_copy_at_another_queue_is_left_to_that_queue_until_it_has_ended(
     assert await other.strays((), now() + timedelta(days=1)) == {}
     (pushed.folder / "ended").write_text("code 0\ntime 1010\nwhole\n")
     assert await other.strays((), now() + timedelta(days=1)) == {NAME: ""}
+
+
+class OddFiles(HeldFiles):
+    """Files of which the one called `odd` cannot be brought, in a way that nobody has foreseen."""
+
+    async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
+        if file.name == "odd":
+            raise RecursionError("a path without end")
+        await super().fetch(job_id, file, to)
+
+
+async def test_what_nobody_has_foreseen_of_one_copy_holds_up_none_that_is_submitted_with_it(
+    tmp_path: Path,
+) -> None:
+    target = QueueCopies(QUEUE, LocalBatchSystem(tmp_path), CopyFolders(tmp_path, Bounds(MOST_BYTES)), ORIGIN)
+    files = OddFiles()
+    odd = a_copy("pilotage-8-1", "/bin/true", input_files=(files.add("odd", "x"),))
+    fine = a_copy("pilotage-9-1", "/bin/true", input_files=(files.add("fine", "x"),))
+    with capture_logs() as logs:
+        refused, taken = await target.submit([odd, fine], files)
+    assert refused == NotThisWay("an error of the router's own: RecursionError('a path without end')")
+    assert isinstance(taken, Submitted)
+    assert (await end_of(target, taken.glidein_id)).exit_code == 0
+    assert ("error", f"pilotage-8-1-{ORIGIN}") in [(line["log_level"], line.get("copy")) for line in logs]
+    assert not (tmp_path / f"pilotage-8-1-{ORIGIN}").exists()

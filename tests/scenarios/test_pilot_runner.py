@@ -24,19 +24,20 @@ from pilotage_pilot.core.events import (
     StopRequested,
     SuspendRequested,
 )
-from pilotage_pilot.core.instructions import EndPilot, PrepareJob
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, Report, ReportedState
+from pilotage_pilot.core.instructions import EndPilot
+from pilotage_pilot.core.jobs import GrantedJob, Outcome, Report, ReportedState
 from pilotage_pilot.core.machine import PilotMachine
 from pilotage_pilot.core.moment import Moment
 from pilotage_pilot.core.rules import Lifetime, Rules
 from pilotage_pilot.edges import Edges
 from pilotage_pilot.link.base import NodeFacts
 from pilotage_pilot.runner import Runner
-from pilotage_pilot.supervise.base import Collected, Workshop
+from pilotage_pilot.supervise.base import Workshop
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.work import Handling
 from pilotage_pilot.supervise.workshop import LocalWorkshop
 from support.fake_pilot_edges import FakeLink, FakeNode, FakeWorkshop
+from support.odd_workshop import OddWorkshop
 from support.pilot_bench import a_job, built_in_slots
 from support.real_workshop import SITE
 from support.until import until
@@ -244,38 +245,6 @@ async def test_an_error_of_the_pilots_own_is_not_hidden_and_leaves_nothing_runni
             await asyncio.wait_for(pilot.end, 10)
         assert raised.group_contains(RuntimeError, match="a fault in the code")
         assert workshop.closed
-
-
-class OddWorkshop(FakeWorkshop):
-    """One in which what is done for job 1 fails, in one way or another, as nobody has foreseen."""
-
-    def __init__(self, breaks: str) -> None:
-        super().__init__()
-        self._breaks = breaks
-
-    def _may_break(self, what: str, key: AttemptKey) -> None:
-        if what == self._breaks and key.job_id == 1:
-            raise RecursionError("a path without end")
-
-    def prepare(self, order: PrepareJob) -> None:
-        self._may_break("prepare", order.job.key)
-        super().prepare(order)
-
-    async def fetch(self, key: AttemptKey) -> None:
-        self._may_break("fetch", key)
-
-    def start(self, key: AttemptKey) -> None:
-        self._may_break("start", key)
-        super().start(key)
-
-    async def collect(self, key: AttemptKey) -> Collected:
-        self._may_break("collect", key)
-        left = await super().collect(key)
-        return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
-
-    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
-        self._may_break("bring", key)
-        return replace(left, large={})
 
 
 @pytest.mark.parametrize(
