@@ -7,7 +7,7 @@ PACKAGES := proto server pilot agents client tests
 COMPILED := .venv-compiled
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
+.PHONY: help venv demo test test-fast check format compiled test-compiled bench bench-smoke sim-drain pilot-bundle clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z%-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,15 +27,23 @@ $(VENV)/.stubs: $(STAMP) proto/generate.py $(wildcard proto/pilotage/v1/*.proto)
 demo: $(VENV)/.stubs ## start everything here, run the example jobs, stop everything
 	@$(BIN)/pilotage demo --examples deploy/examples
 
-test: $(VENV)/.stubs ## run all tests, in two processes
-	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# A quarter of the time of two processes is waiting for others, which a third one fills.
+test: $(VENV)/.stubs ## run all tests, in three processes: that keeps two cores busy
+	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-check: $(VENV)/.stubs ## lint, formats, import rules, types
+FAST := not (postgresql or process or slow)
+
+test-fast: $(VENV)/.stubs ## run the tests that need neither PostgreSQL nor servers, in two processes
+	@HYPOTHESIS_PROFILE=ci $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --sqlite -m "$(FAST)" \
+	    tests/model tests/conformance tests/scenarios tests/unit
+
+check: $(VENV)/.stubs ## lint, formats, import rules, types, rules of CONTRIBUTING.md
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint proto
 	$(BIN)/buf format --diff --exit-code proto
 	$(BIN)/lint-imports
+	$(BIN)/python tests/house_rules.py
 	$(BIN)/mypy $(PACKAGES) bench deploy/pilot_bundle hatch_build.py
 
 format: $(VENV)/.stubs ## format code and protocol

@@ -1,10 +1,8 @@
-"""What is made when a wheel is built: the protocol's stubs, and, where asked for, the server's hot modules compiled.
+"""Hatch's build hook: generates the protocol's stubs and, on request, compiles the server's hot modules.
 
-Rules
------
-The Python sources are the truth and are in every wheel. With `PILOTAGE_COMPILED=1` the modules that `pyproject.toml`
-names are compiled by mypyc from a copy, and lie in the wheel beside their sources, where Python finds them first; the
-wheel is then one for this machine's kind alone. Nothing compiled ever lies in the checkout: it would go stale there.
+Every wheel contains the Python sources. With `PILOTAGE_COMPILED=1` mypyc compiles a copy of the modules named in
+`pyproject.toml`; the libraries are placed in the wheel beside their sources, where Python finds them first. The wheel
+is then specific to this kind of machine. Compiled files never lie in the checkout, where they would become stale.
 """
 
 from __future__ import annotations
@@ -21,16 +19,16 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ASKED_BY = "PILOTAGE_COMPILED"
-"""The environment's variable that asks for compiled modules, by 1."""
+"""The environment variable that requests compiled modules with the value 1."""
 
 LEVEL = "PILOTAGE_COMPILED_LEVEL"
-"""That which says how much the C compiler is to optimise: 0, which is soon done, to 3; the usual one is 2."""
+"""The environment variable with the C compiler's optimisation level, 0 (fast to build) to 3; the default is 2."""
 
 _SOURCES = ("proto/pilotage", "server/pilotage_server")
 _LIBRARY = "pilotage_server_hot"
-"""mypyc puts all modules into one library, so that they call one another at once."""
+"""mypyc builds one library of all modules, so that they call one another directly."""
 
-# Foreign packages are `Any`, whether they are installed or not: what is compiled is the same everywhere.
+# Foreign packages are `Any`, installed or not, so that the compiled code is the same everywhere.
 _TYPES = """
 [mypy]
 explicit_package_bases = true
@@ -38,24 +36,24 @@ explicit_package_bases = true
 follow_imports = skip
 follow_imports_for_stubs = true
 ignore_missing_imports = true
-[mypy-pilotage.v1.*,pilotage_server.storage.tables.*]
+[mypy-pilotage.v1.*,pilotage_server.storage.database.tables.*]
 ignore_errors = true
 """
 
 
 class BuildHook(BuildHookInterface[Any]):
-    """Hatch's hook: what is made is there before files are collected."""
+    """Generates files before Hatch collects those of the wheel."""
 
     PLUGIN_NAME = "custom"
 
     _scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def dependencies(self) -> list[str]:
-        """Return what a build needs beside the sources."""
+        """Return the build's dependencies beside the sources."""
         return ["mypy[mypyc]>=2.4"] if self._is_to_compile() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Generate the stubs, and compile; `version` and `build_data` are Hatch's."""
+        """Generate the stubs and compile; Hatch passes `version` and `build_data`."""
         runpy.run_path(str(Path(self.root) / "proto" / "generate.py"))["generate"]()
         if version == "standard" and self._is_to_compile():
             self._scratch = tempfile.TemporaryDirectory(prefix="pilotage-compiled-")
@@ -66,7 +64,7 @@ class BuildHook(BuildHookInterface[Any]):
             build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove what the wheel holds by now."""
+        """Remove temporary files, which the wheel contains by now."""
         del version, build_data, artifact_path
         if self._scratch is not None:
             self._scratch.cleanup()

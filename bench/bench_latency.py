@@ -17,7 +17,7 @@ from harness.figures import Figure, at_most
 from harness.setting import Setting, bench, scratch
 from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
-from pilotage_client.location import UP_FILE, Wishes
+from pilotage_client.connection import UP_FILE, ServerOptions
 
 JOBS = 500
 WARM_UP = 20
@@ -27,7 +27,7 @@ CLOCK_READER = JobDescription("/bin/date", arguments="+%s%N", stdout="started")
 
 def figures(setting: Setting) -> Iterator[Figure]:
     """Start the stack and run the jobs."""
-    with scratch() as data, _running_stack(data), Client.located(Wishes(data=data)) as client:
+    with scratch() as data, _running_stack(data), Client.located(ServerOptions(data=data)) as client:
         for _ in range(WARM_UP):
             _latency_ms(client)
         latencies = sorted(_latency_ms(client) for _ in range(setting.size(JOBS, 10)))
@@ -38,7 +38,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
 
 @contextmanager
 def _running_stack(data: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "pilotage_client.main", "up", "--data", str(data), "--port", "0"]
+    command = [sys.executable, "-m", "pilotage_client.cli.main", "up", "--data", str(data), "--port", "0"]
     with (data / "up.log").open("wb") as log:
         stack = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:

@@ -20,11 +20,10 @@ from harness.figures import Figure, at_most, told
 from harness.lhcb import DaysTaskQueue
 from harness.nodes import BOLOGNA
 from harness.setting import Setting, bench, scratch, the_day
-from pilotage_pilot.core.amounts import Amounts as NodeAmounts
-from pilotage_server.operations.slot_offers import AdPartText
-from pilotage_server.operations.work import WorkRequest
-from pilotage_server.storage.engine import Database, closing
-from pilotage_server.storage.schema import upgrade
+from pilotage.values.amounts import Amounts as NodeAmounts
+from pilotage.values.offers import AdPart
+from pilotage_server.operations.matching.work import WorkRequest
+from pilotage_server.storage.database.engine import Database, closing, upgrade
 from support.grid import Grid, a_slot, request_jobs
 from support.live_slots import LiveSlots
 from support.submissions import a_user
@@ -60,7 +59,7 @@ class Compared:
         assert len(answer.matches) == 1, answer
         return spent_s * 1000
 
-    def go_on(self) -> None:
+    def answer_async(self) -> None:
         """Let a new pilot take a job, so that another owner's turn comes."""
         self._pilot = self._grid.start_pilot(QUEUE)
         assert self._pilot.request(self._request(with_policy=True)).matches
@@ -72,7 +71,7 @@ class Compared:
         self._node.look(load=0.1 + look % 19 / 100, keyboard_idle_s=86_400 + look)
         ad = self._node.ads.offer("slot1", self._node.now)
         new_parts = ad.part_keys if look == 1 else ()
-        parts = tuple(AdPartText(key, self._node.ads.part(key) or "") for key in new_parts)
+        parts = tuple(AdPart(key, self._node.ads.part(key) or "") for key in new_parts)
         return WorkRequest((a_slot(ad_parts=ad.part_keys, ad_changes=ad.changes),), ad_parts=parts)
 
 
@@ -84,7 +83,7 @@ def figures(setting: Setting) -> Iterator[Figure]:
         compared = Compared(database, clock, the_day().task_queues(setting.size(JOBS)))
         times: dict[bool, list[float]] = {False: [], True: []}
         for turn in range(setting.size(MATCHES, 10)):
-            compared.go_on()
+            compared.answer_async()
             for with_policy in (turn % 2 == 0, turn % 2 == 1):  # who comes second may find something warm
                 times[with_policy].append(compared.match_ms(with_policy=with_policy))
     plain, under_policy = statistics.median(times[False]), statistics.median(times[True])

@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from harness.figures import Figure, at_most
 from harness.setting import Setting, bench, shared_data
-from pilotage.effective import effective_queues
 from pilotage.errors import InvalidRequirementsError
 from pilotage.job_description import Value
-from pilotage.pool_mapping import map_pools
-from pilotage.requirements import pool_id, read_requirements
-from pilotage.resource_tree import VOS
-from pilotage.tree_formats import read_tree_text
-from pilotage.tree_reading import tree_from_mapping
+from pilotage.resources.formats import read_tree_text
+from pilotage.resources.inheritance import effective_queues
+from pilotage.resources.pool_mapping import map_pools
+from pilotage.resources.requirements import pool_id, read_requirements
+from pilotage.resources.tree import VOS
+from pilotage.resources.tree_reader import tree_from_mapping
 
 POOLS = 1000
 BUDGET_S = 1.0

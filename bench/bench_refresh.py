@@ -27,7 +27,7 @@ from harness.lhcb import SIMULATION
 from harness.load import Metadata, Request, Run, steady_load
 from harness.setting import SHARING, Setting, bench, scratch, server_on_its_core, the_day
 from pilotage.job_description import JobDescription
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
 
 SITES, CES, QUEUES = 100, 10, 5
 POOLS = 10_000

@@ -18,22 +18,21 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from harness.figures import Figure, at_most
 from harness.setting import Setting, bench
-from pilotage.ad_text import ad_text
-from pilotage.classads import AdValue
+from pilotage.classads.library import AdValue
+from pilotage.classads.text import ad_text, new_job_ad
 from pilotage.job_description import JobDescription
-from pilotage.new_job_ad import new_job_ad
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import AttemptKey, RenewedLease, ReportResult
 from pilotage_pilot.core import events as ev
-from pilotage_pilot.core.amounts import Amounts
+from pilotage_pilot.core.ads.attributes import NodeFacts, NodeSample
+from pilotage_pilot.core.ads.policy_ads import SlotAds
 from pilotage_pilot.core.instructions import Instruction, RequestJobs, SendHeartbeat
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, ReportResult
 from pilotage_pilot.core.machine import PilotMachine
-from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.node_slots import NodeSlots
-from pilotage_pilot.core.rules import Lifetime, Rules
-from pilotage_pilot.core.slot_ads import SlotAds
-from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample
-from pilotage_pilot.core.slot_layout import Layout
-from pilotage_pilot.node.identity import identity
+from pilotage_pilot.core.model import GrantedJob, Now
+from pilotage_pilot.core.node.node_slots import NodeSlots
+from pilotage_pilot.core.rules import Lifetime, PilotRules
+from pilotage_pilot.core.slots.layout import Layout
+from pilotage_pilot.node.node import identity
 from pilotage_pilot.policy.loading import load_policy
 
 SLOTS = 64
@@ -52,7 +51,7 @@ class Node:
         loaded = load_policy(POLICY, NODE)
         ads = SlotAds(loaded.policy, NodeFacts.of("node", NODE, loaded.layout, identity()))
         self.slots = NodeSlots(loaded.layout, ads, self.now)
-        self.machine = PilotMachine("pilot", self.slots, Rules(), Lifetime(None), self.now)
+        self.machine = PilotMachine("pilot", self.slots, PilotRules(), Lifetime(None), self.now)
         self.layout: Layout = loaded.layout
         self._answer(self.machine.begin(self.now))
         self.feed(ev.NodeValidated())
@@ -60,14 +59,14 @@ class Node:
         self.feed(ev.NodeSampled(NodeSample(self.after_s)))
 
     @property
-    def now(self) -> Moment:
+    def now(self) -> Now:
         """The present moment."""
-        return Moment(BEGIN + timedelta(seconds=self.after_s), self.after_s)
+        return Now(BEGIN + timedelta(seconds=self.after_s), self.after_s)
 
     def feed(self, event: ev.Event) -> float:
         """Let the machine hear an event; returns what that took, in ms of CPU."""
         began = time.process_time()
-        said = (*self.machine.handle(event, self.now), *self.machine.go_on(self.now))
+        said = (*self.machine.handle(event, self.now), *self.machine.advance(self.now))
         took_ms = (time.process_time() - began) * 1000
         self._answer(said)
         return took_ms
@@ -92,8 +91,8 @@ class Node:
             if isinstance(instruction, RequestJobs):
                 self._request = instruction
             if isinstance(instruction, SendHeartbeat):
-                renewed = tuple(ev.RenewedLease(key, 1e6) for key in instruction.leases)
-                results = tuple(ReportResult(report.key, accepted=True) for report in instruction.reports)
+                renewed = tuple(RenewedLease(*key, timedelta(seconds=1e6)) for key in instruction.leases)
+                results = tuple(ReportResult(*report.key) for report in instruction.reports)
                 self.feed(ev.HeartbeatAnswered(instruction.request_id, renewed, results=results, next_s=60.0))
 
 

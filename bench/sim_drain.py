@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.figures import Figure, at_least, at_most, told
 from harness.setting import Setting, bench, shared_data
 from harness.time_plot import TimePanel, time_drawing
-from pilotage_agents.drain_controller import DrainController
-from pilotage_agents.settings import DrainControllerSettings
+from pilotage_agents.drain_controller.controller import DrainController
+from pilotage_agents.drain_controller.settings import DrainControllerSettings
 from support.mixed_load import CORES, FULL_SIZE, MULTICORE_FROM_S, WIDTH, MixedLoad
 from support.simulated_farm import Sample, SimulatedFarm, controlled
 

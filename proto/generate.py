@@ -14,9 +14,9 @@ HERE = Path(__file__).resolve().parent
 
 
 def generate(root: Path = HERE) -> None:
-    """Write the stubs of every .proto below `root` beside it; raises RuntimeError when protoc refuses one.
+    """Write the stubs of every .proto below `root` beside it; raises RuntimeError when protoc rejects one.
 
-    Stubs that are as they should be are left alone, and others take their places whole: somebody may be importing them.
+    Unchanged stubs are left alone; others are replaced atomically, as another process may be importing them.
     """
     with tempfile.TemporaryDirectory(dir=root, prefix=".stubs-") as scratch:
         _generate_into(Path(scratch), root)

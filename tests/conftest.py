@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,16 +28,55 @@ pytest_plugins = [
 
 settings.register_profile("dev", max_examples=100, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile("brief", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _IN_CI = os.environ.get("CI") == "true"
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if _IN_CI else "dev"))
 
 
+MARKS_OF_FIXTURES = {
+    "shared_data": ["shared_data"],
+    "postgresql": ["postgresql_server"],
+    "process": [
+        *("server", "shared_server", "served", "mosquitto", "slurm", "slurm_clusters", "sshd"),
+        *("pilot_bundle", "compiled_packages"),
+    ],
+    "slow": ["compiled_packages"],
+}
+"""Which fixtures give a test a marker."""
+
+
+_GENERATIONS = (50_000, 20, 50)
+"""Thresholds of the garbage collector: by default it goes through all tests and modules again and again."""
+
+
+def pytest_configure() -> None:
+    """Let the garbage collector run seldom."""
+    gc.set_threshold(*_GENERATIONS)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what lives as long as the process out of garbage collections."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that chooses the database."""
+    parser.addoption("--sqlite", action="store_true", help="run tests of any database on SQLite alone")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read the real input, so that they can be chosen or left out."""
+    """Mark the tests by their fixtures and folders, so that they can be chosen or left out."""
     for item in items:
-        if "shared_data" in getattr(item, "fixturenames", ()):
-            item.add_marker("shared_data")
+        if "e2e" in item.path.parts:
+            item.add_marker("process")
+        if "postgresql" in getattr(getattr(item, "callspec", None), "params", {}).values():
+            item.add_marker("postgresql")
+        fixtures = frozenset(getattr(item, "fixturenames", ()))
+        for mark, names in MARKS_OF_FIXTURES.items():
+            if not fixtures.isdisjoint(names):
+                item.add_marker(mark)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""The agents' command line and composition root: settings in, agents built and run, an exit code out."""
+"""The agents' command line and composition root: reads settings, builds and runs agents, returns an exit code."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from pathlib import Path
 
 import structlog
 
-from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, PilotageError, ServerUnreachableError, WorldError
-from pilotage.folder_lock import sole_owner
+from pilotage.processes import exclusive_folder
+from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage.telemetry import set_up_logging
-from pilotage_agents.composition import DRAIN, JOB_ROUTER, POOL_CLEANUP, RACER, SITE_DIRECTOR, build_agents
-from pilotage_agents.loop import AgentLoop
-from pilotage_agents.router.routes_check import add_check_options, check_routes
-from pilotage_agents.settings import Settings, read_settings
-from pilotage_agents.turns import InTurn
+from pilotage_agents.app import DRAIN, JOB_ROUTER, POOL_CLEANUP, RACER, SITE_DIRECTOR, build_agents
+from pilotage_agents.router.check import add_check_options, check_routes
+from pilotage_agents.runtime.leadership import LeaderAgent
+from pilotage_agents.runtime.loop import AgentLoop
+from pilotage_agents.settings import AgentSettings, read_settings
 
 log = structlog.get_logger()
 
 ROUTES = "routes"
-"""The command that needs no server, and no configuration."""
+"""The command that needs neither a server nor a configuration."""
 
-_ROUND_MAY_LAST_S = 10.0
+_STOP_TIMEOUT_S = 10.0
 _BETWEEN_STARTS = timedelta(seconds=0.5)
 
 
@@ -38,15 +38,15 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command that `arguments` say; returns its exit code."""
+    """Run the command in `arguments`; returns its exit code."""
     options = _parser().parse_args(arguments)
-    if options.command == DRAIN and len(arguments) == 1:  # as Fallow does: nobody starts to drain by accident
+    if options.command == DRAIN and len(arguments) == 1:  # as in Fallow: no options, no draining
         sys.stderr.write(options.usage)
         return 1
     try:
         if options.command == ROUTES:
             return check_routes(options)
-        settings = read_settings(options.config, _said(options))
+        settings = read_settings(options.config, _command_line_settings(options))
         set_up_logging(json=settings.log_json, level=settings.log_level)
         asyncio.run(_run(settings, options))
     except InvalidInputError as error:
@@ -68,18 +68,18 @@ def _parser() -> argparse.ArgumentParser:
     for name, what in (
         (SITE_DIRECTOR, "send pilots to the queues that waiting work could use"),
         (POOL_CLEANUP, "keep mappings fresh and have idle pools removed"),
-        (DRAIN, "make room for multicore jobs on nodes whose policy looks at OnlyMulticore"),
+        (DRAIN, "make room for multicore jobs on nodes whose policy uses OnlyMulticore"),
         (JOB_ROUTER, "send waiting jobs as copies along the routes of a table"),
         (RACER, "let copies of stragglers and urgent jobs race on other sites"),
     ):
         command = _command(commands, name, what)
-        command.add_argument("--once", action="store_true", help="do one round and end")
-        command.add_argument("--dry-run", action="store_true", help="say what a round would do and why, and end")
+        command.add_argument("--once", action="store_true", help="run one cycle and exit")
+        command.add_argument("--dry-run", action="store_true", help="print what a cycle would do and why, and exit")
         command.set_defaults(usage=command.format_usage())
     _command(commands, "run", "run every agent that the configuration has a section for")
     routes = commands.add_parser(ROUTES, help="look at route tables", description="Look at route tables.")
     questions = routes.add_subparsers(dest="question", required=True, metavar="QUESTION")
-    add_check_options(questions.add_parser("check", help="which routes a table has, and what each says to a job"))
+    add_check_options(questions.add_parser("check", help="show the routes of a table, and which of them take a job"))
     return parser
 
 
@@ -96,7 +96,7 @@ def _command(commands: argparse._SubParsersAction, name: str, what: str) -> argp
 
 def _add_drain_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "-s", "--setpoint", type=int, metavar="CORES", help="how many cores multicore jobs are to have (250)"
+        "-s", "--setpoint", type=int, metavar="CORES", help="number of cores that multicore jobs should have (250)"
     )
     command.add_argument(
         "-n",
@@ -104,19 +104,19 @@ def _add_drain_options(command: argparse.ArgumentParser) -> None:
         type=float,
         metavar="SECONDS",
         dest="negotiation_delay_s",
-        help="how long a node that has drained waits for a multicore job before it takes all jobs again (61)",
+        help="time that a drained node waits for a multicore job before it takes all jobs again (61)",
     )
 
 
-def _said(options: argparse.Namespace) -> dict[str, dict[str, object]]:
-    """Return the settings that the command line gives, by section."""
+def _command_line_settings(options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Return the settings given on the command line, by section."""
     if options.command != DRAIN:
         return {}
     names = ("setpoint", "negotiation_delay_s")
     return {"drain_controller": {name: value for name in names if (value := getattr(options, name)) is not None}}
 
 
-async def _run(settings: Settings, options: argparse.Namespace) -> None:
+async def _run(settings: AgentSettings, options: argparse.Namespace) -> None:
     root_ca = _read(settings.ca_file) if settings.ca_file else None
     # The token is read for every call, so that a renewed one is used at once.
     endpoint = Endpoint.parse(settings.server, lambda: _token(settings), root_ca)
@@ -130,12 +130,12 @@ async def _run(settings: Settings, options: argparse.Namespace) -> None:
         with _held_folders(settings, wanted):
             if options.once:
                 for agent in agents:
-                    await agent.do_one_round()
+                    await agent.run_one_cycle()
             else:
-                await _run_until_told(agents)
+                await _run_until_signal(agents)
 
 
-def _token(settings: Settings) -> str:
+def _token(settings: AgentSettings) -> str:
     if settings.token is not None:
         return settings.token.get_secret_value()
     assert settings.token_file is not None, "settings have one or the other"
@@ -150,43 +150,43 @@ def _read(path: Path) -> bytes:
 
 
 @contextmanager
-def _held_folders(settings: Settings, wanted: str | None) -> Iterator[None]:
-    """Hold the folders of the agents that run, lest two adopt the same batch jobs."""
+def _held_folders(settings: AgentSettings, wanted: str | None) -> Iterator[None]:
+    """Lock the folders of the agents that run, so that no two adopt the same batch jobs."""
     with ExitStack() as held:
         if settings.site_director is not None and wanted in (None, SITE_DIRECTOR):
-            held.enter_context(sole_owner(settings.site_director.folder, "another site director"))
+            held.enter_context(exclusive_folder(settings.site_director.folder, "another site director"))
         if settings.job_router is not None and wanted in (None, JOB_ROUTER):
-            held.enter_context(sole_owner(settings.job_router.folder, "another job router"))
+            held.enter_context(exclusive_folder(settings.job_router.folder, "another job router"))
         yield
 
 
-async def _run_until_told(agents: Sequence[InTurn]) -> None:
-    """Run the agents until SIGTERM or SIGINT; a second signal ends at once."""
+async def _run_until_signal(agents: Sequence[LeaderAgent]) -> None:
+    """Run the agents until SIGTERM or SIGINT; a second signal ends the process at once."""
     loops = [
         AgentLoop(agent, first_after=place * _BETWEEN_STARTS, after_failure=agent.after_failure)
         for place, agent in enumerate(agents)
     ]
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(loop.run()) for loop in loops]
-        await _told_to_stop()
+        await _stop_signal()
         for loop in loops:
             loop.stop()
-        _, late = await asyncio.wait(running, timeout=_ROUND_MAY_LAST_S)
+        _, late = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
         for task in late:
             task.cancel()
     for agent in agents:
         try:
             await agent.stop()
         except PilotageError as error:
-            log.warning("agent could not end well", agent=agent.name, reason=str(error))
+            log.warning("agent did not stop cleanly", agent=agent.name, reason=str(error))
 
 
-async def _told_to_stop() -> None:
-    """Return at the first signal to end; the next one has its usual effect."""
-    told = asyncio.Event()
+async def _stop_signal() -> None:
+    """Return at the first stop signal; the next one has its usual effect."""
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    await told.wait()
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)

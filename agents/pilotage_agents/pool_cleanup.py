@@ -1,20 +1,53 @@
-"""The pool cleanup agent: keeps the pools' mappings fresh and has pools removed that nobody needs."""
+"""The pool cleanup agent: has the server refresh the pools' mappings and remove unused pools."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
 
 import structlog
 
 from pilotage.clock import Clock
-from pilotage_agents.link import CleanupLink, PoolOutline
-from pilotage_agents.settings import PoolCleanupSettings
+from pilotage.settings import Section
+from pilotage_agents.runtime.settings import Interval, Seconds
+
+
+class PoolCleanupSettings(Section):
+    """Mappings older than `refresh_older_than_s` are refreshed; a pool without jobs for `grace_s` is removed."""
+
+    interval_s: Interval = 60
+    refresh_older_than_s: Seconds = 15 * 60
+    grace_s: Seconds = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOutline:
+    """A pool as the cleanup agent sees it; `mapped` None = it has no mapping yet."""
+
+    id: str
+    mapped: datetime | None
+    live_jobs: int
+
+
+class CleanupLink(Protocol):
+    """The calls of the pool cleanup; every method raises a PilotageError when its call fails."""
+
+    async def refresh_pools(self, older_than_s: float) -> tuple[str, ...]:
+        """Refresh mappings that are older than `older_than_s`; returns the ids of their pools."""
+
+    async def clean_pools(self, grace_s: float) -> tuple[str, ...]:
+        """Remove pools that had no live job for `grace_s`; returns their ids."""
+
+    async def pools(self) -> tuple[PoolOutline, ...]:
+        """Return all pools."""
+
 
 log = structlog.get_logger()
 
 
 class PoolCleanup:
-    """Asks the server to refresh old mappings and to remove idle pools; the server decides on each."""
+    """Asks the server to refresh old mappings and remove idle pools; the server decides on each."""
 
     name = "pool cleanup"
 
@@ -24,7 +57,7 @@ class PoolCleanup:
         self._clock = clock
 
     async def run_once(self) -> timedelta:
-        """Refresh, then clean; returns how long to wait until the next round."""
+        """Refresh, then clean; returns how long to wait until the next cycle."""
         refreshed = await self._link.refresh_pools(self._settings.refresh_older_than_s)
         removed = await self._link.clean_pools(self._settings.grace_s)
         if refreshed or removed:
@@ -32,11 +65,11 @@ class PoolCleanup:
         return timedelta(seconds=self._settings.interval_s)
 
     async def dry_run(self) -> tuple[str, ...]:
-        """Return what a round would do and why, one line a deed; changes nothing."""
+        """Return what a cycle would do and why, one line per action; changes nothing."""
         return tuple(line for pool in await self._link.pools() for line in self._would_do(pool))
 
     async def stop(self) -> None:
-        """Return at once: the agent keeps nothing up between its rounds."""
+        """Return at once: nothing runs between the cycles."""
 
     def _would_do(self, pool: PoolOutline) -> list[str]:
         lines = []

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pilotage_server.compiled import kind_of_build
+from pilotage_server.app import build_name
 
 KEYS = ("name", "figure", "unit", "budget", "ok")
 """What every line has; some benches add more, and all which kind of build the server is."""
@@ -28,7 +28,7 @@ class Figure:
         """Return the figure as one JSON object."""
         told = {"name": self.name, "figure": _rounded(self.figure), "unit": self.unit}
         budget = None if self.budget is None else _rounded(self.budget)
-        return json.dumps({**told, "budget": budget, "ok": self.ok, "server": kind_of_build(), **self.more})
+        return json.dumps({**told, "budget": budget, "ok": self.ok, "server": build_name(), **self.more})
 
 
 def told(name: str, figure: float, unit: str, **more: object) -> Figure:

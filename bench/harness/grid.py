@@ -13,9 +13,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from harness.lhcb import VO, LhcbDay
 from harness.load import Answer, Line, Metadata, Request, Run, closed_loop
 from harness.processes import cpu_s
-from pilotage.description_wire import description_to_wire
 from pilotage.job_description import JobDescription
-from pilotage.resource_tree import QueueId
+from pilotage.jobs.wire import description_to_wire
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.wire import queue_to_wire
 from pilotage.v1 import (
     job_service_pb2,
     job_service_pb2_grpc,
@@ -27,7 +28,6 @@ from pilotage.v1 import (
     resource_service_pb2_grpc,
     values_pb2,
 )
-from pilotage.wire import queue_to_wire
 from pilotage_server.core.identity import Role
 from support.server import RunningServer, request_id
 

@@ -16,7 +16,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from pilotage.job_description import JobDescription
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
 
 VO = "lhcb"
 SIMULATION = "lhcb_mc"

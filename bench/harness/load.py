@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from pilotage.channel import SHARED_OPTIONS
+from pilotage.rpc.channel import SHARED_OPTIONS
 
 DEADLINE_S = 60.0
 """A call that takes longer is a failure of the bench."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pilotage_server.compiled import kind_of_build
+from pilotage_server.app import build_name
 
 _SYNCS = 200
 _BLOCK = b"x" * 4096
@@ -24,7 +24,7 @@ def facts() -> Iterator[tuple[str, str]]:
     yield "disk", f"4 KiB appended and synchronised in {1000 * _sync_s():.2f} ms (median)"
     yield "system", f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
     yield "Python", platform.python_version()
-    yield "server", kind_of_build()
+    yield "server", build_name()
 
 
 def _processor() -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.grid import a_slot
 from pilotage.v1 import matcher_service_pb2
-from pilotage_pilot.core.amounts import Amounts
+from pilotage.values.amounts import Amounts
 from pilotage_pilot.policy.loading import load_policy
 from support.live_slots import LiveSlots
 

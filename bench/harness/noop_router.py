@@ -12,27 +12,28 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pilotage.channel import Endpoint, open_async_channel
 from pilotage.clock import boot_time_s, now
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage.telemetry import LogLevel, set_up_logging
+from pilotage.values.leadership import Leadership
 from pilotage_agents.batch_systems.base import Submission, Submitted
-from pilotage_agents.core.copies.copy_life import Patience
-from pilotage_agents.core.copies.held_copies import HeldCopies
-from pilotage_agents.core.routes.route_table import QueueTarget, Target, Targets, target_key
-from pilotage_agents.job_router import JobRouter
-from pilotage_agents.link import Turn
-from pilotage_agents.loop import AgentLoop, RealPause
-from pilotage_agents.router.errands import Errands
-from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, InputFiles, LeftFile
-from pilotage_agents.router.route_hooks import HookSettings, RouteHooks
-from pilotage_agents.router.route_places import Places
-from pilotage_agents.router.route_shared import Shared
-from pilotage_agents.router.route_source import RouteSource, TableSettings
-from pilotage_agents.router.router_folder import RouterFolder
-from pilotage_agents.router.router_link import RouterServerLink
-from pilotage_agents.server_link import ServerLink
-from pilotage_agents.turns import Copy, InTurn
+from pilotage_agents.router.context import RouterContext
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.core.routed_job import SearchTimeouts
+from pilotage_agents.router.core.routed_jobs import TrackedJobs
+from pilotage_agents.router.core.table import QueueTarget, Target, Targets, target_key
+from pilotage_agents.router.folder import RouterFolder
+from pilotage_agents.router.hooks import HookSettings, RouteHooks
+from pilotage_agents.router.ports import InputFiles, RoutedJobRequest
+from pilotage_agents.router.router import JobRouter
+from pilotage_agents.router.server_link import RouterServerLink
+from pilotage_agents.router.table_file import RouteSource, TableSettings
+from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.tasks import BackgroundTasks
+from pilotage_agents.runtime.leadership import LeaderAgent, Replica
+from pilotage_agents.runtime.loop import AgentLoop, RealPause
+from pilotage_agents.server_link import AgentServerLink
 
 INTERVAL = timedelta(seconds=0.2)
 ROUTES = tuple(f"Site{number}" for number in range(1, 13))
@@ -48,9 +49,9 @@ class AtOnce:
     """A place where each copy has run already."""
 
     def __init__(self) -> None:
-        self._status = CopyStatus(CopyState.COMPLETED, exit_code=0, started=now(), ended=now())
+        self._status = RoutedJobStatus(RoutedJobState.COMPLETED, exit_code=0, started=now(), ended=now())
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[Submission, ...]:
+    async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[Submission, ...]:
         """Take copies."""
         del files
         return tuple(Submitted(copy.name) for copy in copies)
@@ -59,11 +60,11 @@ class AtOnce:
         """Find all."""
         return {name: name for name in names}
 
-    async def poll(self, references: Collection[str]) -> Mapping[str, CopyStatus]:
+    async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
         """Say that all are done."""
         return dict.fromkeys(references, self._status)
 
-    async def collect(self, reference: str) -> tuple[LeftFile, ...]:
+    async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
         """Return nothing: that is what copies have left."""
         del reference
         return ()
@@ -74,7 +75,7 @@ class AtOnce:
     async def forget(self, names: Collection[str]) -> None:
         """Return at once."""
 
-    async def strays(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
+    async def leftovers(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
         """Return nothing: nothing is kept here."""
         del known, before
         return {}
@@ -100,16 +101,20 @@ def targets() -> Targets:
 async def run(address: str, token: str, table: Path, folder: Path) -> None:
     """Run the router until it is told to stop."""
     async with open_async_channel(Endpoint((address,), token)) as channel:
-        turn = Turn("job router of bench", "this one")
+        turn = Leadership("job router of bench", "this one")
         kept = RouterFolder(folder, folder)
         kept.open()
-        places = Places(OnePlace(), now, 60.0)
+        places = TargetPool(OnePlace(), now, 60.0)
         hooks = RouteHooks(HookSettings({}, "", 1.0), folder / "hooks")
-        shared = Shared("bench", HeldCopies(), RouterServerLink(channel, turn), places, hooks, now, Errands(1.0))
+        shared = RouterContext(
+            "bench", TrackedJobs(), RouterServerLink(channel, turn), places, hooks, now, BackgroundTasks(1.0)
+        )
         source = RouteSource(TableSettings(table, (), None, targets), now)
-        patience = Patience(timedelta(minutes=10), timedelta(minutes=1))
+        patience = SearchTimeouts(timedelta(minutes=10), timedelta(minutes=1))
         router = JobRouter(shared, source, kept, INTERVAL, patience)
-        loop = AgentLoop(InTurn(router, Copy(turn, 30, "here"), ServerLink(channel, turn), boot_time_s, RealPause()))
+        loop = AgentLoop(
+            LeaderAgent(router, Replica(turn, 30, "here"), AgentServerLink(channel, turn), boot_time_s, RealPause())
+        )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, loop.stop)
         await loop.run()
 

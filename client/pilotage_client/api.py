@@ -1,13 +1,409 @@
-"""The Python API: one `Client` for everything that users and operators do."""
+"""The Python API: `Client` has all calls of users and operators, over jobs, the grid, races, routes and the tree."""
 
 from __future__ import annotations
 
-from pilotage_client.grid_calls import GridCalls
-from pilotage_client.job_calls import JobCalls
-from pilotage_client.operator_calls import OperatorCalls
-from pilotage_client.race_calls import RaceCalls
-from pilotage_client.route_calls import RouteCalls
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+from pilotage.accounts import Quota, split_account, split_group
+from pilotage.clock import boot_time_s
+from pilotage.job_description import JobDescription, Value, render_text
+from pilotage.jobs.wire import description_from_wire, description_to_wire
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.wire import queue_to_wire, quota_to_wire, section_to_wire, time_to_wire
+from pilotage.v1 import (
+    identity_service_pb2,
+    job_service_pb2,
+    jobs_pb2,
+    matcher_service_pb2,
+    node_service_pb2,
+    pilot_service_pb2,
+    pool_service_pb2,
+    race_service_pb2,
+    resource_service_pb2,
+    route_service_pb2,
+    share_service_pb2,
+)
+from pilotage.values.jobs import ChangeResult, SubmittedJobs
+from pilotage.values.wire.jobs import change_result_from_wire, submitted_jobs_from_wire
+from pilotage_client import files
+from pilotage_client.connection import Connection, new_request_id
+from pilotage_client.models import JobEvent, JobStatus, job_event, job_status
+
+MOST_IDS = 10_000  # the server's limit for one call
+LONGEST_POLL_S = 60.0
+STANDARD_OUTPUT, STANDARD_ERROR = "stdout", "stderr"  # the names that pilots use if the job has none
+_DEADLINE_MARGIN_S = 10.0  # beyond the timeout of the poll
+
+
+class JobCalls(Connection):
+    """Calls about jobs."""
+
+    def submit(
+        self,
+        descriptions: Sequence[JobDescription],
+        *,
+        group: str = "",
+        validate_only: bool = False,
+        request_id: str | None = None,
+    ) -> SubmittedJobs:
+        """Submit all descriptions or none, with their input files; a repeated `request_id` has one effect.
+
+        Raises
+        ------
+        InvalidInputError
+            A description is invalid; the error lists every fault with its path.
+        """
+        if not validate_only:
+            files.upload_missing(self._jobs, descriptions)
+        request = job_service_pb2.SubmitJobsRequest(
+            request_id=request_id or new_request_id(),
+            descriptions=[description_to_wire(description) for description in descriptions],
+            group=group,
+            validate_only=validate_only,
+        )
+        answer = self._jobs.SubmitJobs(request, timeout=300)
+        return submitted_jobs_from_wire(answer)
+
+    def jobs(self, job_ids: Sequence[int]) -> list[JobStatus]:
+        """Return the present state of jobs, in the given order; raises NotFoundError."""
+        requests = (job_service_pb2.GetJobsRequest(job_ids=batch) for batch in _batches(job_ids))
+        return [job_status(job) for request in requests for job in self._jobs.GetJobs(request).jobs]
+
+    def list_jobs(
+        self,
+        *,
+        states: Sequence[str] = (),
+        owner: str = "",
+        pool: str = "",
+        newest_first: bool = False,
+        copies: bool = False,
+    ) -> Iterator[JobStatus]:
+        """Yield jobs in the order of ids; `owner` empty = the caller, "*" = all visible jobs.
+
+        `copies` = race copies too.
+        """
+        request = job_service_pb2.ListJobsRequest(owner=owner, pool=pool, newest_first=newest_first, copies=copies)
+        request.states.extend(jobs_pb2.JobState.Value(f"JOB_STATE_{state.upper()}") for state in states)
+        while True:
+            page = self._jobs.ListJobs(request)
+            yield from (job_status(job) for job in page.jobs)
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def ad(self, job_id: int) -> str:
+        """Return a job's ad in new ClassAd syntax, as expressions see it; raises NotFoundError."""
+        return self._jobs.GetJobAd(job_service_pb2.GetJobAdRequest(job_id=job_id)).ad
+
+    def wait(self, job_ids: Sequence[int], timeout_s: float) -> list[JobStatus]:
+        """Return the jobs when all are final, or in their present state after one poll of at most `timeout_s`."""
+        ends_s = boot_time_s() + min(timeout_s, LONGEST_POLL_S)
+        return [job for batch in _batches(job_ids) for job in self._poll(batch, max(0.0, ends_s - boot_time_s()))]
+
+    def _poll(self, job_ids: Sequence[int], poll_s: float) -> list[JobStatus]:
+        request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=poll_s)
+        return [job_status(job) for job in self._jobs.WaitForJobs(request, timeout=poll_s + _DEADLINE_MARGIN_S).jobs]
+
+    def events(self, job_id: int) -> list[JobEvent]:
+        """Return a job's events, oldest first."""
+        answer = self._jobs.GetJobEvents(job_service_pb2.GetJobEventsRequest(job_id=job_id))
+        return [job_event(event) for event in answer.events]
+
+    def follow(self, job_ids: Sequence[int] = (), *, after: int = 0, until_now: bool = False) -> Iterator[JobEvent]:
+        """Yield the events after a position as they happen; no ids = all visible events."""
+        request = job_service_pb2.WatchEventsRequest(job_ids=job_ids, after_position=after, until_now=until_now)
+        for answer in self._jobs.WatchEvents(request, timeout=files.LONGEST_STREAM_S):
+            yield from (job_event(event) for event in answer.events)
+
+    def remove(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
+        """Remove jobs; running ones are killed."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_REMOVE, reason)
+
+    def hold(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
+        """Hold jobs until they are released; running ones are killed."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_HOLD, reason)
+
+    def release(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
+        """Return held jobs to the queue."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RELEASE, reason)
+
+    def reschedule(self, job_ids: Sequence[int], reason: str = "") -> list[ChangeResult]:
+        """Return jobs to the queue with a new count of attempts, in any state."""
+        return self._change(job_ids, job_service_pb2.JOB_CHANGE_RESCHEDULE, reason)
+
+    def _change(
+        self, job_ids: Sequence[int], change: job_service_pb2.JobChange.ValueType, reason: str
+    ) -> list[ChangeResult]:
+        requests = (
+            job_service_pb2.ChangeJobsRequest(request_id=new_request_id(), job_ids=batch, change=change, reason=reason)
+            for batch in _batches(job_ids)
+        )
+        return [
+            change_result_from_wire(result) for request in requests for result in self._jobs.ChangeJobs(request).results
+        ]
+
+    def description(self, job_id: int) -> JobDescription:
+        """Return a job's present description."""
+        request = job_service_pb2.GetJobDescriptionRequest(job_id=job_id)
+        return description_from_wire(self._jobs.GetJobDescription(request).description)
+
+    def edit(self, job_id: int, description: JobDescription) -> tuple[JobStatus, tuple[str, ...]]:
+        """Replace the description of a waiting or held job; returns the job and warnings."""
+        request = job_service_pb2.EditJobRequest(
+            request_id=new_request_id(), job_id=job_id, description=description_to_wire(description)
+        )
+        answer = self._jobs.EditJob(request)
+        return job_status(answer.job), tuple(answer.warnings)
+
+    def explain(self, job_id: int) -> job_service_pb2.ExplainJobResponse:
+        """Return the reasons for a job's state."""
+        return self._jobs.ExplainJob(job_service_pb2.ExplainJobRequest(job_id=job_id))
+
+    def output_files(self, job_id: int) -> list[jobs_pb2.OutputFile]:
+        """Return the output files of the job's last ended attempt, by name."""
+        return list(self._jobs.ListOutputFiles(job_service_pb2.ListOutputFilesRequest(job_id=job_id)).files)
+
+    def standard_files(self, job_id: int) -> tuple[str, str]:
+        """Return the names of the files with the job's standard output and standard error."""
+        (job,), description = self.jobs([job_id]), self.description(job_id)
+        named = (description.stdout or STANDARD_OUTPUT, description.stderr or STANDARD_ERROR)
+        out, err = (render_text(name, job.cluster, job.process) for name in named)
+        return out, err
+
+    def fetch_output(self, job_id: int, folder: Path) -> list[Path]:
+        """Write the job's output files below `folder` and return their paths."""
+        return self.fetch_files(job_id, self.output_files(job_id), folder)
+
+    def fetch_files(self, job_id: int, chosen: Sequence[jobs_pb2.OutputFile], folder: Path) -> list[Path]:
+        """Write these output files of the job below `folder` and return their paths, in their order."""
+        return files.fetch(self._jobs, job_id, chosen, folder)
+
+    def read_output(self, job_id: int, file: jobs_pb2.OutputFile) -> bytes:
+        """Return the content of one output file."""
+        return b"".join(self.stream_output(job_id, file))
+
+    def stream_output(self, job_id: int, file: jobs_pb2.OutputFile) -> Iterator[bytes]:
+        """Yield the content of one output file piece by piece; raises WorldError at the end if it is damaged."""
+        return files.download(self._jobs, job_id, file)
+
+
+def _batches(job_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield the ids in batches that the server accepts in one call."""
+    return (job_ids[start : start + MOST_IDS] for start in range(0, len(job_ids), MOST_IDS))
+
+
+NodeName: TypeAlias = tuple[str, str]
+"""A node's site and its host name."""
+
+
+class OperatorCalls(Connection):
+    """Calls of operators: tree, bans, black holes, pilots, nodes, shares; and identities."""
+
+    def tree(self) -> resource_service_pb2.GetTreeResponse:
+        """Return the active tree as it was given."""
+        return self._resources.GetTree(resource_service_pb2.GetTreeRequest())
+
+    def put_tree(
+        self, text: str, format_name: str, *, validate_only: bool = False
+    ) -> resource_service_pb2.PutTreeResponse:
+        """Activate a new version of the tree, or only return its changes; raises InvalidInputError with all faults."""
+        request = resource_service_pb2.PutTreeRequest(
+            request_id=new_request_id(), text=text, format=format_name, validate_only=validate_only
+        )
+        return self._resources.PutTree(request, timeout=300)
+
+    def ban(self, node: Sequence[str], *, reason: str, until: datetime | None = None) -> resource_service_pb2.BanInfo:
+        """Ban a site, CE or queue (1 to 3 names); `until` None = until the ban is removed."""
+        site, ce, queue = _node_parts(node)
+        request = resource_service_pb2.BanRequest(
+            request_id=new_request_id(),
+            site=site,
+            ce=ce,
+            queue=queue,
+            reason=reason,
+            until=time_to_wire(until),
+        )
+        return self._resources.Ban(request).ban
+
+    def unban(self, node: Sequence[str]) -> list[resource_service_pb2.BanInfo]:
+        """Remove the bans of a site, CE or queue (1 to 3 names) and return them."""
+        site, ce, queue = _node_parts(node)
+        request = resource_service_pb2.UnbanRequest(request_id=new_request_id(), site=site, ce=ce, queue=queue)
+        return list(self._resources.Unban(request).bans)
+
+    def bans(self) -> list[resource_service_pb2.BanInfo]:
+        """Return the present bans."""
+        return list(self._resources.ListBans(resource_service_pb2.ListBansRequest()).bans)
+
+    def throttles(self) -> list[resource_service_pb2.Throttle]:
+        """Return the circuit breakers that are not closed, and those that were closed recently."""
+        return list(self._resources.ListThrottles(resource_service_pb2.ListThrottlesRequest()).throttles)
+
+    def hold_place(
+        self, place: resource_service_pb2.Place, *, reason: str, until: datetime | None = None
+    ) -> tuple[resource_service_pb2.Throttle, list[str]]:
+        """Stop jobs to a site, a queue or a node; returns its circuit breaker and warnings.
+
+        `until` None = until `open_place`.
+        """
+        request = resource_service_pb2.HoldPlaceRequest(
+            request_id=new_request_id(), place=place, reason=reason, until=time_to_wire(until)
+        )
+        held = self._resources.HoldPlace(request)
+        return held.throttle, list(held.warnings)
+
+    def open_place(self, place: resource_service_pb2.Place) -> resource_service_pb2.Throttle:
+        """Allow jobs to a throttled or held place again."""
+        request = resource_service_pb2.OpenPlaceRequest(request_id=new_request_id(), place=place)
+        return self._resources.OpenPlace(request).throttle
+
+    def register_pilot(self, queue: QueueId, *, lifetime_s: float = 0) -> pilot_service_pb2.PilotCredential:
+        """Return stamp and token of one pilot that is started by hand in `queue`."""
+        request = pilot_service_pb2.RegisterPilotsRequest(
+            request_id=new_request_id(), queue=queue_to_wire(queue), count=1, lifetime_s=lifetime_s
+        )
+        return self._pilots.RegisterPilots(request).pilots[0]
+
+    def drain_pilots(self, stamps: Sequence[str], *, reason: str, evict: bool = False) -> list[str]:
+        """Drain pilots; returns the stamps that are unknown or have ended."""
+        request = pilot_service_pb2.DrainPilotsRequest(
+            request_id=new_request_id(), stamps=stamps, reason=reason, evict=evict
+        )
+        return list(self._pilots.DrainPilots(request).unknown_stamps)
+
+    def set_node_attributes(
+        self, nodes: Sequence[NodeName], new: Mapping[str, str], unset: Sequence[str] = ()
+    ) -> list[node_service_pb2.NodeSettings]:
+        """Set ClassAd expressions as attributes of nodes, and unset others; returns the attributes of each."""
+        request = node_service_pb2.SetNodeAttributesRequest(
+            request_id=new_request_id(), nodes=map(_node_id, nodes), set=new, unset=unset
+        )
+        return list(self._nodes.SetNodeAttributes(request).nodes)
+
+    def node_attributes(self, nodes: Sequence[NodeName] = ()) -> list[node_service_pb2.NodeSettings]:
+        """Return the attributes set on these nodes; empty = on all."""
+        request = node_service_pb2.ListNodeAttributesRequest(nodes=map(_node_id, nodes))
+        return list(self._nodes.ListNodeAttributes(request).nodes)
+
+    def set_shares(
+        self,
+        *,
+        factors: Mapping[str, float | None] = MappingProxyType({}),
+        quotas: Mapping[str, Quota | None] = MappingProxyType({}),
+    ) -> None:
+        """Set priority factors by VO/GROUP/OWNER and quotas by VO/GROUP; None restores the server's settings."""
+        request = share_service_pb2.SetSharesRequest(request_id=new_request_id())
+        for name, factor in factors.items():
+            vo, group, owner = split_account(name)
+            account = matcher_service_pb2.Account(vo=vo, group=group, owner=owner)
+            request.priority_factors.add(account=account, factor=factor)
+        for name, quota in quotas.items():
+            vo, group = split_group(name)
+            request.group_quotas.add(vo=vo, group=group, quota=None if quota is None else quota_to_wire(quota))
+        self._shares.SetShares(request)
+
+    def who_am_i(self) -> identity_service_pb2.WhoAmIResponse:
+        """Return the identity that the server sees."""
+        return self._identity.WhoAmI(identity_service_pb2.WhoAmIRequest())
+
+    def issue_token(self, request: identity_service_pb2.IssueTokenRequest) -> identity_service_pb2.IssueTokenResponse:
+        """Create a token; admins only."""
+        return self._identity.IssueToken(request)
+
+
+def _node_id(name: NodeName) -> node_service_pb2.NodeId:
+    site, node = name
+    return node_service_pb2.NodeId(site=site, node=node)
+
+
+def _node_parts(node: Sequence[str]) -> tuple[str, str, str]:
+    site, ce, queue = (*node, "", "")[:3]
+    return site, ce, queue
+
+
+class GridCalls(Connection):
+    """Read-only calls about the grid."""
+
+    def pools(self, vo: str = "") -> list[pool_service_pb2.Pool]:
+        """Return the visible pools, those with most waiting jobs first."""
+        return list(self._pools.ListPools(pool_service_pb2.ListPoolsRequest(vo=vo)).pools)
+
+    def pilots(self, *, ended: bool = False) -> list[pilot_service_pb2.Pilot]:
+        """Return the pilots, newest first."""
+        return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=ended)).pilots)
+
+    def slots(self, constraint: str = "", *, ads_wanted: bool = False) -> list[node_service_pb2.SlotInfo]:
+        """Return the slots of live pilots, by node and name; with a constraint those whose ad satisfies it."""
+        request = node_service_pb2.ListSlotsRequest(constraint=constraint, ads_wanted=ads_wanted)
+        return list(self._nodes.ListSlots(request).slots)
+
+    def shares(self, vo: str = "") -> share_service_pb2.ListSharesResponse:
+        """Return the visible shares: groups by name, accounts in the order of matching."""
+        return self._shares.ListShares(share_service_pb2.ListSharesRequest(vo=vo))
+
+    def queues(self, *, vo: str = "", site: str = "") -> list[resource_service_pb2.QueueInfo]:
+        """Return queues with their effective values and the origins of these, in the tree's order."""
+        return list(self._resources.ListQueues(resource_service_pb2.ListQueuesRequest(vo=vo, site=site)).queues)
+
+    def eligible_nodes(
+        self, *, vo: str = "", level: str = "Queue", queue_select: Mapping[str, Value] | None = None
+    ) -> dict[str, dict[str, list[str]]]:
+        """Return the eligible part of the tree, {SITE: {CE: [QUEUE…]}}, without empty parts."""
+        request = resource_service_pb2.GetEligibleNodesRequest(vo=vo, level=level)
+        section_to_wire(queue_select or {}, request.queue_select)
+        answer = self._resources.GetEligibleNodes(request)
+        return {site.name: {ce.name: list(ce.queues) for ce in site.ces} for site in answer.sites}
+
+
+class RaceCalls(Connection):
+    """Read-only calls about races."""
+
+    def races(
+        self, job_ids: Sequence[int] = (), *, owner: str = "", open_only: bool = False
+    ) -> Iterator[race_service_pb2.Race]:
+        """Yield the races of these original jobs (empty = of any), the newest original first.
+
+        `owner` empty = the caller, "*" = all visible races; `open_only` = without ended ones.
+        """
+        request = race_service_pb2.ListRacesRequest(job_ids=job_ids, owner=owner, open=open_only)
+        while True:
+            page = self._races.ListRaces(request)
+            yield from page.races
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def race_costs(self, *, owner: str = "") -> list[race_service_pb2.RaceCost]:
+        """Return the costs of ended races, by account."""
+        return list(self._races.ListRaces(race_service_pb2.ListRacesRequest(owner=owner, page_size=1)).costs)
+
+
+class RouteCalls(Connection):
+    """Calls about job routers."""
+
+    def routers(self) -> list[route_service_pb2.Router]:
+        """Return the job routers by name, with the routes of their last reports."""
+        return list(self._routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers)
+
+    def explain_routes(self, job_id: int) -> route_service_pb2.ExplainRoutesResponse:
+        """Return the verdict of every route on a job."""
+        return self._routes.ExplainRoutes(route_service_pb2.ExplainRoutesRequest(job_id=job_id))
+
+    def give_up_router(self, name: str) -> list[route_service_pb2.JobCopy]:
+        """Free all jobs of a router that is lost for good; returns its routed jobs, which may still run."""
+        copies: list[route_service_pb2.JobCopy] = []
+        more = True
+        while more:
+            request = route_service_pb2.GiveUpCopiesRequest(request_id=new_request_id(), router=name)
+            given_up = self._routes.GiveUpCopies(request)
+            copies += given_up.copies
+            more = given_up.more
+        return copies
 
 
 class Client(JobCalls, GridCalls, RaceCalls, RouteCalls, OperatorCalls):
-    """A connection to a server in the name of one token; errors are `pilotage.errors`."""
+    """A connection to a server with one token; raises the errors of `pilotage.errors`."""

@@ -1,12 +1,21 @@
-"""A connection to a server: one channel, a stub for each service, and how it is found, opened and closed."""
+"""A connection to a server: one channel, a stub for each service, and the choice of server and token.
+
+Server and token come from the options, else from the environment, else from the data folder of `pilotage up`.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pilotage.channel import Endpoint, open_channel
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.rpc.channel import Endpoint, open_channel
 from pilotage.v1.identity_service_pb2_grpc import IdentityServiceStub
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
@@ -16,11 +25,89 @@ from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.v1.share_service_pb2_grpc import ShareServiceStub
-from pilotage_client.location import Location, Wishes, locate
+
+DEFAULT_DATA = Path("~/.local/share/pilotage")
+UP_FILE = "up.json"
+
+_TOKEN_KEYS = {"user": "token_file", "operator": "operator_token_file", "admin": "admin_token_file"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A server's addresses ("host:port", several with commas) and the caller's token."""
+
+    server: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The options that select server and token; None = not given.
+
+    `role` (user, operator or admin) selects a token of `pilotage up`.
+    """
+
+    server: str | None = None
+    token_file: Path | None = None
+    data: Path | None = None
+    role: str = "user"
+
+
+def data_folder(folder: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the data folder: `folder`, else PILOTAGE_DATA, else the default in the home folder."""
+    return (folder or Path(environment.get("PILOTAGE_DATA") or DEFAULT_DATA)).expanduser()
+
+
+def resolve_server(options: ServerOptions, environment: Mapping[str, str] = os.environ) -> ServerAddress:
+    """Return the server and token to use; raises InvalidInputError if one is not set."""
+    folder = data_folder(options.data, environment)
+    up_settings = _read_up_file(folder / UP_FILE)
+    if options.data is not None and options.server is None:
+        environment = {}  # `--data` without `--server` selects the server and the tokens of that folder
+    server = options.server or environment.get("PILOTAGE_SERVER") or up_settings.get("server")
+    if not server:
+        raise InvalidInputError(
+            Violation(
+                "server",
+                f"no server is set, nor found in {folder}; start one with `pilotage up`, or set one by "
+                "--data, --server, PILOTAGE_DATA or PILOTAGE_SERVER",
+            )
+        )
+    # The tokens of `pilotage up` are valid at its own server only, and must not be sent to others.
+    tokens = up_settings if server == up_settings.get("server") else {}
+    return ServerAddress(server, _token(options, environment, tokens))
+
+
+def _token(options: ServerOptions, environment: Mapping[str, str], up_tokens: Mapping[str, str]) -> str:
+    if options.token_file is not None:
+        return _read_token(options.token_file)
+    if environment.get("PILOTAGE_TOKEN"):
+        return environment["PILOTAGE_TOKEN"].strip()
+    token_file = up_tokens.get(_TOKEN_KEYS[options.role])
+    if token_file:
+        return _read_token(Path(token_file))
+    raise InvalidInputError(Violation("token", "no token is set; set one by --token-file or PILOTAGE_TOKEN"))
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(Violation(str(path), f"the token cannot be read: {error}")) from error
+
+
+def _read_up_file(path: Path) -> dict[str, str]:
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(Violation(str(path), f"cannot be read: {error}")) from error
+    return {str(key): str(value) for key, value in settings.items()} if isinstance(settings, dict) else {}
 
 
 class Connection:
-    """A channel to `server` ("host:port", comma between several) in the name of one token."""
+    """A channel to `server` ("host:port", several with commas) with one token."""
 
     def __init__(self, server: str, token: str) -> None:
         self.server = server
@@ -36,13 +123,13 @@ class Connection:
         self._identity = IdentityServiceStub(self._channel)
 
     @classmethod
-    def located(cls, wishes: Wishes | None = None) -> Self:
-        """Connect to the server that the wishes, the environment or the data folder name."""
-        found: Location = locate(wishes or Wishes())
-        return cls(found.server, found.token)
+    def located(cls, options: ServerOptions | None = None) -> Self:
+        """Connect to the server of the options, the environment or the data folder."""
+        address = resolve_server(options or ServerOptions())
+        return cls(address.server, address.token)
 
     def __enter__(self) -> Self:
-        """Return the connection itself."""
+        """Return the connection."""
         return self
 
     def __exit__(
@@ -57,5 +144,5 @@ class Connection:
 
 
 def new_request_id() -> str:
-    """Return a new id that makes a repeated request have one effect."""
+    """Return a new idempotency key."""
     return secrets.token_hex(16)

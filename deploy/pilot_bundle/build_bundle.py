@@ -1,7 +1,7 @@
-"""Builds the pilot bundle: one file with the pilot and all that it stands on, for one Python release and architecture.
+"""Builds the pilot bundle: one file with the pilot and its dependencies, for one Python release and architecture.
 
-The packages are wheels of the index that pip is set to, chosen for the target and not for this machine, so that a
-bundle can be built for other nodes. The same packages give the same bytes.
+The packages are wheels from pip's index, chosen for the target machine and not for this one, so that bundles can be
+built for other nodes. The same packages give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
 _GLIBCS = ("2014", "_2_17", "_2_26", "_2_27", "_2_28")
-"""The wheels that are taken: those for a glibc of 2.28, as Enterprise Linux 8 has it, or before."""
+"""The accepted wheels: those for glibc 2.28, as in Enterprise Linux 8, or older."""
 
 _TAG = re.compile(r"manylinux(?:_(\d+)_(\d+)|(2014))_")
 _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
@@ -67,7 +67,7 @@ def _own_wheel(folder: Path) -> Path:
 
 
 def _install(requirement: str, site: Path, python: str, machine: str) -> None:
-    """Install wheels for the target into a folder, without what tells of this machine."""
+    """Install wheels for the target into a folder, without files about this machine."""
     platforms = [f"--platform=manylinux{glibc}_{machine}" for glibc in _GLIBCS]
     target = ("--only-binary=:all:", "--implementation=cp", f"--python-version={python}", *platforms)
     quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
@@ -83,7 +83,7 @@ def _run(*command: str) -> None:
 
 
 def write_bundle(path: Path, site: Path, made_for: dict[str, object]) -> None:
-    """Write a bundle of the packages in a folder; `made_for` is the Python and the machine that they run on."""
+    """Write a bundle of the packages in a folder; `made_for` is its Python release and machine."""
     files = {f"site/{each.relative_to(site)}": each for each in sorted(site.rglob("*")) if each.is_file()}
     facts = {"glibc": _glibc(site), "key": _key(files)} | made_for
     with path.open("wb") as file:
@@ -104,7 +104,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _key(files: dict[str, Path]) -> str:
-    """Return what tells this content from any other."""
+    """Return a hash of the content."""
     whole = hashlib.sha256()
     for name, path in files.items():
         whole.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -112,7 +112,7 @@ def _key(files: dict[str, Path]) -> str:
 
 
 def _glibc(site: Path) -> tuple[int, int]:
-    """Return the oldest glibc that all wheels run with; each runs with the oldest that one of its tags names."""
+    """Return the oldest glibc that all wheels run with; a wheel runs with the oldest of its tags."""
     wheels = ([_release(tag) for tag in _TAG.findall(each.read_text())] for each in site.glob("*.dist-info/WHEEL"))
     return max((min(tags) for tags in wheels if tags), default=(2, 17))
 

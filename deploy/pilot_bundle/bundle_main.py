@@ -1,8 +1,6 @@
-"""The first lines of a pilot bundle: they say in one line when the machine is not what the bundle is made for.
+"""The entry of a pilot bundle: prints one line when the machine does not match the bundle.
 
-Rules
------
-Plain syntax and old modules only, for this is read by Pythons that the bundle is not made for.
+Plain syntax and old modules only, as Pythons run it that the bundle is not made for.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Unpacks a pilot bundle once on a node, for compiled modules cannot be read from an archive, and starts its pilot.
+"""Unpacks a pilot bundle once per node, as compiled modules cannot be loaded from an archive, and starts its pilot.
 
-What is unpacked is a Python environment in a folder that only its owner can read. Its name tells the content and the
-interpreter, so that all pilots of one user on a node share it; it appears whole or not at all.
+A bundle is unpacked into a Python environment that only its owner can read. The folder's name is a hash of content and
+interpreter, so all pilots of one user on a node share it. The folder appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import NoReturn
 
 _PACKAGES = "site/"
 _NODE_UNFIT = 4
-"""The pilot's exit code where the node is not fit for work."""
+"""The pilot's exit code for a node that is not fit for work."""
 
 _UNUSED_S = 30 * 86400
-"""What no pilot was started from for so long is removed."""
+"""An environment that started no pilot for this time is removed."""
 
 
 def start(bundle: str, key: str) -> NoReturn:
-    """Become the pilot with the arguments of this process; exits where it cannot be unpacked."""
+    """Replace this process by the pilot, with the same arguments; exits when unpacking fails."""
     try:
         folder = _unpacked(Path(bundle), key)
     except (OSError, zipfile.BadZipFile, zlib.error) as error:
@@ -58,12 +58,12 @@ def _unpacked(bundle: Path, key: str) -> Path:
 
 
 def _interpreter() -> str:
-    """Return the path of this Python; within a virtual environment, that of the one that it was made with."""
+    """Return the path of this Python; in a virtual environment, that of its base."""
     return getattr(sys, "_base_executable", sys.executable)
 
 
 def _places() -> Iterator[Path]:
-    """Yield where to unpack, best first: the batch system's scratch or /tmp, and at last where the pilot is started."""
+    """Yield where to unpack, best first: the batch system's scratch or /tmp, then the working directory."""
     given = [os.environ[name] for name in ("_CONDOR_SCRATCH_DIR", "TMPDIR") if os.environ.get(name)]
     for place in given or ["/tmp"]:  # noqa: S108 - its folder is the user's own, and looked at before it is used
         yield Path(place)
@@ -75,7 +75,7 @@ def _unpacked_in(place: Path, name: str, archive: zipfile.ZipFile) -> Path:
         raise OSError(errno.EACCES, "nothing may be executed there (noexec)")
     folder = place / name
     if _is_whole(folder, archive):
-        with contextlib.suppress(FileNotFoundError):  # another pilot may be putting a new one there
+        with contextlib.suppress(FileNotFoundError):  # another pilot may be replacing it
             os.utime(folder)
         return folder
     new = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=place))
@@ -88,9 +88,9 @@ def _unpacked_in(place: Path, name: str, archive: zipfile.ZipFile) -> Path:
 
 
 def _is_whole(folder: Path, archive: zipfile.ZipFile) -> bool:
-    """Whether the folder has all files: those who clear up /tmp take files that were not read for long.
+    """Whether the folder is complete: cleaners of /tmp remove files that were not read for long.
 
-    Raises OSError where it is not ours alone.
+    Raises OSError if other users can access it.
     """
     try:
         found = folder.lstat()
@@ -105,7 +105,7 @@ def _is_whole(folder: Path, archive: zipfile.ZipFile) -> bool:
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Write the environment; a folder that is not whole in the end is nobody's yet."""
+    """Write the environment; an incomplete folder is not in use yet."""
     packages = _packages(folder)
     for info in _files(archive):
         path = packages / info.filename.removeprefix(_PACKAGES)
@@ -119,21 +119,21 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> None:
 
 
 def _put(new: Path, folder: Path, archive: zipfile.ZipFile) -> None:
-    """Give the new folder its name; one that another pilot has put there meanwhile is as good.
+    """Rename the new folder to its final name, unless another pilot has just done so.
 
-    One that is not whole makes room at once: pilots may be running from it.
+    An incomplete folder is moved away first and removed afterwards, as pilots may be running from it.
     """
     old = new.with_name(new.name + ".old")
     try:
         while not _is_put(new, folder) and not _is_whole(folder, archive):
-            with contextlib.suppress(FileNotFoundError):  # another pilot was quicker
+            with contextlib.suppress(FileNotFoundError):  # another pilot moved it first
                 folder.rename(old)
     finally:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _is_put(new: Path, folder: Path) -> bool:
-    """Give the new folder its name, unless there is one of that name already; returns whether it has it."""
+    """Rename the new folder unless the name is taken; returns whether it was renamed."""
     try:
         new.rename(folder)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""What all processes of Pilotage must agree on: requirements, resources, eligibility and the protocol."""
+"""What all processes of Pilotage share: requirements, resources, eligibility and the protocol."""
 
 import os
 
-# gRPC reads it when it is imported first, and would tell people on stderr how each connection has ended.
+# gRPC reads it at its first import; without it, it reports the end of every connection on stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,4 +1,4 @@
-"""The one place that reads the clocks of this machine."""
+"""The only module that reads the clocks of this machine."""
 
 from __future__ import annotations
 

@@ -1,20 +1,23 @@
-"""What a job is before anyone has accepted it: the one form that all submit languages are read into.
+"""The description of a job before submission: the form into which all submit languages are read.
 
-Rules
------
-Values only: no parsing of languages (the client's readers do that), no defaults that depend on a server.
-Requirements keep the spelling and the values that people typed; their meaning is `pilotage.requirements`.
+Values only: the client's readers parse languages, and the server sets defaults. Requirements keep their spelling and
+values; `pilotage.resources.requirements` interprets them.
+
+The macros of a job array are filled in here: `$(Cluster)` is the id of the array's first job, `$(Process)` the index
+in it (HTCondor manual, condor_submit); letter case does not matter. Both are numbers, so a rendered file name is as
+safe as the checked one. Any other text stays as it is.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 
 Scalar = bool | int | float | str
-"""One value as it stands in a Requirements section, a resource tree or a job attribute."""
+"""One value of a Requirements section, a resource tree or a job attribute."""
 
 Value = Scalar | tuple[Scalar, ...]
 """A value or a list of values; lists keep their order and spelling."""
@@ -24,10 +27,10 @@ NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that travels with the job.
+    """A file that is sent with the job.
 
-    `name` is its path inside the job's folder, relative and without "..". `checksum` is the SHA-256 of its
-    content in 64 hex digits, None = not stored yet (then `source` says where the submitter has it).
+    `name` is its path inside the job's folder, relative and without "..". `checksum` is the SHA-256 of its content in
+    64 hex digits, None = not stored yet (then `source` is the submitter's path).
     """
 
     name: str
@@ -39,9 +42,9 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """What a job wants done with itself: ClassAd expressions over its own ad, None = not said.
+    """A job's own policy: ClassAd expressions over its own ad, None = not set.
 
-    The reason is an expression for a text, the subcode one for an integer. Names are those of HTCondor's submit
+    The reason is an expression for a text, the subcode one for an integer. The names are those of HTCondor's submit
     files.
     """
 
@@ -57,14 +60,14 @@ NO_POLICY = JobPolicy()
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """One job, or an array of `count` jobs, as its owner wrote it down.
+    """One job, or an array of `count` jobs, as its owner wrote it.
 
-    `arguments` is one string that `pilotage.arguments.split_arguments` takes apart. `requirements` is the
-    Requirements section (None = the job has none and belongs to no submit pool). The reserved keywords and
-    request sizes are None or empty where the owner said nothing. Memory and disk in MiB; `cpu_time` in
-    normalised CPU time; `wall_time` = the longest run that the owner allows. `attributes` holds the job's own
-    attributes (`+Name`), also those that have no meaning here; `warnings` says which these are. With
-    `new_files_come_back` the plain files that the job makes or changes at the top of its folder are output too.
+    `arguments` is one string for `pilotage.condor.quoting.split_arguments`. `requirements` is the Requirements section
+    (None = the job has none and belongs to no submit pool). Reserved keywords and request sizes are None or empty if
+    the owner did not set them. Memory and disk in MiB; `cpu_time` in normalised CPU time; `wall_time` = the longest run
+    that the owner allows. `attributes` holds the job's own attributes (`+Name`), including those without a meaning
+    here; `warnings` lists these. With `new_files_come_back` the plain files that the job creates or changes at the top
+    of its folder are output too.
     """
 
     executable: str
@@ -96,3 +99,13 @@ class JobDescription:
     count: int | None = None
     policy: JobPolicy = NO_POLICY
     warnings: tuple[str, ...] = ()
+
+
+_MACRO = re.compile(r"\$\((?:(cluster|clusterid)|process|procid)\)", re.IGNORECASE)
+
+
+def render_text(text: str, cluster: int, process: int) -> str:
+    """Return the text with `$(Cluster)`, `$(ClusterId)`, `$(Process)` and `$(ProcId)` filled in."""
+    if "$(" not in text:
+        return text
+    return _MACRO.sub(lambda macro: str(cluster if macro[1] else process), text)

@@ -1,9 +1,7 @@
-"""The pace of long work: all at once, or with rests in which others have the interpreter.
+"""The pace of long work: all at once, or with pauses in which other threads get the interpreter.
 
-Rules
------
-Who works on thousands of things takes them from a pace, which yields them as they are. Whether it rests in between is
-the business of who has the work done.
+A function that works on thousands of items takes them from a Pace, which yields them unchanged. The caller decides
+whether it pauses.
 """
 
 from __future__ import annotations
@@ -15,12 +13,12 @@ Item = TypeVar("Item")
 
 
 class Pace(Protocol):
-    """Gives the things to work on, each when its time has come."""
+    """Yields the items to work on, perhaps with pauses."""
 
     def __call__(self, items: Iterable[Item], /) -> Iterable[Item]:
         """Return the items in their order."""
 
 
 def at_once(items: Iterable[Item], /) -> Iterable[Item]:
-    """Return the items: nobody waits meanwhile."""
+    """Return the items without pauses."""
     return items

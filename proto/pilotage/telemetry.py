@@ -1,7 +1,7 @@
-"""Logs of a process: structlog on standard error, with the cause that leads from a call to all it sets off.
+"""Logs of a process: structlog on standard error, with the cause that leads from a call to all that it triggers.
 
-A cause is a short random id. Who makes a call sends it along, who serves the call binds it: one id finds the
-lines of every process that took part.
+A cause is a short random id. A caller sends it with a call, and the server binds it while it handles the call: one id
+finds the log lines of every process involved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRACEBACKS = structlog.processors.ExceptionRenderer(
 
 
 class LogLevel(StrEnum):
-    """From which level on lines are written."""
+    """The lowest level of lines that are written."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -37,9 +37,9 @@ class LogLevel(StrEnum):
 
 
 class _StandardError:
-    """Standard error as it is at each line, for it may be replaced while loggers live on.
+    """Standard error as it is at each line, as it may be replaced while loggers live on.
 
-    A line that nobody takes (a full disk, a reader that is gone) is lost: no work fails for the sake of its log.
+    A line that cannot be written (full disk, closed reader) is lost: logging never fails the work.
     """
 
     def write(self, text: str) -> int:
@@ -53,7 +53,7 @@ class _StandardError:
 
 
 def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
-    """Send the log lines of this process to standard error: one JSON object a line, or text for people."""
+    """Send log lines to standard error: one JSON object per line, or text for people."""
     last: Processor = structlog.processors.JSONRenderer(default=str, sort_keys=True)
     if not json:
         last = structlog.dev.ConsoleRenderer(
@@ -74,24 +74,24 @@ def set_up_logging(*, json: bool, level: LogLevel = LogLevel.INFO) -> None:
 
 
 def new_cause() -> str:
-    """Return a cause that no other call has."""
+    """Return a new cause."""
     return f"{_causes.getrandbits(48):012x}"
 
 
 def current_cause() -> str:
-    """Return the cause that is bound here, a new one where none is."""
+    """Return the bound cause, or a new one if none is bound."""
     bound = structlog.contextvars.get_contextvars().get("cause")
     return bound if isinstance(bound, str) else new_cause()
 
 
-def sane_cause(cause: str | None) -> str:
-    """Return a cause that came from elsewhere; None, or what is no sane id, is replaced by a new one."""
+def valid_cause(cause: str | None) -> str:
+    """Return a cause from elsewhere; None or an invalid id is replaced by a new one."""
     return cause if cause and len(cause) <= _LONGEST_CAUSE and cause.isprintable() else new_cause()
 
 
 @contextmanager
 def cause_bound(cause: str | None) -> Iterator[str]:
-    """Bind a cause to every log line of the block; None, or what is no sane id, is replaced by a new one."""
-    sane = sane_cause(cause)
+    """Bind a cause to every log line of the block; None or an invalid id is replaced by a new one."""
+    sane = valid_cause(cause)
     with structlog.contextvars.bound_contextvars(cause=sane):
         yield sane

@@ -14,19 +14,18 @@ from pathlib import Path
 from pilotage import clock
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.telemetry import set_up_logging
-from pilotage_server.compiled import kind_of_build
+from pilotage_server.app import build_name, run_server
 from pilotage_server.core.identity import Identity, Role
-from pilotage_server.process import run_server
-from pilotage_server.rpc.tokens import TokenIssuer, load_or_make_key
-from pilotage_server.settings import Settings, read_settings
-from pilotage_server.token_files import ROLES, Person, TokenFiles
+from pilotage_server.rpc.framework.tokens import TokenIssuer, load_or_make_key
+from pilotage_server.settings import ServerSettings, read_settings
+from pilotage_server.token_files import ROLES, TokenFiles, TokenOwner
 
-USUAL_LIFE_S = 30 * 86400.0
-"""How long a token holds that is signed here, when nothing is said."""
+DEFAULT_LIFETIME_S = 30 * 86400.0
+"""Default lifetime of a token signed by the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 done, 1 it failed, 2 the request was wrong."""
+    """Run the command and return its exit code: 0 success, 1 failure, 2 invalid request."""
     options = _parser().parse_args(arguments)
     try:
         settings = _settings(options)
@@ -35,62 +34,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _run(settings, options)
     except InvalidInputError as error:
-        return _failed(error, 2)
+        return _report_error(error, 2)
     except PilotageError as error:
-        return _failed(error, 1)
+        return _report_error(error, 1)
     return 0
 
 
-def _failed(error: PilotageError, code: int) -> int:
-    sys.stderr.write(f"pilotage-server: {' '.join(str(error).split())}\n")  # one line, whatever a library says
+def _report_error(error: PilotageError, code: int) -> int:
+    sys.stderr.write(f"pilotage-server: {' '.join(str(error).split())}\n")  # one line
     return code
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pilotage-server", description="The server of Pilotage.")
-    release = f"%(prog)s {version('pilotage')} ({kind_of_build()})"
+    release = f"%(prog)s {version('pilotage')} ({build_name()})"
     parser.add_argument("--version", action="version", version=release)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve until SIGTERM or SIGINT")
     run.add_argument("--listen", help="HOST:PORT; port 0 = any free one (default 127.0.0.1:4711)")
     run.add_argument("--database", help="the database's URL (default: SQLite in the data folder)")
-    run.add_argument("--ready-file", type=Path, help='gets {"address": "HOST:PORT"} as soon as the server serves')
+    run.add_argument("--ready-file", type=Path, help='gets {"address": "HOST:PORT"} when the server is ready')
     run.add_argument("--bootstrap-tokens", type=Path, metavar="DIR", help="keep a token for each role there")
     token = commands.add_parser("token", help="print a token, signed with the key in the data folder")
     token.add_argument("--group", action="append", default=[], help="a group; the first is the default one")
     token.add_argument("--role", action="append", required=True, choices=[*ROLES], help="a role")
-    token.add_argument("--lifetime-s", type=float, default=USUAL_LIFE_S, help="how long it holds, in seconds")
+    token.add_argument("--lifetime-s", type=float, default=DEFAULT_LIFETIME_S, help="its lifetime in seconds")
     for command in (run, token):
         command.add_argument("--data", type=Path, help="the folder of the server's data")
         command.add_argument("--config", type=Path, help="settings, as a TOML file")
-        command.add_argument("--owner", default=_login(), help="whom a token is for (default: the login name)")
-        command.add_argument("--vo", default="local", help="the VO that a token is for")
+        command.add_argument("--owner", default=_login(), help="the owner of a token (default: the login name)")
+        command.add_argument("--vo", default="local", help="the VO of a token")
     return parser
 
 
 def _login() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run as a number that no file names
+    except KeyError:  # the uid of a container may have no entry in passwd
         return f"uid{os.getuid()}"
 
 
-def _settings(options: argparse.Namespace) -> Settings:
+def _settings(options: argparse.Namespace) -> ServerSettings:
     names = ("data", "listen", "database")
-    given = {name: getattr(options, name, None) for name in names}
-    told = {name: option for name, option in given.items() if option is not None}
-    return read_settings(told, options.config)
+    values = {name: getattr(options, name, None) for name in names}
+    return read_settings({name: value for name, value in values.items() if value is not None}, options.config)
 
 
-def _run(settings: Settings, options: argparse.Namespace) -> None:
+def _run(settings: ServerSettings, options: argparse.Namespace) -> None:
     set_up_logging(json=settings.log_json, level=settings.log_level)
     token_files = None
     if options.bootstrap_tokens is not None:
-        token_files = TokenFiles(options.bootstrap_tokens, Person(options.owner, options.vo), clock.now)
+        token_files = TokenFiles(options.bootstrap_tokens, TokenOwner(options.owner, options.vo), clock.now)
     run_server(settings, options.ready_file, token_files)
 
 
-def _print_token(settings: Settings, options: argparse.Namespace) -> None:
+def _print_token(settings: ServerSettings, options: argparse.Namespace) -> None:
     if not 0 < options.lifetime_s <= settings.longest_token_s:
         raise InvalidInputError(Violation("--lifetime-s", f"is not 1 to {settings.longest_token_s:.0f} s"))
     roles = frozenset(Role(name) for name in options.role)

@@ -1,63 +1,146 @@
-"""The settings of a server: its options win over its environment (PILOTAGE_SERVER_*), that over its TOML file."""
+"""The settings of a server. Options win over the environment (PILOTAGE_SERVER_*), which wins over the TOML file.
+
+`read_submit_policy` reads the submit policy: an HTCondor configuration file whose SUBMIT_EXPRS name the transforms.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import (
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from pilotage.channel import is_loopback, split_address
-from pilotage.errors import InvalidInputError, Violation
-from pilotage.job_description import JobPolicy
-from pilotage.telemetry import LogLevel
-from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.job_limits import JobLimits, Retention
-from pilotage_server.core.optimizers import check_chain
-from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
-from pilotage_server.setting_types import (
-    DAY_S,
-    MIB,
-    MONTH_S,
-    YEAR_S,
-    AccountName,
-    BrokerUrl,
-    ClassAdExpression,
-    GroupName,
-    HealthSetting,
-    QuotaSetting,
-    RunningLimitSetting,
-    Seconds,
-    Weight,
+from pilotage.accounts import LARGEST, Quota, read_quota
+from pilotage.classads.evaluation import compile_bounded, compile_expression
+from pilotage.classads.library import InvalidClassAdError, expression_from_old_syntax, quoted
+from pilotage.condor.config import (
+    Configuration,
+    ConfigurationContext,
+    InvalidConfigurationError,
+    KnobRequest,
+    read_configuration,
+    read_text,
 )
+from pilotage.condor.text import definitions, reference_graph, undefined_macros
+from pilotage.errors import Faults, InvalidInputError, Violation
+from pilotage.job_description import JobPolicy
+from pilotage.mqtt.settings import parse_broker
+from pilotage.rpc.channel import is_loopback, split_address
+from pilotage.settings import ProgramSettings, Section, load_settings
+from pilotage.telemetry import LogLevel
+from pilotage.text import fold
+from pilotage.values.accounts import Account, GroupId
+from pilotage_server.core.health.black_holes import HealthRules, LocationLevel
+from pilotage_server.core.identity import ACCOUNTING_GROUP
+from pilotage_server.core.jobs.attributes import TRANSFORMED_NAMES, is_reserved
+from pilotage_server.core.jobs.files import JobLimits, Retention
+from pilotage_server.core.rules import PolicyRules, Rules, RunningLimit, Sharing
+from pilotage_server.core.submission.optimizers import check_chain
+from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
 
-ENVIRONMENT_PREFIX = "PILOTAGE_SERVER_"
+MIB = 1024 * 1024
+DAY_S = 86400.0
+MONTH_S = 30 * DAY_S
+YEAR_S = 365 * DAY_S
+
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Weight = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+
+
+Read = TypeVar("Read")
+
+
+def _reader(read: Callable[[Any], Read]) -> Callable[[Any], Read]:
+    """Return `read` as pydantic expects it: with ValueError for invalid input."""
+
+    def reader(written: Any) -> Read:
+        try:
+            return read(written)
+        except InvalidInputError as error:
+            raise ValueError(error.violations[0].why) from error
+
+    return reader
+
+
+def _check_expression(text: str) -> str:
+    compile_bounded(text)
+    return text
+
+
+def _check_broker(url: SecretStr) -> SecretStr:
+    parse_broker(url.get_secret_value())
+    return url
+
+
+def _read_quota(written: object) -> Quota:
+    if isinstance(written, bool) or not isinstance(written, str | int | float):
+        raise ValueError('is no quota; write a weight (3), "40 cores" or "25 %"')
+    return read_quota(written)
+
+
+ClassAdExpression = Annotated[str, AfterValidator(_reader(_check_expression))]
+BrokerUrl = Annotated[SecretStr, AfterValidator(_reader(_check_broker))]
+QuotaSetting = Annotated[Quota, BeforeValidator(_reader(_read_quota))]
+AccountName = Annotated[str, AfterValidator(_reader(lambda name: str(Account.parse(name))))]
+GroupName = Annotated[str, AfterValidator(_reader(lambda name: str(GroupId.parse(name))))]
+
+
+Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+class HealthSetting(Section):
+    """When a circuit breaker opens and how it is probed; rates are failures a second."""
+
+    watch: bool = Field(True, description="Whether black holes are looked for.")
+    fast_s: Seconds = Field(60, ge=1, le=DAY_S, description="A payload that fails sooner has failed fast.")
+    interval_s: Seconds = Field(600, ge=10, le=DAY_S, description="Over it failures are counted.")
+    node_rate: Rate = Field(0.01, description="What a node may have of them.")
+    queue_rate: Rate = Field(0.03, description="What a queue may have.")
+    site_rate: Rate = Field(0.03, description="What a site may have.")
+    proofs: int = Field(3, ge=1, le=1000, description="Successful trials in a row that open a place.")
+    longest_pause_s: Seconds = Field(3600, ge=1, le=MONTH_S, description="The longest time between two trials.")
+
+    def rules(self) -> HealthRules:
+        """Return the rules of the server's decisions."""
+        return HealthRules(
+            watch=self.watch,
+            interval=timedelta(seconds=self.interval_s),
+            fast=timedelta(seconds=self.fast_s),
+            failures_per_s={
+                LocationLevel.NODE: self.node_rate,
+                LocationLevel.QUEUE: self.queue_rate,
+                LocationLevel.SITE: self.site_rate,
+            },
+            proofs=self.proofs,
+            longest_pause=timedelta(seconds=self.longest_pause_s),
+        )
+
+
+class RunningLimitSetting(Section):
+    """At most `at_most` jobs whose `attribute` is `value` run at a site, a CE or a queue at a time."""
+
+    site: str = Field(min_length=1, description="The site.")
+    ce: str | None = Field(None, description="The CE; none = the whole site.")
+    queue: str | None = Field(None, description="The queue; none = the whole CE.")
+    attribute: str = Field(min_length=1, description="owner, group, vo, or the name of a job attribute.")
+    value: str = Field(description="The value that is limited.")
+    at_most: int = Field(ge=0, le=10**9, description="Jobs.")
+
 
 DATABASES = ("sqlite", "postgresql")
-"""What a database's URL may begin with."""
+"""Backends that a database's URL may name."""
 
 
-class Settings(BaseSettings):
-    """What an operator may set; lengths of time in seconds, sizes of files in MiB."""
+class ServerSettings(ProgramSettings):
+    """Settings of a server; times in seconds, sizes of files in MiB."""
 
-    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="PILOTAGE_SERVER_")
 
     data: Path = Field(description="The folder of this server's data, on a local disk.")
     listen: str = Field("127.0.0.1:4711", description="Where to listen, HOST:PORT; port 0 = any free one.")
@@ -94,7 +177,7 @@ class Settings(BaseSettings):
 
     half_life_s: Seconds = Field(DAY_S, ge=1, le=10 * YEAR_S, description="After it a use counts half.")
     foresight_s: Seconds = Field(600, ge=0, le=DAY_S, description="A core just given counts as used so long.")
-    priority_factor: Weight = Field(1, description="Of accounts that have none of their own.")
+    priority_factor: Weight = Field(1, description="Default of accounts.")
     priority_factors: dict[AccountName, Weight] = Field({}, description="By VO/GROUP/OWNER; twice it, half the share.")
     group_quotas: dict[GroupName, QuotaSetting] = Field({}, description='By VO/GROUP: 3, "40 cores" or "25 %".')
     group_accept_surplus: bool = Field(True, description="Whether groups may use more cores than their quotas.")
@@ -115,8 +198,8 @@ class Settings(BaseSettings):
     policies_every_s: Seconds = Field(60, ge=1, le=DAY_S, description="How often jobs' policies are looked at.")
     policies_cpu_share: float = Field(0.05, ge=0.001, le=1, description="Of one processor, for looking at them.")
 
-    pool_refresh_age_s: Seconds = Field(900, ge=1, le=DAY_S, description="Older mappings are made anew.")
-    pool_grace_s: Seconds = Field(3600, ge=0, le=YEAR_S, description="A pool without live job stays so long.")
+    pool_refresh_age_s: Seconds = Field(900, ge=1, le=DAY_S, description="Older mappings are computed again.")
+    pool_grace_s: Seconds = Field(3600, ge=0, le=YEAR_S, description="How long a pool without live job is kept.")
 
     max_jobs_per_call: int = Field(1_000_000, ge=1, le=10**8, description="Jobs of one submission.")
     max_descriptions_per_call: int = Field(20_000, ge=1, le=10**6, description="Its descriptions.")
@@ -130,7 +213,7 @@ class Settings(BaseSettings):
 
     @field_validator("listen")
     @classmethod
-    def _an_address(cls, listen: str) -> str:
+    def _check_listen(cls, listen: str) -> str:
         try:
             split_address(listen)
         except InvalidInputError as error:
@@ -139,7 +222,7 @@ class Settings(BaseSettings):
 
     @field_validator("optimizers")
     @classmethod
-    def _a_known_chain(cls, optimizers: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_optimizers(cls, optimizers: tuple[str, ...]) -> tuple[str, ...]:
         try:
             check_chain(optimizers)
         except InvalidInputError as error:
@@ -148,7 +231,7 @@ class Settings(BaseSettings):
 
     @field_validator("database")
     @classmethod
-    def _a_database(cls, database: SecretStr | None) -> SecretStr | None:
+    def _check_database(cls, database: SecretStr | None) -> SecretStr | None:
         if database is not None:
             try:
                 backend = make_url(database.get_secret_value()).get_backend_name()
@@ -159,7 +242,7 @@ class Settings(BaseSettings):
         return database
 
     @model_validator(mode="after")
-    def _safe_in_itself(self) -> Self:
+    def _check_consistency(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
         host, _ = split_address(self.listen)
@@ -169,21 +252,9 @@ class Settings(BaseSettings):
             raise ValueError("shortest_lease_s is longer than longest_lease_s")
         return self
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources, the one that wins first."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
-
     @property
     def database_url(self) -> str:
-        """The database's URL, SQLite's file in the data folder by default."""
+        """The database's URL; the default is an SQLite file in the data folder."""
         if self.database is not None:
             return self.database.get_secret_value()
         return f"sqlite:///{self.data.absolute() / 'pilotage.db'}"
@@ -199,7 +270,7 @@ class Settings(BaseSettings):
         return self.signing_key or self.data / "keys" / "tokens.pem"
 
     def rules(self) -> Rules:
-        """Return what the server's decisions go by."""
+        """Return the rules of the server's decisions."""
         return Rules(
             lease=timedelta(seconds=self.lease_s),
             attempt_limit=self.attempt_limit,
@@ -266,32 +337,77 @@ class Settings(BaseSettings):
         )
 
 
-def read_settings(options: Mapping[str, Any], config_file: Path | None = None) -> Settings:
-    """Return the settings; raises InvalidInputError with every fault, also for a key that does not exist."""
-    _refuse_unknown_variables()
-    if config_file is not None and not config_file.is_file():
-        raise InvalidInputError(Violation("config", f"there is no file {config_file}"))
+def read_settings(options: Mapping[str, Any], config_file: Path | None = None) -> ServerSettings:
+    """Return the settings; raises InvalidInputError with all faults, such as unknown keys."""
+    return load_settings(ServerSettings, config_file, options)
 
-    class SettingsWithFile(Settings):
-        model_config = SettingsConfigDict(toml_file=config_file)
 
+DOMAIN = "SUBMIT_SITE_DOMAIN"
+"""The attribute for the domain in which a job was submitted."""
+
+_LISTS = ("SUBMIT_EXPRS", "SUBMIT_ATTRS")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SETTABLE = frozenset({ACCOUNTING_GROUP, *TRANSFORMED_NAMES})
+"""Folded names that are reserved, and that transforms may set all the same."""
+
+
+def read_submit_policy(path: Path | None, domain: str | None) -> SubmitPolicy:
+    """Return the transforms in the file at `path`, and SUBMIT_SITE_DOMAIN = `domain` unless the file sets it.
+
+    Raises
+    ------
+    InvalidConfigurationError
+        When the file cannot be read, or an expression in it is invalid; the violations have place and reason.
+    ClassAdLibraryMissingError
+        When HTCondor's Python library is not installed.
+    """
+    transforms = () if path is None else _transforms(path)
+    if domain is None or fold(DOMAIN) in SubmitPolicy(transforms).names:
+        return SubmitPolicy(transforms)
+    return SubmitPolicy((SubmitTransform(DOMAIN, quoted(domain)), *transforms))
+
+
+def _transforms(path: Path) -> tuple[SubmitTransform, ...]:
+    found = read_configuration(path, KnobRequest(_LISTS, _LISTS), ConfigurationContext(subsystem="SUBMIT"))
+    faults, transforms = Faults(), []
+    for name in {fold(name): name for name in _transform_names(found)}.values():
+        with faults.within(""):
+            transforms.append(_transform(path, found, name))
+    faults.raise_any(InvalidConfigurationError)
+    return tuple(transforms)
+
+
+def _transform_names(found: Configuration) -> Iterator[str]:
+    for knob in _LISTS:
+        yield from re.findall(r"[^\s,]+", found.get(knob) or "")
+
+
+def _transform(path: Path, found: Configuration, name: str) -> SubmitTransform:
+    text = found.get(name)
+    if text is None:
+        raise InvalidConfigurationError(Violation(_where(path, _LISTS), f"names {name}, and nothing defines it"))
+    where = _where(path, (name,))
+    if not _NAME.fullmatch(name):
+        raise InvalidConfigurationError(Violation(where, f"{name} is not the name of an attribute"))
+    if is_reserved(name) and fold(name) not in _SETTABLE:
+        why = f"{name} is set by the server from the job's fields or history, and cannot be set by a transform"
+        raise InvalidConfigurationError(Violation(where, why))
     try:
-        return SettingsWithFile(**options)
-    except ValidationError as error:
-        raise InvalidInputError(*(_violation(fault) for fault in error.errors())) from error
-    except ValueError as error:  # what the TOML reader says of a file that is none
-        raise InvalidInputError(Violation(str(config_file), str(error))) from error
+        expression = expression_from_old_syntax(text)
+        compile_expression(expression, refuse_random=True)
+    except InvalidClassAdError as error:
+        raise InvalidConfigurationError(
+            Violation(where, f"{name}: {_explanation(path, found, name, error)}")
+        ) from error
+    return SubmitTransform(name, expression)
 
 
-def _refuse_unknown_variables() -> None:
-    """Raise InvalidInputError for names that start as ours do and are none; the settings' reader ignores them."""
-    known = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    ours = [name for name in os.environ if name.upper().startswith(ENVIRONMENT_PREFIX)]
-    unknown = [Violation(name, "is no setting") for name in ours if name.upper() not in known]
-    if unknown:
-        raise InvalidInputError(*unknown)
+def _explanation(path: Path, found: Configuration, name: str, error: InvalidClassAdError) -> str:
+    missing = undefined_macros(name, reference_graph(definitions(read_text(path))), found.names)
+    return f"nothing defines {', '.join(missing)}" if missing else str(error)
 
 
-def _violation(fault: Any) -> Violation:
-    where = ".".join(str(part) for part in fault["loc"])
-    return Violation(where, str(fault["msg"]).removeprefix("Value error, "))
+def _where(path: Path, names: tuple[str, ...]) -> str:
+    """Return the file and, if this file itself defines one of the names, the line of the last definition."""
+    lines = [each.line for each in definitions(read_text(path)) if fold(each.name) in map(fold, names)]
+    return f"{path}, line {lines[-1]}" if lines else str(path)

@@ -1,4 +1,4 @@
-"""Tokens in files, for those who start on the server's own machine."""
+"""Token files for programs on the server's own machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pilotage.clock import Clock
 from pilotage_server.core.identity import Identity, Role
-from pilotage_server.rpc.tokens import TokenIssuer, write_private
+from pilotage_server.rpc.framework.tokens import TokenIssuer, write_private
 
 BOOTSTRAP_LIFETIME = timedelta(days=30)
-"""How long the tokens hold that a server writes."""
+"""Lifetime of the tokens in the files."""
 
-RENEWED_EVERY_S = 3600.0
-"""How often they are written anew: far more often than they must be, also where the machine sleeps most of the time."""
+RENEW_EVERY_S = 3600.0
+"""Interval of renewal; short, so that it also happens on a machine that sleeps most of the time."""
 
 ROLES = {
     "user": (Role.USER,),
@@ -24,12 +24,12 @@ ROLES = {
     "admin": (Role.USER, Role.OPERATOR, Role.ADMIN),
     "agent": (Role.AGENT,),
 }
-"""Which tokens are written, and the roles in each."""
+"""Name of each token file → roles of its token."""
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
-    """Whom tokens are for."""
+class TokenOwner:
+    """The owner, VO and groups of the tokens."""
 
     owner: str
     vo: str
@@ -38,14 +38,14 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class TokenFiles:
-    """A folder with a token for each of the `ROLES`, in files that their owner alone may read."""
+    """A folder with a token for each of the `ROLES`, in files that only their owner may read."""
 
     folder: Path
-    person: Person
+    owner: TokenOwner
     clock: Clock
 
     def write(self, issuer: TokenIssuer) -> None:
-        """Write NAME.token files, each whole, in the place of those that were written before."""
+        """Write the NAME.token files, replacing each one atomically."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, token in self._tokens(issuer):
             draft = self.folder / f".{name}.{secrets.token_hex(4)}"
@@ -56,9 +56,9 @@ class TokenFiles:
                 draft.unlink(missing_ok=True)
 
     def _tokens(self, issuer: TokenIssuer) -> Iterator[tuple[str, str]]:
-        """Yield the name of each token and the token; the agents' is in a name of its own."""
+        """Yield the name of each file and its token; the agents' token has its own owner."""
         now = self.clock()
         for name, roles in ROLES.items():
-            owner = "agent:local" if Role.AGENT in roles else self.person.owner
-            identity = Identity(owner, self.person.vo, self.person.groups, frozenset(roles))
+            owner = "agent:local" if Role.AGENT in roles else self.owner.owner
+            identity = Identity(owner, self.owner.vo, self.owner.groups, frozenset(roles))
             yield name, issuer.issue(identity, BOOTSTRAP_LIFETIME, now)

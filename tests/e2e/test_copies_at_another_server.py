@@ -12,8 +12,8 @@ import pytest
 
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_client.api import Client
-from pilotage_client.readers.local_files import resolve_local_files
-from pilotage_client.statuses import JobStatus
+from pilotage_client.models import JobStatus
+from pilotage_client.readers.files import resolve_local_files
 from pilotage_server.core.identity import Role
 from support.command import PROGRAMS
 from support.process_grid import ProcessGrid, a_process_grid

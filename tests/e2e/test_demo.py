@@ -17,7 +17,14 @@ _WITHIN_S = 180
 
 
 def test_the_demo_runs_the_examples_explains_the_one_that_fits_nowhere_and_ends_well(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pilotage_client.main", "demo", "--examples", str(ROOT / "deploy" / "examples")]
+    command = [
+        sys.executable,
+        "-m",
+        "pilotage_client.cli.main",
+        "demo",
+        "--examples",
+        str(ROOT / "deploy" / "examples"),
+    ]
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -35,15 +42,22 @@ def test_the_demo_runs_the_examples_explains_the_one_that_fits_nowhere_and_ends_
 
 
 def test_a_demo_without_its_examples_says_what_is_missing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pilotage_client.main", "demo", "--examples", str(tmp_path)]
+    command = [sys.executable, "-m", "pilotage_client.cli.main", "demo", "--examples", str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
     assert ran.returncode == 2
-    assert f"{tmp_path}/hello.toml: there is no such file" in ran.stderr
+    assert f"{tmp_path}/hello.toml: no such file" in ran.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ends_the_demo_nothing_of_it_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "pilotage_client.main", "demo", "--examples", str(ROOT / "deploy" / "examples")]
+    command = [
+        sys.executable,
+        "-m",
+        "pilotage_client.cli.main",
+        "demo",
+        "--examples",
+        str(ROOT / "deploy" / "examples"),
+    ]
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -59,7 +73,14 @@ def test_whatever_ends_the_demo_nothing_of_it_is_left_running(tmp_path: Path, nu
 
 
 def test_the_demo_outlasts_the_death_of_its_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pilotage_client.main", "demo", "--examples", str(ROOT / "deploy" / "examples")]
+    command = [
+        sys.executable,
+        "-m",
+        "pilotage_client.cli.main",
+        "demo",
+        "--examples",
+        str(ROOT / "deploy" / "examples"),
+    ]
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None

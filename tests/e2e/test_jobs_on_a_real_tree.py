@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
 from pilotage_client.api import Client
-from pilotage_client.readers.local_files import resolve_local_files
-from pilotage_client.statuses import JobStatus
+from pilotage_client.models import JobStatus
+from pilotage_client.readers.files import resolve_local_files
 from pilotage_server.core.identity import Role
 from support.brute_force import Place, Row, eligible, objections, read_rows
 from support.real_jobs import RealJob, manned_queues, real_jobs

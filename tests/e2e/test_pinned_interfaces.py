@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pilotage_client.location import UP_FILE
+from pilotage_client.connection import UP_FILE
 from support.command import Command, environment_of
 from support.pinned import KEYS
 from support.running_up import running_up

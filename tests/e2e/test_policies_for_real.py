@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotage_pilot.supervise.processes import living
+from pilotage_pilot.supervise.proc import living
 from support.policies import SHIPPED
-from support.policy_processes import (
-    PolicyProcesses,
-    cpu_s_of,
-    nice_of,
-    policy_processes,
-    stands_still,
-)
+from support.policy_processes import PolicyProcesses, cpu_s_of, nice_of, policy_processes, stands_still
 
 HUSH = """
 STARTD_ATTRS = $(STARTD_ATTRS) Hush

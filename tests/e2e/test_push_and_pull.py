@@ -17,7 +17,7 @@ import pytest
 from pilotage.clock import boot_time_s
 from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
-from pilotage_client.statuses import JobStatus
+from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
 from support.command import PROGRAMS
 from support.server import running_server

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import select
 
 from pilotage.job_description import JobDescription
-from pilotage_server.core.jobs import FINAL, LEASED, JobState
-from pilotage_server.storage.engine import Database, closing
-from pilotage_server.storage.tables import metadata
+from pilotage_server.core.jobs.states import FINAL, LEASED, JobState
+from pilotage_server.storage.database.engine import Database, closing
+from pilotage_server.storage.database.tables import metadata
 from support.postgresql_process import PostgresqlServer
 from support.server_fleet import HastyPilot, Progress, ServerFleet, server_fleet
 from support.wire_grid import WireGrid, submission

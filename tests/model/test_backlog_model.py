@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pilotage_agents.core.routes.backlog import Backlog
+from pilotage_agents.router.core.route_selection import RouteBacklog
 from support.virtual_clock import START
 
 JOBS = st.integers(1, 8)
@@ -24,7 +24,7 @@ class BacklogModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backlog = Backlog()
+        self.backlog = RouteBacklog()
         self.jobs: dict[int, tuple[str, ...] | None] = {}
         self.aside: dict[int, datetime] = {}
         self.taken: dict[int, tuple[str, ...] | None] = {}
@@ -42,38 +42,38 @@ class BacklogModel(RuleBasedStateMachine):
 
     @rule(job=JOBS)
     def goes(self, job: int) -> None:
-        self.backlog.drop(job)
+        self.backlog.remove(job)
         self._forget(job)
 
     @rule(routes=SETS)
     def is_judged(self, routes: tuple[str, ...]) -> None:
-        for job in self.backlog.unjudged(1):
-            self.backlog.judged(job, routes)
+        for job in self.backlog.unevaluated(1):
+            self.backlog.assign_routes(job, routes)
             self.jobs[job] = tuple(route for route in routes if route not in self.barred.get(job, ()))
 
     @rule(with_room=st.sets(st.sampled_from(ROUTES)))
     def is_taken(self, with_room: set[str]) -> None:
         if (found := self.backlog.first(with_room)) is not None:
-            self.backlog.take(found.job_id)
+            self.backlog.reserve(found.job_id)
             self.taken[found.job_id] = self.jobs[found.job_id]
             self.jobs[found.job_id] = TAKEN
 
     @rule()
     def are_given_back(self) -> None:
-        self.backlog.give_back()
+        self.backlog.release_reserved()
         self.jobs |= self.taken
         self.taken.clear()
 
     @rule(job=JOBS, route=st.sampled_from(ROUTES))
     def is_barred(self, job: int, route: str) -> None:
-        self.backlog.bar(job, route, self.now)
+        self.backlog.close_route(job, route, self.now)
         self.barred.setdefault(job, set()).add(route)
         self.bars[job] += 1
         self.opens[job] = self.now + min(timedelta(minutes=10) * 2 ** (self.bars[job] - 1), timedelta(days=1))
 
     @rule(job=JOBS)
     def is_set_aside(self, job: int) -> None:
-        self.backlog.set_aside(job, self.now)
+        self.backlog.postpone(job, self.now)
         self._forget(job)
         self.refusals[job] += 1
         self.aside[job] = self.now + min(timedelta(seconds=60) * 2 ** (self.refusals[job] - 1), timedelta(minutes=10))
@@ -81,7 +81,7 @@ class BacklogModel(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([10, 60, 300, 3600]))
     def time_passes(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
-        self.backlog.bring_back(self.now)
+        self.backlog.resume_due(self.now)
         for job in sorted((job for job, until in self.aside.items() if until <= self.now), key=self.aside.__getitem__):
             del self.aside[job]
             self.jobs[job] = None
@@ -94,13 +94,13 @@ class BacklogModel(RuleBasedStateMachine):
 
     @rule()
     def may_fulfil_something_else_now(self) -> None:
-        self.backlog.judge_anew()
+        self.backlog.reevaluate_all()
         self.taken.clear()
         self.jobs = dict.fromkeys(self.jobs)
 
     @rule(changed=st.sets(st.sampled_from(ROUTES)))
     def follow_another_table(self, changed: set[str]) -> None:
-        self.backlog.follow_another_table(changed)
+        self.backlog.apply_table(changed)
         self.jobs = dict.fromkeys([*self.jobs, *self.aside])
         self.aside.clear()
         self.taken.clear()
@@ -111,7 +111,7 @@ class BacklogModel(RuleBasedStateMachine):
     def holds_the_same(self) -> None:
         assert list(self.backlog) == [*self.jobs, *self.aside]
         assert len(self.backlog) == len(self.jobs) + len(self.aside)
-        assert list(self.backlog.unjudged(100)) == [job for job, routes in self.jobs.items() if routes is None]
+        assert list(self.backlog.unevaluated(100)) == [job for job, routes in self.jobs.items() if routes is None]
 
     @invariant()
     def gives_the_first_that_fits(self) -> None:
@@ -119,7 +119,7 @@ class BacklogModel(RuleBasedStateMachine):
             fitting = [job for job, routes in self.jobs.items() if routes and with_room & set(routes)]
             found = self.backlog.first(with_room)
             assert (found and found.job_id) == (fitting[0] if fitting else None)
-            assert self.backlog.ready(with_room) == len(fitting)
+            assert self.backlog.count_ready(with_room) == len(fitting)
             if found is not None:
                 assert found.routes == tuple(route for route in self.jobs[found.job_id] or () if route in with_room)
 
@@ -138,9 +138,9 @@ TestBacklog.settings = settings(stateful_step_count=40)
 
 def test_a_hundred_thousand_jobs_take_a_few_tens_of_megabytes() -> None:
     tracemalloc.start()
-    backlog = Backlog(range(10**9, 10**9 + 100_000))
-    for job in backlog.unjudged(100_000):
-        backlog.judged(job, ROUTES)
+    backlog = RouteBacklog(range(10**9, 10**9 + 100_000))
+    for job in backlog.unevaluated(100_000):
+        backlog.assign_routes(job, ROUTES)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(backlog) == 100_000

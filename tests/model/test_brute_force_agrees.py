@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from pilotage.eligibility import Eligible
-from pilotage.job_fit import job_fit
-from pilotage.job_needs import JobNeeds
-from pilotage.requirements import read_requirements
-from pilotage_server.core.tree_in_force import TreeInForce
-from pilotage_server.operations.tree_loading import parse_tree
+from pilotage.resources.eligibility import Eligible, job_fit
+from pilotage.resources.requirements import JobNeeds, read_requirements
+from pilotage_server.core.resources.tree import ActiveTree
+from pilotage_server.operations.resources.tree import parse_tree
 from support.brute_force import Place, Row, Wish, eligible, objections, read_rows
 
 WISHES = 400
@@ -26,9 +24,9 @@ def rows(shared_data: Path) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def tree(shared_data: Path) -> TreeInForce:
+def tree(shared_data: Path) -> ActiveTree:
     text = (shared_data / "data" / "resources" / "tree.json").read_text(encoding="utf-8")
-    return TreeInForce(1, parse_tree(text, "json").tree)
+    return ActiveTree(1, parse_tree(text, "json").tree)
 
 
 def a_wish(draw: random.Random, rows: list[Row]) -> Wish:
@@ -57,7 +55,7 @@ def _asked(draw: random.Random, name: str, offered: Any) -> Any:
     return draw.sample(offered, k=min(2, len(offered))) if isinstance(offered, list) else offered
 
 
-def ours(wish: Wish, tree: TreeInForce) -> set[Place]:
+def ours(wish: Wish, tree: ActiveTree) -> set[Place]:
     """Return where our own packages say that the job may go."""
     requirements = read_requirements(wish.requirements, wish.vo, tree.declarations)
     needs = JobNeeds(
@@ -66,14 +64,14 @@ def ours(wish: Wish, tree: TreeInForce) -> set[Place]:
         cpus=None if wish.cpus is None else int(wish.cpus),
         memory_mib=None if wish.memory_mib is None else int(wish.memory_mib),
     )
-    view = tree.as_seen_by(wish.vo)
+    view = tree.view_for(wish.vo)
     fitting = (
         queue for queue in tree.mapper.queues_of(requirements) if isinstance(job_fit(needs, view[queue]), Eligible)
     )
     return {(queue.site, queue.ce, queue.queue) for queue in fitting}
 
 
-def test_two_independent_opinions_agree_on_every_queue_of_the_real_tree(rows: list[Row], tree: TreeInForce) -> None:
+def test_two_independent_opinions_agree_on_every_queue_of_the_real_tree(rows: list[Row], tree: ActiveTree) -> None:
     draw = random.Random(20260328)
     somewhere = 0
     for _ in range(WISHES):

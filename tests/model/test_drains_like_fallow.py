@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage_agents.core.draining import Farm, Goal, Node, NodeName, Part, Waiting, drained_nodes, plan_drains
+from pilotage_agents.drain_controller.planning import (
+    Farm,
+    FarmDemand,
+    FarmNode,
+    Goal,
+    NodeName,
+    NodePart,
+    drained_nodes,
+    plan_drains,
+)
 
 WIDTH = 8
 
@@ -68,16 +77,16 @@ def test_nodes_are_told_what_fallow_would_tell_them(
     machines: list[Machine], single_queued: int, multi_queued: int, setpoint: int
 ) -> None:
     nodes = tuple(
-        Node(
+        FarmNode(
             NodeName("SITE", each.name),
-            (Part(each.slack, {1: each.single, WIDTH: each.wide}),),
+            (NodePart(each.slack, {1: each.single, WIDTH: each.wide}),),
             True,
             each.only_multicore,
         )
         for each in machines
     )
     here = frozenset({0})
-    farm = Farm(nodes, (Waiting(1, single_queued, here), Waiting(WIDTH, multi_queued, here)))
+    farm = Farm(nodes, (FarmDemand(1, single_queued, here), FarmDemand(WIDTH, multi_queued, here)))
     plan = plan_drains(farm, Goal(setpoint, WIDTH), drained_nodes(farm, WIDTH))
     told = {each.node.node: each.only_multicore for each in plan.decisions}
     before = {each.name: each.only_multicore for each in machines}

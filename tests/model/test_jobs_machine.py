@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import settings
@@ -13,21 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, invariant, multiple, rule
 
 from pilotage.errors import StateConflictError
-from pilotage_server.core.alike import alone
-from pilotage_server.core.job_changes import CAUSES, JobChange
-from pilotage_server.core.job_events import JobEvent
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.job_steps import waits
-from pilotage_server.core.jobs import FINAL, LEASED, TRANSITIONS, JobCause, JobState
-from pilotage_server.operations.change_jobs import change_jobs
-from pilotage_server.operations.edit_job import edit_job
-from pilotage_server.operations.job_events import get_events, read_feed
-from pilotage_server.operations.job_steps import step
-from pilotage_server.operations.query_jobs import JobFilter, get_jobs, list_jobs
-from pilotage_server.operations.submit import submit_jobs
-from pilotage_server.operations.world import World
-from pilotage_server.storage.engine import Database
-from pilotage_server.storage.tables import metadata
+from pilotage_server.core.jobs.changes import CAUSES, JobChange
+from pilotage_server.core.jobs.descriptions import single_groups
+from pilotage_server.core.jobs.record import FeedEvent, JobRecord, is_matchable
+from pilotage_server.core.jobs.states import FINAL, LEASED, TRANSITIONS, JobCause, JobState
+from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.edit import edit_job
+from pilotage_server.operations.jobs.queries import JobFilter, get_events, get_jobs, list_jobs, read_feed
+from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.server_state import ServerState
+from support.database import quick_sqlite
 from support.submissions import a_description, a_user
 from support.virtual_clock import VirtualClock
 
@@ -36,21 +35,22 @@ memories = st.sampled_from([None, 1000, 2000])
 
 
 class JobsMachine(RuleBasedStateMachine):
-    """Jobs on a database in memory, moved in every way that there is."""
+    """Jobs in a database, moved in every way that there is."""
 
     jobs: Bundle[int] = Bundle("jobs")
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = VirtualClock()
-        self.database = Database("sqlite:///:memory:", self.clock)
-        metadata.create_all(self.database.engine)
-        self.world = World()
-        self.heard: list[JobEvent] = []
+        self.open = ExitStack()
+        folder = self.open.enter_context(TemporaryDirectory())
+        self.database = self.open.enter_context(quick_sqlite(Path(folder, "pilotage.db"), self.clock))
+        self.world = ServerState()
+        self.heard: list[FeedEvent] = []
         self.world.event_listeners.append(self.heard.extend)
 
     def teardown(self) -> None:
-        self.database.close()
+        self.open.close()
 
     def job(self, job_id: int) -> JobRecord:
         return self.database.read(lambda unit: get_jobs(unit, ALICE, [job_id]))[0]
@@ -58,7 +58,7 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(target=jobs, count=st.integers(1, 3), hold=st.booleans(), memory=memories)
     def submit(self, count: int, hold: bool, memory: int | None) -> MultipleResults[int]:
         description = a_description(count=count, hold=hold, requirements=memory and {"Memory": memory})
-        submitted = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, alone([description])))
+        submitted = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, single_groups([description])))
         return multiple(*submitted.job_ids)
 
     @rule(job_id=jobs, cause=st.sampled_from(list(JobCause)))
@@ -70,7 +70,7 @@ class JobsMachine(RuleBasedStateMachine):
             changes["attempt"] = before.attempt + 1
         try:
             after = self.database.write(
-                lambda unit: step(unit, self.world, before, cause, reason="", actor="server", **changes)
+                lambda unit: apply_transition(unit, self.world, before, cause, reason="", actor="server", **changes)
             )
         except StateConflictError:
             assert (before.state, cause) not in TRANSITIONS
@@ -105,7 +105,9 @@ class JobsMachine(RuleBasedStateMachine):
     @invariant()
     def the_memory_counts_the_jobs_that_wait(self) -> None:
         wanted = JobFilter(states=frozenset({JobState.WAITING}))
-        waiting = [job for job in self.database.read(lambda unit: list_jobs(unit, ALICE, wanted)).jobs if waits(job)]
+        waiting = [
+            job for job in self.database.read(lambda unit: list_jobs(unit, ALICE, wanted)).jobs if is_matchable(job)
+        ]
         counts = {each.task_queue.id: each.count for each in self.world.waiting.waiting()}
         assert counts == Counter(job.task_queue_id for job in waiting)
 

@@ -15,18 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import select
 
 from pilotage.errors import NotFoundError
-from pilotage_server.core.job_changes import JobChange
-from pilotage_server.core.job_events import JobEvent
-from pilotage_server.core.job_steps import waits
-from pilotage_server.core.jobs import FINAL, JobCause, JobState
-from pilotage_server.core.reports import HeldLease, JobReport, Outcome
-from pilotage_server.core.routes import CopyReport, router_of
-from pilotage_server.operations.job_events import get_events
+from pilotage.values.attempts import AttemptKey, Outcome
+from pilotage_server.core.attempts.reports import JobReport
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.record import FeedEvent, is_matchable, router_of
+from pilotage_server.core.jobs.states import FINAL, JobCause, JobState
+from pilotage_server.core.routing import RouterReport
+from pilotage_server.operations.jobs.queries import get_events
 from pilotage_server.storage import task_queues
 from pilotage_server.storage.attempts import ATTEMPTS
-from pilotage_server.storage.engine import Database, closing
-from pilotage_server.storage.first_waiting import read_heads
-from pilotage_server.storage.tables import metadata
+from pilotage_server.storage.task_queues import read_heads
+from support.database import quick_sqlite
 from support.grid import LONG, Grid, Pilot, a_slot
 from support.races import REPEATABLE, start_copy
 from support.routers import Router
@@ -51,17 +50,16 @@ class LifeOfJobs(RuleBasedStateMachine):
         self.open = ExitStack()
         folder = Path(self.open.enter_context(tempfile.TemporaryDirectory()))
         self.clock = VirtualClock()
-        database = self.open.enter_context(closing(Database(f"sqlite:///{folder / 'p.db'}", self.clock)))
-        metadata.create_all(database.engine)
+        database = self.open.enter_context(quick_sqlite(folder / "pilotage.db", self.clock))
         self.grid = Grid(database, self.clock, LONG, OTHER)
         self.ids: list[int] = []
         self.cpus: dict[int, int] = {}
         self.pilots: list[Pilot] = []
-        self.told: list[tuple[Pilot, HeldLease]] = []
-        self.ended: Counter[HeldLease] = Counter()
-        self.may_run: dict[HeldLease, tuple[Pilot | None, datetime]] = {}
+        self.told: list[tuple[Pilot, AttemptKey]] = []
+        self.ended: Counter[AttemptKey] = Counter()
+        self.may_run: dict[AttemptKey, tuple[Pilot | None, datetime]] = {}
         self.router = Router(self.grid).begin()
-        self.routed: list[HeldLease] = []
+        self.routed: list[AttemptKey] = []
 
     def teardown(self) -> None:
         self.open.close()
@@ -92,11 +90,11 @@ class LifeOfJobs(RuleBasedStateMachine):
         pilot = self.pilots[number % len(self.pilots)]
         answer = pilot.ask(*(a_slot(f"s{n}", cpus=2) for n in range(slots)))
         for match in answer.matches:
-            lease = HeldLease(match.job_id, match.attempt)
+            lease = AttemptKey(match.job_id, match.attempt)
             self.told.append((pilot, lease))
             self._begins(lease, pilot, self.clock() + match.lease)
 
-    def _begins(self, lease: HeldLease, pilot: Pilot | None, end: datetime) -> None:
+    def _begins(self, lease: AttemptKey, pilot: Pilot | None, end: datetime) -> None:
         others = [end for held, (_, end) in self.may_run.items() if held.job_id == lease.job_id]
         assert all(end < self.clock() for end in others), "two attempts of a job live at once"
         self.may_run[lease] = (pilot, end)
@@ -105,11 +103,11 @@ class LifeOfJobs(RuleBasedStateMachine):
     @rule(data=st.data(), queue=st.sampled_from([LONG, OTHER]))
     def route(self, data: st.DataObject, queue: str) -> None:
         asked = data.draw(st.lists(st.sampled_from(self.ids), min_size=1, unique=True))
-        waiting = {id_ for id_, job in self.grid.jobs(asked).items() if waits(job)}
+        waiting = {id_ for id_, job in self.grid.jobs(asked).items() if is_matchable(job)}
         given = self.router.take(*asked, target=queue)
         assert waiting >= set(given)
         for job_id in given:
-            lease = HeldLease(job_id, self.router.attempts[job_id])
+            lease = AttemptKey(job_id, self.router.attempts[job_id])
             self.routed.append(lease)
             self._begins(lease, None, FOR_EVER)
 
@@ -117,15 +115,15 @@ class LifeOfJobs(RuleBasedStateMachine):
     @rule(data=st.data(), state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]))
     def report_a_copy(self, data: st.DataObject, state: JobState) -> None:
         lease = data.draw(st.sampled_from(self.routed))
-        self.router.tell(CopyReport(*lease, node="n1", report=JobReport(*lease, state=state)))
+        self.router.tell(RouterReport(*lease, node="n1", report=JobReport(*lease, state=state)))
 
     @precondition(lambda self: self.routed)
     @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
     def report_the_end_of_a_copy(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
         lease = data.draw(st.sampled_from(self.routed))
         self.may_run.pop(lease, None)
-        self.router.tell(CopyReport(*lease, report=JobReport(*lease, outcome=outcome, exit_code=exit_code)))
-        assert lease not in {HeldLease(*each.copy.key) for each in self.router.copies()}
+        self.router.tell(RouterReport(*lease, report=JobReport(*lease, outcome=outcome, exit_code=exit_code)))
+        assert lease not in {AttemptKey(*each.copy.key) for each in self.router.copies()}
 
     @precondition(lambda self: self.routed)
     @rule()
@@ -163,11 +161,11 @@ class LifeOfJobs(RuleBasedStateMachine):
         pilot = self.pilots[number % len(self.pilots)]
         held = set(pilot.held)
         answer = pilot.beat()
-        renewed = {HeldLease(lease.job_id, lease.attempt) for lease in answer.renewed}
+        renewed = {AttemptKey(lease.job_id, lease.attempt) for lease in answer.renewed}
         assert renewed <= held
         assert all(self.grid.job(lease.job_id).attempt == lease.attempt for lease in renewed)
         for each in answer.renewed:
-            self.may_run[HeldLease(each.job_id, each.attempt)] = (pilot, self.clock() + each.lease)
+            self.may_run[AttemptKey(each.job_id, each.attempt)] = (pilot, self.clock() + each.lease)
 
     @rule(minutes=st.sampled_from([1, 10, 25]))
     def pass_time(self, minutes: int) -> None:
@@ -203,16 +201,16 @@ class LifeOfJobs(RuleBasedStateMachine):
         for job_id, job in jobs.items():
             assert live.get(job_id, []) == ([job.attempt] if job.is_leased else [])
             assert job.lease_until is not None or not job.is_leased
-            assert not job.lingers or job.state in LINGERING
+            assert not job.is_fenced or job.state in LINGERING
             assert job.spent_attempts <= self.grid.world.rules.attempt_limit
 
     @invariant()
     def a_job_races_as_long_as_a_copy_of_it_lives(self) -> None:
         jobs = self.grid.jobs(self.ids)
-        live = {job.race for job in jobs.values() if job.is_copy and job.state not in FINAL}
-        assert {job.id for job in jobs.values() if job.has_copies} == live
+        live = {job.race for job in jobs.values() if job.is_race_copy and job.state not in FINAL}
+        assert {job.id for job in jobs.values() if job.has_race_copies} == live
         assert all(jobs[id_].state not in FINAL | {JobState.HELD} for id_ in live)
-        assert all(job.has_copies for job in jobs.values() if job.state is JobState.RACING)
+        assert all(job.has_race_copies for job in jobs.values() if job.state is JobState.RACING)
 
     @invariant()
     def memory_agrees_with_the_database(self) -> None:
@@ -237,7 +235,7 @@ class LifeOfJobs(RuleBasedStateMachine):
 
     @invariant()
     def the_router_is_told_of_every_copy_that_may_live_and_which_are_wanted(self) -> None:
-        known = {HeldLease(*each.copy.key): each.unwanted for each in self.router.copies()}
+        known = {AttemptKey(*each.copy.key): each.unwanted for each in self.router.copies()}
         assert {lease for lease, (pilot, _) in self.may_run.items() if pilot is None} <= known.keys()
         live = self._live_attempts()
         for (job_id, attempt), unwanted in known.items():
@@ -252,7 +250,7 @@ class LifeOfJobs(RuleBasedStateMachine):
             ends = Counter(event.attempt for event in events if event.cause in {JobCause.DONE, JobCause.WON})
             assert not ends or max(ends.values()) == 1
 
-    def _events(self, job_id: int) -> tuple[JobEvent, ...]:
+    def _events(self, job_id: int) -> tuple[FeedEvent, ...]:
         return self.grid.read(lambda unit, _: get_events(unit, an_operator(), job_id))
 
     def _live_attempts(self) -> dict[int, list[int]]:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.classads import AdValue, Expression
+from pilotage.classads.library import AdValue, Expression
 from pilotage.errors import InvalidInputError
-from pilotage_agents.core.routes.route_ads import read_ads, routes_of
-from pilotage_agents.core.routes.route_copies import copy_of
-from pilotage_agents.core.routes.route_table import InvalidRoutesError, Limits, Route, RouteTable
-from pilotage_agents.core.routes.route_transforms import read_route
+from pilotage_agents.router.core.apply import routed_ad
+from pilotage_agents.router.core.classad_tables import read_ads, routes_of
+from pilotage_agents.router.core.table import InvalidRoutesError, Route, RouteLimits, RouteTable
+from pilotage_agents.router.core.transforms import read_route
 
 VERBS = ["SET", "DEFAULT", "EVALSET", "EVALMACRO", "COPY", "RENAME", "DELETE", "if", "elif", "else", "endif", "! if"]
 NAMES = [
@@ -45,7 +45,7 @@ assignments = st.builds(
 def read(lines: list[str]) -> Route | None:
     """Return the route that a program says, None = it is refused; each fault says why."""
     try:
-        return read_route("A", "\n".join(lines), {"most": "$(size)"}, Limits())
+        return read_route("A", "\n".join(lines), {"most": "$(size)"}, RouteLimits())
     except InvalidInputError as error:
         refused = error
     assert all(violation.why for violation in refused.violations)
@@ -55,7 +55,7 @@ def read(lines: list[str]) -> Route | None:
 def makes_a_copy(route: Route) -> bool:
     """Return whether a job has a copy that goes along the route; where it has none, the statement is told."""
     try:
-        copy_of(JOB, route, RouteTable((route,), macros={"size": "3"}))
+        routed_ad(JOB, route, RouteTable((route,), macros={"size": "3"}))
     except InvalidRoutesError as error:
         refused = error
     else:
@@ -76,7 +76,7 @@ def test_a_program_is_read_and_makes_a_copy_or_is_refused(lines: list[str]) -> N
 @given(st.lists(assignments, max_size=6))
 def test_an_ad_is_read_and_makes_a_copy_or_is_refused(said: list[str]) -> None:
     try:
-        found, _ = routes_of(read_ads('[name = "A"; ' + "; ".join(said) + "]"), Limits())
+        found, _ = routes_of(read_ads('[name = "A"; ' + "; ".join(said) + "]"), RouteLimits())
     except InvalidInputError as error:
         refused = error
     else:

@@ -9,16 +9,16 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pilotage.job_needs import JobNeeds
-from pilotage.quotas import Quota, QuotaUnit
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.amounts import Amounts
+from pilotage.accounts import Quota, QuotaUnit
+from pilotage.resources.requirements import JobNeeds
+from pilotage.resources.tree import QueueId
+from pilotage.values.accounts import Account, GroupId
+from pilotage.values.amounts import Amounts
+from pilotage.values.offers import SlotOffer
+from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
+from pilotage_server.core.queueing.waiting_jobs import QueueHead
+from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import RunningLimit, Sharing
-from pilotage_server.core.slots import SlotOffer
-from pilotage_server.core.task_queues import TaskQueue, Traits
-from pilotage_server.core.tree_in_force import TreeInForce
-from pilotage_server.core.waiting import Head
 from support.trees import a_tree
 from support.two_ways import World
 from support.virtual_clock import START
@@ -27,8 +27,8 @@ QUEUES = (QueueId("CERN", "ce", "long"), QueueId("CERN", "ce", "short"), QueueId
 CERN = {"ces": {"ce": {"queues": {"long": {}, "short": {"CPUTime": 1000}}}}}
 RAL = {"VOs": ["lhcb"], "ces": {"ce": {"queues": {"long": {"Platform": "x86"}}}}}
 TREES = (
-    TreeInForce(1, a_tree(sites={"CERN": CERN, "RAL": RAL})),
-    TreeInForce(2, a_tree(sites={"CERN": CERN, "RAL": {**RAL, "VOs": ["cms"]}})),
+    ActiveTree(1, a_tree(sites={"CERN": CERN, "RAL": RAL})),
+    ActiveTree(2, a_tree(sites={"CERN": CERN, "RAL": {**RAL, "VOs": ["cms"]}})),
 )
 
 accounts = st.builds(
@@ -160,9 +160,9 @@ class BothWays(RuleBasedStateMachine):
     @rule(place=st.integers(0, 9), priority=st.integers(-1, 2), count=st.sampled_from([1, 1, 2, 5]))
     def come(self, place: int, priority: int, count: int) -> None:
         number = place % len(self.plain.jobs) + 1
-        if self.plain.index.line(number) is None:
+        if self.plain.index.get(number) is None:
             return
-        heads = [Head(priority, self.last_job + each) for each in range(1, count + 1)]
+        heads = [QueueHead(priority, self.last_job + each) for each in range(1, count + 1)]
         self.last_job += count
         self._each(lambda world: world.come(number, heads))
 
@@ -181,11 +181,11 @@ class BothWays(RuleBasedStateMachine):
     def match_in_vain(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
         """Let a transaction fail after its choice."""
         [(_, choices)] = self.quick.chosen(*pilot, self.now)
-        self.quick.board.put_back(choices, self.now)
+        self.quick.board.unreserve(choices, self.now)
         for choice in choices:
-            self.plain.shares.started(choice.task_queue.account, choice.weight, self.now)
+            self.plain.shares.start_run(choice.task_queue.account, choice.weight, self.now)
         for choice in choices:
-            self.plain.shares.ended(choice.task_queue.account, choice.weight, self.now)
+            self.plain.shares.end_runs(choice.task_queue.account, choice.weight, self.now)
         self.quick.board.check()
 
     @rule(pool=st.sampled_from(["p", "q"]), queues=st.sets(st.sampled_from(QUEUES)))
@@ -193,7 +193,7 @@ class BothWays(RuleBasedStateMachine):
         self._each(lambda world: world.map_pool(pool, queues, self.now))
 
     @rule(tree=st.sampled_from(TREES))
-    def bring_tree(self, tree: TreeInForce) -> None:
+    def bring_tree(self, tree: ActiveTree) -> None:
         self._each(lambda world: world.bring_tree(tree))
 
     @rule(place=st.integers(0, 9))
@@ -201,7 +201,7 @@ class BothWays(RuleBasedStateMachine):
         """Let a task queue go in which nothing waits."""
         number = place % len(self.plain.jobs) + 1
         if not self.plain.jobs[number]:
-            self._each(lambda world: world.index.forget([number]))
+            self._each(lambda world: world.index.remove([number]))
 
     @rule(seconds=st.sampled_from([0.4, 1.0, 3600.0]))
     def wait(self, seconds: float) -> None:
@@ -209,7 +209,7 @@ class BothWays(RuleBasedStateMachine):
 
     @rule(account=accounts)
     def end(self, account: Account) -> None:
-        self._each(lambda world: world.shares.ended(account, 1, self.now))
+        self._each(lambda world: world.shares.end_runs(account, 1, self.now))
 
     def _each(self, act: Callable[[World], object]) -> None:
         act(self.plain)

@@ -9,15 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pilotage.values.amounts import NOTHING, Amounts
+from pilotage.values.attempts import Outcome, ReportResult
+from pilotage.values.offers import VacateOrder
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
-from pilotage_pilot.core.amounts import NOTHING, Amounts
-from pilotage_pilot.core.broker_events import AskWanted, BrokerChanged, BrokerEvent, JobsAnnounced
-from pilotage_pilot.core.departure import Phase
-from pilotage_pilot.core.jobs import GrantedJob, Outcome, ReportedState, ReportResult
+from pilotage_pilot.core.ads.attributes import NodeSample
+from pilotage_pilot.core.events import BrokerChanged, BrokerEvent, ContactRequested, JobsAnnounced
+from pilotage_pilot.core.lifetime import Phase
+from pilotage_pilot.core.model import GrantedJob, ReportedState
 from pilotage_pilot.core.policy import Policy
-from pilotage_pilot.core.rules import Rules
-from pilotage_pilot.core.slot_facts import NodeSample
+from pilotage_pilot.core.rules import PilotRules
 from support.obedient_shell import ObedientShell
 from support.pilot_bench import PilotBench, built_in_slots, slots_with
 
@@ -46,12 +48,12 @@ NODES = {
     "divided": slots_with(**LIVELY),
     "three slots": slots_with(num_slots="3", num_cpus="6", memory="9000", **NEIGHBOURLY),
 }
-RULES = Rules(
+RULES = PilotRules(
     grace_s=5,
     max_idle_s=50,
     wait_s=10,
     heartbeat_s=8,
-    store_patience_s=30,
+    store_timeout_s=30,
     unreachable_s=90,
     idle_ask_s=20,
     plug_s=15,
@@ -90,7 +92,7 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
                 if not offer.occupied
                 for _ in range(1 + min(offer.ahead, 2))
             )
-            results = tuple(ReportResult(report.key, True) for report in call.reports)
+            results = tuple(ReportResult(*report.key) for report in call.reports)
             self._feed(ev.JobsGranted(request_id, jobs, results))
         for key in sorted(self.preparing):
             self._prepared(key)
@@ -101,10 +103,12 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.calls)))
         call = self.calls.pop(request_id)
         jobs = tuple(self._new_job(data, call) for _ in range(data.draw(st.integers(0, 3))))
-        results = tuple(ReportResult(report.key, data.draw(st.booleans())) for report in call.reports)
+        results = tuple(
+            ReportResult(*report.key, data.draw(st.sampled_from(("", "refused")))) for report in call.reports
+        )
         occupied = [offer.name for offer in call.slots if offer.occupied is not None]
         wanted = data.draw(st.sets(st.sampled_from(occupied))) if occupied else set()
-        orders = tuple(ev.VacateOrder(name, "better") for name in sorted(wanted))
+        orders = tuple(VacateOrder(name, "better") for name in sorted(wanted))
         parts = [key for offer in call.slots for key in offer.ad_parts]
         unknown = (data.draw(st.sampled_from(parts)),) if parts and data.draw(LOT) == UNLIKELY else ()
         pools_changed = data.draw(st.booleans())
@@ -142,7 +146,9 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.beats)))
         beat = self.beats.pop(request_id)
         lost = {key for key in beat.leases if data.draw(LOT) == UNLIKELY}
-        results = tuple(ReportResult(report.key, data.draw(st.booleans())) for report in beat.reports)
+        results = tuple(
+            ReportResult(*report.key, data.draw(st.sampled_from(("", "refused")))) for report in beat.reports
+        )
         self._renew(request_id, beat, lost=lost, results=results, node_attributes=self._attributes(data))
 
     def _attributes(self, data: st.DataObject) -> ev.NodeAttributes | None:
@@ -198,7 +204,7 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.jobs)))
         request_id = next(iter(self.beats))
         beat = self.beats.pop(request_id)
-        results = tuple(ReportResult(report.key, True) for report in beat.reports)
+        results = tuple(ReportResult(*report.key) for report in beat.reports)
         self._feed(ev.HeartbeatAnswered(request_id, results=results, commands=(ev.KillCommanded(key, "removed"),)))
 
     @rule(suspend=st.booleans())
@@ -209,7 +215,7 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
     def people_come_and_go(self, idle_s: int | None) -> None:
         self.bench.sample = NodeSample(self.bench.boot_s, load=1.0, keyboard_idle_s=idle_s)
 
-    @rule(said=st.sampled_from((BrokerChanged(True), BrokerChanged(False), JobsAnnounced(), AskWanted())))
+    @rule(said=st.sampled_from((BrokerChanged(True), BrokerChanged(False), JobsAnnounced(), ContactRequested())))
     def broker_says(self, said: BrokerEvent) -> None:
         self._feed(said)
 

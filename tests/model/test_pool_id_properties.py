@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.job_description import Scalar
-from pilotage.requirements import pool_id, read_requirements
+from pilotage.resources.requirements import pool_id, read_requirements
 from support.sections import sections
 
 Section = dict[str, object]
@@ -76,7 +76,7 @@ def test_tags_share_a_pool_just_when_the_sets_are_equal(tags: frozenset[str]) ->
 def test_the_id_is_the_same_in_another_process_with_another_hash_seed() -> None:
     section = {"Tags": ["GPU", "arm", "fast"], "OS": ["el9", "el8"], "Memory": "4 GB", "Production": True}
     program = (
-        "import json, sys; from pilotage.requirements import pool_id, read_requirements;"
+        "import json, sys; from pilotage.resources.requirements import pool_id, read_requirements;"
         "print(pool_id(read_requirements(json.loads(sys.argv[1]), 'cms')))"
     )
     ids = {

@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from pilotage.effective import effective_queues
-from pilotage.eligibility import Eligible, eligibility
-from pilotage.pool_mapping import map_pools
-from pilotage.requirements import Requirements, pool_id, read_requirements
-from pilotage.resource_tree import ResourceTree
-from pilotage.tree_formats import read_tree_text
-from pilotage.tree_reading import tree_from_mapping
+from pilotage.resources.eligibility import Eligible, eligibility
+from pilotage.resources.formats import read_tree_text
+from pilotage.resources.inheritance import effective_queues
+from pilotage.resources.pool_mapping import map_pools
+from pilotage.resources.requirements import Requirements, pool_id, read_requirements
+from pilotage.resources.tree import ResourceTree
+from pilotage.resources.tree_reader import tree_from_mapping
 
 Parameters = dict[str, object]
 Place = tuple[str, str, str]

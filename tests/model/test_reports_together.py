@@ -1,4 +1,4 @@
-"""Reports of pilots and a router recorded together leave what the same reports leave one by one, in the plain way."""
+"""Reports of pilots and a router recorded together leave what the same reports leave one by one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from pilotage.values.attempts import JobHold, Outcome, ReportedOutput, ReportResult
+from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.identity import Identity
-from pilotage_server.core.job_changes import JobChange
-from pilotage_server.core.job_files import ReportedOutput
-from pilotage_server.core.jobs import JobState
-from pilotage_server.core.reports import HoldWish, JobReport, Outcome
-from pilotage_server.core.routes import stamp_of
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.record import router_stamp
+from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.rules import Rules, Sharing
-from pilotage_server.operations.common_reports import told_by
-from pilotage_server.operations.reports import ReportResult, record_plainly, record_reports
-from pilotage_server.storage.engine import Database, closing
-from pilotage_server.storage.tables import metadata
-from pilotage_server.storage.usage import load_uses
+from pilotage_server.operations.attempts.reports import record_reports
+from pilotage_server.storage.accounting import load_uses
+from pilotage_server.storage.database.engine import Database, closing
+from support.database import quick_sqlite, without_fsync
 from support.grid import LONG, Grid, Pilot
+from support.reports import recorded_singly
 from support.routers import Router
 from support.submissions import a_pilot_identity
 from support.virtual_clock import VirtualClock
 
 RULES = Rules(attempt_limit=2, sharing=Sharing(discount_suspended=True))
 
-ROUTER = stamp_of("router of sky")
+ROUTER = router_stamp("router of sky")
 MINUTE_ONE = VirtualClock()() + timedelta(minutes=1)
 ALIKE = 9
 """So many jobs run, and nothing else can be said of them."""
@@ -60,8 +60,7 @@ class Left(NamedTuple):
 def a_busy_grid(folder: Path) -> tuple[Path, datetime]:
     """Return the file of a database with a job for each way in which an attempt may stand, and its time."""
     path, clock = folder / "busy.db", VirtualClock()
-    with closing(Database(f"sqlite:///{path}", clock)) as database:
-        metadata.create_all(database.engine)
+    with quick_sqlite(path, clock) as database:
         grid = Grid(database, clock, rules=RULES)
         first, second = grid.start_pilot(), grid.start_pilot()
         grid.submit(count=2, lease=timedelta(minutes=5))
@@ -131,14 +130,14 @@ reports = st.builds(
     peak_memory_mib=st.integers(0, 2**40),
     ended=st.none(),
     output_files=st.lists(files, max_size=2).map(tuple),
-    hold=st.none() | st.builds(HoldWish, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
+    hold=st.none() | st.builds(JobHold, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
 )
 told = st.lists(st.tuples(st.integers(0, 2), numbers | reports), min_size=1, max_size=20)
 
 
 def one_by_one(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
     def record(identity: Identity, report: JobReport) -> ReportResult:
-        (refusal,) = grid.write(lambda unit, world: record_plainly(unit, world, told_by(identity, [report])))
+        (refusal,) = grid.write(lambda unit, world: recorded_singly(unit, world, identity, [report]))
         return ReportResult(report.job_id, report.attempt, refusal)
 
     return [record(pilots[number].identity, report) for number, report in told]
@@ -153,7 +152,7 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
     """Return what is left when the reports are recorded that way."""
     template, time = busy
     path = Path(shutil.copy(template, template.with_name(f"{record.__name__}.db")))
-    with closing(Database(f"sqlite:///{path}", VirtualClock(time))) as database:
+    with closing(without_fsync(Database(f"sqlite:///{path}", VirtualClock(time)))) as database:
         grid = Grid(database, VirtualClock(time), rules=RULES)
         pilots = [Pilot(grid, a_pilot_identity(stamp, LONG)) for stamp in ("p1", "p2", ROUTER)]
         results = record(grid, pilots, told)

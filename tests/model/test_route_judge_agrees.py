@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotage.classad_references import references
-from pilotage.classad_text import Kind, tokens
-from pilotage.classads import AdValue, Expression
+from pilotage.classads.library import AdValue, Expression
+from pilotage.classads.references import references
+from pilotage.classads.tokens import TokenKind, tokens
 from pilotage.errors import InvalidInputError
-from pilotage.route_verdicts import JobScopes
-from pilotage_agents.core.routes.route_fields import expression_text
-from pilotage_agents.core.routes.route_judge import Judge
-from pilotage_agents.core.routes.route_table import RouteTable
-from pilotage_agents.core.routes.routing import verdicts
+from pilotage.routes import JobScopes
+from pilotage_agents.router.core.fields import expression_text
+from pilotage_agents.router.core.route_selection import RouteEvaluator, route_decisions
+from pilotage_agents.router.core.table import RouteTable
 from support.real_routes import ROUTERS, constrained
 
 PLAIN: list[AdValue] = [True, False, 0, 1, 1.0, 5, 4000, "", "ann", "true", ("a", "Analysis")]
@@ -24,14 +23,14 @@ OTHERS: list[AdValue] = [Expression("undefined"), Expression("RequestCpus * 2"),
 
 
 def slowly_fulfilled(table: RouteTable, job: Mapping[str, AdValue]) -> tuple[int, ...]:
-    return tuple(place for place, said in enumerate(verdicts(table, JobScopes.of(job), {})) if said.takes_it)
+    return tuple(place for place, said in enumerate(route_decisions(table, JobScopes.of(job), {})) if said.is_accepted)
 
 
 def texts_of(table: RouteTable) -> Iterator[str]:
     yield table.constraint or ""
     for route in table.routes:
         yield route.requirements or ""
-        yield from map(expression_text, (route.own or {}).values())
+        yield from map(expression_text, (route.own_attributes or {}).values())
 
 
 def jobs_about(table: RouteTable) -> st.SearchStrategy[dict[str, AdValue]]:
@@ -39,7 +38,7 @@ def jobs_about(table: RouteTable) -> st.SearchStrategy[dict[str, AdValue]]:
     texts = list(texts_of(table))
     found = [references(text) for text in texts]
     names = sorted({"queue", "RequestCpus"}.union(*(each.in_my | each.target for each in found)))
-    spelled = {token.text[1:-1] for text in texts for token in tokens(text) if token.kind is Kind.STRING}
+    spelled = {token.text[1:-1] for text in texts for token in tokens(text) if token.kind is TokenKind.STRING}
     values = st.sampled_from([*PLAIN, *PLAIN, *OTHERS, *sorted(spelled)])
     return st.dictionaries(st.sampled_from(names), values).map(lambda said: {"WantJobRouter": True} | said)
 
@@ -56,13 +55,13 @@ def real_tables() -> Iterator[RouteTable]:
 
 def answers_agreed_on(table: RouteTable, most_jobs: int) -> set[bool]:
     """Return whether some jobs could go somewhere, after both have judged each of them alike."""
-    judge, answers = Judge(table), set[bool]()
+    judge, answers = RouteEvaluator(table), set[bool]()
 
     @settings(max_examples=most_jobs, deadline=None)
     @given(job=jobs_about(table))
     def agrees(job: dict[str, AdValue]) -> None:
         slow = slowly_fulfilled(table, job)
-        assert [judge.fulfilled(job), judge.fulfilled(job)] == [slow, slow]
+        assert [judge.matching_routes(job), judge.matching_routes(job)] == [slow, slow]
         answers.add(bool(slow))
 
     agrees()

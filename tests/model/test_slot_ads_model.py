@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.ad_text import ad_text, value_text
-from pilotage.classad_evaluation import Ad, NoValue
-from pilotage.classads import AdValue, Expression
-from pilotage_pilot.core.amounts import Amounts
+from pilotage.classads.evaluation import Ad, NoValue
+from pilotage.classads.library import AdValue, Expression
+from pilotage.classads.text import ad_text, value_text
+from pilotage.values.amounts import Amounts
+from pilotage_pilot.core.ads.attributes import SlotFacts, SlotKind
 from pilotage_pilot.core.policy import Policy
-from pilotage_pilot.core.slot_facts import SlotFacts, SlotKind
 from support.live_slots import LiveSlots, job_ad, policy_of
 
 SLOTS = (1, 2, 3)

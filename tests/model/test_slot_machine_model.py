@@ -8,10 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pilotage_pilot.core import slot_events as ev
-from pilotage_pilot.core.jobs import Account
-from pilotage_pilot.core.slot_states import STATES, Activity, SlotState
-from pilotage_pilot.core.slot_status import DrainHow, Draining
+from pilotage.values.accounts import Account
+from pilotage_pilot.core.slots import events as ev
+from pilotage_pilot.core.slots.states import STATES, Activity, DrainHow, Draining, SlotState
 from support.obedient_node import ObedientNode
 from support.slot_bench import ANN, BOB, Answers, at
 
@@ -104,7 +103,7 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
     @rule(holder=st.sampled_from([ANN, ANN, BOB]))
     def job_is_granted(self, holder: Account) -> None:
         before, activations = self._seen(), self.slot.claim.activations if self.slot.claim else 0
-        said = self._feed(ev.Claimed(holder))
+        said = self._feed(ev.ClaimGranted(holder))
         if any(isinstance(effect, ev.RefuseClaim) for effect in said):
             assert len(said) == 1, "a refused claim does more than that"
             assert before == self._seen(), "a refused claim has changed the slot"
@@ -139,7 +138,7 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
         if not self.has_job:
             self._is_refused(ev.JobEnded())
         if not self._takes_jobs:
-            self._is_refused(ev.Claimed(BOB))
+            self._is_refused(ev.ClaimGranted(BOB))
         if self.slot.state is not SlotState.DRAINED:
             self._is_refused(ev.NodeDrained())
 

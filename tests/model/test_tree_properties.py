@@ -8,18 +8,16 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.effective import effective_queues
-from pilotage.eligibility import Eligible, NoAccess, Refused, eligibility
-from pilotage.eligible_nodes import get_eligible_nodes
 from pilotage.errors import InvalidTreeError
-from pilotage.folding import fold
 from pilotage.job_description import Value
-from pilotage.job_fit import full_verdict
-from pilotage.job_needs import JobNeeds
-from pilotage.pool_mapping import PoolMapper, map_pools
-from pilotage.requirements import pool_id, read_requirements
-from pilotage.resource_tree import Origin, QueueId, ResourceTree
-from pilotage.tree_reading import tree_from_mapping
+from pilotage.resources.eligibility import Eligible, NoAccess, Refused, eligibility, full_verdict
+from pilotage.resources.inheritance import effective_queues
+from pilotage.resources.pool_mapping import PoolMapper, map_pools
+from pilotage.resources.requirements import JobNeeds, pool_id, read_requirements
+from pilotage.resources.selection import get_eligible_nodes
+from pilotage.resources.tree import Origin, QueueId, ResourceTree
+from pilotage.resources.tree_reader import tree_from_mapping
+from pilotage.text import fold
 from support.sections import VOS, levels, sections, trees
 
 Plain = dict[str, object]
@@ -38,7 +36,7 @@ def stated_along(tree: ResourceTree, queue: QueueId, vo: str | None) -> Iterator
     (site,) = (site for site in tree.sites if site.name == queue.site)
     (ce,) = (ce for ce in site.ces if ce.name == queue.ce)
     (own,) = (own for own in ce.queues if own.name == queue.queue)
-    for states in (own.states, ce.states, site.states, tree.defaults):
+    for states in (own.stated, ce.stated, site.stated, tree.defaults):
         if vo is not None and fold(vo) in states.for_vo:
             yield from states.for_vo[fold(vo)].parameters.items()
         yield from states.parameters.items()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage_server.core.rules import Rules
-from pilotage_server.storage.engine import Database
+from pilotage_server.storage.database.engine import Database
 from support.site_policies import SitePolicies
 from support.turns import DatabaseTurns
 from support.virtual_clock import VirtualClock

@@ -12,30 +12,30 @@ from typing import ClassVar, Self
 from sqlalchemy import Table, insert, select
 
 from pilotage.errors import NotFoundError, PilotageError, WorldError
-from pilotage_server.storage import bulk
-from pilotage_server.storage.engine import Database, Unit
-from pilotage_server.storage.tables import metadata
-from pilotage_server.storage.unit import OvertakenError
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.tables import metadata
+from pilotage_server.storage.database.transaction import Transaction, WriteConflictError
 
 BANS: Table = metadata.tables["bans"]
 WAIT_S = 30
 
 
-def ban(unit: Unit, site: str) -> str:
+def ban(unit: Transaction, site: str) -> str:
     """Ban a site."""
     row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
     unit.session.execute(insert(BANS).values(**row))
     return site
 
 
-def ban_by_statement(unit: Unit, site: str) -> str:
+def ban_by_statement(unit: Transaction, site: str) -> str:
     """Do the same by a statement of its own."""
     statement = "INSERT INTO bans (site, ce, queue, reason, by, since) VALUES (?, '', '', '', 'op', ?)"
-    bulk.once(unit.session, statement, site, bulk.moment(unit.session, unit.now))
+    sql.execute(unit.session, statement, site, sql.column_time(unit.session, unit.now))
     return site
 
 
-def banned(unit: Unit) -> list[str]:
+def banned(unit: Transaction) -> list[str]:
     """Return the sites that are banned, in the order in which they were."""
     return list(unit.session.execute(select(BANS.c.site).order_by(BANS.c.id)).scalars())
 
@@ -49,12 +49,12 @@ class Bans:
         self.calls: list[list[str]] = []
         self.undone: list[str] = []
 
-    def run(self, unit: Unit, items: Sequence[str]) -> list[str | PilotageError]:
+    def run(self, unit: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
         self.calls.append(list(items))
         unit.on_rollback(lambda: self.undone.extend(items))
         return [self._ban(unit, site) for site in items]
 
-    def _ban(self, unit: Unit, site: str) -> str | PilotageError:
+    def _ban(self, unit: Transaction, site: str) -> str | PilotageError:
         match site:
             case "unknown":
                 return NotFoundError("site", site)
@@ -63,7 +63,7 @@ class Bans:
             case "null":
                 return ban(unit, None)  # type: ignore[arg-type]
             case "overtaken":
-                raise OvertakenError(site)
+                raise WriteConflictError(site)
             case _:
                 return ban(unit, site)
 
@@ -76,15 +76,15 @@ class LastActs:
 
     sites: list[str] = field(default_factory=list)
 
-    def take_over(self, part: Self) -> None:
+    def merge(self, part: Self) -> None:
         self.sites += part.sites
 
-    def write(self, unit: Unit) -> None:
+    def write(self, unit: Transaction) -> None:
         for site in self.sites:
             if site == "broken":
                 raise LookupError(site)
             if site == "unreachable":
-                raise WorldError("the database does not serve", transient=True)
+                raise WorldError("the database is not available", transient=True)
             ban(unit, site)
 
 
@@ -101,7 +101,7 @@ def held(database: Database) -> Iterator[None]:
     release = threading.Event()
     started = [threading.Event() for _ in range(database.writers)]
 
-    def hold(unit: Unit, mine: threading.Event) -> None:
+    def hold(unit: Transaction, mine: threading.Event) -> None:
         mine.set()
         assert release.wait(WAIT_S)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.job_description import JobDescription, JobPolicy, Value
-from pilotage_client.job_templates import applied, find_template
+from pilotage_client.templates import apply_template, find_template
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.rules import Rules
-from pilotage_server.core.submit_policy import SubmitPolicy, Transform
+from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
 from support.site_policies import FOUR_SLOTS, SIX_SLOTS, SitePolicies
 from support.submissions import a_user
 from support.virtual_grid import VirtualGrid
@@ -29,7 +29,7 @@ ALICE: Mapping[str, Value] = {**LONG, "App": "ALICE"}
 OTHER: Mapping[str, Value] = {}
 
 SUBMIT_DOMAINS = SubmitPolicy(
-    (Transform("SUBMIT_SITE_DOMAIN", 'ifThenElse(Owner == "milanese", "mi.infn.it", "bo.infn.it")'),)
+    (SubmitTransform("SUBMIT_SITE_DOMAIN", 'ifThenElse(Owner == "milanese", "mi.infn.it", "bo.infn.it")'),)
 )
 """As a site sets it for all who submit there: one of our users is not from Bologna."""
 
@@ -85,7 +85,7 @@ class Bologna:
     def by_template(self, name: str, run_s: float = 200.0, *, policy: JobPolicy | None = None, **fields: Any) -> int:
         """Submit a job on which a shipped template was put, and return its id."""
         said = JobDescription("/bin/true", policy=policy or JobPolicy(), **fields)
-        described = applied(find_template(name), said)
+        described = apply_template(find_template(name), said)
         return self.grid.submit(
             run_s,
             user=a_user("bob"),

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from pilotage.broker import parse_broker
-from pilotage.broker_link import BrokerLink
-from pilotage.topics import Message
+from pilotage.mqtt.connection import BrokerLink
+from pilotage.mqtt.settings import parse_broker
+from pilotage.mqtt.topics import Message
 from support.mosquitto import MosquittoServer
 
 

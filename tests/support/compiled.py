@@ -49,5 +49,5 @@ def hot_modules() -> tuple[str, ...]:
 def run_with(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run this Python on the packages in a folder, and return what became of it."""
     command = [sys.executable, *arguments]
-    environment = os.environ | {"PYTHONPATH": str(packages)}
+    environment = os.environ | {"PYTHONPATH": str(packages), "HYPOTHESIS_PROFILE": "brief"}
     return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pilotage.classads import AdValue
+from pilotage.classads.library import AdValue
 from pilotage.errors import NotFoundError
 from pilotage.job_description import InputFile, JobDescription
 from pilotage_agents.batch_systems.base import Submitted
-from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus, CopyTarget
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.ports import RoutedJobRequest, RoutedJobTarget
 
 PATIENCE_S = 60.0
 
@@ -43,7 +44,7 @@ def _write_new(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -> CopyRequest:
+def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -> RoutedJobRequest:
     """Return a copy that runs the command."""
     program, *arguments = command
     values = {"executable": program, "arguments": " ".join(arguments), **described}
@@ -55,10 +56,10 @@ def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -
         "RoutedFromJobId": "7",
         "RouteName": "Site 2",
     }
-    return CopyRequest(name, 7, 3, "Site 2", description, ad, "ann", "sky", "higgs", shared_proxy)
+    return RoutedJobRequest(name, 7, 3, "Site 2", description, ad, "ann", "sky", "higgs", shared_proxy)
 
 
-async def submitted(target: CopyTarget, files: HeldFiles, *copies: CopyRequest) -> list[str]:
+async def submitted(target: RoutedJobTarget, files: HeldFiles, *copies: RoutedJobRequest) -> list[str]:
     """Submit copies, which must be taken; returns their references."""
     answers = await target.submit(copies, files)
     references = [answer.glidein_id for answer in answers if isinstance(answer, Submitted)]
@@ -66,7 +67,7 @@ async def submitted(target: CopyTarget, files: HeldFiles, *copies: CopyRequest) 
     return references
 
 
-async def status_when(target: CopyTarget, reference: str, states: Collection[CopyState]) -> CopyStatus:
+async def status_when(target: RoutedJobTarget, reference: str, states: Collection[RoutedJobState]) -> RoutedJobStatus:
     """Return the status of a copy as soon as it is in one of the states."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -76,11 +77,15 @@ async def status_when(target: CopyTarget, reference: str, states: Collection[Cop
             await asyncio.sleep(0)  # another process gives no event
 
 
-async def end_of(target: CopyTarget, reference: str) -> CopyStatus:
+async def end_of(target: RoutedJobTarget, reference: str) -> RoutedJobStatus:
     """Return the status of a copy once it has ended, one way or the other."""
-    return await status_when(target, reference, (CopyState.COMPLETED, CopyState.GONE))
+    return await status_when(target, reference, (RoutedJobState.COMPLETED, RoutedJobState.GONE))
 
 
-async def texts_of(target: CopyTarget, reference: str) -> Mapping[str, str]:
+async def texts_of(target: RoutedJobTarget, reference: str) -> Mapping[str, str]:
     """Return the files that a copy has left, by name."""
-    return {file.name: file.path.read_text() for file in await target.collect(reference)}
+    return {file.name: _text(file) for file in await target.collect(reference)}
+
+
+def _text(file: CollectedFile) -> str:
+    return Path(file.path).read_text()

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from pilotage.effective import EffectiveQueue
-from pilotage.eligibility import Eligible, eligibility
 from pilotage.job_description import JobDescription
-from pilotage.job_fit import job_fit
-from pilotage.job_needs import JobNeeds, job_needs
-from pilotage.requirements import read_requirements
-from pilotage.resource_tree import QueueId
-from pilotage.tree_formats import read_tree_text
-from pilotage.tree_reading import tree_from_mapping
+from pilotage.resources.eligibility import Eligible, eligibility, job_fit
+from pilotage.resources.formats import read_tree_text
+from pilotage.resources.inheritance import EffectiveQueue
+from pilotage.resources.requirements import JobNeeds, job_needs, read_requirements
+from pilotage.resources.tree import QueueId
+from pilotage.resources.tree_reader import tree_from_mapping
 from support.dirac_judgements import Outcome
 from support.trees import THE_QUEUE, a_tree_of_one_queue, effective_queue
 

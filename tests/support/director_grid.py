@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.job_description import Value
-from pilotage.resource_tree import QueueId
-from pilotage_agents.glideins.director_edges import DirectorEdges
-from pilotage_agents.glideins.glidein_folders import GlideinFolders
-from pilotage_agents.glideins.glidein_watch import GlideinWatch, Terms
-from pilotage_agents.glideins.pilot_sender import PilotSender
-from pilotage_agents.link import TreeQueue
-from pilotage_agents.settings import SiteDirectorSettings
-from pilotage_agents.site_director import SiteDirector
+from pilotage.resources.tree import QueueId
+from pilotage_agents.runtime.link import TreeQueue
+from pilotage_agents.site_director.director import SiteDirector
+from pilotage_agents.site_director.glideins import GlideinFolders
+from pilotage_agents.site_director.ports import DirectorContext
+from pilotage_agents.site_director.sender import PilotSender
+from pilotage_agents.site_director.settings import SiteDirectorSettings
+from pilotage_agents.site_director.watch import GlideinWatch, WatchLimits
 from support.fake_batch_system import FakeBatchSystem
 from support.fake_director_link import FakeDirectorLink
 
@@ -44,9 +44,9 @@ class DirectorGrid:
         )
         folders = self.folders()
         folders.open()
-        edges = DirectorEdges(folders, self.link, {"local": self.batch}, lambda: self.now)
+        edges = DirectorContext(folders, self.link, {"local": self.batch}, lambda: self.now)
         lost_after, credential = timedelta(seconds=read.lost_after_s), timedelta(seconds=read.credential_s)
-        watch = GlideinWatch(edges, Terms(read.keep_ended, lost_after, credential))
+        watch = GlideinWatch(edges, WatchLimits(read.keep_ended, lost_after, credential))
         sender = PilotSender(read, {"server": ["127.0.0.1:1"]}, edges, watch)
         return SiteDirector(read, edges, watch, sender)
 

@@ -13,15 +13,12 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pilotage import clock
-from pilotage.channel import Endpoint, open_async_channel
 from pilotage.clock import Clock
+from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage_server.core.identity import Identity, Role
-from pilotage_server.rpc.calls import Call, hot
-from pilotage_server.rpc.door import Door
-from pilotage_server.rpc.in_flight import CallsInFlight
-from pilotage_server.rpc.loop_calls import LoopCalls
-from pilotage_server.rpc.reception import Reception
-from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
+from pilotage_server.rpc.framework.calls import Call, hot
+from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls
+from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
 
 SERVICE = "pilotage.v1.JobService"
 COROUTINE = f"/{SERVICE}/GetJobs"
@@ -40,10 +37,10 @@ async def doorway(
     token = issuer.issue(Identity("alice", "sky", (), frozenset({Role.USER})), timedelta(hours=1), clock.now())
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
-    door = Door(TokenVerifier([issuer.trusted()]), now)
+    door = CallAccess(TokenVerifier([issuer.trusted()]), now)
     async with asyncio.TaskGroup() as tasks:
         in_flight = CallsInFlight(most, clock.boot_time_s)
-        reception = Reception(server, door, LoopCalls(tasks), in_flight, clock.boot_time_s)
+        reception = Dispatcher(server, door, LoopCalls(tasks), in_flight, clock.boot_time_s)
         reception.add_registered_method_handlers(SERVICE, methods)
         reception.open()
         channel = open_async_channel(Endpoint((f"127.0.0.1:{port}",), token if let_in else ""))

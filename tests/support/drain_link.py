@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from pilotage.resource_tree import QueueId
-from pilotage_agents.core.draining import ONLY_MULTICORE, Farm, Node, NodeName, Part, Waiting
-from pilotage_agents.link import TreeQueue
-from pilotage_server.core.node_settings import NodeId
-from pilotage_server.core.turns import Turn
-from pilotage_server.operations.node_settings import set_node_attributes
-from pilotage_server.operations.node_use import get_node_use
-from pilotage_server.operations.turns import give_back_turn, take_turn
+from pilotage.resources.tree import QueueId
+from pilotage.values.leadership import Leadership
+from pilotage_agents.drain_controller.planning import ONLY_MULTICORE, Farm, FarmDemand, FarmNode, NodeName, NodePart
+from pilotage_agents.runtime.link import TreeQueue
+from pilotage_server.core.pilots.nodes import NodeId
+from pilotage_server.operations.leadership import release_leadership, take_leadership
+from pilotage_server.operations.pilots.nodes import get_node_use, set_node_attributes
 from support.submissions import an_operator
 from support.virtual_grid import VirtualGrid
 
@@ -25,8 +24,8 @@ class GridDrainLink:
 
     def __init__(self, grid: VirtualGrid, agent: str = "drain controller") -> None:
         self._grid = grid
-        self._turn = Turn(agent, "one copy")
-        grid.grid.write(lambda unit, _: take_turn(unit, self._turn, timedelta(days=1), "here"))
+        self._turn = Leadership(agent, "one copy")
+        grid.grid.write(lambda unit, _: take_leadership(unit, self._turn, timedelta(days=1), "here"))
         self.told: list[tuple[str, bool]] = []
 
     async def queues(self) -> tuple[TreeQueue, ...]:
@@ -35,16 +34,16 @@ class GridDrainLink:
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
         use = self._grid.grid.read(lambda unit, world: get_node_use(unit, world, queues, ONLY_MULTICORE))
         nodes = (
-            Node(
+            FarmNode(
                 NodeName(each.node.site, each.node.node),
-                tuple(Part(part.free_cpus, part.running, part.queue) for part in each.parts),
+                tuple(NodePart(part.free_cpus, part.running, part.queue) for part in each.parts),
                 each.settable,
-                each.holds,
-                "" if each.told_by == self._turn.agent else each.told_by,
+                each.is_true,
+                "" if each.set_by == self._turn.agent else each.set_by,
             )
             for each in use.nodes
         )
-        waiting = (Waiting(each.cpus, each.jobs, frozenset(each.queues)) for each in use.waiting)
+        waiting = (FarmDemand(each.cpus, each.jobs, frozenset(each.queues)) for each in use.waiting)
         return Farm(tuple(nodes), tuple(waiting))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
@@ -57,7 +56,7 @@ class GridDrainLink:
 
     def give_back_turn(self) -> None:
         """Let the agent act no more."""
-        self._grid.grid.write(lambda unit, _: give_back_turn(unit, self._turn))
+        self._grid.grid.write(lambda unit, _: release_leadership(unit, self._turn))
 
     async def wait(self, length: timedelta) -> None:
         self._grid.pass_time(length.total_seconds())

@@ -45,7 +45,7 @@ class FakeBatchSystem:
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
         return tuple(self._submit(request) for request in requests)
 
-    async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
+    async def find_by_stamp(self, stamps: Sequence[str]) -> Mapping[str, str]:
         if not self.is_reachable:
             raise WorldError("the batch system does not answer", transient=True)
         return {

@@ -11,25 +11,17 @@ from pathlib import Path
 from pilotage.clock import Clock, now
 from pilotage.errors import PilotageError, WorldError
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
-from pilotage_agents.router.route_edges import (
-    CopyAnswer,
-    CopyRequest,
-    CopyState,
-    CopyStatus,
-    Found,
-    InputFiles,
-    LeftFile,
-    RefusedByJob,
-)
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.ports import FindAnswer, InputFiles, RefusedByJob, RoutedJobAnswer, RoutedJobRequest
 
-_ENDED = (CopyState.COMPLETED, CopyState.GONE)
+_ENDED = (RoutedJobState.COMPLETED, RoutedJobState.GONE)
 _EXIT_CODES = {"/bin/true": 0, "/bin/false": 1, "/bin/echo": 0}
-_PATIENT = CopyStatus(CopyState.RUNNING)
+_PATIENT = RoutedJobStatus(RoutedJobState.RUNNING)
 
 
-def _by_program(copy: CopyRequest) -> CopyStatus:
+def _by_program(copy: RoutedJobRequest) -> RoutedJobStatus:
     exit_code = _EXIT_CODES.get(copy.description.executable)
-    return _PATIENT if exit_code is None else CopyStatus(CopyState.COMPLETED, exit_code=exit_code)
+    return _PATIENT if exit_code is None else RoutedJobStatus(RoutedJobState.COMPLETED, exit_code=exit_code)
 
 
 @dataclass
@@ -44,9 +36,9 @@ class FakeCopyTarget:
     """
 
     folder: Path
-    begins: Callable[[CopyRequest], CopyStatus] = _by_program
-    copies: dict[str, CopyRequest] = field(default_factory=dict)
-    statuses: dict[str, CopyStatus] = field(default_factory=dict)
+    begins: Callable[[RoutedJobRequest], RoutedJobStatus] = _by_program
+    copies: dict[str, RoutedJobRequest] = field(default_factory=dict)
+    statuses: dict[str, RoutedJobStatus] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
     since: dict[str, datetime] = field(default_factory=dict)
@@ -59,20 +51,20 @@ class FakeCopyTarget:
     is_reachable: bool = True
     loses_answers: bool = False
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
+    async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
         return tuple([await self._submit(copy, files) for copy in copies])
 
-    async def find_again(self, names: Collection[str]) -> Mapping[str, Found]:
+    async def find_again(self, names: Collection[str]) -> Mapping[str, FindAnswer]:
         if not self.is_reachable:
             raise WorldError("the target does not answer", transient=True)
         unclear = {name: Unanswered("its token is refused") for name in names if name in self.unclear}
         return {name: f"ref:{name}" for name in names if f"ref:{name}" in self.statuses} | unclear
 
-    async def poll(self, references: Collection[str]) -> Mapping[str, CopyStatus]:
-        unknown = CopyStatus(CopyState.UNKNOWN, "the target gives no answer")
+    async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
+        unknown = RoutedJobStatus(RoutedJobState.UNKNOWN, "the target gives no answer")
         return {each: self.statuses.get(each, unknown) if self.is_reachable else unknown for each in references}
 
-    async def collect(self, reference: str) -> tuple[LeftFile, ...]:
+    async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
         if self.loses_output:
             raise WorldError("its disk is gone", transient=False)
         if not self.is_reachable or reference not in self.copies:
@@ -80,13 +72,13 @@ class FakeCopyTarget:
         description = self.copies[reference].description
         path = self.folder / reference.removeprefix("ref:")
         path.write_text(" ".join(shlex.split(description.arguments)) + "\n")
-        return (LeftFile(description.stdout or "stdout", path),)
+        return (CollectedFile(description.stdout or "stdout", str(path)),)
 
     async def cancel(self, references: Collection[str]) -> None:
         for reference in references:
             self.cancelled.append(reference)
             if self.is_reachable and reference in self.statuses:
-                self.becomes(reference, CopyStatus(CopyState.GONE, "cancelled"))
+                self.becomes(reference, RoutedJobStatus(RoutedJobState.GONE, "cancelled"))
 
     async def forget(self, names: Collection[str]) -> None:
         for name in names:
@@ -95,16 +87,16 @@ class FakeCopyTarget:
             self.copies.pop(f"ref:{name}", None)
             self.statuses.pop(f"ref:{name}", None)
 
-    async def strays(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
+    async def leftovers(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
         found = [name for name, since in self.since.items() if since < before and name not in known]
         return {name: f"ref:{name}" if f"ref:{name}" in self.statuses else "" for name in found}
 
-    def becomes(self, reference: str, status: CopyStatus) -> None:
+    def becomes(self, reference: str, status: RoutedJobStatus) -> None:
         """Have a copy somewhere else from now on, unless it has ended."""
         if self.statuses[reference].state not in _ENDED:
             self.statuses[reference] = status
 
-    async def _submit(self, copy: CopyRequest, files: InputFiles) -> CopyAnswer:
+    async def _submit(self, copy: RoutedJobRequest, files: InputFiles) -> RoutedJobAnswer:
         try:
             shlex.split(copy.description.arguments)
         except ValueError as error:

@@ -6,20 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from pilotage.errors import NotFoundError, ServerUnreachableError, TurnLostError
-from pilotage.resource_tree import QueueId
-from pilotage_agents.core.empty_pilots import NONE_EMPTY, EmptyReturns
-from pilotage_agents.core.pilot_shape import Shape
-from pilotage_agents.core.provisioning import Demand, IdleSlots, Supply
-from pilotage_agents.core.serving import QueueSupply
-from pilotage_agents.link import (
-    DemandAnswer,
-    GlideinReport,
-    GlideinsHeard,
-    NewPilot,
-    PoolsOfQueues,
-    TreeQueue,
-)
+from pilotage.errors import LeadershipLostError, NotFoundError, ServerUnreachableError
+from pilotage.resources.tree import QueueId
+from pilotage.values.amounts import Amounts
+from pilotage.values.demand import Demand, DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
+from pilotage.values.pilots import GlideinReport
+from pilotage_agents.runtime.link import RegisteredPilot, TreeQueue
+from pilotage_agents.site_director.ports import GlideinReportAnswer, PoolsOfQueues
 
 _SUBMITTED_WITHIN = timedelta(minutes=10)
 
@@ -70,34 +63,36 @@ class FakeDirectorLink:
     async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
         self._called("demand")
         known = tuple(place for place, queue in enumerate(queues) if self._knows(queue))
-        demands = (Demand("pool", "vo", self.waiting, Shape(cpus=1), known),)
+        demands = (Demand("pool", "vo", self.waiting, Amounts(cpus=1), known),)
         return DemandAnswer(demands if self.waiting else (), tuple(self._supply(queue) for queue in queues))
 
     async def register_pilots(
         self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
-    ) -> tuple[NewPilot, ...]:
+    ) -> tuple[RegisteredPilot, ...]:
         self._called("register_pilots")
         if not self.is_in_turn:
-            raise TurnLostError("site director")
+            raise LeadershipLostError("site director")
         if not self._knows(queue):
             raise NotFoundError("queue", str(queue))
         self.lifetimes_s.append(lifetime_s)
         stamps = [f"stamp{len(self.registered) + place}" for place in range(count)]
         self.registered |= dict.fromkeys(stamps, queue)
         self.registered_at |= dict.fromkeys(stamps, self.clock())
-        return tuple(NewPilot(stamp, f"token of {stamp}") for stamp in stamps)
+        return tuple(RegisteredPilot(stamp, f"token of {stamp}") for stamp in stamps)
 
-    async def renew_credentials(self, stamps: Sequence[str], lifetime_s: float) -> tuple[NewPilot, ...]:
+    async def renew_credentials(self, stamps: Sequence[str], lifetime_s: float) -> tuple[RegisteredPilot, ...]:
         self._called("renew_credentials")
         self.lifetimes_s.append(lifetime_s)
         live = [stamp for stamp in stamps if stamp in self.registered and stamp not in self.ended]
-        return tuple(NewPilot(stamp, f"token {len(self.lifetimes_s)} of {stamp}") for stamp in live)
+        return tuple(RegisteredPilot(stamp, f"token {len(self.lifetimes_s)} of {stamp}") for stamp in live)
 
-    async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinsHeard:
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinReportAnswer:
         self._called("report_glideins")
         self.reports += reports
         unknown = tuple(report.stamp for report in reports if report.stamp not in self.registered)
-        return GlideinsHeard(unknown, tuple(each.stamp for each in reports if each.ended and each.stamp in self.busy))
+        return GlideinReportAnswer(
+            unknown, tuple(each.stamp for each in reports if each.ended and each.stamp in self.busy)
+        )
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -108,11 +103,17 @@ class FakeDirectorLink:
         ended = {*self.ended, *self._given_up()}
         living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in ended]
         idle, busy = self.idle.intersection(living), self.busy.intersection(living)
-        slots = (IdleSlots(Shape(cpus=1), len(idle)),) if idle else ()
-        waiting, empty = len(living) - len(idle) - len(busy), self.empty.get(queue, NONE_EMPTY)
-        supply = Supply(waiting, len(idle) + len(busy), slots, empty)
-        throttled, held = self.throttled.get(queue, ""), queue in self.held
-        return QueueSupply(self._knows(queue), queue in self.banned, supply, throttled, held)
+        slots = (IdleSlots(Amounts(cpus=1), len(idle)),) if idle else ()
+        return QueueSupply(
+            self._knows(queue),
+            queue in self.banned,
+            pilots_waiting=len(living) - len(idle) - len(busy),
+            pilots_running=len(idle) + len(busy),
+            idle=slots,
+            throttled=self.throttled.get(queue, ""),
+            held=queue in self.held,
+            empty_returns=self.empty.get(queue),
+        )
 
     def _given_up(self) -> set[str]:
         reported = {report.stamp for report in self.reports}

@@ -11,15 +11,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pilotage.errors import NotFoundError, PilotageError
-from pilotage.job_folders import JobAtFaultError
-from pilotage_pilot.core.amounts import NOTHING, Amounts
-from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, PayloadExited, PoolsRead, RenewedLease
+from pilotage.jobs.files import JobFaultError
+from pilotage.values.amounts import NOTHING, Amounts
+from pilotage.values.attempts import AttemptKey, RenewedLease, ReportedOutput, ReportResult
+from pilotage_pilot.core.ads.attributes import NodeSample
+from pilotage_pilot.core.events import Command, HeartbeatAnswered, JobsGranted, PayloadExited, PoolsRead
 from pilotage_pilot.core.instructions import PrepareJob, RequestJobs, SendHeartbeat
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Report, ReportResult, StoredFile, Usage
-from pilotage_pilot.core.slot_facts import NodeSample
-from pilotage_pilot.link.base import NodeFacts
-from pilotage_pilot.node.base import Share
-from pilotage_pilot.supervise.base import Collected, Happening, PayloadTime
+from pilotage_pilot.core.model import GrantedJob, Report, Usage
+from pilotage_pilot.link.base import NodeDescription
+from pilotage_pilot.node.resources import NodeShare
+from pilotage_pilot.supervise.base import CollectedOutput, PayloadEvent, PayloadTime
 
 EPOCH = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -49,7 +50,7 @@ class FakeLink:
     reports: list[Report] = field(default_factory=list)
     requests: list[RequestJobs] = field(default_factory=list)
     beats: list[SendHeartbeat] = field(default_factory=list)
-    nodes: list[NodeFacts] = field(default_factory=list)
+    nodes: list[NodeDescription] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     failures: deque[PilotageError] = field(default_factory=deque)
     known: bool = True
@@ -81,7 +82,7 @@ class FakeLink:
                     await self.news.wait_for(lambda: bool(self.waiting or self.commands))
             except TimeoutError:
                 pass
-            results = tuple(ReportResult(report.key, True) for report in call.reports)
+            results = tuple(ReportResult(*report.key) for report in call.reports)
             granted = JobsGranted(call.request_id, self._fitting(call), results, commands=self._take_commands())
         if granted.jobs:
             self.answers[call.request_id] = granted
@@ -101,7 +102,7 @@ class FakeLink:
                     free = NOTHING
         return tuple(jobs)
 
-    async def beat(self, call: SendHeartbeat, node: NodeFacts) -> HeartbeatAnswered:
+    async def beat(self, call: SendHeartbeat, node: NodeDescription) -> HeartbeatAnswered:
         self.beats.append(call)
         if call.slots is not None:
             self.nodes.append(node)
@@ -110,8 +111,8 @@ class FakeLink:
         self._record(call.reports)
         return HeartbeatAnswered(
             call.request_id,
-            tuple(RenewedLease(key, 1200.0) for key in call.leases),
-            results=tuple(ReportResult(report.key, True) for report in call.reports),
+            tuple(RenewedLease(*key, timedelta(seconds=1200.0)) for key in call.leases),
+            results=tuple(ReportResult(*report.key) for report in call.reports),
             commands=self._take_commands(),
             next_s=30.0,
         )
@@ -152,8 +153,8 @@ class FakeNode:
         self._faults = faults
         self.now = NodeSample(1000.0)
 
-    def share(self) -> Share:
-        return Share(self._amounts, (), None, "node1", ())
+    def share(self) -> NodeShare:
+        return NodeShare(self._amounts, (), None, "node1", ())
 
     def sample(self, times: Iterable[PayloadTime]) -> NodeSample:
         return replace(self.now, condor_loads={time.slot: 1.0 for time in times})
@@ -172,10 +173,10 @@ class FakeWorkshop:
         self.warned: dict[AttemptKey, float] = {}
         self.closed = False
         self.wrapper: Path | None = None
-        self._hear: Callable[[Happening], None] | None = None
+        self._hear: Callable[[PayloadEvent], None] | None = None
 
-    def listen(self, hear: Callable[[Happening], None]) -> None:
-        self._hear = hear
+    def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
+        self._hear = publish
 
     def wrap(self, wrapper: Path | None) -> None:
         self.wrapper = wrapper
@@ -190,7 +191,7 @@ class FakeWorkshop:
         job = self.prepared[key].job
         program = job.description.executable.rpartition("/")[2]
         if program not in ("true", "sleep"):
-            raise JobAtFaultError(f"there is no program {program}")
+            raise JobFaultError(f"there is no program {program}")
         self.running[key] = job
         if program == "true":
             asyncio.get_running_loop().call_soon(self._end, key, 0, None)
@@ -217,15 +218,15 @@ class FakeWorkshop:
     def cpu_times(self) -> tuple[PayloadTime, ...]:
         return tuple(PayloadTime(key, self.prepared[key].slot.name, 0.1) for key in self.running)
 
-    async def collect(self, key: AttemptKey) -> Collected:
+    async def collect(self, key: AttemptKey) -> CollectedOutput:
         content = b""
         checksum = hashlib.sha256(content).hexdigest()
-        return Collected(tuple(StoredFile(name, checksum, 0, content) for name in ("stdout", "stderr")))
+        return CollectedOutput(tuple(ReportedOutput(name, checksum, 0, content) for name in ("stdout", "stderr")))
 
-    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
+    async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         raise AssertionError(f"payloads in name only leave nothing large, {key} left {left}")
 
-    def forget(self, key: AttemptKey) -> None:
+    def remove(self, key: AttemptKey) -> None:
         self.prepared.pop(key, None)
 
     async def close(self) -> None:

@@ -8,26 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from pilotage.classads import AdValue
-from pilotage.errors import ServerUnreachableError, TurnLostError
+from pilotage.classads.library import AdValue
+from pilotage.errors import LeadershipLostError, ServerUnreachableError
 from pilotage.job_description import InputFile, JobDescription, Value
-from pilotage.report_bounds import attributes_fault
-from pilotage.scalars import text_fault
-from pilotage_agents.core.routes.told_routes import ToldTable
-from pilotage_agents.router.route_edges import (
-    CopiesAnswer,
-    CopyOutcome,
-    CopyReport,
-    FeedPage,
-    JobMoved,
-    KnownCopy,
-    LeftFile,
-    NewCopy,
-    NotRouted,
-    RoutableJob,
-    Routed,
-    UnwantedCopy,
-)
+from pilotage.jobs.report_limits import attributes_fault
+from pilotage.text import text_fault
+from pilotage.values.routing import NewRoutedJob, PublishedRoutes, RoutableJob, UnwantedRoutedJob
+from pilotage_agents.router.core.model import CollectedFile, ListedRoutedJob, RoutedJobOutcome, RoutedJobReport
+from pilotage_agents.router.ports import JobMoved, NotRouted, Routed, RoutedJobReportAnswer, RouterFeedPage
 
 _PAGE = 1000
 _ENDED = ("DONE", "FAILED", "REMOVED")
@@ -47,11 +35,11 @@ class FakeJob:
     reason: str = ""
     attempt: int = 0
     holder: int = 0
-    copy: NewCopy | None = None
+    copy: NewRoutedJob | None = None
     reference: str = ""
     node: str = ""
     unwanted: str = ""
-    outcomes: list[CopyOutcome] = field(default_factory=list)
+    outcomes: list[RoutedJobOutcome] = field(default_factory=list)
     output: dict[str, bytes] = field(default_factory=dict)
     said: list[Mapping[str, Value]] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
@@ -60,7 +48,7 @@ class FakeJob:
     def routable(self) -> RoutableJob:
         description = JobDescription(self.executable, attributes={})
         ad = {"ClusterId": self.job_id, "ProcId": 0, "Owner": "ann", **self.ad}
-        return RoutableJob(self.job_id, self.state == "WAITING", ad, description, "ann", "sky", "grp")
+        return RoutableJob(self.job_id, self.state, ad, description, "ann", "sky", "grp")
 
     @property
     def shown(self) -> Mapping[str, AdValue]:
@@ -68,11 +56,11 @@ class FakeJob:
         return {**(self.said[-1] if self.said else {}), **self.routable.ad}
 
     @property
-    def known(self) -> KnownCopy:
+    def known(self) -> ListedRoutedJob:
         assert self.copy is not None
         is_running = self.state == "RUNNING"
         place = (self.copy.route, self.copy.target, self.reference)
-        return KnownCopy(self.job_id, self.holder, *place, self.unwanted, is_running)
+        return ListedRoutedJob(self.job_id, self.holder, *place, self.unwanted, is_running)
 
 
 def _is_set() -> asyncio.Event:
@@ -93,11 +81,11 @@ class FakeRouterLink:
     jobs: dict[int, FakeJob] = field(default_factory=dict)
     events: list[JobMoved] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
-    told: list[ToldTable] = field(default_factory=list)
+    told: list[PublishedRoutes] = field(default_factory=list)
     refuses: dict[str, str] = field(default_factory=dict)
     never_gives: Collection[int] = ()
     cannot_read: Collection[int] = ()
-    finds: Callable[[CopyReport], str] = lambda _: ""
+    finds: Callable[[RoutedJobReport], str] = lambda _: ""
     is_reachable: bool = True
     is_in_turn: bool = True
     looked_at: int = 0
@@ -132,35 +120,35 @@ class FakeRouterLink:
         states = [job.state for job in self.jobs.values()]
         return {state: states.count(state) for state in sorted(set(states))}
 
-    async def next_events(self, after: int) -> FeedPage:
+    async def next_events(self, after: int) -> RouterFeedPage:
         self._called("next_events")
         page = self.events[after : after + _PAGE]
         self.read += len(page)
-        return FeedPage(tuple(page), after + len(page))
+        return RouterFeedPage(tuple(page), after + len(page))
 
-    async def look_at(self, job_ids: Sequence[int]) -> tuple[RoutableJob, ...]:
+    async def load_jobs(self, job_ids: Sequence[int]) -> tuple[RoutableJob, ...]:
         self._called("look_at")
         self.looked_at += len(job_ids)
         return tuple(self.jobs[job_id].routable for job_id in job_ids if job_id in self.jobs)
 
-    async def route(self, request: str, copies: Sequence[NewCopy]) -> tuple[Routed | NotRouted, ...]:
+    async def route(self, request: str, copies: Sequence[NewRoutedJob]) -> tuple[Routed | NotRouted, ...]:
         self._called("route", in_turn=True)
         return self._once(request, lambda: tuple(self._route(copy) for copy in copies))  # type: ignore[return-value]
 
-    async def report(self, request: str, reports: Sequence[CopyReport]) -> CopiesAnswer:
+    async def report(self, request: str, reports: Sequence[RoutedJobReport]) -> RoutedJobReportAnswer:
         self._called("report", in_turn=True)
         return self._once(request, lambda: self._reported(reports))  # type: ignore[return-value]
 
-    async def bring(self, files: Sequence[LeftFile]) -> None:
+    async def upload(self, files: Sequence[CollectedFile]) -> None:
         if files:
             self._called("bring")
         await self.takes_files.wait()
 
-    async def copies(self) -> tuple[KnownCopy, ...]:
+    async def routed_jobs(self) -> tuple[ListedRoutedJob, ...]:
         self._called("copies")
         return tuple(job.known for job in self.jobs.values() if job.holder)
 
-    async def tell_routes(self, table: ToldTable) -> None:
+    async def publish_routes(self, table: PublishedRoutes) -> None:
         self._called("tell_routes", in_turn=True)
         self.told.append(table)
 
@@ -173,14 +161,14 @@ class FakeRouterLink:
         if not self.is_reachable:
             raise ServerUnreachableError("the server does not answer")
         if in_turn and not self.is_in_turn:
-            raise TurnLostError("job router")
+            raise LeadershipLostError("job router")
 
     def _once(self, request: str, deed: object) -> object:
         if request not in self._answers:
             self._answers[request] = deed()  # type: ignore[operator]
         return self._answers[request]
 
-    def _route(self, copy: NewCopy) -> Routed | NotRouted:
+    def _route(self, copy: NewRoutedJob) -> Routed | NotRouted:
         job = self.jobs.get(copy.job_id)
         if job is None or job.state != "WAITING":
             return NotRouted(copy.job_id, "it does not wait")
@@ -195,7 +183,7 @@ class FakeRouterLink:
         self._moved(job, "MATCHED", "routed")
         return Routed(copy.job_id, job.attempt)
 
-    def _reported(self, reports: Sequence[CopyReport]) -> CopiesAnswer:
+    def _reported(self, reports: Sequence[RoutedJobReport]) -> RoutedJobReportAnswer:
         refused, malformed = {}, {}
         for report in reports:
             job = self.jobs[report.job_id]
@@ -211,10 +199,10 @@ class FakeRouterLink:
             else:
                 self._take_in(job, report)
         unwanted = [job for job in self.jobs.values() if job.holder and job.unwanted]
-        to_stop = tuple(UnwantedCopy(job.job_id, job.holder, job.unwanted) for job in unwanted)
-        return CopiesAnswer(refused, to_stop, malformed)
+        to_stop = tuple(UnwantedRoutedJob(job.job_id, job.holder, job.unwanted) for job in unwanted)
+        return RoutedJobReportAnswer(refused, to_stop, malformed)
 
-    def _take_in(self, job: FakeJob, report: CopyReport) -> None:
+    def _take_in(self, job: FakeJob, report: RoutedJobReport) -> None:
         job.reference, job.node = report.reference or job.reference, report.node or job.node
         if report.attributes:
             job.said.append(report.attributes)
@@ -225,11 +213,11 @@ class FakeRouterLink:
         elif report.state and not job.unwanted and report.state != job.state:
             self._moved(job, report.state, "reported")
 
-    def _ended(self, job: FakeJob, outcome: CopyOutcome) -> None:
+    def _ended(self, job: FakeJob, outcome: RoutedJobOutcome) -> None:
         try:
-            job.output |= {file.name: file.path.read_bytes() for file in outcome.files}
+            job.output |= {file.name: Path(file.path).read_bytes() for file in outcome.files}
         except OSError as error:
-            outcome = replace(outcome, outcome="OUTPUT_LOST", reason=f"what it left is lost: {error}")
+            outcome = replace(outcome, outcome="OUTPUT_LOST", reason=f"the output is lost: {error}")
         job.outcomes.append(outcome)
         job.holder = 0
         if job.unwanted:

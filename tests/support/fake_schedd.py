@@ -14,7 +14,7 @@ import classad2
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import LOG_NAME, NotSubmitted, Unanswered
-from pilotage_agents.batch_systems.htcondor_text import Ad
+from pilotage_agents.batch_systems.htcondor import Ad
 
 _ENDS_AT_ONCE = {"'true'": 0, "'cat'": 0, "'false'": 1}
 RUNNING, REMOVED, COMPLETED = 2, 3, 4

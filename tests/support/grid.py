@@ -11,33 +11,40 @@ from typing import Any, TypeVar
 
 from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.alike import alone
-from pilotage_server.core.amounts import Amounts
+from pilotage.resources.tree import QueueId
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import AttemptKey, Outcome, ReportResult
+from pilotage.values.offers import SlotOffer
+from pilotage.values.pilots import GlideinReport, PilotState
+from pilotage_server.core.attempts.reports import JobReport, NodeState, ReportedSlot
 from pilotage_server.core.identity import Identity, PilotCredential, Role
-from pilotage_server.core.job_changes import JobChange
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobState
-from pilotage_server.core.pilots import GlideinReport, PilotState
-from pilotage_server.core.reports import HeldLease, JobReport, NodeState, Outcome, SlotState
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.descriptions import single_groups
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.rules import Rules
-from pilotage_server.core.slots import SlotOffer
-from pilotage_server.operations.change_jobs import change_jobs
-from pilotage_server.operations.expire_leases import Expired, expire_leases
+from pilotage_server.operations.attempts.expiry import Expired, expire_leases
+from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, ReceivedHeartbeat, report_states
 from pilotage_server.operations.explain import Explanation, explain_job
-from pilotage_server.operations.load_world import load_world
-from pilotage_server.operations.pilots import Heard, NewPilots, drain_pilots, register_pilots, report_glideins
-from pilotage_server.operations.references import refer_to
-from pilotage_server.operations.report_state import Heartbeat, HeartbeatAnswer, report_states
-from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.request_jobs import request_many
-from pilotage_server.operations.submit import submit_jobs
-from pilotage_server.operations.tree_loading import parse_tree
-from pilotage_server.operations.trees import put_tree, try_tree
-from pilotage_server.operations.work import Match, WorkAnswer, WorkRequest
-from pilotage_server.operations.world import World
+from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.matching.request_jobs import request_many
+from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
+from pilotage_server.operations.pilots.pilots import (
+    GlideinReportResult,
+    NewPilots,
+    drain_pilots,
+    register_pilots,
+    report_glideins,
+)
+from pilotage_server.operations.put_tree import put_tree, try_tree
+from pilotage_server.operations.queueing.rekeying import add_references
+from pilotage_server.operations.resources.tree import parse_tree
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.operations.startup.loading import load_state
 from pilotage_server.storage.attempts import load_history
-from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job, load_jobs
 from pilotage_server.storage.leases import swap_last_alive
 from support.submissions import a_user, an_operator
@@ -62,7 +69,7 @@ def a_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0, **fields: An
     return SlotOffer(name, Amounts(cpus, memory_mib, fields.pop("disk_mib", 0), fields.pop("gpus", 0)), **fields)
 
 
-def request_jobs(unit: Unit, world: World, identity: Identity, request: WorkRequest) -> WorkAnswer:
+def request_jobs(unit: Transaction, world: ServerState, identity: Identity, request: WorkRequest) -> WorkAnswer:
     """Serve one pilot's request; raises the error that it may have for an answer."""
     (answer,) = request_many(unit, world, [(identity, request)])
     if isinstance(answer, PilotageError):
@@ -76,7 +83,7 @@ class Pilot:
 
     grid: Grid
     identity: Identity
-    held: list[HeldLease] = field(default_factory=list)
+    held: list[AttemptKey] = field(default_factory=list)
 
     @property
     def stamp(self) -> str:
@@ -87,7 +94,7 @@ class Pilot:
     def ask(self, *slots: SlotOffer, reports: Iterable[JobReport] = ()) -> WorkAnswer:
         """Ask for jobs, for one single-core slot where nothing else is said."""
         answer = self.request(WorkRequest(slots or (a_slot(),), tuple(reports)))
-        self.held += [HeldLease(match.job_id, match.attempt) for match in answer.matches]
+        self.held += [AttemptKey(match.job_id, match.attempt) for match in answer.matches]
         return answer
 
     def request(self, request: WorkRequest) -> WorkAnswer:
@@ -95,7 +102,7 @@ class Pilot:
         answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, request))
         if not answer.unreferred:
             return answer
-        self.grid.write(lambda unit, world: refer_to(unit, world, answer.unreferred))
+        self.grid.write(lambda unit, world: add_references(unit, world, answer.unreferred))
         now_asked = request.after(timedelta(0))
         again = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, now_asked))
         return replace(again, results=answer.results)
@@ -111,19 +118,19 @@ class Pilot:
 
     def beat(self, *reports: JobReport, **fields: Any) -> HeartbeatAnswer:
         """Send a heartbeat with the leases held, and forget those that are lost."""
-        answer = self.send(Heartbeat(leases=tuple(self.held), reports=reports, **fields))
-        lost = {HeldLease(lease.job_id, lease.attempt) for lease in answer.lost}
+        answer = self.send(ReceivedHeartbeat(leases=tuple(self.held), reports=reports, **fields))
+        lost = {AttemptKey(lease.job_id, lease.attempt) for lease in answer.lost}
         self.held = [lease for lease in self.held if lease not in lost]
         return answer
 
-    def send(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    def send(self, heartbeat: ReceivedHeartbeat) -> HeartbeatAnswer:
         """Send a heartbeat as it is."""
         (answer,) = self.grid.write(lambda unit, world: report_states(unit, world, [(self.identity, heartbeat)]))
         return answer
 
-    def report(self, match: Match | HeldLease, outcome: Outcome | None = None, **fields: Any) -> ReportResult:
+    def report(self, match: Match | AttemptKey, outcome: Outcome | None = None, **fields: Any) -> ReportResult:
         """Report one attempt by heartbeat."""
-        lease = HeldLease(match.job_id, match.attempt)
+        lease = AttemptKey(match.job_id, match.attempt)
         report = JobReport(lease.job_id, lease.attempt, outcome=outcome, **fields)
         if outcome is not None and lease in self.held:
             self.held.remove(lease)
@@ -138,7 +145,7 @@ class Pilot:
         """Report that the payload has ended by itself."""
         return self.report(match, Outcome.EXITED, exit_code=exit_code)
 
-    def show(self, *slots: SlotState, **fields: Any) -> HeartbeatAnswer:
+    def show(self, *slots: ReportedSlot, **fields: Any) -> HeartbeatAnswer:
         """Report the node with these slots."""
         name = fields.pop("name", f"node-of-{self.stamp}")
         return self.beat(node=NodeState(name, Amounts(8), slots=slots, **fields))
@@ -152,16 +159,16 @@ class Grid:
     ) -> None:
         self.database = database
         self.clock = clock
-        self.world: World = database.read(lambda unit: load_world(unit, rules or Rules()))
+        self.world: ServerState = database.read(lambda unit: load_state(unit, rules or Rules()))
         self._stamps = count(1)
         if self.world.tree.version == 0:
             self.put(a_tree(*(queues or (LONG,)), **parameters))
 
-    def write(self, operation: Callable[[Unit, World], Result]) -> Result:
+    def write(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation in one transaction."""
         return self.database.write(lambda unit: operation(unit, self.world))
 
-    def read(self, operation: Callable[[Unit, World], Result]) -> Result:
+    def read(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation that changes nothing."""
         return self.database.read(lambda unit: operation(unit, self.world))
 
@@ -175,7 +182,7 @@ class Grid:
         """Submit a job, or an array of `count`, and return the ids."""
         description = JobDescription("/bin/true", count=count, **fields)
         identity = user or a_user()
-        submitted = self.write(lambda unit, world: submit_jobs(unit, world, identity, alone([description])))
+        submitted = self.write(lambda unit, world: submit_jobs(unit, world, identity, single_groups([description])))
         return list(submitted.job_ids)
 
     def job(self, job_id: int) -> JobRecord:
@@ -213,7 +220,7 @@ class Grid:
         """Let the batch system say that a pilot's glidein is gone."""
         self.glidein(GlideinReport(pilot.stamp, "42", PilotState.ENDED, reason))
 
-    def glidein(self, *reports: GlideinReport) -> Heard:
+    def glidein(self, *reports: GlideinReport) -> GlideinReportResult:
         """Report what a batch system says."""
         return self.write(lambda unit, world: report_glideins(unit, world, an_operator(), reports))
 
@@ -243,12 +250,12 @@ class Grid:
         return other
 
 
-def an_idle_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0) -> SlotState:
+def an_idle_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0) -> ReportedSlot:
     """Return an unclaimed slot as a pilot reports it."""
     amounts = Amounts(cpus, memory_mib)
-    return SlotState(name, "Unclaimed", "Idle", amounts, amounts)
+    return ReportedSlot(name, "Unclaimed", "Idle", amounts, amounts)
 
 
-def a_busy_slot(name: str = "slot1", cpus: int = 1) -> SlotState:
+def a_busy_slot(name: str = "slot1", cpus: int = 1) -> ReportedSlot:
     """Return a slot that runs a job, as a pilot reports it."""
     return replace(an_idle_slot(name, cpus), state="Claimed", activity="Busy", free=Amounts(), job_id=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pilotage_agents.router.route_hooks import HookKind, HookSettings
+from pilotage_agents.router.hooks import HookKind, HookSettings
 from support.router_scene import RouterScene, a_route
 
 KEYWORD = "STAGING"

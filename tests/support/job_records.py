@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.job_steps import changes_of_step
-from pilotage_server.core.jobs import JobCause, JobState
+from pilotage_server.core.jobs.record import JobRecord, transition_changes
+from pilotage_server.core.jobs.states import JobCause, JobState
 from support.virtual_clock import START
 
 
@@ -46,4 +45,4 @@ def a_job(**fields: Any) -> JobRecord:
 
 def stepped(job: JobRecord, cause: JobCause, *, reason: str, now: datetime, **decided: Any) -> JobRecord:
     """Return the record after a step; raises IllegalTransitionError where its state has no such step."""
-    return job.changed(changes_of_step(job, cause, reason, now, decided))
+    return job.changed(transition_changes(job, cause, reason, now, decided))

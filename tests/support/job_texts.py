@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.job_description import JobDescription
+from pilotage_client.readers.draft import ReadError
 from pilotage_client.readers.jdl import read_jdl
-from pilotage_client.readers.read_error import ReadError
 from pilotage_client.readers.submit import read_submit
 from pilotage_client.readers.toml import read_toml
 

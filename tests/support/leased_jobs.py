@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.accounting import Account
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobCause
-from pilotage_server.core.leases import AttemptRecord
-from pilotage_server.operations.job_steps import step
-from pilotage_server.operations.world import World
+from pilotage.resources.tree import QueueId
+from pilotage.values.accounts import Account
+from pilotage_server.core.attempts.leases import AttemptRecord
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import insert_attempts
-from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 
 THE_QUEUE = QueueId("A", "ce", "q")
 
 
-def lease_to(database: Database, world: World, job_id: int, stamp: str = "p1") -> JobRecord:
+def lease_to(database: Database, world: ServerState, job_id: int, stamp: str = "p1") -> JobRecord:
     """Give a waiting job to a pilot, let it start, and return its record."""
 
-    def operation(unit: Unit) -> JobRecord:
+    def operation(unit: Transaction) -> JobRecord:
         job = load_job(unit.session, job_id)
-        matched = step(
+        matched = apply_transition(
             unit,
             world,
             job,
@@ -42,16 +43,18 @@ def lease_to(database: Database, world: World, job_id: int, stamp: str = "p1") -
             job_id, matched.attempt, stamp, THE_QUEUE, "n1", "slot1", 1, 1.0, account, unit.now, metered=unit.now
         )
         insert_attempts(unit.session, [attempt])
-        return step(unit, world, matched, JobCause.STARTED, reason="", actor=f"pilot:{stamp}", started=unit.now)
+        return apply_transition(
+            unit, world, matched, JobCause.STARTED, reason="", actor=f"pilot:{stamp}", started=unit.now
+        )
 
     return database.write(operation)
 
 
-def end(database: Database, world: World, job_id: int, cause: JobCause = JobCause.DONE) -> JobRecord:
+def end(database: Database, world: ServerState, job_id: int, cause: JobCause = JobCause.DONE) -> JobRecord:
     """Let the job's attempt end, as its pilot reports it."""
 
-    def operation(unit: Unit) -> JobRecord:
+    def operation(unit: Transaction) -> JobRecord:
         job = load_job(unit.session, job_id)
-        return step(unit, world, job, cause, reason="", actor=f"pilot:{job.pilot_stamp}", exit_code=0)
+        return apply_transition(unit, world, job, cause, reason="", actor=f"pilot:{job.pilot_stamp}", exit_code=0)
 
     return database.write(operation)

@@ -5,18 +5,25 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pilotage.ad_text import ad_text
-from pilotage.classads import AdValue
-from pilotage.new_job_ad import new_job_ad, overlaid
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.jobs import Account
-from pilotage_pilot.core.moment import Moment
+from pilotage.classads.library import AdValue
+from pilotage.classads.text import ad_text, new_job_ad, overlaid
+from pilotage.values.accounts import Account
+from pilotage.values.amounts import Amounts
+from pilotage_pilot.core.ads.attributes import NodeFacts, NodeSample, SlotFacts
+from pilotage_pilot.core.ads.policy_ads import SlotAds
+from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.policy import Policy
-from pilotage_pilot.core.slot_ads import SlotAds
-from pilotage_pilot.core.slot_events import Claimed, JobEnded, JobStarted, Polled, RefuseClaim, SlotEffect, SlotEvent
-from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample, SlotFacts
-from pilotage_pilot.core.slot_layout import Layout, lay_out
-from pilotage_pilot.core.slot_machine import SlotMachine
+from pilotage_pilot.core.slots.events import (
+    ClaimGranted,
+    JobEnded,
+    JobStarted,
+    Polled,
+    RefuseClaim,
+    SlotEffect,
+    SlotEvent,
+)
+from pilotage_pilot.core.slots.layout import Layout, lay_out
+from pilotage_pilot.core.slots.machine import SlotMachine
 from pilotage_pilot.policy.loading import load_policy
 
 BEGIN = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -42,7 +49,7 @@ class LiveSlots:
     def __init__(self, policy: Policy, layout: Layout | None = None, size: Amounts = NODE, name: str = "node1") -> None:
         self.layout = layout or lay_out(policy, size)
         self.ads = SlotAds(policy, NodeFacts.of(name, size, self.layout))
-        self.now = Moment(BEGIN, BOOT_S)
+        self.now = Now(BEGIN, BOOT_S)
         self.machines: dict[str, SlotMachine] = {}
         for slot in self.layout.slots:
             self.ads.add(SlotFacts.of(slot))
@@ -60,7 +67,7 @@ class LiveSlots:
     def tell(self, slot: int, event: SlotEvent) -> tuple[SlotEffect, ...]:
         """Let something happen to a slot."""
         name = f"slot{slot}"
-        effects = self.machines[name].handle(event, self.ads.judge(name, self.now), self.now)
+        effects = self.machines[name].handle(event, self.ads.evaluator(name, self.now), self.now)
         self.ads.show(name, self.machines[name])
         return effects
 
@@ -68,7 +75,7 @@ class LiveSlots:
         """Give a job to a slot and let it run, if the slot takes it."""
         name = f"slot{slot}"
         self.ads.job_entered(name, ad, "7.0", self.now)
-        effects = self.tell(slot, Claimed(holder, self.ads.rank(name, ad, self.now)))
+        effects = self.tell(slot, ClaimGranted(holder, self.ads.rank(name, ad, self.now)))
         if any(isinstance(effect, RefuseClaim) for effect in effects):
             self.ads.job_left(name)
             return effects
@@ -85,7 +92,7 @@ class LiveSlots:
 
     def poll(self, after_s: float = 0.0) -> dict[int, tuple[SlotEffect, ...]]:
         """Poll all slots in their order after some seconds; returns what comes of it, by slot."""
-        self.now = Moment(self.now.utc + timedelta(seconds=after_s), self.now.boot_s + after_s)
+        self.now = Now(self.now.utc + timedelta(seconds=after_s), self.now.boot_s + after_s)
         found = {slot.key.slot_id: self.tell(slot.key.slot_id, Polled()) for slot in self.layout.slots}
         return {slot: effects for slot, effects in found.items() if effects}
 
@@ -100,4 +107,4 @@ class LiveSlots:
 
     def value(self, slot: int, expression_name: str) -> object:
         """Return what an expression of a slot comes to."""
-        return self.ads.judge(f"slot{slot}", self.now).value(expression_name)
+        return self.ads.evaluator(f"slot{slot}", self.now).value(expression_name)

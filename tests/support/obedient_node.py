@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pilotage_pilot.core import slot_events as ev
-from pilotage_pilot.core.slot_machine import SlotMachine
-from pilotage_pilot.core.slot_states import RUNNING, Activity, SlotState
-from pilotage_pilot.core.slot_steps import IllegalSlotEventError
+from pilotage_pilot.core.slots import events as ev
+from pilotage_pilot.core.slots.machine import IllegalSlotEventError, SlotMachine
+from pilotage_pilot.core.slots.states import RUNNING, Activity, SlotState
 from support.slot_bench import BOOT_S, Answers, at
 
 
@@ -65,7 +64,7 @@ class ObedientNode:
                 assert not self.killed, "a job is killed twice"
                 self.asked = self.killed = True
             case ev.RefuseClaim():
-                assert isinstance(event, ev.Claimed)
+                assert isinstance(event, ev.ClaimGranted)
             case ev.EndClaim():
                 assert not self.has_job, "a claim ends while its job is there"
             case ev.DeleteSlot():

@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from pilotage.job_description import JobDescription
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import AttemptKey, LostLease, Outcome, RenewedLease, ReportResult
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.departure import Phase
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, ReportResult
+from pilotage_pilot.core.lifetime import Phase
+from pilotage_pilot.core.model import GrantedJob
 from support.pilot_bench import PilotBench
 
 
@@ -99,11 +100,11 @@ class ObedientShell:
     def _renew(
         self, request_id: str, beat: ins.SendHeartbeat, lost: Set[AttemptKey] = frozenset(), **answer: Any
     ) -> None:
-        renewed = tuple(ev.RenewedLease(key, 60.0) for key in beat.leases if key not in lost)
+        renewed = tuple(RenewedLease(*key, timedelta(seconds=60.0)) for key in beat.leases if key not in lost)
         for renewal in renewed:
             self.lease_ends[renewal.key] = self.bench.boot_s + 60.0
-        losses = tuple(ev.LostLease(key, "lost") for key in lost)
-        answer.setdefault("results", tuple(ReportResult(report.key, True) for report in beat.reports))
+        losses = tuple(LostLease(*key, "lost") for key in lost)
+        answer.setdefault("results", tuple(ReportResult(*report.key) for report in beat.reports))
         self._feed(ev.HeartbeatAnswered(request_id, renewed, losses, next_s=8, **answer))
 
     def _prepared(self, key: AttemptKey) -> None:

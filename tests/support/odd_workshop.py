@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core.instructions import PrepareJob
-from pilotage_pilot.core.jobs import AttemptKey
-from pilotage_pilot.supervise.base import Collected
+from pilotage_pilot.supervise.base import CollectedOutput
 from support.fake_pilot_edges import FakeWorkshop
 
 
@@ -33,11 +33,11 @@ class OddWorkshop(FakeWorkshop):
         self._may_break("start", key)
         super().start(key)
 
-    async def collect(self, key: AttemptKey) -> Collected:
+    async def collect(self, key: AttemptKey) -> CollectedOutput:
         self._may_break("collect", key)
         left = await super().collect(key)
         return replace(left, large={"core": Path("core")}) if self._breaks == "bring" else left
 
-    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
+    async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
         self._may_break("bring", key)
         return replace(left, large={})

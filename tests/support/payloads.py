@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob
-from pilotage_pilot.supervise.processes import all_processes, carries, read_process
+from pilotage.values.attempts import AttemptKey
+from pilotage_pilot.core.model import GrantedJob
+from pilotage_pilot.supervise.proc import all_processes, carries, read_process
 from support.pilot_bench import a_job
 from support.real_workshop import SITE
 

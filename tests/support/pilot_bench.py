@@ -9,24 +9,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pilotage.ad_text import ad_text
-from pilotage.classads import AdValue
+from pilotage.classads.library import AdValue
+from pilotage.classads.text import ad_text, new_job_ad, overlaid
 from pilotage.job_description import JobDescription
-from pilotage.new_job_ad import new_job_ad, overlaid
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import AttemptKey, Outcome, RenewedLease, ReportResult
 from pilotage_pilot.core import events as ev
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.built_in_ads import BuiltInAds
-from pilotage_pilot.core.instructions import Instruction, RequestJobs, SampleNode, SendHeartbeat, TakeBackRequest
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, Outcome, Report, ReportResult
+from pilotage_pilot.core.ads.attributes import NodeFacts, NodeSample
+from pilotage_pilot.core.ads.node_ads import BuiltInAds
+from pilotage_pilot.core.ads.policy_ads import SlotAds
+from pilotage_pilot.core.instructions import Instruction, RecallRequest, RequestJobs, SampleNode, SendHeartbeat, Slot
 from pilotage_pilot.core.machine import PilotMachine
-from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.model import GrantedJob, Now, Report
+from pilotage_pilot.core.node.node_slots import NodeSlots
 from pilotage_pilot.core.policy import Policy
-from pilotage_pilot.core.rules import Lifetime, Rules
-from pilotage_pilot.core.slot_ads import SlotAds
-from pilotage_pilot.core.slot_facts import NodeFacts, NodeSample
-from pilotage_pilot.core.slot_layout import Layout, lay_out
-from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.core.rules import Lifetime, PilotRules
+from pilotage_pilot.core.slots.layout import Layout, lay_out
 from pilotage_pilot.policy.loading import Loaded, load_policy
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -63,7 +61,7 @@ def with_ad(job: GrantedJob, **attributes: AdValue) -> GrantedJob:
     return replace(job, job_ad=ad_text(ad))
 
 
-def built_in_slots(share: Amounts, now: Moment, gpu_ids: tuple[str, ...] | None = None) -> NodeSlots:
+def built_in_slots(share: Amounts, now: Now, gpu_ids: tuple[str, ...] | None = None) -> NodeSlots:
     """Return the slots of a node without a policy: one that is divided among its jobs."""
     layout = lay_out(Policy({}), share, gpu_ids)
     return NodeSlots(layout, BuiltInAds(NodeFacts.of("node", share, layout)), now)
@@ -74,27 +72,27 @@ def _loaded(path: Path, share: Amounts) -> Loaded:
     return load_policy(path, share)
 
 
-def slots_under(path: Path) -> Callable[[Amounts, Moment], NodeSlots]:
+def slots_under(path: Path) -> Callable[[Amounts, Now], NodeSlots]:
     """Return what makes the slots of a node under the policy in a file."""
 
-    def make(share: Amounts, now: Moment) -> NodeSlots:
+    def make(share: Amounts, now: Now) -> NodeSlots:
         loaded = _loaded(path, share)
         return _slots(loaded.policy, loaded.layout, share, now)
 
     return make
 
 
-def slots_with(**knobs: str) -> Callable[[Amounts, Moment], NodeSlots]:
+def slots_with(**knobs: str) -> Callable[[Amounts, Now], NodeSlots]:
     """Return what makes the slots of a node under a policy of these knobs, in lower case."""
 
-    def make(share: Amounts, now: Moment) -> NodeSlots:
+    def make(share: Amounts, now: Now) -> NodeSlots:
         policy = Policy(knobs)
         return _slots(policy, lay_out(policy, share), share, now)
 
     return make
 
 
-def _slots(policy: Policy, layout: Layout, share: Amounts, now: Moment) -> NodeSlots:
+def _slots(policy: Policy, layout: Layout, share: Amounts, now: Now) -> NodeSlots:
     return NodeSlots(layout, SlotAds(policy, NodeFacts.of("node", share, layout)), now)
 
 
@@ -114,12 +112,12 @@ class PilotBench:
         cpus: int = 4,
         memory_mib: int = 8000,
         gpus: int = 0,
-        rules: Rules | None = None,
+        rules: PilotRules | None = None,
         ends_after_s: float | None = None,
         *,
         opened: bool = True,
         hears: bool = True,
-        slots: Callable[[Amounts, Moment], NodeSlots] = built_in_slots,
+        slots: Callable[[Amounts, Now], NodeSlots] = built_in_slots,
         sample: NodeSample | None = None,
     ) -> None:
         self.boot_s = BOOT_S
@@ -129,7 +127,7 @@ class PilotBench:
         ends = None if ends_after_s is None else BOOT_S + ends_after_s
         self.sample = sample or NodeSample(BOOT_S)
         """What every look at the node finds."""
-        self.machine = PilotMachine("pilot", slots(share, self.now), rules or Rules(), Lifetime(ends), self.now)
+        self.machine = PilotMachine("pilot", slots(share, self.now), rules or PilotRules(), Lifetime(ends), self.now)
         self.said: list[Instruction] = []
         self.unread = list(self.machine.begin(self.now))
         self.said += self.unread
@@ -140,8 +138,8 @@ class PilotBench:
             self.open()
 
     @property
-    def now(self) -> Moment:
-        return Moment(START + timedelta(seconds=self.after_s), self.boot_s)
+    def now(self) -> Now:
+        return Now(START + timedelta(seconds=self.after_s), self.boot_s)
 
     @property
     def after_s(self) -> float:
@@ -155,7 +153,7 @@ class PilotBench:
     def feed(self, event: ev.Event) -> tuple[Instruction, ...]:
         heard = self.machine.handle(event, self.now)
         self.machine.validate()
-        instructions = (*heard, *self.machine.go_on(self.now))
+        instructions = (*heard, *self.machine.advance(self.now))
         self.machine.validate()
         self.said += instructions
         self.unread += instructions
@@ -211,7 +209,7 @@ class PilotBench:
 
     def answer_taken_back(self) -> None:
         """Answer with nothing what is taken back, and what is taken back then."""
-        while taken := self.take(TakeBackRequest):
+        while taken := self.take(RecallRequest):
             for back in taken:
                 self.feed(ev.JobsGranted(back.request_id))
 
@@ -229,7 +227,7 @@ class PilotBench:
         """Answer the last heartbeat; all that it held is renewed unless `answer` says else."""
         beat = [said for said in self.said if isinstance(said, SendHeartbeat)][-1]
         self.take(SendHeartbeat)
-        renewed = tuple(ev.RenewedLease(key, 1200.0) for key in beat.leases)
+        renewed = tuple(RenewedLease(*key, timedelta(seconds=1200.0)) for key in beat.leases)
         fields: dict[str, Any] = {"renewed": renewed, "results": accepted(beat.reports), "next_s": 30.0} | answer
         return self.feed(ev.HeartbeatAnswered(beat.request_id, **fields))
 
@@ -245,4 +243,4 @@ class PilotBench:
 
 
 def accepted(reports: Iterable[Report]) -> tuple[ReportResult, ...]:
-    return tuple(ReportResult(report.key, True) for report in reports)
+    return tuple(ReportResult(*report.key) for report in reports)

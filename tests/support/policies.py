@@ -10,18 +10,18 @@ from typing import TypeAlias
 
 import pytest
 
-from pilotage.classad_evaluation import Ad, Result
-from pilotage.classads import AdValue
-from pilotage.new_job_ad import new_job_ad, overlaid
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.moment import Moment
+from pilotage.classads.evaluation import Ad, Result
+from pilotage.classads.library import AdValue
+from pilotage.classads.text import new_job_ad, overlaid
+from pilotage.values.amounts import Amounts
+from pilotage_pilot.core.ads.attributes import NodeFacts
+from pilotage_pilot.core.ads.policy_ads import quiet_slot_ad
+from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
-from pilotage_pilot.core.quiet_node import quiet_slot_ad
-from pilotage_pilot.core.slot_facts import NodeFacts
 from pilotage_pilot.policy.loading import Loaded, load_policy
 
 NOW_S = 1_700_000_000
-NOW = Moment(datetime.fromtimestamp(NOW_S, UTC), boot_s=100_000.0)
+NOW = Now(datetime.fromtimestamp(NOW_S, UTC), boot_s=100_000.0)
 SHIPPED = Path(__file__).parents[2] / "deploy" / "policies"
 
 Job: TypeAlias = Mapping[str, AdValue]

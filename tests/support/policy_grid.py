@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pilotage_server.core.job_record import PolicyWatch
-from pilotage_server.core.jobs import JobCause
-from pilotage_server.operations.job_events import get_events
-from pilotage_server.operations.job_policies import act_on, look_at_changed, look_on
-from pilotage_server.operations.work import Match
-from pilotage_server.storage.watched import Place, first_place
+from pilotage_server.core.jobs.record import PolicyWatch
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.operations.jobs.periodic_policies import apply_policies, scan_changed, scan_next
+from pilotage_server.operations.jobs.queries import get_events
+from pilotage_server.operations.matching.work import Match
+from pilotage_server.storage.retention import WatchPosition, first_watched
 from support.grid import Grid, Pilot
 from support.submissions import an_operator
 
@@ -20,23 +20,23 @@ class PolicyGrid(Grid):
     def look(self) -> list[int]:
         """Look at what has changed, and do what is wanted; return the ids of the jobs that moved."""
         moved: list[int] = []
-        while (seen := self.read(lambda unit, world: look_at_changed(unit, world, 100))).jobs:
-            moved += self.act(seen.wanting)
+        while (seen := self.read(lambda unit, world: scan_changed(unit, world, 100))).jobs:
+            moved += self.act(seen.due)
         return moved
 
     def look_round(self, least: PolicyWatch = PolicyWatch.EACH_MINUTE, batch: int = 3) -> list[int]:
         """Make one round over the jobs under policies of that watch."""
-        place: Place | None = first_place(least)
+        place: WatchPosition | None = first_watched(least)
         moved: list[int] = []
         while place is not None:
-            seen = self.read(partial(look_on, place=place, most=batch))
-            moved += self.act(seen.wanting)
-            place = seen.place
+            seen = self.read(partial(scan_next, place=place, most=batch))
+            moved += self.act(seen.due)
+            place = seen.position
         return moved
 
     def act(self, wanting: tuple[int, ...]) -> list[int]:
         """Do what is wanted; return the ids of the jobs that moved."""
-        return [job.id for job in self.write(lambda unit, world: act_on(unit, world, wanting))]
+        return [job.id for job in self.write(lambda unit, world: apply_policies(unit, world, wanting))]
 
     def run_for(self, pilot: Pilot, seconds: float) -> Match:
         """Let the pilot run a job for so long; it stays running."""

@@ -17,12 +17,12 @@ import pytest
 
 from pilotage.clock import boot_time_s
 from pilotage.job_description import JobDescription
-from pilotage.job_environment import MARKER
-from pilotage.resource_tree import QueueId
+from pilotage.jobs.environment import MARKER
+from pilotage.resources.tree import QueueId
 from pilotage_client.api import Client
-from pilotage_client.statuses import JobEvent, JobStatus
-from pilotage_pilot.supervise.processes import Process, all_processes, living, read_process, send
-from pilotage_pilot.supervise.warden import environment_of as variables_of
+from pilotage_client.models import JobEvent, JobStatus
+from pilotage_pilot.supervise.proc import Process, all_processes, living, read_process, send
+from pilotage_pilot.supervise.watchdog import environment_of as variables_of
 from pilotage_server.core.identity import Role
 from support.command import Command, environment_of
 from support.policies import SHIPPED

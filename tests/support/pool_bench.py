@@ -8,23 +8,30 @@ from datetime import timedelta
 from typing import TypeVar
 
 from pilotage.job_description import JobDescription, Value
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.alike import alone
+from pilotage.resources.tree import QueueId
 from pilotage_server.core.identity import Identity, Role
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobCause
-from pilotage_server.core.pools import Pool
+from pilotage_server.core.jobs.descriptions import single_groups
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.queueing.tree_plan import TreeEffect
+from pilotage_server.core.resources.pools import Pool
 from pilotage_server.core.rules import Rules
-from pilotage_server.core.tree_changes import TreeEffect
-from pilotage_server.operations.catch_up import catch_up
-from pilotage_server.operations.job_steps import step
-from pilotage_server.operations.load_world import load_world
-from pilotage_server.operations.pools import clean_pools, load_mappings, plan_cleaning, plan_refresh, refresh_pools
-from pilotage_server.operations.submit import submit_jobs
-from pilotage_server.operations.tree_loading import NewTree, load_tree_in_force, parse_tree
-from pilotage_server.operations.trees import put_tree, try_tree
-from pilotage_server.operations.world import World
-from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.put_tree import put_tree, try_tree
+from pilotage_server.operations.resources.pools import (
+    clean_pools,
+    load_mappings,
+    plan_cleaning,
+    plan_refresh,
+    refresh_pools,
+)
+from pilotage_server.operations.resources.tree import NewTree, load_active_tree, parse_tree
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.operations.startup.loading import load_state
+from pilotage_server.operations.startup.sync import sync_resources
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.pools import load_pools
 
@@ -59,13 +66,13 @@ class PoolBench:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.world: World = database.read(lambda unit: load_world(unit, Rules()))
+        self.world: ServerState = database.read(lambda unit: load_state(unit, Rules()))
 
-    def write(self, operation: Callable[[Unit, World], Result]) -> Result:
+    def write(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation in one transaction."""
         return self.database.write(lambda unit: operation(unit, self.world))
 
-    def read(self, operation: Callable[[Unit, World], Result]) -> Result:
+    def read(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation that changes nothing."""
         return self.database.read(lambda unit: operation(unit, self.world))
 
@@ -82,7 +89,7 @@ class PoolBench:
         """Submit a job that requires this section, and return it (of an array the first)."""
         description = JobDescription("run.sh", requirements=section or None, count=count)
         owner = user or a_user()
-        submitted = self.write(lambda unit, world: submit_jobs(unit, world, owner, alone([description])))
+        submitted = self.write(lambda unit, world: submit_jobs(unit, world, owner, single_groups([description])))
         return self.job(submitted.job_ids[0])
 
     def job(self, job_id: int) -> JobRecord:
@@ -92,7 +99,9 @@ class PoolBench:
     def remove(self, job: JobRecord) -> None:
         """Bring a job to its end."""
         now = self.job(job.id)
-        self.write(lambda unit, world: step(unit, world, now, JobCause.REMOVED, reason="enough", actor=job.owner))
+        self.write(
+            lambda unit, world: apply_transition(unit, world, now, JobCause.REMOVED, reason="enough", actor=job.owner)
+        )
 
     def refresh(self, **older_than: float) -> tuple[str, ...]:
         """Refresh the mappings that have this age, such as `refresh(minutes=15)`."""
@@ -110,11 +119,11 @@ class PoolBench:
 
     def stored_queues(self, pool_id: str) -> Set[QueueId]:
         """Return where the database says that a pool may run."""
-        return self.database.read(lambda unit: load_mappings(unit, load_tree_in_force(unit)).queues(pool_id))
+        return self.database.read(lambda unit: load_mappings(unit, load_active_tree(unit)).queues(pool_id))
 
     def agree(self) -> None:
         """Check that memory and database say the same of trees, mappings and waiting jobs."""
-        fresh = self.database.read(lambda unit: load_world(unit, Rules()))
+        fresh = self.database.read(lambda unit: load_state(unit, Rules()))
         assert self.world.tree.version == fresh.tree.version
         assert set(self.world.mappings.all()) == set(fresh.mappings.all())
         known, stored = self.world.waiting.waiting(), fresh.waiting.waiting()
@@ -124,4 +133,4 @@ class PoolBench:
 
     def catch_up(self) -> None:
         """Learn what other servers have done."""
-        self.read(catch_up)
+        self.read(sync_resources)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.wire import queue_to_wire
 from pilotage.v1 import job_service_pb2, jobs_pb2, pilot_service_pb2, resource_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
-from pilotage.wire import queue_to_wire
 from pilotage_pilot.link.server_link import stamp_of_token
 from pilotage_server.core.identity import Role
-from support.server import RunningServer, request_id, running_server
+from support.server import VO, RunningServer, request_id, running_server
 
 PILOT = (sys.executable, "-m", "pilotage_pilot.main")
 QUEUE = QueueId("SITE", "ce01", "long")
@@ -40,14 +40,25 @@ def a_process_grid(folder: Path, **settings: object) -> Iterator[ProcessGrid]:
 
 @dataclass
 class ProcessGrid:
-    """A server with one queue."""
+    """A server with one queue, its user, and the pilots that run jobs of these VOs; () = of every VO."""
 
     server: RunningServer
     folder: Path
+    vos: tuple[str, ...] = ()
+
+    def of_another_vo(self, folder: Path) -> ProcessGrid:
+        """Return the same server with a user and pilots of a new VO: they share no jobs with others."""
+        return ProcessGrid(self.server, folder, (f"vo-{request_id()}",))
+
+    def user_token(self) -> str:
+        """Return a token of the user."""
+        return self.server.token(vo=self.vos[0] if self.vos else VO)
 
     def pilot_token(self) -> str:
         with self.server.channel(self.server.token(Role.AGENT)) as channel:
-            ask = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue_to_wire(QUEUE), count=1)
+            ask = pilot_service_pb2.RegisterPilotsRequest(
+                request_id=request_id(), queue=queue_to_wire(QUEUE), count=1, vos=self.vos
+            )
             return PilotServiceStub(channel).RegisterPilots(ask).pilots[0].token
 
     def submit(self, *, executable: str = "/bin/sh", script: str = "", **fields: Any) -> int:
@@ -58,13 +69,13 @@ class ProcessGrid:
     def upload(self, content: bytes) -> str:
         checksum = hashlib.sha256(content).hexdigest()
         piece = job_service_pb2.UploadFileRequest(checksum=checksum, size=len(content), content=content)
-        with self.server.channel(self.server.token()) as channel:
+        with self.server.channel(self.user_token()) as channel:
             JobServiceStub(channel).UploadFile(iter([piece]))
         return checksum
 
     def output(self, job_id: int) -> dict[str, bytes]:
         files = self._jobs("ListOutputFiles", job_id=job_id).files
-        with self.server.channel(self.server.token()) as channel:
+        with self.server.channel(self.user_token()) as channel:
             stub = JobServiceStub(channel)
             return {
                 file.name: b"".join(
@@ -97,7 +108,7 @@ class ProcessGrid:
         return job
 
     def _jobs(self, method: str, **fields: Any) -> Any:
-        with self.server.channel(self.server.token(), timeout_s=TIMEOUT_S + 5) as channel:
+        with self.server.channel(self.user_token(), timeout_s=TIMEOUT_S + 5) as channel:
             return getattr(JobServiceStub(channel), method)(getattr(job_service_pb2, f"{method}Request")(**fields))
 
     @asynccontextmanager

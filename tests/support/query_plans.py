@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pilotage_server.storage.engine import Database
-from pilotage_server.storage.unit import Unit
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
 from support.statements import listen
 
 
-def plan_of(database: Database, ask: Callable[[Unit], object]) -> str:
+def plan_of(database: Database, ask: Callable[[Transaction], object]) -> str:
     """Return the plan of the first statement that `ask` brings to the database."""
     plans: list[str] = []
 
-    def question(unit: Unit) -> None:
+    def question(unit: Transaction) -> None:
         connection = unit.session.connection()
         if not database.is_sqlite:
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # tables in tests are too small for an index

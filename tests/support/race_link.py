@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pilotage_agents.core.racing import JobSet, Load, NewRival, Owner, Runner
-from pilotage_agents.racer import StartedCopy
-from pilotage_server.core.stragglers import SetLook, Straggler
-from pilotage_server.operations import start_copies as server
-from pilotage_server.operations.stragglers import SlotGlance, find_stragglers, race_loads
+from pilotage.values.accounts import Account
+from pilotage.values.races import NewRaceCopy, StartedRaceCopy
+from pilotage_agents.racer.planning import JobSet, RaceLoad, RunningJob
+from pilotage_server.core.races.stragglers import SetReport, Straggler
+from pilotage_server.operations.races import races as server
+from pilotage_server.operations.races.stragglers import IdleSlotCache, find_stragglers, race_loads
 from support.grid import Grid
 
 
@@ -17,23 +18,22 @@ class GridRaceLink:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._glance = SlotGlance()
+        self._glance = IdleSlotCache()
         self.started: list[tuple[int, int]] = []
 
-    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], Load]:
+    async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
         found = self._grid.read(lambda unit, world: find_stragglers(unit, world, 0, self._glance, after_jobs))
-        loads = {Owner(*load.account): load for load in self._grid.read(lambda unit, _: race_loads(unit))}
+        loads = {load.account: load for load in self._grid.read(lambda unit, _: race_loads(unit))}
         copies = {owner: load.copies for owner, load in loads.items()}
-        return [_set(look) for look in found.sets], Load(copies, {each: loads[each].lost_core_s for each in loads})
+        return [_set(look) for look in found.sets], RaceLoad(copies, {each: loads[each].lost_core_s for each in loads})
 
-    async def start_copies(self, copies: Sequence[NewRival]) -> Sequence[StartedCopy]:
-        wanted = [server.NewRival(copy.job_id, copy.reason) for copy in copies]
-        made = self._grid.write(lambda unit, world: server.start_copies(unit, world, wanted))
+    async def start_copies(self, copies: Sequence[NewRaceCopy]) -> Sequence[StartedRaceCopy]:
+        made = self._grid.write(lambda unit, world: server.start_copies(unit, world, copies))
         self.started += [(each.job_id, each.copy_id) for each in made if each.copy_id]
-        return [StartedCopy(*each) for each in made]
+        return made
 
 
-def _set(look: SetLook) -> JobSet:
+def _set(look: SetReport) -> JobSet:
     figures = look.figures
     p95_s = figures.p95.total_seconds()
     runners = tuple(_runner(each) for each in look.stragglers)
@@ -50,11 +50,11 @@ def _set(look: SetLook) -> JobSet:
     )
 
 
-def _runner(straggler: Straggler) -> Runner:
+def _runner(straggler: Straggler) -> RunningJob:
     job = straggler.job
-    return Runner(
+    return RunningJob(
         job.id,
-        Owner(job.vo, job.group, job.owner),
+        Account(job.vo, job.group, job.owner),
         straggler.running.total_seconds(),
         straggler.cpus,
         straggler.copies_made,

@@ -7,12 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from pilotage.job_description import Value
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.reports import Outcome
-from pilotage_server.operations.races import RaceFilter, RaceView, list_races
-from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.start_copies import NewRival, StartedCopy, start_copies
-from pilotage_server.operations.work import Match
+from pilotage.values.attempts import Outcome, ReportResult
+from pilotage.values.races import NewRaceCopy, StartedRaceCopy
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.operations.matching.work import Match
+from pilotage_server.operations.races.races import RaceFilter, RaceView, list_races, start_copies
 from support.grid import Grid, Pilot, a_slot
 from support.submissions import an_operator
 
@@ -48,9 +47,9 @@ class Runner:
         return self.pilot.report(self.match, Outcome.KILLED)
 
 
-def start_copy(grid: Grid, job_id: int, reason: str = "it lags behind") -> StartedCopy:
+def start_copy(grid: Grid, job_id: int, reason: str = "it lags behind") -> StartedRaceCopy:
     """Ask for a copy of a job, and return what came of it."""
-    (made,) = grid.write(lambda unit, world: start_copies(unit, world, [NewRival(job_id, reason)]))
+    (made,) = grid.write(lambda unit, world: start_copies(unit, world, [NewRaceCopy(job_id, reason)]))
     return made
 
 

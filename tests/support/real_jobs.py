@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage.job_description import InputFile, JobDescription, Scalar, Value
-from pilotage_client.readers import ReadError, read_jobs
+from pilotage_client.readers import read_jobs
+from pilotage_client.readers.draft import ReadError
 from support.brute_force import Row, Wish
 
 DRAWN = ("Memory", "CPUs", "OS", "Tags", "MaxWallTime", "Country", "CEType", "Facility", "Profile")

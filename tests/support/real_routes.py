@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from pilotage_agents.core.routes.route_table import RouteTable
-from pilotage_agents.router.route_files import read_route_file
+from pilotage_agents.router.core.table import RouteTable
+from pilotage_agents.router.table_file import read_route_file
 from support.shared_data import shared_data_dir
 
 ROUTERS = sorted((shared_data_dir() or Path("nowhere")).glob("data/job_router/*"))

@@ -11,26 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.job_description import InputFile
-from pilotage_pilot.core.amounts import Amounts
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import AttemptKey, ReportedOutput
 from pilotage_pilot.core.events import LimitPassed, PayloadExited
-from pilotage_pilot.core.instructions import PrepareJob
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob, StoredFile
-from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.slot_states import Activity, SlotState
-from pilotage_pilot.core.slots import Slot
-from pilotage_pilot.supervise.base import Happening, Workshop
+from pilotage_pilot.core.instructions import PrepareJob, Slot
+from pilotage_pilot.core.model import GrantedJob, Now
+from pilotage_pilot.core.slots.states import Activity, SlotState
+from pilotage_pilot.supervise.base import PayloadEvent, PayloadRunner
 from pilotage_pilot.supervise.cgroups import CgroupMaker
-from pilotage_pilot.supervise.environment import Site
 from pilotage_pilot.supervise.folders import PilotFolder
-from pilotage_pilot.supervise.work import Handling
-from pilotage_pilot.supervise.workshop import LocalWorkshop
+from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
+from pilotage_pilot.supervise.spawn import PayloadSite
 from support.fake_pilot_edges import EPOCH, FakeLink
 
-SITE = Site(f"pilot-of-test-{os.getpid()}", queue="S/C/Q", node="node1")  # no other run of tests ends what is ours
+SITE = PayloadSite(
+    f"pilot-of-test-{os.getpid()}", queue="S/C/Q", node="node1"
+)  # no other run of tests ends what is ours
 
 
 def a_slot(job: GrantedJob) -> Slot:
-    now = Moment(EPOCH, 1000.0)
+    now = Now(EPOCH, 1000.0)
     return Slot("slot1_1", SlotState.CLAIMED, Activity.IDLE, job.amounts, Amounts(), now, now, job.key)
 
 
@@ -41,12 +41,12 @@ def an_order(job: GrantedJob, **more: Any) -> PrepareJob:
 class Bench:
     """A workshop and what it has told."""
 
-    def __init__(self, workshop: Workshop, link: FakeLink, folder: Path) -> None:
+    def __init__(self, workshop: PayloadRunner, link: FakeLink, folder: Path) -> None:
         self.workshop = workshop
         self.link = link
         self.folder = folder
-        self.told: asyncio.Queue[Happening] = asyncio.Queue()
-        workshop.listen(self.told.put_nowait)
+        self.told: asyncio.Queue[PayloadEvent] = asyncio.Queue()
+        workshop.subscribe(self.told.put_nowait)
 
     def an_input(self, name: str, content: bytes, *, executable: bool = False) -> InputFile:
         """Return an input file that the server has."""
@@ -65,7 +65,7 @@ class Bench:
         self.workshop.start(job.key)
         return job.key
 
-    async def happens(self) -> Happening:
+    async def happens(self) -> PayloadEvent:
         async with asyncio.timeout(20):
             return await self.told.get()
 
@@ -80,17 +80,17 @@ class Bench:
         assert isinstance(happening, LimitPassed), happening
         return happening
 
-    async def run(self, job: GrantedJob, **order: Any) -> tuple[PayloadExited, dict[str, StoredFile], str]:
+    async def run(self, job: GrantedJob, **order: Any) -> tuple[PayloadExited, dict[str, ReportedOutput], str]:
         """Run a job to its end and return what it left by name."""
         await self.start(job, **order)
         end = await self.ends()
         files, notes = await self.store(job.key)
         return end, files, notes
 
-    async def store(self, key: AttemptKey) -> tuple[dict[str, StoredFile], str]:
+    async def store(self, key: AttemptKey) -> tuple[dict[str, ReportedOutput], str]:
         """Return what an attempt left, by name, when it is stored, and what its owner should know of it."""
         left = await self.workshop.collect(key)
-        stored = await self.workshop.bring(key, left) if left.large else left
+        stored = await self.workshop.upload_large(key, left) if left.large else left
         return {file.name: file for file in stored.files}, "; ".join(stored.notes)
 
     def work_of(self, key: AttemptKey) -> Path:
@@ -99,10 +99,10 @@ class Bench:
 
 @asynccontextmanager
 async def a_workshop(
-    folder: Path, handling: Handling | None = None, groups: CgroupMaker | None = None
+    folder: Path, handling: PayloadRules | None = None, groups: CgroupMaker | None = None
 ) -> AsyncIterator[Bench]:
     link = FakeLink()
-    workshop = LocalWorkshop(PilotFolder(folder), link, SITE, handling or Handling(watch_s=0.05), groups)
+    workshop = LocalPayloadRunner(PilotFolder(folder), link, SITE, handling or PayloadRules(watch_s=0.05), groups)
     try:
         yield Bench(workshop, link, folder)
     finally:

@@ -11,10 +11,9 @@ from uuid import uuid4
 
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
-from pilotage_agents.copies.remote_server import RemoteServer
-from pilotage_agents.copies.server_copies import ServerCopies
-from pilotage_agents.copies.server_copy_folders import ServerCopyFolders
-from pilotage_agents.router.route_edges import CopyRequest
+from pilotage_agents.router.places.remote_server import RemoteServer
+from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
+from pilotage_agents.router.ports import RoutedJobRequest
 from pilotage_server.core.identity import Role
 from support.copies import HeldFiles, a_copy
 from support.process_grid import ProcessGrid
@@ -34,20 +33,20 @@ class Remote:
     files: HeldFiles
 
     @property
-    def target(self) -> ServerCopies:
+    def target(self) -> RemoteServerTarget:
         """What a router sees after a restart."""
         return self.at(self.folder)
 
-    def at(self, folder: Path, *, token: str = "token", origin: str = "") -> ServerCopies:
+    def at(self, folder: Path, *, token: str = "token", origin: str = "") -> RemoteServerTarget:
         """Return the place as a router sees it that keeps its copies in this folder."""
-        folders = ServerCopyFolders(folder, origin or self.origin)
-        return ServerCopies(self.line, folders, self.folder.parent / token if token else None)
+        folders = RemoteJobFolders(folder, origin or self.origin)
+        return RemoteServerTarget(self.line, folders, self.folder.parent / token if token else None)
 
     def of(self, name: str = NAME) -> Path:
         """Return the folder of a copy."""
         return self.folder / f"{name}-{self.origin}"
 
-    def copy_of(self, owner: str, name: str = NAME) -> CopyRequest:
+    def copy_of(self, owner: str, name: str = NAME) -> RoutedJobRequest:
         """Return a copy of a job that brings its owner's token for the server."""
         secret = self.files.add("mine.token", self.grid.server.token(owner=owner))
         return a_copy(name, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})

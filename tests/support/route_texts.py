@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pilotage.errors import InvalidInputError
-from pilotage_agents.core.routes.route_table import RouteTable
-from pilotage_agents.router.route_files import read_route_file
+from pilotage_agents.router.core.table import RouteTable
+from pilotage_agents.router.table_file import read_route_file
 
 Reading = Callable[..., RouteTable]
 

@@ -9,22 +9,16 @@ from typing import Any
 
 import pytest
 
-from pilotage.classads import AdValue
-from pilotage.resource_tree import QueueId
+from pilotage.classads.library import AdValue
+from pilotage.resources.tree import QueueId
 from pilotage.v1.resource_service_pb2 import PutTreeRequest
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
-from pilotage_agents.link import Turn
-from pilotage_agents.router.route_edges import (
-    CopyOutcome,
-    CopyReport,
-    CopyState,
-    CopyStatus,
-    NewCopy,
-    Routed,
-    RouterLink,
-)
-from pilotage_agents.router.router_link import RouterServerLink
-from pilotage_agents.server_link import ServerLink
+from pilotage.values.leadership import Leadership
+from pilotage.values.routing import NewRoutedJob
+from pilotage_agents.router.core.model import RoutedJobOutcome, RoutedJobReport, RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.ports import Routed, RouterLink
+from pilotage_agents.router.server_link import RouterServerLink
+from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
 from support.fake_router_link import FakeRouterLink
 from support.server import RunningServer, request_id, running_server
@@ -51,7 +45,7 @@ class Scene:
         answers = await self.link.route(request_id(), [a_copy(job_id, route) for job_id in job_ids])
         return [answer.attempt for answer in answers if isinstance(answer, Routed)]
 
-    async def report(self, *reports: CopyReport) -> dict[tuple[int, int], str]:
+    async def report(self, *reports: RoutedJobReport) -> dict[tuple[int, int], str]:
         """Report, and return what was refused."""
         return dict((await self.link.report(request_id(), reports)).refused)
 
@@ -69,16 +63,16 @@ class Scene:
         return list(waiting)
 
 
-def a_copy(job_id: int, route: str = "A", queue: QueueId | None = QUEUE) -> NewCopy:
+def a_copy(job_id: int, route: str = "A", queue: QueueId | None = QUEUE) -> NewRoutedJob:
     """Return a copy that is about to be made."""
-    return NewCopy(job_id, route, f"queue {queue}" if queue else "server elsewhere:4711", queue)
+    return NewRoutedJob(job_id, route, f"queue {queue}" if queue else "server elsewhere:4711", queue)
 
 
-def ended(job_id: int, outcome: str, state: CopyState = CopyState.GONE, **fields: Any) -> CopyReport:
+def ended(job_id: int, outcome: str, state: RoutedJobState = RoutedJobState.GONE, **fields: Any) -> RoutedJobReport:
     """Return the report of an end."""
     reason, files = fields.pop("reason", ""), fields.pop("files", ())
-    status = CopyStatus(state, **fields)
-    return CopyReport(job_id, 1, state="DONE", outcome=CopyOutcome(outcome, status, reason, files))
+    status = RoutedJobStatus(state, **fields)
+    return RoutedJobReport(job_id, 1, state="DONE", outcome=RoutedJobOutcome(outcome, status, reason, files))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +85,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(params=["real", "fake"])
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.process), "fake"])
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     """Return each of the links in its turn: to the real server, and to the one in memory."""
     if request.param == "fake":
@@ -108,7 +102,7 @@ async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     running: RunningServer = request.getfixturevalue("server")
     jobs = RealJobs(running)
     async with running.async_channel(running.token(Role.AGENT, owner="agent:router")) as channel:
-        turn = Turn(f"job router {request_id()}", "this one")
-        assert (await ServerLink(channel).take_turn(turn, 60, "here")).taken
+        turn = Leadership(f"job router {request_id()}", "this one")
+        assert (await AgentServerLink(channel).take_leadership(turn, 60, "here")).granted
         link = RouterServerLink(channel, turn, most_events=3)
         yield Scene(link, jobs.submit, jobs.change, jobs.state, jobs.output, jobs.ad)

@@ -10,18 +10,19 @@ from typing import Any
 
 from pilotage.clock import Clock
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.resource_tree import QueueId
-from pilotage_agents.core.copies.copy_life import Patience
-from pilotage_agents.core.copies.held_copies import HeldCopies
-from pilotage_agents.core.routes.route_table import QueueTarget, Target, Targets, target_key
-from pilotage_agents.job_router import JobRouter
-from pilotage_agents.router.errands import Errands
-from pilotage_agents.router.route_edges import CopyRequest, CopyState, CopyStatus
-from pilotage_agents.router.route_hooks import HookSettings, RouteHooks
-from pilotage_agents.router.route_places import Places
-from pilotage_agents.router.route_shared import Shared
-from pilotage_agents.router.route_source import RouteSource, TableSettings
-from pilotage_agents.router.router_folder import RouterFolder
+from pilotage.resources.tree import QueueId
+from pilotage_agents.router.context import RouterContext
+from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.core.routed_job import SearchTimeouts
+from pilotage_agents.router.core.routed_jobs import TrackedJobs
+from pilotage_agents.router.core.table import QueueTarget, Target, Targets, target_key
+from pilotage_agents.router.folder import RouterFolder
+from pilotage_agents.router.hooks import HookSettings, RouteHooks
+from pilotage_agents.router.ports import RoutedJobRequest
+from pilotage_agents.router.router import JobRouter
+from pilotage_agents.router.table_file import RouteSource, TableSettings
+from pilotage_agents.router.targets import TargetPool
+from pilotage_agents.router.tasks import BackgroundTasks
 from support.fake_copy_target import FakeCopyTarget
 from support.fake_router_link import FakeRouterLink
 from support.virtual_clock import VirtualClock
@@ -30,7 +31,7 @@ LOOK_S = 10
 ROUND_WAITS_S = 60.0
 """Long, so that hooks, which are real processes, end within the round on any machine."""
 TARGET_TIMEOUT_S = 600.0
-PATIENCE = Patience(timedelta(seconds=600), timedelta(seconds=60))
+PATIENCE = SearchTimeouts(timedelta(seconds=600), timedelta(seconds=60))
 NO_HOOKS = HookSettings({}, "", 10.0)
 ROUTES = ("A", "B", "C", "D", "E")
 
@@ -50,12 +51,14 @@ def target_of(route: str) -> QueueTarget:
 class ScenePlace(FakeCopyTarget):
     """A place where copies are idle until the test moves them."""
 
-    def states(self) -> dict[CopyState, int]:
+    def states(self) -> dict[RoutedJobState, int]:
         """Return how many copies there are in each state."""
         found = [status.state for status in self.statuses.values()]
         return {state: found.count(state) for state in set(found)}
 
-    def move(self, state: CopyState, *, of: CopyState = CopyState.IDLE, most: int = 10**9, **fields: Any) -> int:
+    def move(
+        self, state: RoutedJobState, *, of: RoutedJobState = RoutedJobState.IDLE, most: int = 10**9, **fields: Any
+    ) -> int:
         """Let copies come from one state to another, so many at most; returns how many. `fields` are of the status."""
         found = [reference for reference, status in self.statuses.items() if status.state is of][:most]
         for reference in found:
@@ -64,16 +67,16 @@ class ScenePlace(FakeCopyTarget):
 
     def finish(self, most: int = 10**9, exit_code: int = 0, **fields: Any) -> int:
         """Let idle copies run and end; returns how many."""
-        return self.move(CopyState.COMPLETED, most=most, exit_code=exit_code, **fields)
+        return self.move(RoutedJobState.COMPLETED, most=most, exit_code=exit_code, **fields)
 
-    def of_job(self, job_id: int) -> CopyRequest:
+    def of_job(self, job_id: int) -> RoutedJobRequest:
         """Return the one copy of a job."""
         (found,) = [copy for copy in self.copies.values() if copy.job_id == job_id]
         return found
 
-    def tell(self, job_id: int, state: CopyState, **fields: Any) -> None:
+    def tell(self, job_id: int, state: RoutedJobState, **fields: Any) -> None:
         """Let the copy of a job come to a state."""
-        self.becomes(f"ref:{self.of_job(job_id).name}", CopyStatus(state, **fields))
+        self.becomes(f"ref:{self.of_job(job_id).name}", RoutedJobStatus(state, **fields))
 
 
 class ScenePlaces:
@@ -93,7 +96,9 @@ class ScenePlaces:
     def at(self, target: str) -> ScenePlace:
         """Return a place."""
         if target not in self.places:
-            self.places[target] = ScenePlace(self._folder, lambda _: CopyStatus(CopyState.IDLE), clock=self._clock)
+            self.places[target] = ScenePlace(
+                self._folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), clock=self._clock
+            )
         return self.places[target]
 
 
@@ -127,9 +132,9 @@ class RouterScene:
         """Return a new router, which knows what is in its folder and on the server."""
         kept = self.folder(folder)
         hooks = RouteHooks(self.hooks, kept.shared / "hooks")
-        asked = Places(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
-        errands = Errands(self.round_waits_s)
-        shared = Shared("jobrouter", HeldCopies(), link or self.link, asked, hooks, self.clock, errands)
+        asked = TargetPool(places or self.places, self.clock, timeout_s=TARGET_TIMEOUT_S)
+        errands = BackgroundTasks(self.round_waits_s)
+        shared = RouterContext("jobrouter", TrackedJobs(), link or self.link, asked, hooks, self.clock, errands)
         source = RouteSource(TableSettings(self.table, (), None, _targets), self.clock)
         self.router = JobRouter(shared, source, kept, timedelta(seconds=LOOK_S), PATIENCE)
         return self.router

@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
+from pilotage.values.attempts import Outcome, ReportResult
+from pilotage.values.leadership import Leadership
+from pilotage.values.routing import NewRoutedJob, UnwantedRoutedJob
+from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.identity import Identity, Role
-from pilotage_server.core.jobs import JobState
-from pilotage_server.core.reports import JobReport, Outcome
-from pilotage_server.core.routes import CopyReport, NewCopy, RoutedJob
-from pilotage_server.core.turns import Turn
-from pilotage_server.operations.copies import (
-    GivenUp,
-    OpenCopy,
-    UnwantedCopy,
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.routing import RouteAnswer, RouterReport
+from pilotage_server.operations.leadership import release_leadership, take_leadership
+from pilotage_server.operations.routing.route_jobs import route_jobs
+from pilotage_server.operations.routing.routed_jobs import (
+    OpenRoutedJob,
+    ReleasedRoutedJobs,
     give_up_copies,
     list_copies,
     report_copies,
     unwanted_copies,
 )
-from pilotage_server.operations.reports import ReportResult
-from pilotage_server.operations.route_jobs import route_jobs
-from pilotage_server.operations.turns import give_back_turn, take_turn
-from pilotage_server.storage.engine import Database
+from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid
 from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
@@ -49,17 +49,17 @@ def router(grid: Grid) -> Router:
     return Router(grid).begin()
 
 
-def a_copy(job_id: int, target: str = LONG, route: str = "north") -> NewCopy:
+def a_copy(job_id: int, target: str = LONG, route: str = "north") -> NewRoutedJob:
     """Return a copy that is to be made; a target without slashes is another server."""
     queue = QueueId.parse(target) if "/" in target else None
-    return NewCopy(job_id, route, f"queue {target}" if queue else f"server {target}", queue)
+    return NewRoutedJob(job_id, route, f"queue {target}" if queue else f"server {target}", queue)
 
 
 class Heard(NamedTuple):
     """What became of reports, and which copies are wanted no more."""
 
     results: tuple[ReportResult, ...]
-    unwanted: tuple[UnwantedCopy, ...]
+    unwanted: tuple[UnwantedRoutedJob, ...]
 
 
 @dataclass
@@ -72,16 +72,16 @@ class Router:
     attempts: dict[int, int] = field(default_factory=dict)
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> Leadership:
         """The turn that it acts in."""
-        return Turn(self.name, self.holder)
+        return Leadership(self.name, self.holder)
 
     def begin(self) -> Router:
         """Take the turn for long, and return itself."""
-        self.grid.database.write(lambda unit: take_turn(unit, self.turn, FOR_LONG, "here"))
+        self.grid.database.write(lambda unit: take_leadership(unit, self.turn, FOR_LONG, "here"))
         return self
 
-    def route(self, *copies: NewCopy) -> list[RoutedJob]:
+    def route(self, *copies: NewRoutedJob) -> list[RouteAnswer]:
         """Take jobs for copies and return the answers."""
         answers = self.grid.write(lambda unit, world: route_jobs(unit, world, self.turn, copies))
         self.attempts.update((each.job_id, each.attempt) for each in answers if not each.refusal)
@@ -92,13 +92,13 @@ class Router:
         answers = self.route(*(a_copy(job_id, target, route) for job_id in job_ids))
         return [each.job_id for each in answers if not each.refusal]
 
-    def refusal(self, copy: NewCopy) -> str:
+    def refusal(self, copy: NewRoutedJob) -> str:
         """Ask for one job and return why it is not given."""
         (answer,) = self.route(copy)
         assert answer.attempt == 0 or not answer.refusal
         return answer.refusal
 
-    def tell(self, *reports: CopyReport) -> Heard:
+    def tell(self, *reports: RouterReport) -> Heard:
         """Say what becomes of copies."""
         results = self.grid.write(lambda unit, world: report_copies(unit, world, AN_AGENT, self.turn, reports))
         return Heard(results, self.grid.read(lambda unit, _: unwanted_copies(unit, self.name)).copies)
@@ -109,10 +109,10 @@ class Router:
 
     def a_report(
         self, job_id: int, outcome: Outcome | None = None, *, node: str = "", reference: str = "", **fields: Any
-    ) -> CopyReport:
+    ) -> RouterReport:
         """Return what there is to say of a copy."""
         attempt = self.attempts[job_id]
-        return CopyReport(job_id, attempt, reference, node, JobReport(job_id, attempt, outcome=outcome, **fields))
+        return RouterReport(job_id, attempt, reference, node, JobReport(job_id, attempt, outcome=outcome, **fields))
 
     def start(self, *job_ids: int, **fields: Any) -> Heard:
         """Say that copies run."""
@@ -126,19 +126,19 @@ class Router:
         """Return which copies are wanted no more."""
         return [(each.job_id, each.attempt) for each in self.tell().unwanted]
 
-    def copies(self) -> list[OpenCopy]:
+    def copies(self) -> list[OpenRoutedJob]:
         """Return the copies that are to be brought to an end."""
         return list(self.grid.read(lambda unit, _: list_copies(unit, self.name)).copies)
 
     def stop(self) -> None:
         """Give the turn back."""
-        self.grid.database.write(lambda unit: give_back_turn(unit, self.turn))
+        self.grid.database.write(lambda unit: release_leadership(unit, self.turn))
 
-    def give_up(self) -> GivenUp:
+    def give_up(self) -> ReleasedRoutedJobs:
         """Let an operator give the router up."""
         return self.grid.write(lambda unit, world: give_up_copies(unit, world, an_operator(), self.name))
 
 
-def open_jobs(copies: Iterable[OpenCopy]) -> list[int]:
+def open_jobs(copies: Iterable[OpenRoutedJob]) -> list[int]:
     """Return the jobs of copies."""
     return [each.copy.job_id for each in copies]

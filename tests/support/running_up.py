@@ -15,7 +15,7 @@ import pytest
 from pilotage.clock import boot_time_s
 from pilotage.errors import ServerUnreachableError
 from pilotage_client.api import Client
-from pilotage_client.location import Wishes
+from pilotage_client.connection import ServerOptions
 
 PATIENCE_S = 60.0
 
@@ -70,7 +70,7 @@ class RunningUp:
 
     def client(self) -> Client:
         """Return a client in the user's name."""
-        return Client.located(Wishes(data=self.data))
+        return Client.located(ServerOptions(data=self.data))
 
     def answers(self) -> bool:
         """Return whether the server answers."""
@@ -88,7 +88,7 @@ class RunningUp:
         return [int(pid) for pid in children.split()]
 
     def _started(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "pilotage_client.main", "up", "--data", str(self.data), *self._options]
+        command = [sys.executable, "-m", "pilotage_client.cli.main", "up", "--data", str(self.data), *self._options]
         with self._printed.open("wb") as output:
             return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from pilotage.scalars import LARGEST_INTEGER, SMALLEST_INTEGER
+from pilotage.text import LARGEST_INTEGER, SMALLEST_INTEGER
 
 NAMES = ("Memory", "Disk", "CPUs", "MaxWallTime", "Tags", "RequiredTags", "OS", "CPUModel", "Production", "KSI2K")
 ASKABLE = tuple(name for name in NAMES if name != "RequiredTags")

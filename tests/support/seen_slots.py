@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pilotage.classad_evaluation import Ad
-from pilotage.classads import Expression
+from pilotage.classads.evaluation import Ad
+from pilotage.classads.library import Expression
 from support.live_slots import LiveSlots, policy_of
 
 

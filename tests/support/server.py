@@ -19,10 +19,10 @@ import grpc.aio
 import pytest
 
 from pilotage import clock
-from pilotage.channel import Endpoint, open_async_channel, open_channel
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.channel import Endpoint, open_async_channel, open_channel
 from pilotage_server.core.identity import Identity, PilotCredential, Role
-from pilotage_server.rpc.tokens import TokenIssuer, load_or_make_key
+from pilotage_server.rpc.framework.tokens import TokenIssuer, load_or_make_key
 from support.ports import free_address
 
 START_TIMEOUT_S = 60.0
@@ -153,8 +153,8 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Return a running server that the tests of a module share."""
+    """Return a running server for all tests that neither stop it nor count what others have left in it."""
     with running_server(tmp_path_factory.mktemp("server-data")) as running:
         yield running

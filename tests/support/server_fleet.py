@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import grpc
 
 from pilotage import clock
-from pilotage.channel import Endpoint, open_channel
 from pilotage.errors import ServerUnreachableError
+from pilotage.rpc.channel import Endpoint, open_channel
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, matcher_service_pb2_grpc, values_pb2
 from support.server import RunningServer, request_id
 

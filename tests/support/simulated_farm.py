@@ -14,10 +14,10 @@ from datetime import timedelta
 from itertools import count
 from typing import NamedTuple
 
-from pilotage.resource_tree import QueueId
-from pilotage_agents.core.draining import Farm, Node, NodeName, Part, Waiting
-from pilotage_agents.drain_controller import DrainController
-from pilotage_agents.link import TreeQueue
+from pilotage.resources.tree import QueueId
+from pilotage_agents.drain_controller.controller import DrainController
+from pilotage_agents.drain_controller.planning import Farm, FarmDemand, FarmNode, NodeName, NodePart
+from pilotage_agents.runtime.link import TreeQueue
 from support.traces import TracedJob
 
 
@@ -65,10 +65,10 @@ class SimulatedFarm:
 
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
         nodes = (
-            Node(node.name, (Part(node.free, dict(node.running)),), only_multicore=node.only_multicore)
+            FarmNode(node.name, (NodePart(node.free, dict(node.running)),), only_multicore=node.only_multicore)
             for node in self._nodes.values()
         )
-        waiting = (Waiting(cores, len(jobs), frozenset({0})) for cores, jobs in self._waiting.items())
+        waiting = (FarmDemand(cores, len(jobs), frozenset({0})) for cores, jobs in self._waiting.items())
         return Farm(tuple(nodes), tuple(waiting))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pilotage_pilot.core import slot_events as ev
-from pilotage_pilot.core.jobs import Account
-from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.slot_machine import SlotMachine
-from pilotage_pilot.core.slot_states import Activity, SlotState
-from pilotage_pilot.core.slot_status import DrainHow
+from pilotage.values.accounts import Account
+from pilotage_pilot.core.model import Now
+from pilotage_pilot.core.slots import events as ev
+from pilotage_pilot.core.slots.machine import SlotMachine
+from pilotage_pilot.core.slots.states import Activity, DrainHow, SlotState
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BOOT_S = 5_000.0
@@ -40,8 +39,8 @@ DRAINING = (SlotState.DRAINED, Activity.RETIRING)
 DRAINED = (SlotState.DRAINED, Activity.IDLE)
 
 
-def at(boot_s: float) -> Moment:
-    return Moment(START + timedelta(seconds=boot_s - BOOT_S), boot_s)
+def at(boot_s: float) -> Now:
+    return Now(START + timedelta(seconds=boot_s - BOOT_S), boot_s)
 
 
 class Answers:
@@ -86,7 +85,7 @@ class SlotBench:
             self.feed(ev.Polled())
 
     @property
-    def now(self) -> Moment:
+    def now(self) -> Now:
         return at(self.boot_s)
 
     @property
@@ -118,7 +117,7 @@ class SlotBench:
         return self.said[heard:]
 
     def claim(self, holder: Account = ANN, rank: float = 0.0) -> tuple[ev.SlotEffect, ...]:
-        return self.feed(ev.Claimed(holder, rank))
+        return self.feed(ev.ClaimGranted(holder, rank))
 
     def start(self, holder: Account = ANN) -> tuple[ev.SlotEffect, ...]:
         """Claim the slot for a job that starts at once."""

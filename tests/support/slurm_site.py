@@ -13,9 +13,9 @@ from typing import Any
 
 from pilotage.job_description import JobDescription
 from pilotage.v1 import pilot_service_pb2
-from pilotage_agents.settings import SshSettings
+from pilotage_agents.batch_systems.settings import SshSettings
 from pilotage_client.api import Client
-from pilotage_client.statuses import JobStatus
+from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
 from support.command import PROGRAMS
 from support.server import RunningServer, running_server

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pilotage import clock
-from pilotage_agents.settings import SshSettings
+from pilotage_agents.batch_systems.settings import SshSettings
 from support.debian import found_or_installed
 from support.ports import free_port
 

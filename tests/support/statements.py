@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Engine, event
 
-from pilotage_server.storage.engine import Database
+from pilotage_server.storage.database.engine import Database
 
 Hear = Callable[[Any, Any], None]
 """Takes a statement and its values."""
@@ -43,7 +43,7 @@ def statements(database: Database) -> Iterator[list[str]]:
 
 def _without_lines(database: Database) -> set[Engine]:
     """Return the engines of the database, over which new lines must be opened now."""
-    for lines in (database.reading, database.writing):
+    for lines in (database.read_connections, database.write_connections):
         lines.close_idle()
     return {database.engine, database.write_engine}
 

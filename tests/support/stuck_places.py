@@ -6,16 +6,9 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pilotage_agents.router.progress import it_moves
-from pilotage_agents.router.route_edges import (
-    CopyAnswer,
-    CopyRequest,
-    CopyState,
-    CopyStatus,
-    Found,
-    InputFiles,
-    LeftFile,
-)
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.ports import FindAnswer, InputFiles, RoutedJobAnswer, RoutedJobRequest
+from pilotage_agents.router.tasks import report_progress
 from support.loop_time import LoopTime
 from support.router_scene import ROUND_WAITS_S, RouterScene, ScenePlace, target_of
 
@@ -39,29 +32,29 @@ class StuckPlace(ScenePlace):
     cut_off: list[str] = field(default_factory=list)
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def submit(self, copies: Sequence[CopyRequest], files: InputFiles) -> tuple[CopyAnswer, ...]:
+    async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
         await self._may_hang("submit", is_done=False)
         answers = await super().submit(copies, files)
         await self._may_hang("submit", is_done=True)
         return answers
 
-    async def find_again(self, names: Collection[str]) -> Mapping[str, Found]:
+    async def find_again(self, names: Collection[str]) -> Mapping[str, FindAnswer]:
         self.asked += [f"find_again {name}" for name in names]
         await self._may_hang("find_again", is_done=False)
         return await super().find_again(names)
 
-    async def poll(self, references: Collection[str]) -> Mapping[str, CopyStatus]:
+    async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
         self.asked += [f"poll {reference}" for reference in references]
         await self._may_hang("poll", is_done=False)
         return await super().poll(references)
 
-    async def collect(self, reference: str) -> tuple[LeftFile, ...]:
+    async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
         self.asked.append(f"collect {reference}")
         if self.only in ("", reference):
             await self._may_hang("collect", is_done=False)
         for _ in range(10 if self.slow_s else 0):
             self.time.advance(self.slow_s)
-            it_moves()
+            report_progress()
             await asyncio.sleep(0)
         return await super().collect(reference)
 
@@ -89,6 +82,6 @@ class StuckPlace(ScenePlace):
 def a_stuck_place(scene: RouterScene, route: str, *hangs: str, after: bool = False, slow_s: float = 0.0) -> StuckPlace:
     """Put such a place where a route goes to; returns it."""
     folder = scene.place(route).folder
-    place = StuckPlace(folder, lambda _: CopyStatus(CopyState.IDLE), hangs=hangs, after=after, slow_s=slow_s)
+    place = StuckPlace(folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), hangs=hangs, after=after, slow_s=slow_s)
     scene.places.places[str(target_of(route))] = place
     return place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotage.job_description import JobDescription
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 
 

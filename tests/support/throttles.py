@@ -6,21 +6,22 @@ from datetime import timedelta
 
 import pytest
 
-from pilotage_server.core.amounts import Amounts
-from pilotage_server.core.evidence import Running, Wanted
-from pilotage_server.core.health import BlackHole, HealthRules, Level, Place
-from pilotage_server.core.reports import NodeState
-from pilotage_server.core.throttles import Change, Throttle, throttle
+from pilotage.values.amounts import Amounts
+from pilotage_server.core.attempts.reports import NodeState
+from pilotage_server.core.health.black_holes import BlackHole, HealthRules, Location, LocationLevel
+from pilotage_server.core.health.evidence import RunningAttempts, RunningFilter
+from pilotage_server.core.health.throttles import Throttle, ThrottleChange, new_throttle
 from pilotage_server.operations.health import HealthWatch, list_health, store_changes
-from pilotage_server.storage.ended_attempts import load_running
-from pilotage_server.storage.engine import Database, Unit
+from pilotage_server.storage.attempts import load_running
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
 from support.grid import Grid, Pilot
 from support.virtual_clock import VirtualClock
 
-NODE = Place(Level.NODE, "CERN", node="n1")
-QUEUE = Place(Level.QUEUE, "CERN", "ce01", "long")
+NODE = Location(LocationLevel.NODE, "CERN", node="n1")
+QUEUE = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
 FAST = timedelta(minutes=1)
-AT_CERN = Wanted(sites=frozenset({"CERN"}))
+AT_CERN = RunningFilter(sites=frozenset({"CERN"}))
 
 
 @pytest.fixture
@@ -38,12 +39,12 @@ def a_pilot(grid: Grid, node: str = "n1") -> Pilot:
     return pilot
 
 
-def throttled(grid: Grid, place: Place = NODE) -> Throttle:
+def throttled(grid: Grid, place: Location = NODE) -> Throttle:
     """Let a place be found out as a server would."""
 
-    def store(unit: Unit) -> Throttle:
-        found = throttle(BlackHole(place, 6, 7), HealthRules(), unit.now)
-        (made,) = store_changes(unit, grid.world, [Change(None, found)])
+    def store(unit: Transaction) -> Throttle:
+        found = new_throttle(BlackHole(place, 6, 7), HealthRules(), unit.now)
+        (made,) = store_changes(unit, grid.world, [ThrottleChange(None, found)])
         assert made.new is not None
         return made.new
 
@@ -55,13 +56,13 @@ def known(grid: Grid) -> list[Throttle]:
     return list(grid.read(lambda unit, _: list_health(unit)))
 
 
-def running(grid: Grid, wanted: Wanted = AT_CERN) -> list[Running]:
+def running(grid: Grid, wanted: RunningFilter = AT_CERN) -> list[RunningAttempts]:
     """Return what the jobs that run tell of their places."""
     return grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now, wanted))
 
 
-def look(grid: Grid, watch: HealthWatch) -> list[Change]:
+def look(grid: Grid, watch: HealthWatch) -> list[ThrottleChange]:
     """Let a server look, and go on from that though nothing is stored."""
-    found = grid.read(watch.look)
-    watch.keep(found)
+    found = grid.read(watch.review)
+    watch.commit(found)
     return list(found.changes)

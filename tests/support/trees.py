@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from pilotage.effective import EffectiveQueue, effective_queues
-from pilotage.requirements import Requirements, read_requirements
-from pilotage.resource_tree import QueueId, ResourceTree
-from pilotage.tree_reading import tree_from_mapping
+from pilotage.resources.inheritance import EffectiveQueue, effective_queues
+from pilotage.resources.requirements import Requirements, read_requirements
+from pilotage.resources.tree import QueueId, ResourceTree
+from pilotage.resources.tree_reader import tree_from_mapping
 
 Section = Mapping[str, object]
 NOTHING: Section = MappingProxyType({})

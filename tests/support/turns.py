@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pilotage.errors import ServerUnreachableError
-from pilotage_agents.link import Turn, TurnAnswer
-from pilotage_agents.turns import Copy, InTurn
-from pilotage_server.core import turns as server_turns
-from pilotage_server.operations.turns import give_back_turn, take_turn
-from pilotage_server.storage.engine import Database
+from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage_agents.runtime.leadership import LeaderAgent, Replica
+from pilotage_server.operations.leadership import release_leadership, take_leadership
+from pilotage_server.storage.database.engine import Database
 from support.virtual_clock import VirtualClock
 
 TURN_S = 30.0
@@ -38,21 +37,20 @@ class DatabaseTurns:
     arrives: asyncio.Event = field(default_factory=_is_set)
     is_sent: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def take_turn(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
+    async def take_leadership(self, turn: Leadership, for_s: float, host: str) -> LeadershipAnswer:
         self.is_sent.set()
-        return await asyncio.shield(self._taken(turn, for_s, place))
+        return await asyncio.shield(self._taken(turn, for_s, host))
 
-    async def _taken(self, turn: Turn, for_s: float, place: str) -> TurnAnswer:
+    async def _taken(self, turn: Leadership, for_s: float, place: str) -> LeadershipAnswer:
         await self.arrives.wait()
         self._reach()
-        wanted = server_turns.Turn(turn.agent, turn.holder)
-        answer = self.database.write(lambda unit: take_turn(unit, wanted, timedelta(seconds=for_s), place))
+        answer = self.database.write(lambda unit: take_leadership(unit, turn, timedelta(seconds=for_s), place))
         self.while_answered()
-        return TurnAnswer(answer.taken, answer.place)
+        return answer
 
-    async def give_back_turn(self, turn: Turn) -> None:
+    async def release_leadership(self, turn: Leadership) -> None:
         self._reach()
-        self.database.write(lambda unit: give_back_turn(unit, server_turns.Turn(turn.agent, turn.holder)))
+        self.database.write(lambda unit: release_leadership(unit, turn))
 
     def _reach(self) -> None:
         if not self.is_reachable:
@@ -128,21 +126,21 @@ class OutlastingWorker(Worker):
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def turn_taken(self) -> None:
+    def leadership_gained(self) -> None:
         self.deeds.append("turn taken")
 
-    def turn_lost(self) -> None:
+    def leadership_lost(self) -> None:
         self.deeds.append("turn lost")
         self.ended.set()
 
-    async def run_single(self) -> None:
+    async def run_to_completion(self) -> None:
         await self.run_once()
         self.deeds.append("waited for the rest")
 
 
 def a_copy(
     holder: str, worker: Worker, turns: DatabaseTurns, clock: VirtualClock, beats: Beats | None = None
-) -> InTurn:
+) -> LeaderAgent:
     """Return a copy of the agent."""
-    copy = Copy(Turn("worker", holder), TURN_S, f"host of {holder}")
-    return InTurn(worker, copy, turns, lambda: clock().timestamp(), beats or Beats())
+    copy = Replica(Leadership("worker", holder), TURN_S, f"host of {holder}")
+    return LeaderAgent(worker, copy, turns, lambda: clock().timestamp(), beats or Beats())

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pilotage.classad_evaluation import Ad
-from pilotage.classads import AdValue
+from pilotage.classads.evaluation import Ad
+from pilotage.classads.library import AdValue
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.values_pb2 import Value

@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from pilotage.job_description import JobPolicy
+from pilotage.values.amounts import Amounts
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.built_in_ads import BuiltInAds
+from pilotage_pilot.core.ads.attributes import NodeFacts
+from pilotage_pilot.core.ads.node_ads import BuiltInAds
+from pilotage_pilot.core.ads.policy_ads import SlotAds
 from pilotage_pilot.core.machine import PilotMachine
-from pilotage_pilot.core.node_slots import NodeSlots
+from pilotage_pilot.core.node.node_slots import NodeSlots
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import Lifetime
-from pilotage_pilot.core.rules import Rules as PilotRules
-from pilotage_pilot.core.slot_ads import SlotAds
-from pilotage_pilot.core.slot_facts import NodeFacts
-from pilotage_pilot.core.slot_layout import lay_out
+from pilotage_pilot.core.rules import PilotRules as PilotRules
+from pilotage_pilot.core.slots.layout import lay_out
 from pilotage_pilot.link import convert as pilot_wire
-from pilotage_pilot.link.base import NodeFacts as LinkFacts
+from pilotage_pilot.link.base import NodeDescription as LinkFacts
 from pilotage_pilot.policy.loading import Loaded, load_policy
 from pilotage_server.core.identity import Identity
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobState
-from pilotage_server.operations.pool_views import get_submit_pools_for_queue
-from pilotage_server.rpc import convert_matching as server_wire
-from pilotage_server.storage.engine import Database
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.resources.pools import get_submit_pools_for_queue
+from pilotage_server.rpc.matching import wire as server_wire
+from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, Pilot
 from support.policy_grid import PolicyGrid
 from support.submissions import a_user
@@ -92,7 +92,11 @@ class VirtualGrid:
         self.nodes: list[VirtualNode] = []
         self._news = False
         self._duties = clock() + duties_every
-        for observers in (self.grid.world.on_enqueued, self.grid.world.on_commands, self.grid.world.on_reach_changed):
+        for observers in (
+            self.grid.world.waiting_listeners,
+            self.grid.world.command_listeners,
+            self.grid.world.access_listeners,
+        ):
             observers.append(self._hear)
 
     def _hear(self, *_: object) -> None:
@@ -209,7 +213,7 @@ class VirtualGrid:
                 self._do_duties()
             for node in self.nodes:
                 if (due := node.due()) is not None and due <= self.clock():
-                    node.go_on()
+                    node.advance()
             self.settle()
 
     def _times(self) -> Iterable[datetime]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol, assert_never
 
+from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core import instructions as ins
-from pilotage_pilot.core.jobs import AttemptKey, GrantedJob
+from pilotage_pilot.core.ads.attributes import NodeSample
+from pilotage_pilot.core.instructions import Slot
 from pilotage_pilot.core.machine import PilotMachine
-from pilotage_pilot.core.moment import Moment
-from pilotage_pilot.core.node_slots import NodeSlots
-from pilotage_pilot.core.slot_facts import NodeSample
-from pilotage_pilot.core.slots import Slot
+from pilotage_pilot.core.model import GrantedJob, Now
+from pilotage_pilot.core.node.node_slots import NodeSlots
 
 NEVER = float("inf")
 SIGTERM, SIGKILL = 15, 9
@@ -84,7 +84,7 @@ class Weather:
 
 @dataclass
 class VirtualNode:
-    """One pilot with its node; `clock` is the grid's. Whoever drives it calls `start`, then `go_on` when it is due."""
+    """One pilot with its node; `clock` is the grid's. The caller calls `start`, then `advance` when due."""
 
     name: str
     clock: Callable[[], datetime]
@@ -101,7 +101,7 @@ class VirtualNode:
     busy: bool = False
 
     @property
-    def now(self) -> Moment:
+    def now(self) -> Now:
         """The present moment on the node's clocks."""
         return moment_of(self.clock, self.booted)
 
@@ -122,7 +122,7 @@ class VirtualNode:
         times += [end for payload in self.payloads.values() if (end := payload.due()) is not None]
         return min(times, default=None)
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Do what is due."""
         now = self.clock()
         for payload in tuple(self.payloads.values()):
@@ -153,7 +153,7 @@ class VirtualNode:
                 instructions = self.machine.handle(self.events.popleft(), self.now)
                 self.machine.validate()
                 self._do_all(instructions)
-            self._do_all(self.machine.go_on(self.now))
+            self._do_all(self.machine.advance(self.now))
             self.machine.validate()
         self.busy = False
 
@@ -166,7 +166,7 @@ class VirtualNode:
 
     def _do(self, instruction: ins.Instruction) -> None:
         match instruction:
-            case ins.RequestJobs() | ins.TakeBackRequest() | ins.SendHeartbeat() | ins.ReadPools():
+            case ins.RequestJobs() | ins.RecallRequest() | ins.SendHeartbeat() | ins.ReadPools():
                 self._say(instruction)
             case ins.ValidateNode():
                 self.feed(ev.NodeValidated())
@@ -187,7 +187,7 @@ class VirtualNode:
                 waiting = WaitingCall(instruction, self.clock() + timedelta(seconds=instruction.wait_s))
                 self.waiting[instruction.request_id] = waiting
                 self._look(waiting, last=instruction.wait_s <= 0)
-            case ins.TakeBackRequest(request_id):
+            case ins.RecallRequest(request_id):
                 if request_id in self.waiting:
                     self._look(self.waiting[request_id], last=True)
             case ins.SendHeartbeat():
@@ -280,6 +280,6 @@ def _not_before(boot_s: float) -> timedelta:
     return timedelta(microseconds=microseconds if microseconds / 1e6 >= boot_s else microseconds + 1)
 
 
-def moment_of(clock: Callable[[], datetime], booted: datetime) -> Moment:
+def moment_of(clock: Callable[[], datetime], booted: datetime) -> Now:
     """Return the present moment of a machine that was booted then."""
-    return Moment(clock(), (clock() - booted).total_seconds())
+    return Now(clock(), (clock() - booted).total_seconds())

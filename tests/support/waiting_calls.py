@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 
-from pilotage.job_needs import JobNeeds
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.accounting import Account
-from pilotage_server.core.amounts import Amounts
+from pilotage.resources.requirements import JobNeeds
+from pilotage.resources.tree import QueueId
+from pilotage.values.accounts import Account
+from pilotage.values.amounts import Amounts
+from pilotage.values.offers import OccupiedSlot, SlotOffer
 from pilotage_server.core.identity import PilotCredential
-from pilotage_server.core.slots import Occupied, SlotOffer
-from pilotage_server.core.task_queues import TaskQueue, Traits
-from pilotage_server.operations.chances import Chance
-from pilotage_server.rpc.long_polls import LongPolls
-from pilotage_server.rpc.waiters import Waiter
+from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
+from pilotage_server.operations.matching.idle_pilots import PossibleSlots
+from pilotage_server.rpc.matching.long_polls import LongPolls, WaitingCall
 
 QUEUE = QueueId("S", "ce", "q")
 AT_ONCE_S = 0.0
@@ -36,23 +35,25 @@ class ByCores:
         self.gone: set[int] = set()
         self.unclear: set[int] = set()
 
-    def of(self, task_queue: TaskQueue, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
+    def of(self, task_queue: TaskQueue, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> PossibleSlots:
         self.asked += 1
         if task_queue.id in self.unclear:
             raise KeyError(task_queue.id)
-        found = Chance.NONE
+        found = PossibleSlots.NONE
         for slot in slots:
             if slot.free.cpus >= (task_queue.needs.cpus or 1):
-                found |= Chance.FREE_SLOT if slot.occupied is None else Chance.OCCUPIED_SLOT
+                found |= PossibleSlots.FREE_SLOT if slot.occupied is None else PossibleSlots.OCCUPIED_SLOT
         return found
 
-    def at_best(self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Chance:
+    def upper_bound(
+        self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]
+    ) -> PossibleSlots:
         return self.of(task_queue, credential, [slot._replace(free=Amounts(cpus=1000)) for slot in slots])
 
-    def are_left(self, task_queue: TaskQueue) -> bool:
+    def has_jobs(self, task_queue: TaskQueue) -> bool:
         return task_queue.id not in self.gone
 
-    def alike(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
+    def slot_class(self, _credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         return tuple(slot.occupied is None for slot in slots)
 
 
@@ -70,13 +71,13 @@ class Waiting:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def enter(self, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> Waiter:
-        return self.enter_late(self.polls.moment, stamp, cpus, is_occupied=is_occupied)
+    def enter(self, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> WaitingCall:
+        return self.enter_late(self.polls.generation, stamp, cpus, is_occupied=is_occupied)
 
-    def enter_late(self, since: int, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> Waiter:
-        offer = SlotOffer("slot1", Amounts(cpus=cpus), occupied=Occupied(1, 1) if is_occupied else None)
+    def enter_late(self, since: int, stamp: str, cpus: int = 1, *, is_occupied: bool = False) -> WaitingCall:
+        offer = SlotOffer("slot1", Amounts(cpus=cpus), occupied=OccupiedSlot(1, 1) if is_occupied else None)
         return self._stack.enter_context(self.polls.waiting(PilotCredential(stamp, QUEUE), [offer], since))
 
 
-async def woken(*waiters: Waiter) -> list[bool]:
-    return [await waiter.woken(AT_ONCE_S) for waiter in waiters]
+async def woken(*waiters: WaitingCall) -> list[bool]:
+    return [await waiter.wait(AT_ONCE_S) for waiter in waiters]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from pilotage.resource_tree import QueueId
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.wire import queue_to_wire
 from pilotage.v1 import jobs_pb2
 from pilotage.v1.agent_service_pb2 import GiveBackTurnRequest, TakeTurnRequest
 from pilotage.v1.agent_service_pb2_grpc import AgentServiceStub
@@ -23,7 +24,6 @@ from pilotage.v1.route_service_pb2 import (
 )
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.v1.values_pb2 import Turn
-from pilotage.wire import queue_to_wire
 from pilotage_server.core.identity import Role
 from support.server import request_id
 from support.wire_grid import QUEUE, WireGrid

@@ -1,4 +1,8 @@
-"""What a site director needs of a batch system: one protocol, and the values that pass through it."""
+"""The protocol of batch systems and the values that it uses.
+
+A glidein's state is UNKNOWN unless the batch system's answer states it: an answer that is missing, does not parse or
+leaves the glidein out concludes nothing. A submission that may have arrived without an answer is `Unanswered`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from pilotage_agents.core.pilot_shape import Shape
+from pilotage_agents.batch_systems.shape import Shape
 
 LOG_NAME = "pilot.log"
-"""The file in a glidein's folder that takes what its pilot prints."""
+"""The file in a glidein's folder with the output of its pilot."""
 
 
 class GlideinState(StrEnum):
-    """Where a batch system has a glidein."""
+    """The state of a glidein in its batch system."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -26,19 +30,19 @@ class GlideinState(StrEnum):
 
     @property
     def is_known(self) -> bool:
-        """Whether the batch system has said where the glidein is."""
+        """Whether the batch system has stated it."""
         return self is not GlideinState.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class SelfContained:
-    """How a pilot is started where nothing of its folder is seen: `given` is all that it reads, from its input.
+    """How a pilot starts on a node that does not see its folder: `input_text` is all that it reads, on its input.
 
-    `program` is the file on the node that it runs, which must have the SHA-256 `sha256`, both "" = it is not checked.
+    `program` is the file on the node that it runs; it must have the SHA-256 `sha256`. Both "" = no check.
     """
 
     command: tuple[str, ...]
-    given: str
+    input_text: str
     program: str = ""
     sha256: str = ""
 
@@ -47,9 +51,9 @@ class SelfContained:
 class GlideinRequest:
     """A batch job to submit that carries one pilot.
 
-    `stamp` is the pilot's and finds the glidein again; `folder` exists, is the pilot's own, and takes its
-    output. `command` runs in it, or in what has its files where the pilot runs. `queue` is the batch system's own
-    name of the queue. `wall_time_s` None = as long as the queue allows. `alone` None = the folder is seen on the nodes.
+    `stamp` is the pilot's and must let the glidein be found again. `folder` exists, belongs to the pilot and takes its
+    output. `command` runs in it, or in a copy of it on the node. `queue` is the batch system's own name of the queue.
+    `wall_time_s` None = as long as the queue allows. `self_contained` None = the nodes see the folder.
     """
 
     stamp: str
@@ -58,21 +62,21 @@ class GlideinRequest:
     folder: Path
     shape: Shape
     wall_time_s: int | None = None
-    alone: SelfContained | None = None
+    self_contained: SelfContained | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The batch system has taken the glidein and calls it `glidein_id`."""
+    """The batch system has accepted the glidein; `glidein_id` is its id there."""
 
     glidein_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotSubmitted:
-    """The batch system has not taken the glidein; `reason` is in its words.
+    """The batch system has not accepted the glidein; `reason` is in its words.
 
-    `was_tried` False = it was not asked to, after another that it gave no good answer for.
+    `was_tried` False = it was not submitted, as the one before it got no good answer.
     """
 
     reason: str
@@ -81,7 +85,7 @@ class NotSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The batch system may or may not have taken the glidein: it is looked for again by its stamp."""
+    """The batch system may or may not have accepted the glidein; it is searched for by its stamp later."""
 
     reason: str
 
@@ -91,9 +95,10 @@ Submission = Submitted | NotSubmitted | Unanswered
 
 @dataclass(frozen=True, slots=True)
 class GlideinStatus:
-    """What a batch system says of a glidein; `exit_code` None = it has not ended, or nobody knows.
+    """The status of a glidein; `exit_code` None = it has not ended, or its exit code is not known.
 
-    `has_failed`: it could not be started, or was lost with its node, so that there is no exit code that says so.
+    `has_failed` = it could not be started, or was lost with its node, so that there is no exit code to show the
+    failure.
     """
 
     state: GlideinState
@@ -103,7 +108,7 @@ class GlideinStatus:
 
 
 class StampedId(Protocol):
-    """An id of a glidein that holds the stamp of its pilot; as text it is what its batch system is asked for."""
+    """An id of a glidein that holds the stamp of its pilot; its text is the id in the batch system."""
 
     @property
     def stamp(self) -> str:
@@ -113,7 +118,7 @@ class StampedId(Protocol):
 Id = TypeVar("Id", bound=StampedId)
 
 
-def living_by_stamp(statuses: Mapping[Id, GlideinStatus], stamps: Collection[str]) -> Mapping[str, str]:
+def live_ids_by_stamp(statuses: Mapping[Id, GlideinStatus], stamps: Collection[str]) -> Mapping[str, str]:
     """Return the ids, by stamp, of glideins with these stamps that have not ended."""
     return {
         each.stamp: str(each)
@@ -125,33 +130,33 @@ def living_by_stamp(statuses: Mapping[Id, GlideinStatus], stamps: Collection[str
 class BatchSystem(Protocol):
     """A batch system; every implementation passes the conformance suite.
 
-    No method raises for what the batch system does or fails to do: that is in the answers.
+    A refusal or a failure of the batch system is part of the result; only the methods that say so raise.
     """
 
     async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
-        """Submit glideins; returns one answer each, in order."""
+        """Submit glideins; returns one result each, in order."""
 
-    async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
-        """Return the ids of glideins by stamp, for those that were submitted and whose answer was lost.
+    async def find_by_stamp(self, stamps: Sequence[str]) -> Mapping[str, str]:
+        """Return the ids, by stamp, of submitted glideins whose answers were lost.
 
-        A stamp that is missing in the answer was never submitted, or has ended. Raises WorldError when the
-        batch system cannot say.
+        A stamp that is missing in the result was never submitted, or has ended. Raises WorldError when the batch system
+        does not answer.
         """
 
     async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
-        """Return the status of every id asked; one that the batch system says nothing of is UNKNOWN."""
+        """Return the status of every id; one that the batch system does not mention is UNKNOWN."""
 
     async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
-        """Ask the glideins to end; those that have ended already, or never were, are no error."""
+        """Cancel glideins; those that have ended or never existed are no error."""
 
     async def renew(self, folders: Sequence[Path], name: str) -> None:
-        """Have the file `name` of waiting glideins' folders as it is now where their pilots will read it.
+        """Deliver the present file `name` of waiting glideins' folders to where their pilots will read it.
 
-        What they were given otherwise stays as it was. Raises WorldError when it is to be tried again.
+        Other files stay unchanged. Raises WorldError when it must be tried again.
         """
 
     async def collect(self, folders: Sequence[Path]) -> None:
-        """Have in the folders of glideins that have ended what they printed, and nothing of theirs elsewhere.
+        """Fetch the output of ended glideins into their folders, and remove their files elsewhere.
 
-        Raises WorldError when it is to be tried again.
+        Raises WorldError when it must be tried again.
         """

@@ -1,9 +1,9 @@
-"""The local machine as a batch system: every glidein is a session of its own, which outlives its director.
+"""The local machine as a batch system: every glidein is a session of processes that outlives its director.
 
-A glidein's id says all that is needed to find it again after a restart: its stamp, and a process that cannot be
-mistaken for another. It lies in the glidein's folder before the process becomes the pilot, which hides its memory and
-environment: whose pilot it is could not be told from outside. How it ended is kept in its folder by the first look that
-finds it ended; nobody knows it of one that ended while no director was there.
+A glidein's id holds its stamp and identifies its process by pid, start time and boot, as pids are reused. The id is
+written to the glidein's folder before the process becomes the pilot, because the pilot hides its memory and environment
+from other processes. The first poll that finds a glidein ended stores its exit code in the folder. The exit code of a
+glidein that ends while no director runs is not known.
 """
 
 from __future__ import annotations
@@ -27,42 +27,127 @@ from pilotage_agents.batch_systems.base import (
     Submission,
     Submitted,
 )
-from pilotage_agents.batch_systems.commands import without_our_own
-from pilotage_agents.batch_systems.processes import Process, facts_of, this_boot
+from pilotage_agents.batch_systems.hosts import without_our_variables
+
+_STATE, _START_TIME = 1, 20
+"""Positions in /proc/PID/stat after the closing bracket of the program's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """A process as the kernel shows it; `started` in clock ticks since boot; a zombie has ended."""
+
+    started: int
+    has_ended: bool
+
+
+def facts_of(pid: int) -> ProcessFacts | None:
+    """Return the kernel's data of a process; None = there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The program's name in brackets may hold anything, brackets and spaces too.
+    fields = stat[stat.rindex(")") :].split()
+    return ProcessFacts(int(fields[_START_TIME]), fields[_STATE] in "ZX")
+
+
+def this_boot() -> str:
+    """Return an id of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProcess:
+    """A process by its pid, its start in clock ticks since boot, and the boot."""
+
+    pid: int
+    started: int
+    boot: str
+
+    def facts(self) -> ProcessFacts | None:
+        """Return the kernel's data of it; None = it is gone, even if its pid is used again."""
+        facts = facts_of(self.pid) if self.boot == this_boot() else None
+        return facts if facts and facts.started == self.started else None
+
+    def is_alive(self) -> bool:
+        """Return whether it has not ended."""
+        facts = self.facts()
+        return facts is not None and not facts.has_ended
+
+    def reap(self) -> int | None:
+        """Return the exit code of an ended child of ours, once (128 + n = ended by signal n); None = not known."""
+        if self.facts() is None:
+            return None
+        try:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        return None if not ended else code if code >= 0 else 128 - code
+
+    def signal(self, number: signal.Signals, *, whole_group: bool = False) -> None:
+        """Send a signal to it, or to its whole process group, unless it has ended."""
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if whole_group else os.kill)(self.pid, number)
+
+    async def wait(self) -> None:
+        """Return when it has ended."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            # The handle refers to the present process with this pid; checked after opening, it is the right one.
+            if self.is_alive():
+                await _readable(handle)
+        finally:
+            os.close(handle)
+
+
+async def _readable(handle: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(handle, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(handle)
+
 
 _EXIT_NAME, _ID_NAME = "exit_code", "glidein_id"
 _PILOTS_SETTINGS = "PILOTAGE_PILOT_"
-"""Variables that begin so are settings of pilots: on the director's own machine they are meant for its pilots."""
+"""The prefix of pilots' settings: on the director's own machine these variables go to its pilots."""
 
 _SHELL = "/bin/sh"
-# posix_spawn knows no working directory, and what forks by other means is at odds with the threads of gRPC. A line of
-# input says that the id is kept; with the end of a director that could not keep it the input ends, and so does this.
-_ONCE_KEPT = 'read -r PILOTAGE_KEPT && cd "$0" && exec "$@" </dev/null'
+# posix_spawn cannot set a working directory, and other ways to fork conflict with gRPC's threads. A line of input
+# means that the id has been saved; if the director dies before, the input ends and the shell exits.
+_START_SCRIPT = 'read -r PILOTAGE_KEPT && cd "$0" && exec "$@" </dev/null'
 
 
 @dataclass(frozen=True, slots=True)
 class _Glidein:
-    """A glidein and its process, which leads a session and a process group of its own."""
+    """A glidein and its process, which leads its own session and process group."""
 
     stamp: str
-    process: Process
+    process: LocalProcess
 
     def glidein_id(self) -> str:
         return f"{self.stamp}.{self.process.pid}.{self.process.started}.{self.process.boot}"
 
     @classmethod
     def of(cls, glidein_id: str) -> Self | None:
-        """Return the glidein that an id names; None = it is none of our ids."""
+        """Return the glidein of an id; None = it is none of our ids."""
         stamp, *parts = glidein_id.rsplit(".", maxsplit=3)
         if len(parts) != 3 or not (parts[0].isdecimal() and parts[1].isdecimal()):
             return None
-        return cls(stamp, Process(int(parts[0]), int(parts[1]), parts[2]))
+        return cls(stamp, LocalProcess(int(parts[0]), int(parts[1]), parts[2]))
 
 
 class LocalBatchSystem:
-    """Runs glideins as processes; `folder` holds one folder per stamp, which the director makes.
+    """Runs glideins as processes; `folder` holds one folder per stamp, which the director creates.
 
-    A glidein that was told to end is killed after `kill_after_s`.
+    A cancelled glidein is killed after `kill_after_s`.
     """
 
     def __init__(self, folder: Path, *, kill_after_s: float = 30.0) -> None:
@@ -73,39 +158,39 @@ class LocalBatchSystem:
         """Start one process each; see BatchSystem."""
         return tuple([await asyncio.to_thread(_start, request) for request in requests])
 
-    async def find_again(self, stamps: Sequence[str]) -> Mapping[str, str]:
+    async def find_by_stamp(self, stamps: Sequence[str]) -> Mapping[str, str]:
         """Return the ids of the processes that were started for these stamps; see BatchSystem."""
-        return await asyncio.to_thread(self._find_again, stamps)
+        return await asyncio.to_thread(self._find_by_stamp, stamps)
 
     async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
-        """Return who lives and how the others ended; see BatchSystem."""
+        """Return which glideins run and how the others ended; see BatchSystem."""
         return {glidein_id: self._status(glidein_id) for glidein_id in glidein_ids}
 
     async def cancel_many(self, glidein_ids: Sequence[str]) -> None:
-        """Tell the pilots to end, wait for it, and kill those that take too long; see BatchSystem."""
+        """Ask the pilots to end, wait for it, and kill those that take too long; see BatchSystem."""
         processes = [found.process for each in glidein_ids if (found := _Glidein.of(each))]
         for process in processes:
             process.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(self._kill_after_s):
-                await asyncio.gather(*(process.end() for process in processes))
+                await asyncio.gather(*(process.wait() for process in processes))
         except TimeoutError:
             for process in processes:
                 process.signal(signal.SIGKILL, whole_group=True)
-            await asyncio.gather(*(process.end() for process in processes))
+            await asyncio.gather(*(process.wait() for process in processes))
 
     async def renew(self, folders: Sequence[Path], name: str) -> None:
         """Do nothing: pilots read their folders; see BatchSystem."""
 
     async def collect(self, folders: Sequence[Path]) -> None:
-        """Do nothing: glideins print into their folders; see BatchSystem."""
+        """Do nothing: glideins write their output into their folders; see BatchSystem."""
 
-    def _find_again(self, stamps: Sequence[str]) -> dict[str, str]:
-        kept = ((stamp, self._kept(stamp)) for stamp in stamps)
+    def _find_by_stamp(self, stamps: Sequence[str]) -> dict[str, str]:
+        kept = ((stamp, self._saved_glidein(stamp)) for stamp in stamps)
         return {stamp: each.glidein_id() for stamp, each in kept if each is not None and each.process.is_alive()}
 
-    def _kept(self, stamp: str) -> _Glidein | None:
-        """Return the glidein that was started for a stamp; None = none was, or none that became a pilot."""
+    def _saved_glidein(self, stamp: str) -> _Glidein | None:
+        """Return the glidein that was started for a stamp; None = none was, or it never became a pilot."""
         path = self._folder / stamp / _ID_NAME
         try:
             glidein = _Glidein.of(path.read_text(errors="replace"))
@@ -127,10 +212,10 @@ class LocalBatchSystem:
         return GlideinStatus(GlideinState.ENDED, f"exit code {exit_code}", exit_code)
 
     def _exit_code(self, glidein: _Glidein) -> int | None:
-        """Return how a glidein ended, and keep it for whoever asks again; None = nobody knows."""
+        """Return the exit code of a glidein and save it for later polls; None = not known."""
         path = self._folder / glidein.stamp / _EXIT_NAME
-        exit_code = glidein.process.take_leave()
-        # A disk that is full, or a folder that was cleared away, costs the next look the exit code, no more.
+        exit_code = glidein.process.reap()
+        # With a full disk or a removed folder only later polls lose the exit code.
         with contextlib.suppress(OSError):
             if exit_code is not None:
                 path.write_text(str(exit_code))
@@ -144,40 +229,40 @@ def _start(request: GlideinRequest) -> Submission:
     try:
         log = os.open(request.folder / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(log, "wb"):
-            return Submitted(_started(request, log).glidein_id())
+            return Submitted(_start_process(request, log).glidein_id())
     except OSError as error:
         return NotSubmitted(f"{error.filename or request.folder}: {error.strerror}")
 
 
-def _started(request: GlideinRequest, log: int) -> _Glidein:
-    """Start a process, and let it become the pilot once its id is kept; raises OSError, and there is no pilot."""
+def _start_process(request: GlideinRequest, log: int) -> _Glidein:
+    """Start a process and let it become the pilot once its id is saved; on OSError no pilot runs."""
     standing_by, go = os.pipe()
     with os.fdopen(go, "wb", buffering=0) as start_signal:
         with os.fdopen(standing_by, "rb"):
-            glidein = _spawned(request, standing_by, log)
+            glidein = _spawn(request, standing_by, log)
         try:
             (request.folder / _ID_NAME).write_text(glidein.glidein_id())
         except OSError:
             start_signal.close()
             os.waitpid(glidein.process.pid, 0)
             raise
-        with contextlib.suppress(BrokenPipeError):  # it was killed: a look at it will tell
+        with contextlib.suppress(BrokenPipeError):  # it was killed: the next poll finds that
             start_signal.write(b"\n")
     return glidein
 
 
-def _spawned(request: GlideinRequest, standard_input: int, log: int) -> _Glidein:
+def _spawn(request: GlideinRequest, standard_input: int, log: int) -> _Glidein:
     actions = [
         (os.POSIX_SPAWN_DUP2, standard_input, 0),
         (os.POSIX_SPAWN_DUP2, log, 1),
         (os.POSIX_SPAWN_DUP2, log, 2),
     ]
-    command = [_SHELL, "-c", _ONCE_KEPT, str(request.folder), *request.command]
-    environment = {**without_our_own(os.environ), **_for_pilots(os.environ)}
+    command = [_SHELL, "-c", _START_SCRIPT, str(request.folder), *request.command]
+    environment = {**without_our_variables(os.environ), **_for_pilots(os.environ)}
     pid = os.posix_spawn(_SHELL, command, environment, file_actions=actions, setsid=True)
     facts = facts_of(pid)
-    assert facts is not None, "an ended child keeps its process id until we take leave of it"
-    return _Glidein(request.stamp, Process(pid, facts.started, this_boot()))
+    assert facts is not None, "an ended child keeps its process id until it is reaped"
+    return _Glidein(request.stamp, LocalProcess(pid, facts.started, this_boot()))
 
 
 def _for_pilots(variables: Mapping[str, str]) -> dict[str, str]:

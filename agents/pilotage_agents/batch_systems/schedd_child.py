@@ -1,7 +1,7 @@
-"""The program that asks a schedd one thing by HTCondor's library and ends.
+"""The child process that makes one call to a schedd by HTCondor's Python library.
 
-It is started by `schedd` with a request on its standard input, and answers on the last line of its standard output,
-both JSON; what fails is said on the standard error.
+`htcondor.LibrarySchedd` starts it with a request on its standard input. It answers on the last line of its standard
+output, both in JSON; errors go to the standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
         import htcondor2
     except ImportError:
         sys.exit(NO_LIBRARY)
-    # HTCondor's library raises its own exception, and plain ones for the same causes.
+    # HTCondor's library raises its own exceptions and plain ones for the same causes.
     try:
         answer = _DOES[request["do"]](htcondor2, request)
     except Exception as error:
@@ -74,7 +74,7 @@ def _remove(library: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ads(found: Any, attributes: list[str]) -> dict[str, Any]:
-    """Return what has a plain value in the ads."""
+    """Return the attributes of the ads that have plain values."""
     plain = [
         {name: value for name in attributes if isinstance(value := ad.get(name), bool | int | float | str)}
         for ad in found

@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pilotage_agents.settings_sections import Seconds, Section
+from pilotage.settings import Section
+from pilotage_agents.runtime.settings import Seconds
 
 
 class LocalBatchSystemSettings(Section):
     """The machine of the director as a batch system.
 
-    `ce_types` are the values of a queue's CEType that it serves. `kill_after_s`: a pilot that was told to end
-    is killed after so long.
+    `ce_types` are the values of a queue's CEType that it serves. A cancelled pilot is killed after `kill_after_s`.
     """
 
     type: Literal["local"]
@@ -22,12 +22,12 @@ class LocalBatchSystemSettings(Section):
 
 
 class SshSettings(Section):
-    """A host that ssh reaches without asking anybody: its key is known, and ours is in a file or an agent.
+    """A host over ssh, without prompts: its host key is known, and our key is in a file or an agent.
 
-    `host`: "USER@HOST", or a name from ssh's own configuration, which counts for all that is not said here.
-    `options` are ssh's, such as "-oProxyJump=gate". Each pilot has a folder of its own below `folder`, which the
-    cluster's nodes see; None = they see the director's folder under the same path. A host that is not reached within
-    `connect_timeout_s`, or has not got or given files within `transfer_timeout_s`, is tried again later.
+    `host`: "USER@HOST", or a name from ssh's own configuration, which applies to all that is not set here. `options`
+    are ssh's, such as "-oProxyJump=gate". Each pilot has its own folder below `folder`, which the cluster's nodes see;
+    None = they see the director's folder under the same path. An attempt fails, and is repeated later, when the host is
+    not reached within `connect_timeout_s` or a transfer takes longer than `transfer_timeout_s`.
     """
 
     host: Annotated[str, Field(pattern=r"^[^-\s]\S*$")]
@@ -41,20 +41,20 @@ class SshSettings(Section):
 
 def _names_no_cluster(option: str) -> str:
     if option.startswith(("-M", "--cluster")):
-        raise ValueError("clusters are chosen by `cluster`, so that all commands ask the same one")
+        raise ValueError("set `cluster` instead, so that all commands use the same cluster")
     return option
 
 
 class SlurmBatchSystemSettings(Section):
     """A Slurm cluster as a batch system; a queue's name in the tree is that of its partition.
 
-    `ce_types` are the values of a queue's CEType that it serves. `command_prefix` comes before every command of
-    Slurm, such as ["env", "SLURM_CONF=/etc/slurm-b/slurm.conf"]. `account` is charged; empty = the user's default.
-    `cluster` is where jobs go, of several that the commands know; empty = their own. `sbatch_options` are added to
-    each submission, such as "--qos=grid". A command that does not answer within `timeout_s` has not answered. A pilot
-    that was told to end is killed after `kill_after_s`. `ssh` leads to a host that has the commands; None = this one
-    has. `node_folder` is a folder that each node has for itself, "" = the nodes see the pilots' folders: pilots then
-    get all in their batch script and print into that folder. `node_bundle` is where nodes have the pilot bundle then.
+    `ce_types` are the values of a queue's CEType that it serves. `command_prefix` precedes every command of Slurm, such
+    as ["env", "SLURM_CONF=/etc/slurm-b/slurm.conf"]. `account` is charged; empty = the user's default. `cluster` gets
+    the jobs, if the commands know several; empty = their own. `sbatch_options` are added to each submission, such as
+    "--qos=grid". Commands time out after `timeout_s`. A cancelled pilot is killed after `kill_after_s`. `ssh` is the
+    host with the commands; None = this one. `node_folder` is a folder local to each node, "" = the nodes see the
+    pilots' folders; with it pilots get their input in the batch script and write their output to that folder.
+    `node_bundle` is the path of the pilot bundle on the nodes then.
     """
 
     type: Literal["slurm"]
@@ -79,7 +79,7 @@ class SlurmBatchSystemSettings(Section):
 def _is_no_mark_of_ours(name: str) -> str:
     attribute = name.lower().removeprefix("+").removeprefix("my.")
     if attribute in ("pilotagestamp", "pilotagequeue"):
-        raise ValueError("the site director says it of each pilot, and finds it again by it")
+        raise ValueError("is set by the site director, which finds its pilots by it")
     return name
 
 
@@ -91,8 +91,8 @@ class HtcondorBatchSystemSettings(Section):
 
     `ce_types` are the values of a queue's CEType that it serves. `schedd` is a schedd's name in the pool of
     `collector`; empty = those of this host's HTCondor configuration. `submit` is added to each job's submit
-    description, such as {"accounting_group" = "grid"}. A call that does not end within `timeout_s` has not been
-    answered. A pilot that was told to end is killed after `kill_after_s`.
+    description, such as {"accounting_group" = "grid"}. Calls time out after `timeout_s`. A cancelled pilot is killed
+    after `kill_after_s`.
     """
 
     type: Literal["htcondor"]

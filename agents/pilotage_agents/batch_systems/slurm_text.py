@@ -1,10 +1,8 @@
-"""What Slurm's commands are told, and what their answers mean.
+"""The input of Slurm's commands and the parsing of their output. No I/O.
 
-Rules
------
-No I/O. A job is ours when its comment, or else its name, holds a pilot's stamp; of others nothing is read. A word
-that is not known here concludes nothing. Releases of Slurm differ in squeue's JSON, which came with 21.08: a state is a
-word or a list of words, an exit code is a wait status, one with "set" and "number", or told in its parts.
+A job is ours when its comment, or else its name, holds a pilot's stamp; other jobs are ignored. An unknown state
+concludes nothing. Releases of Slurm differ in squeue's JSON, which came with 21.08: a state is a word or a list of
+words; an exit code is a wait status, an object with "set" and "number", or an object with its parts.
 """
 
 from __future__ import annotations
@@ -48,13 +46,13 @@ _ENDED = frozenset(
         "LAUNCH_FAILED",
     }
 )
-_OF_ITS_OWN_DOING = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
-"""How a job ends by itself: in all other ends its exit code is that of whoever ended it."""
+_ENDED_BY_ITSELF = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
+"""Ends by the job itself; in all other ends the exit code belongs to another process."""
 
-_IN_VAIN = frozenset({"FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "LAUNCH_FAILED", "NODE_FAIL"})
-"""Ends that speak against the queue, also where the job was never started and so has no exit code."""
+_FAILED_STATES = frozenset({"FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "LAUNCH_FAILED", "NODE_FAIL"})
+"""Ends that count against the queue, also when the job never started and so has no exit code."""
 
-_HEARD_NOTHING = (
+_NO_ANSWER_TEXTS = (
     "timed out",
     "zero bytes",
     "unable to contact",
@@ -63,7 +61,7 @@ _HEARD_NOTHING = (
     "send failure",
     "shutdown failure",
 )
-"""What a command says, in small letters, when it has heard no answer to what it asked of the controller."""
+"""Parts of error messages, in lower case, of a command whose request the controller did not answer."""
 
 _END = "END OF WHAT THE PILOT IS GIVEN"
 _CHECK = """\
@@ -78,7 +76,7 @@ _NO_SUCH_JOB = "invalid job id specified"
 
 @dataclass(frozen=True, slots=True)
 class SlurmId:
-    """The id of a glidein: Slurm's job id, which may be given out again one day, and the pilot's stamp."""
+    """The id of a glidein: Slurm's job id, which may be reused one day, and the pilot's stamp."""
 
     job: str
     stamp: str
@@ -88,15 +86,15 @@ class SlurmId:
 
     @classmethod
     def of(cls, glidein_id: str) -> Self | None:
-        """Return what an id says; None = it is none of Slurm's."""
+        """Return the id from its text; None = it is none of Slurm's."""
         job, _, stamp = glidein_id.partition(".")
         return cls(job, stamp) if job.isdecimal() and stamp else None
 
 
 def submission(request: GlideinRequest, log: PurePath, account: str, options: Sequence[str]) -> tuple[str, ...]:
-    """Return what sbatch is told; `log` takes what the pilot prints, in the folder on the node where it is started.
+    """Return the options of sbatch; `log` takes the pilot's output, and its folder is the working directory.
 
-    `options` win over sizes, and nothing over what finds the glidein again.
+    `options` override sizes, but not what finds the glidein again.
     """
     shape = request.shape
     sizes = {
@@ -107,7 +105,7 @@ def submission(request: GlideinRequest, log: PurePath, account: str, options: Se
         "cpus-per-task": shape.cpus,
         "mem": f"{shape.memory_mib}M" if shape.memory_mib else None,
         "gres": f"gpu:{shape.gpus}" if shape.gpus else None,
-        # A partition's limit is in whole minutes, so that none rounded up exceeds it.
+        # A partition's limit is in whole minutes, so rounding up cannot exceed it.
         "time": -(-request.wall_time_s // 60) if request.wall_time_s else None,
     }
     ours = {
@@ -117,7 +115,7 @@ def submission(request: GlideinRequest, log: PurePath, account: str, options: Se
         "output": str(log).replace("%", "%%"),
         "open-mode": "append",
     }
-    # A pilot that Slurm would start again is one that the server has counted as lost.
+    # No requeue: the server counts a pilot that Slurm would restart as lost.
     return ("--parsable", *_long(sizes), *options, *_long(ours), "--no-requeue")
 
 
@@ -126,44 +124,43 @@ def _long(options: Mapping[str, object]) -> list[str]:
 
 
 def script(request: GlideinRequest) -> str:
-    """Return the batch script of a glidein: its pilot takes the shell's place, and so gets the signals.
+    """Return the batch script of a glidein: its pilot replaces the shell, and so gets the signals.
 
-    What a pilot is given that sees no folder goes through its input. Slurm keeps the script itself; of what is
-    larger than a pipe some shells make a file in TMPDIR, for its owner alone, and unlink it at once.
+    A pilot that does not see its folder gets its input on standard input. Slurm keeps the script; for input larger than
+    a pipe some shells create a file in TMPDIR, readable by its owner only, and unlink it at once.
     """
-    alone = request.alone
+    alone = request.self_contained
     if alone is None:
         return f"#!/bin/sh\nexec {shlex.join(request.command)}\n"
     check = _CHECK.format(program=shlex.quote(alone.program), sha256=alone.sha256) if alone.program else ""
-    return f"#!/bin/sh\n{check}exec {shlex.join(alone.command)} <<'{_END}'\n{alone.given}\n{_END}\n"
+    return f"#!/bin/sh\n{check}exec {shlex.join(alone.command)} <<'{_END}'\n{alone.input_text}\n{_END}\n"
 
 
 def submitted_job(stdout: str) -> tuple[str, str] | None:
-    """Return job id and cluster in what sbatch prints, "ID" or "ID;CLUSTER"; None = there is none.
+    """Return job id and cluster in the output of sbatch, "ID" or "ID;CLUSTER"; None = there is none.
 
-    The cluster is empty where it is that of all commands.
+    The cluster is empty if it is the default one of all commands.
     """
     lines = stdout.split()
     job, _, cluster = lines[-1].partition(";") if lines else ("", "", "")
     return (job, cluster) if job.isdecimal() else None
 
 
-def heard_nothing(complaint: str) -> bool:
-    """Return whether a command failed as the controller gave no answer, so that what it asked for may yet be done."""
-    return any(words in complaint.lower() for words in _HEARD_NOTHING)
+def is_no_answer(complaint: str) -> bool:
+    """Return whether the controller did not answer a command, so that its request may yet be carried out."""
+    return any(words in complaint.lower() for words in _NO_ANSWER_TEXTS)
 
 
-def denies_job(complaint: str) -> bool:
-    """Return whether scontrol says that there is no such job: Slurm forgets none before it has ended."""
+def is_unknown_job(complaint: str) -> bool:
+    """Return whether scontrol does not know the job; Slurm forgets no job before its end."""
     return _NO_SUCH_JOB in complaint.lower()
 
 
-def queue_of(stdout: str, user_id: int | None = None) -> dict[SlurmId, GlideinStatus]:
-    """Return our jobs in an answer of `squeue --json`, which may be all that there are: 22.05 ignores --me.
+def parse_queue(stdout: str, user_id: int | None = None) -> dict[SlurmId, GlideinStatus]:
+    """Return our jobs in the output of `squeue --json`, which may list all jobs: 22.05 ignores --me.
 
-    Those of users other than `user_id` are left out, whatever they call themselves; None = it is not known. A job that
-    cannot be read is UNKNOWN, and its reason names the field. Raises WorldError when the answer is not whole: no JSON,
-    without jobs, or with errors.
+    Jobs of users other than `user_id` are left out, whatever their names; None = not known. A job that cannot be read
+    is UNKNOWN, and its reason names the field. Raises WorldError for an incomplete answer: no JSON, no jobs, or errors.
     """
     try:
         answer: Any = json.loads(stdout)
@@ -195,40 +192,40 @@ def _our_id(job: dict[str, Any]) -> SlurmId | None:
 
 
 def _status(job: dict[str, Any]) -> GlideinStatus:
-    said = job.get("job_state")
-    words = [said] if isinstance(said, str) else said
+    state = job.get("job_state")
+    words = [state] if isinstance(state, str) else state
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        return GlideinStatus(GlideinState.UNKNOWN, f"job {job.get('job_id')}: its job_state is {said!r}")
+        return GlideinStatus(GlideinState.UNKNOWN, f"job {job.get('job_id')}: its job_state is {state!r}")
     why = job.get("state_reason")
     return status_of(words, _exit_code(job.get("exit_code")), why if isinstance(why, str) else "")
 
 
 def status_of(words: Sequence[str], exit_code: int | None, why: str = "") -> GlideinStatus:
-    """Return the status that a job's state, of one word or several, stands for; `why` is Slurm's reason.
+    """Return the status of a job's state, which is one word or several; `why` is Slurm's reason.
 
-    No word at all concludes nothing.
+    An empty state concludes nothing.
     """
-    said = ", ".join(words) + (f" ({why})" if why not in ("", "None") else "")
+    text = ", ".join(words) + (f" ({why})" if why not in ("", "None") else "")
     if not _WAITING.isdisjoint(words):
-        return GlideinStatus(GlideinState.WAITING, said)
+        return GlideinStatus(GlideinState.WAITING, text)
     if not _RUNNING.isdisjoint(words):
-        return GlideinStatus(GlideinState.RUNNING, said)
+        return GlideinStatus(GlideinState.RUNNING, text)
     if not words or not _ENDED.issuperset(words):
-        return GlideinStatus(GlideinState.UNKNOWN, f"{said or 'an empty one'} is no state that is known here")
-    code = exit_code if not _OF_ITS_OWN_DOING.isdisjoint(words) else None
-    # What could not even be started has failed, and has no exit code.
+        return GlideinStatus(GlideinState.UNKNOWN, f"{text or 'an empty one'} is no known state")
+    code = exit_code if not _ENDED_BY_ITSELF.isdisjoint(words) else None
+    # A job that could not be started has failed, and has no exit code.
     if code is None or (code == 0 and "COMPLETED" not in words):
-        return GlideinStatus(GlideinState.ENDED, said, has_failed=not _IN_VAIN.isdisjoint(words))
-    return GlideinStatus(GlideinState.ENDED, f"{said}, exit code {code}", code)
+        return GlideinStatus(GlideinState.ENDED, text, has_failed=not _FAILED_STATES.isdisjoint(words))
+    return GlideinStatus(GlideinState.ENDED, f"{text}, exit code {code}", code)
 
 
-def _exit_code(said: Any) -> int | None:
-    """Return an exit code (128 + n = ended by signal n); None = nobody knows."""
-    if isinstance(said, dict) and "return_code" in said:
-        signal = said.get("signal") or {}
+def _exit_code(value: Any) -> int | None:
+    """Return an exit code (128 + n = ended by signal n); None = not known."""
+    if isinstance(value, dict) and "return_code" in value:
+        signal = value.get("signal") or {}
         number = _number(signal.get("id", signal.get("signal_id"))) if isinstance(signal, dict) else None
-        return 128 + number if number else _number(said["return_code"])
-    status = _number(said)
+        return 128 + number if number else _number(value["return_code"])
+    status = _number(value)
     return None if status is None else _code_of_wait_status(status)
 
 
@@ -239,18 +236,18 @@ def _code_of_wait_status(status: int) -> int | None:
     return 128 + signal if signal else status >> 8
 
 
-def _number(said: Any) -> int | None:
-    if isinstance(said, dict):
-        return _number(said.get("number")) if said.get("set") else None
-    return said if isinstance(said, int) and not isinstance(said, bool) else None
+def _number(value: Any) -> int | None:
+    if isinstance(value, dict):
+        return _number(value.get("number")) if value.get("set") else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-ACCOUNTS = ("--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ExitCode,JobName")
-"""What sacct is told, so that `accounts_of` can read its answer."""
+SACCT_OPTIONS = ("--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ExitCode,JobName")
+"""The options of sacct whose output `accounting_statuses` reads."""
 
 
-def accounts_of(stdout: str) -> dict[SlurmId, GlideinStatus]:
-    """Return our jobs in an answer of sacct; lines of another form are left out."""
+def accounting_statuses(stdout: str) -> dict[SlurmId, GlideinStatus]:
+    """Return our jobs in the output of sacct; other lines are skipped."""
     parts = (line.split("|", maxsplit=3) for line in stdout.splitlines())
     return dict(_account(*each) for each in parts if len(each) == 4 and each[3].startswith(_NAME))
 
@@ -258,7 +255,7 @@ def accounts_of(stdout: str) -> dict[SlurmId, GlideinStatus]:
 def _account(job: str, state: str, exit_code: str, name: str) -> tuple[SlurmId, GlideinStatus]:
     code, _, signal = exit_code.partition(":")
     known = code.isdecimal() and signal.isdecimal()
-    # The state may name who is behind it: "CANCELLED by 1000".
+    # The state may name a user: "CANCELLED by 1000".
     status = status_of(state.split()[:1], (128 + int(signal) if int(signal) else int(code)) if known else None)
     return SlurmId(job, name.removeprefix(_NAME)), status
 

@@ -1,1 +1,1 @@
-"""The job router: what it knows, asks and tells, around the decisions in `core.routes` and `core.copies`."""
+"""The job router: submits waiting jobs along routes. Shells are here, decisions in `core`, targets in `places`."""

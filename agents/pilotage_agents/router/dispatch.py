@@ -1,169 +1,226 @@
-"""Gives waiting jobs to routes with room: judges as many as that needs, chooses, and has them sent."""
+"""Dispatch: evaluates waiting jobs of the backlog, chooses jobs for routes with room, and sends them.
+
+A cycle evaluates no more jobs than the routes with room need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 import structlog
 
-from pilotage_agents.core.routes.backlog import Backlog
-from pilotage_agents.core.routes.route_choice import Choice, Chooser, changed_routes, routes_with_room
-from pilotage_agents.core.routes.route_table import RouteTable
-from pilotage_agents.router.copy_sender import SUBMISSIONS, CopySender
-from pilotage_agents.router.job_looks import MOST_AT_ONCE, JobLooks
-from pilotage_agents.router.route_edges import RoutableJob
-from pilotage_agents.router.route_shared import Shared
+from pilotage.classads.library import InvalidClassAdError
+from pilotage.values.routing import RoutableJob
+from pilotage_agents.router.context import RouterContext
+from pilotage_agents.router.core.route_selection import (
+    RouteBacklog,
+    RouteChoice,
+    RouteChooser,
+    RouteEvaluator,
+    changed_routes,
+    routes_with_room,
+)
+from pilotage_agents.router.core.table import RouteTable
+from pilotage_agents.router.ports import RouterLink
+from pilotage_agents.router.submit import SUBMISSIONS, RoutedJobSender
 
 log = structlog.get_logger()
 
-_MOST_JUDGED = 10 * MOST_AT_ONCE
-"""So many jobs are judged before other work gets its turn."""
+MAX_JOBS_AT_ONCE = 500
+"""The largest number of jobs in a call: their ads are large, and are kept for a short time only."""
 
-_REFUSED_IN_A_ROW = 20
-"""So many times in a row a route asks for jobs and is given none before it rests."""
 
-_RESTS_FOR = timedelta(seconds=30)
-"""So long such a route gets no job, and so long people are told of any route what the server said."""
+class BacklogEvaluator:
+    """Evaluates the jobs of a backlog by a table, as many as needed."""
 
-_JUDGED_ANEW_EVERY = timedelta(minutes=10)
-"""So often jobs are judged anew by a table that looks at the time."""
+    def __init__(self, link: RouterLink, table: RouteTable) -> None:
+        self.table = table
+        self._link = link
+        self._evaluator = RouteEvaluator(table)
+
+    @property
+    def is_time_dependent(self) -> bool:
+        """Whether the routes of an unchanged job may change with the time."""
+        return self._evaluator.is_time_dependent
+
+    async def evaluate_next(self, backlog: RouteBacklog) -> dict[int, RoutableJob]:
+        """Evaluate the first unevaluated jobs; returns those that may take a route, by id."""
+        job_ids = backlog.unevaluated(MAX_JOBS_AT_ONCE)
+        jobs = await self.load_waiting(job_ids, backlog)
+        fitting = {}
+        for job_id in job_ids:
+            if (job := jobs.get(job_id)) is None:
+                continue
+            routes = self._routes_of(job)
+            backlog.assign_routes(job_id, routes)
+            if routes:
+                fitting[job_id] = job
+        return fitting
+
+    async def load_waiting(self, job_ids: Sequence[int], backlog: RouteBacklog) -> dict[int, RoutableJob]:
+        """Return the waiting ones of the jobs, by id; others are removed until an event adds them again."""
+        found = {job.job_id: job for job in await self._link.load_jobs(job_ids)} if job_ids else {}
+        waiting = {job_id: job for job_id, job in found.items() if job.is_waiting}
+        for job_id in set(job_ids) - waiting.keys():
+            backlog.remove(job_id)
+        return waiting
+
+    def _routes_of(self, job: RoutableJob) -> tuple[str, ...]:
+        try:
+            return tuple(self.table.routes[index].name for index in self._evaluator.matching_routes(job.ad))
+        except InvalidClassAdError as error:
+            log.warning("job cannot be evaluated", job_id=job.job_id, reason=str(error))
+            return ()
+
+
+_MAX_EVALUATED = 10 * MAX_JOBS_AT_ONCE
+"""The largest number of jobs that are evaluated in a cycle."""
+
+_REFUSALS_BEFORE_REST = 20
+"""After so many refusals in a row a route rests."""
+
+_REST = timedelta(seconds=30)
+"""The rest of such a route; also how long a refusal is published."""
+
+_REEVALUATION_PERIOD = timedelta(minutes=10)
+"""How often jobs are evaluated again by a table that depends on the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A route was given none of the jobs it asked for, so many times in a row; `until` ends its rest if it has one."""
+    """Refusals of all jobs of a route, so many in a row; `until` ends its rest if it has one."""
 
     in_a_row: int
     until: datetime
     reason: str
 
     @property
-    def lets_rest(self) -> bool:
-        """Whether the route rests: single jobs that cannot be had keep none behind them waiting."""
-        return self.in_a_row >= _REFUSED_IN_A_ROW
+    def is_resting(self) -> bool:
+        """Whether the route rests; single refusals do not delay the jobs behind them."""
+        return self.in_a_row >= _REFUSALS_BEFORE_REST
 
 
 class Dispatch:
-    """Works off a backlog by a table, which may be replaced at any time."""
+    """Sends the jobs of a backlog by a table, which may be replaced at any time."""
 
-    def __init__(self, shared: Shared, backlog: Backlog, sender: CopySender) -> None:
-        self._shared = shared
+    def __init__(self, context: RouterContext, backlog: RouteBacklog, sender: RoutedJobSender) -> None:
+        self._context = context
         self._backlog = backlog
         self._sender = sender
-        self._looks = JobLooks(shared.link, RouteTable(()))
-        self._chooser = Chooser()
-        self._judged_anew = shared.clock()
+        self._evaluator = BacklogEvaluator(context.link, RouteTable(()))
+        self._chooser = RouteChooser()
+        self._reevaluated = context.clock()
         self._refusals: dict[str, _Refusal] = {}
 
     @property
     def table(self) -> RouteTable:
-        """The table in force."""
-        return self._looks.table
+        """The active table."""
+        return self._evaluator.table
 
-    def follow(self, table: RouteTable) -> None:
-        """Go by another table from now on; the jobs that wait are judged anew."""
+    def apply_table(self, table: RouteTable) -> None:
+        """Use another table; all waiting jobs are evaluated again."""
         changed = changed_routes(self.table, table)
-        self._looks = JobLooks(self._shared.link, table)
+        self._evaluator = BacklogEvaluator(self._context.link, table)
         self._refusals.clear()
-        self._backlog.follow_another_table(changed)
-        self._judged_anew = self._shared.clock()
+        self._backlog.apply_table(changed)
+        self._reevaluated = self._context.clock()
 
     def open_targets(self) -> None:
-        """Begin to open the targets of routes that are not open: until they are, their routes get no job."""
-        places = self._shared.places
+        """Start to open the targets of routes; a route gets no job before its target is open."""
+        targets = self._context.targets
         for target in sorted({str(route.target) for route in self.table.routes}):
-            if not places.is_open(target):
-                self._shared.errands.begin(("open", target), partial(places.open, target))
+            if not targets.is_open(target):
+                self._context.background_tasks.start(("open", target), partial(targets.open, target))
 
     def closed(self) -> dict[str, str]:
-        """Return the routes that get no job now for a reason beside limits and failures, by name, with the reasons."""
-        now = self._shared.clock()
-        reasons = {name: each.reason for name, each in self._refusals.items() if each.lets_rest and now < each.until}
+        """Return the routes that get no job now for other reasons than limits and failures, with the reasons."""
+        now = self._context.clock()
+        reasons = {name: each.reason for name, each in self._refusals.items() if each.is_resting and now < each.until}
         for route in self.table.routes:
-            if obstacle := self._shared.places.obstacle(str(route.target), SUBMISSIONS):
+            if obstacle := self._context.targets.obstacle(str(route.target), SUBMISSIONS):
                 reasons[route.name] = obstacle
         return reasons
 
-    def complaints(self) -> dict[str, str]:
-        """Return what people are told of routes: why one is closed, or why it was given no job when it last asked."""
-        now = self._shared.clock()
+    def published_reasons(self) -> dict[str, str]:
+        """Return the reasons that are published: why a route is closed, or why its last jobs were refused."""
+        now = self._context.clock()
         return {name: each.reason for name, each in self._refusals.items() if now < each.until} | self.closed()
 
-    async def dispatch(self) -> bool:
+    async def send_next(self) -> bool:
         """Send the next jobs; returns whether there may be more to send at once.
 
-        A job of which the server was not heard waits on: where it was given all the same, the feed tells.
+        If the server's answer is lost, the job stays in the backlog; the feed tells whether the server gave it.
         """
-        self._refresh(self._shared.clock())
+        self._refresh(self._context.clock())
         choices, jobs = await self._choose()
         refused = 0
         try:
             if choices:
                 refused = await self._send(choices, jobs)
         finally:
-            self._backlog.give_back()
+            self._backlog.release_reserved()
         with_room = self._with_room()
-        others = self._backlog.unjudged(1) or (refused and self._backlog.ready(with_room))
-        return len(choices) == MOST_AT_ONCE or bool(with_room and others)
+        others = self._backlog.unevaluated(1) or (refused and self._backlog.count_ready(with_room))
+        return len(choices) == MAX_JOBS_AT_ONCE or bool(with_room and others)
 
     def _refresh(self, now: datetime) -> None:
-        """Let jobs be judged again whose time has come."""
-        self._backlog.bring_back(now)
-        if self._looks.look_at_time and now >= self._judged_anew + _JUDGED_ANEW_EVERY:
-            self._backlog.judge_anew()
-            self._judged_anew = now
+        """Evaluate jobs again whose time has come."""
+        self._backlog.resume_due(now)
+        if self._evaluator.is_time_dependent and now >= self._reevaluated + _REEVALUATION_PERIOD:
+            self._backlog.reevaluate_all()
+            self._reevaluated = now
 
-    async def would_send(self) -> tuple[Choice, ...]:
-        """Return the next jobs with their routes; they wait on."""
+    async def would_send(self) -> tuple[RouteChoice, ...]:
+        """Return the next jobs with their routes, without a reservation."""
         choices, _ = await self._choose()
-        self._backlog.give_back()
+        self._backlog.release_reserved()
         return choices
 
-    async def _choose(self) -> tuple[tuple[Choice, ...], Mapping[int, RoutableJob]]:
-        """Take the next jobs, with their routes; returns them and what is known of some of them."""
+    async def _choose(self) -> tuple[tuple[RouteChoice, ...], Mapping[int, RoutableJob]]:
+        """Reserve the next jobs; returns them with their routes, and the latest loaded jobs."""
         with_room = self._with_room()
         jobs: dict[int, RoutableJob] = {}
-        judged = 0
-        while with_room and judged < _MOST_JUDGED and self._backlog.ready(with_room) < MOST_AT_ONCE:
-            if not self._backlog.unjudged(1):
+        evaluated = 0
+        while with_room and evaluated < _MAX_EVALUATED and self._backlog.count_ready(with_room) < MAX_JOBS_AT_ONCE:
+            if not self._backlog.unevaluated(1):
                 break
-            jobs = await self._looks.judge_next(self._backlog)  # the latest alone: ads are large
-            judged += MOST_AT_ONCE
-        occupied = self._shared.copies.occupied()
-        return self._chooser.choose(self._backlog, self.table, occupied, self._not_now(), MOST_AT_ONCE), jobs
+            jobs = await self._evaluator.evaluate_next(self._backlog)  # only the latest: ads are large
+            evaluated += MAX_JOBS_AT_ONCE
+        occupied = self._context.jobs.occupancy()
+        return self._chooser.choose(self._backlog, self.table, occupied, self._blocked(), MAX_JOBS_AT_ONCE), jobs
 
-    async def _send(self, choices: tuple[Choice, ...], jobs: Mapping[int, RoutableJob]) -> int:
-        """Have the jobs sent; returns how many of them the server did not give."""
+    async def _send(self, choices: tuple[RouteChoice, ...], jobs: Mapping[int, RoutableJob]) -> int:
+        """Send the jobs; returns how many the server refused."""
         unknown = [choice.job_id for choice in choices if choice.job_id not in jobs]
-        jobs = {**jobs, **await self._looks.look_at(unknown, self._backlog)}
-        taken = await self._sender.send(choices, jobs, self.table)
-        now = self._shared.clock()
+        jobs = {**jobs, **await self._evaluator.load_waiting(unknown, self._backlog)}
+        result = await self._sender.send(choices, jobs, self.table)
+        now = self._context.clock()
         refused: dict[str, str] = {}
         for choice in choices:
-            if (reason := taken.refused.get(choice.job_id)) is not None:
-                self._backlog.set_aside(choice.job_id, now)
+            if (reason := result.refused.get(choice.job_id)) is not None:
+                self._backlog.postpone(choice.job_id, now)
                 refused[choice.route.name] = reason
-        self._note(refused, taken.given, now)
-        if taken.refused:
-            log.info("jobs not given", jobs=len(taken.refused), example=next(iter(taken.refused.values())))
-        return len(taken.refused)
+        self._count_refusals(refused, result.sent, now)
+        if result.refused:
+            log.info("jobs refused", jobs=len(result.refused), example=next(iter(result.refused.values())))
+        return len(result.refused)
 
-    def _note(self, refused: Mapping[str, str], given: Mapping[str, int], now: datetime) -> None:
-        """Take note of the routes that were given none of what they asked for, and of those that were given some."""
+    def _count_refusals(self, refused: Mapping[str, str], given: Mapping[str, int], now: datetime) -> None:
+        """Count refusals of routes that got no job, and reset those that got some."""
         for name in given:
             self._refusals.pop(name, None)
         for name, reason in refused.items():
             if not given.get(name):
                 before = self._refusals.get(name)
-                in_a_row = 1 if before is None or before.lets_rest else before.in_a_row + 1
-                self._refusals[name] = _Refusal(in_a_row, now + _RESTS_FOR, f"the server gives it no job: {reason}")
+                in_a_row = 1 if before is None or before.is_resting else before.in_a_row + 1
+                self._refusals[name] = _Refusal(in_a_row, now + _REST, f"the server refuses it jobs: {reason}")
 
     def _with_room(self) -> frozenset[str]:
-        return frozenset(routes_with_room(self.table, self._shared.copies.occupied(), self._not_now()))
+        return frozenset(routes_with_room(self.table, self._context.jobs.occupancy(), self._blocked()))
 
-    def _not_now(self) -> Set[str]:
-        """Return the routes that get no job now: also those whose last ones have not been taken yet."""
+    def _blocked(self) -> Set[str]:
+        """Return the routes that get no job now, also those whose last jobs are still being submitted."""
         return self.closed().keys() | self._sender.busy()

@@ -1,4 +1,4 @@
-"""Readers of job languages: each gives job descriptions or an error with file and line."""
+"""Readers of job languages: each returns job descriptions, or raises an error with file and line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 
 from pilotage import clock
 from pilotage.job_description import JobDescription
-from pilotage_client.bounded_files import content_of
+from pilotage_client.files import content_of
+from pilotage_client.readers.draft import ReadError, as_json
+from pilotage_client.readers.files import resolve_local_files
 from pilotage_client.readers.jdl import read_jdl
-from pilotage_client.readers.local_files import resolve_local_files
-from pilotage_client.readers.read_error import ReadError
-from pilotage_client.readers.shown import as_json
 from pilotage_client.readers.submit import read_submit
 from pilotage_client.readers.submit_text import has_queue_statement
 from pilotage_client.readers.toml import read_toml
@@ -20,7 +19,7 @@ from pilotage_client.readers.toml import read_toml
 __all__ = ["LANGUAGES", "ReadError", "as_json", "guess_language", "read_jobs", "read_jobs_with_files"]
 
 LANGUAGES = ("jdl", "submit", "toml")
-"""What `read_jobs` reads."""
+"""The languages that `read_jobs` reads."""
 
 _SUFFIXES = {
     ".jdl": "jdl",
@@ -36,33 +35,34 @@ _JDL_STATEMENT = re.compile(r"^\s*(?:\[|[A-Za-z_][\w.]*\s*=[^;]*;)", re.MULTILIN
 def read_jobs(path: Path, *, language: str | None = None) -> list[JobDescription]:
     """Return the jobs that a file describes, in its order.
 
-    `language` is one of LANGUAGES, None = told from the file's name and content. Nothing but the file itself, and
-    files that a submit file includes or takes items from, needs to be there; paths in it start at its folder.
+    `language` is one of LANGUAGES, None = derived from the file's name and content. Input files need not exist; only
+    files that a submit file includes or reads items from are opened. Paths are relative to the folder of the file.
 
     Raises
     ------
     ReadError
-        When the file cannot be read or does not describe jobs.
+        The file cannot be read or does not describe jobs.
     """
     text = _text_of(path)
     return _read(path, text, language or guess_language(path, text))
 
 
 def read_jobs_with_files(path: Path, *, language: str | None = None) -> list[JobDescription]:
-    """Return the jobs that a file describes with every local file of theirs found, as they are submitted.
+    """Return the jobs that a file describes, ready for submission: with all their local files resolved.
 
     Raises
     ------
     ReadError
-        When the file cannot be read or does not describe jobs.
+        The file cannot be read or does not describe jobs.
     InvalidJobError
-        When a file that a job brings is not there, or has no place in the job's folder.
+        An input file is missing, or its name is invalid in the job's folder.
     """
     text = _text_of(path)
-    spoken = language or guess_language(path, text)
-    # HTCondor ships the executable wherever it lies (its manual, transfer_executable).
-    ships_programs = spoken == "submit"
-    return [resolve_local_files(each, path.parent, ships_programs=ships_programs) for each in _read(path, text, spoken)]
+    language = language or guess_language(path, text)
+    # HTCondor transfers the executable from any path (its manual, transfer_executable).
+    ships_programs = language == "submit"
+    jobs = _read(path, text, language)
+    return [resolve_local_files(job, path.parent, ships_programs=ships_programs) for job in jobs]
 
 
 def _read(path: Path, text: str, language: str) -> list[JobDescription]:
@@ -75,13 +75,13 @@ def _read(path: Path, text: str, language: str) -> list[JobDescription]:
         case "toml":
             return read_toml(text, file)
         case unknown:
-            raise ReadError(file, None, f"there is no job language {unknown}; known are {', '.join(LANGUAGES)}")
+            raise ReadError(file, None, f"unknown job language {unknown}; known are {', '.join(LANGUAGES)}")
 
 
 def guess_language(path: Path, text: str) -> str:
-    """Return the language of a file from the end of its name, else from its text.
+    """Return the language of a file by its suffix, else by its text.
 
-    A submit file goes by any name, `.jdl` too, as its authors often call it: only it has a queue statement.
+    A submit file may have any name, and often has `.jdl`: its queue statement identifies it.
     """
     by_name = _SUFFIXES.get(path.suffix.lower())
     if by_name in ("submit", "toml"):
@@ -111,4 +111,4 @@ def _text_of(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return content.decode("latin-1")  # old files have names in it, most often in comments
+        return content.decode("latin-1")  # old files have names in this encoding, mostly in comments

@@ -1,15 +1,17 @@
-"""A job description in the making: what a reader has understood so far, and what it could only keep."""
+"""The intermediate result of every reader (`Draft`), a job description as JSON, and the readers' errors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pilotage.folding import fold
+from pilotage.errors import InvalidInputError, Violation
 from pilotage.job_description import NO_POLICY, InputFile, JobDescription, Value
+from pilotage.text import fold
 
-NO_MEANING = "has no meaning here and is kept as an attribute"
-"""Why an attribute is kept that nobody asks about."""
+UNUSED_WARNING = "has no meaning here and is kept as an attribute"
+"""The warning for an attribute that nothing uses."""
 
 
 @dataclass(slots=True)
@@ -25,26 +27,26 @@ class Draft:
     warnings: list[str] = field(default_factory=list)
 
     def put(self, **fields: Any) -> None:
-        """Set fields of the description; a later value takes the place of an earlier one."""
+        """Set fields of the description; a later value replaces an earlier one."""
         self.fields |= fields
 
     def put_policy(self, **expressions: str) -> None:
-        """Set expressions of the job's policy; a later one takes the place of an earlier one."""
+        """Set expressions of the job's policy; a later one replaces an earlier one."""
         self.put(policy=replace(self.fields.get("policy", NO_POLICY), **expressions))
 
     def keep(self, name: str, value: Value, warning: str | None = None) -> None:
-        """Keep an attribute as its owner spelled it; `warning` ends the sentence that its name begins."""
+        """Keep an attribute as spelled in the file; the name and `warning` together form the warning."""
         self.attributes[name] = value
         if warning is not None:
             self.warn(f"{name} {warning}")
 
     def warn(self, text: str) -> None:
-        """Add a warning, once."""
+        """Add a warning, unless it is present."""
         if text not in self.warnings:
             self.warnings.append(text)
 
     def require(self, name: str, value: Value) -> None:
-        """Add a requirement to those that the job has; lists under one name are united."""
+        """Add a requirement; several values of one name become a list."""
         requirements = self.requirements if self.requirements is not None else {}
         present = next((known for known in requirements if fold(known) == fold(name)), name)
         if present in requirements:
@@ -52,7 +54,7 @@ class Draft:
         self.requirements = requirements | {present: value}
 
     def description(self) -> JobDescription:
-        """Return the finished description; an executable must have been put."""
+        """Return the description; the executable must be set."""
         return replace(
             JobDescription(executable=""),
             requirements=self.requirements,
@@ -67,3 +69,69 @@ class Draft:
 
 def _as_list(value: Value) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+def as_json(description: JobDescription) -> dict[str, Any]:
+    """Return the description under the keys of `pilotage convert`, on which scripts depend; an absent field is None.
+
+    Sizes are in MiB, times in seconds. `site` and `platform` are always lists. `attributes` and `warnings` may be
+    empty but are never None.
+    """
+    cpu_time = description.cpu_time
+    return {
+        "executable": description.executable,
+        "arguments": description.arguments or None,
+        "requirements": None if description.requirements is None else _values(description.requirements.items()),
+        "requirements_expression": description.requirements_expression,
+        "site": _list(description.sites),
+        "banned_sites": _list(description.banned_sites),
+        "platform": _list(description.platforms),
+        "cpu_time_s": None if cpu_time is None else _whole(cpu_time.total_seconds()),
+        "request_cpus": description.request_cpus,
+        "request_memory_mb": description.request_memory_mib,
+        "request_disk_mb": description.request_disk_mib,
+        "request_gpus": description.request_gpus,
+        "input_files": _list(file.source or file.name for file in description.input_files),
+        "output_files": _list(description.output_files),
+        "stdout": description.stdout,
+        "stderr": description.stderr,
+        "environment": dict(description.environment) or None,
+        "attributes": _values(description.attributes.items()),
+        "count": description.count,
+        "warnings": list(description.warnings),
+    }
+
+
+def _list(names: Iterable[str]) -> list[str] | None:
+    return list(names) or None
+
+
+def _values(items: Iterable[tuple[str, Value]]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in items}
+
+
+def _whole(number: float) -> int | float:
+    return int(number) if number.is_integer() else number
+
+
+class ReadError(InvalidInputError):
+    """A file does not describe jobs.
+
+    `line` is the first line of the statement at fault, counted from 1; None = the file as a whole.
+    """
+
+    def __init__(self, file: str, line: int | None, cause: str) -> None:
+        where = file if line is None else f"{file}:{line}"
+        super().__init__(Violation(where, cause))
+        self.file = file
+        self.line = line
+        self.cause = cause
+
+
+class StatementFaultError(Exception):
+    """A faulty statement that begins on `line`; used inside the readers, which do not know the file's name."""
+
+    def __init__(self, line: int, cause: str) -> None:
+        super().__init__(cause)
+        self.line = line
+        self.cause = cause

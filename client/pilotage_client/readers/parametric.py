@@ -1,14 +1,12 @@
-"""Parametric JDL: one text, many jobs, as gLite and as DIRAC define them.
+"""Expands parametric JDL, one text for many jobs, by the rules of gLite and of DIRAC.
 
-Rules
------
-gLite (JobType parametric, or `_PARAM_` in the text): `Parameters` is a list of values, or a bound that is *not*
-reached: ParameterStart (0), then ParameterStep (1) more each, while less than Parameters. `_PARAM_` stands
-for the value.
-DIRAC: `Parameters` is a list, or how *many* jobs there are; then the first value is ParameterStart (1), and the
-next one the last times ParameterFactor (1) plus ParameterStep (0). `%s` stands for the value, `%(A)s` for that
-of the sequence A (`Parameters.A`, `ParameterStart.A`, …), `%n` for the job's number from 0, as wide as the
-largest.
+gLite (JobType parametric, or `_PARAM_` in the text)
+    `Parameters` is a list, or an exclusive bound: the values are ParameterStart (0), then each ParameterStep (1) more,
+    while less than Parameters. `_PARAM_` is replaced by the value.
+DIRAC
+    `Parameters` is a list, or the number of jobs: the first value is ParameterStart (1), each next one is the last
+    times ParameterFactor (1) plus ParameterStep (0). `%s` is replaced by the value, `%(A)s` by that of the sequence A
+    (`Parameters.A`, `ParameterStart.A`, …), `%n` by the job's number from 0, padded to the width of the largest.
 """
 
 from __future__ import annotations
@@ -18,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from pilotage.classads import AdValue
-from pilotage.folding import fold
-from pilotage_client.readers.jdl_values import Attribute, JdlValue, as_text, flattened, rewritten, texts_in
-from pilotage_client.readers.read_error import StatementFaultError
+from pilotage.classads.library import AdValue
+from pilotage.text import fold
+from pilotage_client.readers.draft import StatementFaultError
+from pilotage_client.readers.jdl_text import Attribute, JdlValue, as_text, flattened, rewritten, texts_in
 
 MOST_JOBS = 100_000
-"""More jobs than this in one file are refused: nobody means them, and they would fill the memory."""
+"""A file with more jobs is rejected: it is most likely an error, and would fill the memory."""
 
 _PARTS = ("parameters", "parameterstart", "parameterstep", "parameterfactor")
 _LARGEST_VALUE = 2**63
@@ -34,7 +32,7 @@ _DIRAC_MARK = re.compile(r"%\((?P<name>\w+)\)s|%(?P<letter>[sn])")
 
 @dataclass(slots=True)
 class _Sequence:
-    """The parameter attributes of one sequence, by their folded names without the sequence's."""
+    """The parameter attributes of one sequence, by folded name without the sequence's name."""
 
     parts: dict[str, Attribute] = field(default_factory=dict)
 
@@ -48,12 +46,12 @@ class _Sequence:
 
 
 def expand(attributes: Sequence[Attribute]) -> list[list[Attribute]]:
-    """Return the attributes of each job that a JDL text describes; an ordinary text describes one.
+    """Return the attributes of each job that a JDL text describes; a text without parameters describes one.
 
     Raises
     ------
     StatementFaultError
-        At the parameter that is no number, has another length than the others, or gives no job.
+        At a parameter that is not a number, differs in length from the others, or gives no job.
     """
     sequences = _sequences(attributes)
     others = [attribute for attribute in attributes if _sequence_part(attribute.name) is None]
@@ -84,7 +82,7 @@ def _sequences(attributes: Sequence[Attribute]) -> dict[str, _Sequence]:
 
 
 def _declaration(attributes: Sequence[Attribute]) -> Attribute | None:
-    """Return the attribute that says in gLite's way that a job is parametric."""
+    """Return the attribute that declares the job as parametric in gLite's way, or None."""
     for attribute in attributes:
         if fold(attribute.name) in ("jobtype", "type"):
             types = flattened(attribute.value)
@@ -96,7 +94,7 @@ def _declaration(attributes: Sequence[Attribute]) -> Attribute | None:
 def _expand_glite(others: list[Attribute], sequences: dict[str, _Sequence]) -> list[list[Attribute]]:
     named = next((part for name, each in sequences.items() if name for part in each.parts.values()), None)
     if named is not None:
-        raise StatementFaultError(named.line, f"{named.name}: gLite's parametric jobs know no named parameters")
+        raise StatementFaultError(named.line, f"{named.name}: gLite's parametric jobs have no named parameters")
     unnamed = sequences[""]
     assert unnamed.parameters is not None, "without Parameters a job is not expanded"
     values = _glite_values(unnamed.parameters, unnamed)
@@ -153,7 +151,7 @@ def _dirac_values(sequence: _Sequence, count: int) -> Sequence[AdValue]:
     if parameters is not None and isinstance(parameters.value, tuple):
         return parameters.value
     step, factor = sequence.number("parameterstep", 0), sequence.number("parameterfactor", 1)
-    # The first value has the type of those that follow: with a factor of 1.5 it is 1.0, not 1.
+    # The first value gets the type of the next ones: with a factor of 1.5 it is 1.0, not 1.
     value = sequence.number("parameterstart", 1) * type(factor)(1) + type(step)(0)
     values = []
     for _ in range(count):
@@ -209,7 +207,7 @@ def _with_marks(attributes: list[Attribute], values: Mapping[str, AdValue], numb
         whole = _DIRAC_MARK.fullmatch(value) if isinstance(value, str) else None
         name = fold(whole["name"] or "") if whole is not None and whole["letter"] != "n" else None
         if name is not None and isinstance(values.get(name), tuple):
-            return values[name]  # a list stays a list where it is the whole value
+            return values[name]  # a list stays a list if it is the whole value
         return rewritten(value, lambda text: _DIRAC_MARK.sub(written, text))
 
     return [Attribute(each.name, replaced(each.value), each.line) for each in attributes]

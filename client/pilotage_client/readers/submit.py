@@ -1,70 +1,209 @@
-"""HTCondor submit files: text in, job descriptions out."""
+"""Reads HTCondor submit files: queue statements, included files, and the jobs that they queue."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from glob import iglob
 from pathlib import Path
 
-from pilotage.folding import fold
+from pilotage.classads.library import InvalidClassAdError, parse_value
 from pilotage.job_description import JobDescription
-from pilotage.resources import LARGEST_COUNT
-from pilotage_client.bounded_files import content_of
-from pilotage_client.readers.draft import Draft
-from pilotage_client.readers.read_error import ReadError, StatementFaultError
+from pilotage.text import fold
+from pilotage.units import LARGEST_COUNT
+from pilotage_client.files import content_of
+from pilotage_client.readers.draft import Draft, ReadError, StatementFaultError
 from pilotage_client.readers.submit_commands import draft_of, is_command, squashed
-from pilotage_client.readers.submit_meanings import Command
-from pilotage_client.readers.submit_program import SubmitProgram
-from pilotage_client.readers.submit_queue import MOST_JOBS, Queued, queued
-from pilotage_client.readers.submit_text import Kind, Statement, submit_statements
+from pilotage_client.readers.submit_handlers import SubmitCommand
+from pilotage_client.readers.submit_text import StatementKind, SubmitProgram, SubmitStatement, submit_statements
+
+MOST_JOBS = 100_000
+"""The number of different jobs that one file may queue."""
+
+_SOURCE = re.compile(r"(?:^|[\s,])(?P<source>in|from|matching)\b(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+_HEAD = re.compile(r"(?P<count>[^A-Za-z_]*?)[\s,]*(?P<variables>[A-Za-z_][\w.]*(?:[\s,]+[A-Za-z_][\w.]*)*)?[\s,]*")
+_SLICE = re.compile(r"\s*\[(?P<parts>[-+\d\s:]*)\]")
+_KIND_OF_MATCH = re.compile(r"\s*(?P<kind>files|dirs|any)\b", re.IGNORECASE)
+
+Expand = Callable[[str], str]
+"""Replaces the macros of a text."""
+
+SplitItems = Callable[[str, str, list[str]], list[dict[str, str]]]
+"""Returns the items of (variables, "in" or "from", lines), split by HTCondor's rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRequest:
+    """The jobs of a queue statement: `count` for each item; `items` None = `count` in all."""
+
+    count: int
+    items: tuple[dict[str, str], ...] | None
+
+
+def read_queue_statement(
+    statement: SubmitStatement, base_dir: Path, expand: Expand, split_items: SplitItems
+) -> QueueRequest:
+    """Read a queue statement; paths and patterns are relative to `base_dir`.
+
+    Raises
+    ------
+    StatementFaultError
+        The count is invalid, a file of items cannot be read, or nothing matches.
+    """
+    found = _SOURCE.search(statement.text)
+    if found is None:
+        return QueueRequest(_count(statement, expand(statement.text)), None)
+    head = _HEAD.fullmatch(expand(statement.text[: found.start()]).strip())
+    if head is None:
+        raise StatementFaultError(statement.line, f"not a queue statement: {statement.text}")
+    count = _count(statement, head["count"])
+    source, rest = found["source"].lower(), found["rest"]
+    selected, rest = _item_slice(statement, rest)
+    if source == "matching":
+        lines = list(_matches(statement, base_dir, expand(_without_brackets(statement, rest))))
+        variables = (head["variables"] or "Item").split()[0]
+        items = [{variables: line} for line in lines]
+    else:
+        lines = _lines(statement, base_dir, source, rest, expand)
+        items = split_items(head["variables"] or "", source, lines) if lines else []
+    items = items[selected]
+    if not items:
+        raise StatementFaultError(statement.line, "the queue statement has no items")
+    if len(items) > MOST_JOBS:
+        raise StatementFaultError(statement.line, f"more than {MOST_JOBS} items")
+    return QueueRequest(count, tuple(items))
+
+
+def _count(statement: SubmitStatement, text: str) -> int:
+    if not text.strip():
+        return 1
+    try:
+        count = parse_value(text)
+    except InvalidClassAdError:
+        count = text
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise StatementFaultError(
+            statement.line, f"queue {statement.text:.60}: {text.strip():.60} is not a number of jobs"
+        )
+    if not 0 <= count <= LARGEST_COUNT:
+        raise StatementFaultError(statement.line, f"queue {statement.text:.60}: {count} jobs are out of range")
+    return count
+
+
+def _item_slice(statement: SubmitStatement, rest: str) -> tuple[slice, str]:
+    """Return the slice of the items, `[start:end:step]` as in Python, and the rest of the statement."""
+    found = _SLICE.match(rest)
+    if found is None:
+        if rest.lstrip().startswith("["):
+            raise StatementFaultError(statement.line, f"not a slice of items: {rest.strip()}")
+        return slice(None), rest
+    try:
+        start, end, *step = (int(part) if part.strip() else None for part in found["parts"].split(":"))
+        selected = slice(start, end, *step)
+        selected.indices(1)
+    except (TypeError, ValueError) as error:
+        raise StatementFaultError(statement.line, f"[{found['parts']}] is not a slice of items") from error
+    return selected, rest[found.end() :]
+
+
+def _lines(statement: SubmitStatement, base_dir: Path, source: str, rest: str, expand: Expand) -> list[str]:
+    if "(" in rest or source == "in":
+        text = _without_brackets(statement, rest)
+        return _item_lines([text, *statement.list_lines] if not statement.list_lines else statement.list_lines)
+    path = expand(rest).strip()
+    if path.endswith("|"):
+        raise StatementFaultError(statement.line, "items from a command are not read: write them to a file first")
+    return _item_lines(_lines_of_file(statement, base_dir / path, path))
+
+
+def _lines_of_file(statement: SubmitStatement, path: Path, name: str) -> list[str]:
+    try:
+        return content_of(path).decode(errors="replace").split("\n")
+    except (OSError, ValueError) as error:
+        why = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "not a file name"
+        raise StatementFaultError(statement.line, f"the items' file {name}: {why}") from error
+
+
+def _item_lines(lines: Iterable[str]) -> list[str]:
+    return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def _without_brackets(statement: SubmitStatement, rest: str) -> str:
+    if statement.list_lines:
+        return " ".join(_item_lines(statement.list_lines))
+    text = rest.strip()
+    if text.startswith("("):
+        inside, closing, behind = text[1:].rpartition(")")
+        if not closing or (behind.strip() and not behind.lstrip().startswith("#")):
+            raise StatementFaultError(statement.line, f"not a list of items: {text}")
+        return inside
+    return text
+
+
+def _matches(statement: SubmitStatement, base_dir: Path, text: str) -> Iterator[str]:
+    """Yield the matching files, each once; a folder's name ends with a slash, as in HTCondor."""
+    found = _KIND_OF_MATCH.match(text)
+    kind = found["kind"].lower() if found is not None else "any"
+    patterns = (text[found.end() :] if found is not None else text).strip().removeprefix("(").removesuffix(")")
+    seen: set[str] = set()
+    for pattern in patterns.replace(",", " ").split():
+        for name in sorted(iglob(pattern, root_dir=base_dir)):
+            is_folder = (base_dir / name).is_dir()
+            if name in seen or (kind == "files" and is_folder) or (kind == "dirs" and not is_folder):
+                continue
+            seen.add(name)
+            yield f"{name.rstrip('/')}/" if is_folder else name
+    if not seen:
+        raise StatementFaultError(statement.line, f"nothing matches {patterns.strip() or 'an empty pattern'}")
+
 
 _DEEPEST_INCLUDE = 10
 _INCLUDE = re.compile(r"(?P<head>\s*include\s*(?:ifexist\s*)?:\s*)(?P<path>.*?)\s*", re.IGNORECASE)
 
-# The server knows the id of a submission first: until then its macro stands for itself, in one spelling.
+# The server assigns the id of a submission later: its macro is replaced by itself, in one spelling.
 _IDS = dict.fromkeys(("Cluster", "ClusterId"), "$(DOLLAR)(Cluster)")
 
 
 def read_submit(text: str, file: str, base_dir: Path, now: datetime) -> list[JobDescription]:
-    """Return the jobs that a submit file queues, in its order; jobs that are alike are one array.
+    """Return the jobs that a submit file queues, in its order; equal jobs are one array.
 
-    Files of items, patterns and included files are looked for from `base_dir` on. `now` is the time that the
-    file's macros call the time of submission.
+    Files of items, patterns and included files are relative to `base_dir`. `now` is the time of submission for the
+    file's macros.
 
     Raises
     ------
     ReadError
-        With the first line of the statement at fault; `file` is what it calls the text.
+        With the first line of the faulty statement; `file` is the name of the text in the error.
     """
     try:
         statements = _with_included_files(submit_statements(text), base_dir)
-        return _merged(_descriptions(statements, base_dir, _given_macros(file, now)))
+        return _merged(_descriptions(statements, base_dir, _predefined_macros(file, now)))
     except StatementFaultError as fault:
         raise ReadError(file, fault.line, fault.cause) from fault
 
 
-def _given_macros(file: str, now: datetime) -> dict[str, str]:
-    """Return the macros that condor_submit gives a value for a whole file (its manual, pre-defined macros)."""
+def _predefined_macros(file: str, now: datetime) -> dict[str, str]:
+    """Return the macros that condor_submit defines for a whole file (its manual, pre-defined macros)."""
     moment = now.astimezone()
     dates = {"Year": f"{moment:%Y}", "Month": f"{moment:%m}", "Day": f"{moment:%d}"}
     return _IDS | dates | {"SUBMIT_TIME": str(int(now.timestamp())), "SUBMIT_FILE": file}
 
 
-def _with_included_files(statements: list[Statement], base_dir: Path, depth: int = 0) -> list[Statement]:
-    """Return the statements with included files in place: HTCondor's parser would run a command that one includes."""
-    return [_included(each, base_dir, depth) if each.kind is Kind.INCLUDE else each for each in statements]
+def _with_included_files(statements: list[SubmitStatement], base_dir: Path, depth: int = 0) -> list[SubmitStatement]:
+    """Return the statements with included files inserted: HTCondor's parser would run an included command."""
+    return [_included(each, base_dir, depth) if each.kind is StatementKind.INCLUDE else each for each in statements]
 
 
-def _included(statement: Statement, base_dir: Path, depth: int) -> Statement:
+def _included(statement: SubmitStatement, base_dir: Path, depth: int) -> SubmitStatement:
     found = _INCLUDE.fullmatch(statement.text)
     if found is None or found["path"].endswith("|"):
-        raise StatementFaultError(statement.line, "what a command prints is not included: write it to a file first")
+        raise StatementFaultError(statement.line, "the output of a command is not included: write it to a file first")
     if depth == _DEEPEST_INCLUDE:
         raise StatementFaultError(statement.line, f"files include each other, deeper than {_DEEPEST_INCLUDE}")
     path = base_dir.absolute() / found["path"]
-    if not path.exists():  # an error only where the parser comes by
+    if not path.exists():  # HTCondor's parser reports it, if an `if` does not skip it
         return replace(statement, lines=(f"{found['head']}{path}",))
     try:
         inner = _with_included_files(submit_statements(content_of(path).decode(errors="replace")), base_dir, depth + 1)
@@ -72,13 +211,15 @@ def _included(statement: Statement, base_dir: Path, depth: int) -> Statement:
         raise StatementFaultError(statement.line, f"{found['path']}: {(error.strerror or '').lower()}") from error
     except StatementFaultError as fault:
         raise StatementFaultError(statement.line, f"{found['path']}:{fault.line}: {fault.cause}") from fault
-    if any(each.kind is Kind.QUEUE for each in inner):
+    if any(each.kind is StatementKind.QUEUE for each in inner):
         raise StatementFaultError(statement.line, f"{found['path']}: an included file cannot queue jobs")
     return replace(statement, lines=tuple(line for each in inner for line in each.lines))
 
 
-def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[str, str]) -> Iterator[JobDescription]:
-    queues = [statement for statement in statements if statement.kind is Kind.QUEUE]
+def _descriptions(
+    statements: list[SubmitStatement], base_dir: Path, predefined: Mapping[str, str]
+) -> Iterator[JobDescription]:
+    queues = [statement for statement in statements if statement.kind is StatementKind.QUEUE]
     if not queues:
         raise StatementFaultError(statements[-1].line if statements else 1, "there is no queue statement")
     process, executable, jobs = 0, "", 0
@@ -87,11 +228,11 @@ def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[st
         program = SubmitProgram(statements, queue)
         if not program.is_reached:
             continue
-        program.define_live(given)
-        wanted = queued(queue, base_dir, program.expand, program.split_items)
-        if program.value("executable") != executable:  # another executable begins another cluster
+        program.define_builtin(predefined)
+        request = read_queue_statement(queue, base_dir, program.expand, program.split_items)
+        if program.value("executable") != executable:  # another executable begins a new cluster
             process, executable = 0, program.value("executable")
-        for description in _jobs_of_queue(program, queue, wanted, process, duplicates[queue.line]):
+        for description in _jobs_of_queue(program, queue, request, process, duplicates[queue.line]):
             process += description.count or 1
             jobs += 1
             if jobs > MOST_JOBS or process > LARGEST_COUNT:
@@ -102,18 +243,18 @@ def _descriptions(statements: list[Statement], base_dir: Path, given: Mapping[st
 
 
 def _jobs_of_queue(
-    program: SubmitProgram, queue: Statement, wanted: Queued, process: int, duplicates: list[str]
+    program: SubmitProgram, queue: SubmitStatement, request: QueueRequest, process: int, duplicates: list[str]
 ) -> Iterator[JobDescription]:
-    """Yield the jobs of one queue statement; those of an item are one array where nothing tells them apart."""
-    for row, item in enumerate(wanted.items or ({},)):
+    """Yield the jobs of one queue statement; equal jobs of an item are one array."""
+    for row, item in enumerate(request.items or ({},)):
         program.define(item)
         commands = _Commands(program, queue)
-        together = 1 if program.varies() else max(wanted.count, 1)
-        if wanted.count // together > MOST_JOBS:
+        together = 1 if program.jobs_differ() else max(request.count, 1)
+        if request.count // together > MOST_JOBS:
             raise StatementFaultError(queue.line, f"more than {MOST_JOBS} different jobs")
-        for step in range(0, wanted.count, together):
+        for step in range(0, request.count, together):
             numbers = {"Process": process, "ProcId": process, "Step": step, "Row": row, "ItemIndex": row}
-            program.define_live({name: str(number) for name, number in numbers.items()})
+            program.define_builtin({name: str(number) for name, number in numbers.items()})
             draft = commands.draft()
             for warning in duplicates:
                 draft.warn(warning)
@@ -122,9 +263,9 @@ def _jobs_of_queue(
 
 
 class _Commands:
-    """The commands that hold at a queue statement, for the jobs of one item."""
+    """The commands in effect at a queue statement, for the jobs of one item."""
 
-    def __init__(self, program: SubmitProgram, queue: Statement) -> None:
+    def __init__(self, program: SubmitProgram, queue: SubmitStatement) -> None:
         self._program = program
         references = program.references()
         names = [name for name in program.names() if is_command(name) or fold(name) not in references]
@@ -137,38 +278,38 @@ class _Commands:
         self._at_match = program.has_match_time_macros()
 
     def draft(self) -> Draft:
-        """Return the draft of the job for the numbers that the program's macros have now."""
-        draft = draft_of([Command(name, self._program.value(name), line) for line, name in self._lines])
+        """Return the draft of the job for the present values of the program's macros."""
+        draft = draft_of([SubmitCommand(name, self._program.value(name), line) for line, name in self._lines])
         for macro in self._undefined:
             draft.warn(f"{macro} has no value here")
         if self._at_match:
-            draft.warn("$$(…) is not replaced by what the slot says")
+            draft.warn("$$(…) is not replaced by the slot's attribute")
         if not self._names_output and not _shares_files(draft):
             draft.put(new_files_come_back=True)
         return draft
 
 
 def _shares_files(draft: Draft) -> bool:
-    """Say whether the owner relies on a file system that the worker nodes share."""
-    said = (value for name, value in draft.attributes.items() if squashed(name) == "shouldtransferfiles")
-    return any(fold(str(value)) in ("no", "false") for value in said)
+    """Return whether the job relies on a file system that the worker nodes share."""
+    values = (value for name, value in draft.attributes.items() if squashed(name) == "shouldtransferfiles")
+    return any(fold(str(value)) in ("no", "false") for value in values)
 
 
-def _duplicates(statements: list[Statement]) -> dict[int, list[str]]:
-    """Return by the line of each queue statement a warning for each command given twice since the one before it.
+def _duplicates(statements: list[SubmitStatement]) -> dict[int, list[str]]:
+    """Return warnings about repeated commands, by the line of the queue statement that follows them.
 
-    What stands under an `if` is left out: there it often is an alternative.
+    Commands under an `if` are skipped: they are often alternatives.
     """
     warnings: dict[int, list[str]] = {}
-    given: dict[str, Statement] = {}
+    given: dict[str, SubmitStatement] = {}
     found: list[str] = []
     depth = 0
     for statement in statements:
-        depth += (statement.kind is Kind.IF) - (statement.kind is Kind.ENDIF)
-        if statement.kind is Kind.QUEUE:
+        depth += (statement.kind is StatementKind.IF) - (statement.kind is StatementKind.ENDIF)
+        if statement.kind is StatementKind.QUEUE:
             warnings[statement.line] = found
             given, found = {}, []
-        elif statement.kind is Kind.ASSIGN and not depth and is_command(statement.name):
+        elif statement.kind is StatementKind.ASSIGN and not depth and is_command(statement.name):
             earlier = given.get(squashed(statement.name))
             given[squashed(statement.name)] = statement
             if earlier is not None and f"$({statement.name}" not in fold(statement.text):
@@ -180,7 +321,7 @@ def _duplicates(statements: list[Statement]) -> dict[int, list[str]]:
 
 
 def _merged(descriptions: Iterator[JobDescription]) -> list[JobDescription]:
-    """Return the descriptions, each run of equal ones as one array."""
+    """Return the descriptions, with each run of equal ones merged to an array."""
     merged: list[JobDescription] = []
     for description in descriptions:
         if merged and replace(merged[-1], count=None) == replace(description, count=None):

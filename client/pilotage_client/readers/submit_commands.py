@@ -1,98 +1,96 @@
-"""What each command of a submit file means for a job, in one table.
+"""The table of handlers of submit commands.
 
-Rules
------
-A command and the job attribute that it sets are one name here, as in condor_submit: request_cpus, RequestCpus.
-What is not in the table is kept and warned of; docs/reference/job-languages.md shows the table to users.
+A command and the job attribute that it sets have one name here, as in condor_submit: request_cpus, RequestCpus.
+A command that is not in the table is kept, with a warning; docs/reference/job-languages.md shows the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pilotage.folding import fold
-from pilotage_client.readers import submit_meanings as meanings
+from pilotage.text import fold
+from pilotage_client.readers import submit_handlers as handlers
 from pilotage_client.readers.draft import Draft
-from pilotage_client.readers.submit_meanings import Command
-from pilotage_client.readers.submit_text import OWN_ATTRIBUTE
+from pilotage_client.readers.submit_handlers import SubmitCommand
+from pilotage_client.readers.submit_text import CUSTOM_PREFIX
 
-_LATER = "is kept as an attribute and not heeded yet"
-_IDENTITY = "is kept as an attribute; who you are comes from your token"
-_WISH = "is a wish; the server's submit policy says who is charged"
+_NOT_SUPPORTED = "is kept as an attribute; it has no effect yet"
+_IDENTITY = "is kept as an attribute; your identity comes from your token"
+_REQUESTED_ACCOUNT = "is a request; the server's submit policy decides which account is charged"
 _NO_CONTAINER = "is kept as an attribute; the job runs as an ordinary process, not in a container"
-_NO_MAIL = "is kept as an attribute; nobody sends mail"
-_NO_STREAM = "is kept as an attribute; output comes when the job has ended"
+_NO_MAIL = "is kept as an attribute; no mail is sent"
+_NO_STREAM = "is kept as an attribute; output is returned when the job has ended"
 
-_COMMANDS: Mapping[str, meanings.Meaning] = {
-    "executable": meanings.executable,
-    "arguments": meanings.arguments,
-    "environment": meanings.environment,
-    "env": meanings.environment,
-    "input": meanings.kept_too(meanings.standard_input),
-    "output": meanings.text("stdout"),
-    "error": meanings.text("stderr"),
-    "transferinputfiles": meanings.input_files,
-    "transferinput": meanings.input_files,
-    "transferoutputfiles": meanings.output_files,
-    "transferoutput": meanings.output_files,
-    "requirements": meanings.requirements,
-    "rank": meanings.kept_too(meanings.rank),
-    "requestcpus": meanings.count("request_cpus"),
-    "requestgpus": meanings.count("request_gpus"),
-    "requestmemory": meanings.size("request_memory_mib", "MB"),
-    "requestdisk": meanings.size("request_disk_mib", "KB"),
-    "allowedexecuteduration": meanings.kept_too(meanings.duration("wall_time")),
-    "allowedjobduration": meanings.attribute("AllowedJobDuration"),
-    "maxjobretirementtime": meanings.attribute("MaxJobRetirementTime"),
-    "jobmaxvacatetime": meanings.attribute("JobMaxVacateTime"),
-    "jobleaseduration": meanings.kept_too(meanings.duration("lease")),
-    "priority": meanings.kept_too(meanings.priority),
-    "prio": meanings.kept_too(meanings.priority),
-    "hold": meanings.kept_too(meanings.hold),
-    "jobbatchname": meanings.kept_too(meanings.text("name")),
-    "batchname": meanings.kept_too(meanings.text("name")),
-    "universe": meanings.kept_unless(
+_COMMANDS: Mapping[str, handlers.SubmitHandler] = {
+    "executable": handlers.executable,
+    "arguments": handlers.arguments,
+    "environment": handlers.environment,
+    "env": handlers.environment,
+    "input": handlers.also_keep(handlers.standard_input),
+    "output": handlers.text("stdout"),
+    "error": handlers.text("stderr"),
+    "transferinputfiles": handlers.input_files,
+    "transferinput": handlers.input_files,
+    "transferoutputfiles": handlers.output_files,
+    "transferoutput": handlers.output_files,
+    "requirements": handlers.requirements,
+    "rank": handlers.also_keep(handlers.rank),
+    "requestcpus": handlers.count("request_cpus"),
+    "requestgpus": handlers.count("request_gpus"),
+    "requestmemory": handlers.size("request_memory_mib", "MB"),
+    "requestdisk": handlers.size("request_disk_mib", "KB"),
+    "allowedexecuteduration": handlers.also_keep(handlers.duration("wall_time")),
+    "allowedjobduration": handlers.attribute("AllowedJobDuration"),
+    "maxjobretirementtime": handlers.attribute("MaxJobRetirementTime"),
+    "jobmaxvacatetime": handlers.attribute("JobMaxVacateTime"),
+    "jobleaseduration": handlers.also_keep(handlers.duration("lease")),
+    "priority": handlers.also_keep(handlers.priority),
+    "prio": handlers.also_keep(handlers.priority),
+    "hold": handlers.also_keep(handlers.hold),
+    "jobbatchname": handlers.also_keep(handlers.text("name")),
+    "batchname": handlers.also_keep(handlers.text("name")),
+    "universe": handlers.keep_unless(
         "vanilla", "5", warning="is kept as an attribute; the job runs as an ordinary process"
     ),
-    "shouldtransferfiles": meanings.kept_unless(
-        "yes", "if_needed", "true", warning="is kept as an attribute; files travel with the job all the same"
+    "shouldtransferfiles": handlers.keep_unless(
+        "yes", "if_needed", "true", warning="is kept as an attribute; files are transferred anyway"
     ),
-    "whentotransferoutput": meanings.kept_unless(
-        "on_exit", warning="is kept as an attribute; output comes when the job has ended"
+    "whentotransferoutput": handlers.keep_unless(
+        "on_exit", warning="is kept as an attribute; output is returned when the job has ended"
     ),
-    "transferexecutable": meanings.kept_unless("true", "false", "yes", "no"),
-    "initialdir": meanings.keep_quietly,
-    "getenv": meanings.switch(
-        ordinary=False, warning="is kept as an attribute; your own environment does not travel with the job"
+    "transferexecutable": handlers.keep_unless("true", "false", "yes", "no"),
+    "initialdir": handlers.keep_silently,
+    "getenv": handlers.switch(
+        ordinary=False, warning="is kept as an attribute; your own environment is not transferred"
     ),
-    "notification": meanings.kept_unless("never", warning=_NO_MAIL),
-    "notifyuser": meanings.kept_because(_NO_MAIL),
-    "streamoutput": meanings.switch(ordinary=False, warning=_NO_STREAM),
-    "streamerror": meanings.switch(ordinary=False, warning=_NO_STREAM),
-    "streaminput": meanings.switch(ordinary=False),
-    "copytospool": meanings.switch(ordinary=True),
-    "log": meanings.kept_because("is kept as an attribute; `pilotage logs` shows the events of a job"),
-    "containerimage": meanings.kept_because(_NO_CONTAINER),
-    "dockerimage": meanings.kept_because(_NO_CONTAINER),
-    "accountinggroup": meanings.kept_as("AcctGroup", _WISH),
-    "accountinggroupuser": meanings.kept_as("AcctGroupUser", _WISH),
-    "x509userproxy": meanings.kept_because(_IDENTITY),
-    "usex509userproxy": meanings.switch(ordinary=False, warning=_IDENTITY),
-    "maxretries": meanings.kept_because(_LATER),
-    "numretries": meanings.kept_because(_LATER),
-    "retryuntil": meanings.kept_because(_LATER),
-    "successexitcode": meanings.kept_because(_LATER),
-    "onexithold": meanings.kept_because(_LATER),
-    "onexitremove": meanings.kept_because(_LATER),
-    "periodichold": meanings.kept_too(meanings.policy("periodic_hold")),
-    "periodicholdreason": meanings.kept_too(meanings.policy("periodic_hold_reason")),
-    "periodicholdsubcode": meanings.kept_too(meanings.policy("periodic_hold_subcode")),
-    "periodicrelease": meanings.kept_too(meanings.policy("periodic_release")),
-    "periodicremove": meanings.kept_too(meanings.policy("periodic_remove")),
-    "periodicvacate": meanings.kept_because(_LATER),
+    "notification": handlers.keep_unless("never", warning=_NO_MAIL),
+    "notifyuser": handlers.keep_with_warning(_NO_MAIL),
+    "streamoutput": handlers.switch(ordinary=False, warning=_NO_STREAM),
+    "streamerror": handlers.switch(ordinary=False, warning=_NO_STREAM),
+    "streaminput": handlers.switch(ordinary=False),
+    "copytospool": handlers.switch(ordinary=True),
+    "log": handlers.keep_with_warning("is kept as an attribute; `pilotage logs` shows the events of a job"),
+    "containerimage": handlers.keep_with_warning(_NO_CONTAINER),
+    "dockerimage": handlers.keep_with_warning(_NO_CONTAINER),
+    "accountinggroup": handlers.keep_as("AcctGroup", _REQUESTED_ACCOUNT),
+    "accountinggroupuser": handlers.keep_as("AcctGroupUser", _REQUESTED_ACCOUNT),
+    "x509userproxy": handlers.keep_with_warning(_IDENTITY),
+    "usex509userproxy": handlers.switch(ordinary=False, warning=_IDENTITY),
+    "maxretries": handlers.keep_with_warning(_NOT_SUPPORTED),
+    "numretries": handlers.keep_with_warning(_NOT_SUPPORTED),
+    "retryuntil": handlers.keep_with_warning(_NOT_SUPPORTED),
+    "successexitcode": handlers.keep_with_warning(_NOT_SUPPORTED),
+    "onexithold": handlers.keep_with_warning(_NOT_SUPPORTED),
+    "onexitremove": handlers.keep_with_warning(_NOT_SUPPORTED),
+    "periodichold": handlers.also_keep(handlers.policy("periodic_hold")),
+    "periodicholdreason": handlers.also_keep(handlers.policy("periodic_hold_reason")),
+    "periodicholdsubcode": handlers.also_keep(handlers.policy("periodic_hold_subcode")),
+    "periodicrelease": handlers.also_keep(handlers.policy("periodic_release")),
+    "periodicremove": handlers.also_keep(handlers.policy("periodic_remove")),
+    "periodicvacate": handlers.keep_with_warning(_NOT_SUPPORTED),
 }
 
-_OWN_ATTRIBUTES: Mapping[str, meanings.Meaning] = {
+_CUSTOM_ATTRIBUTES: Mapping[str, handlers.SubmitHandler] = {
     name: _COMMANDS[name]
     for name in (
         "requestcpus",
@@ -108,9 +106,9 @@ _OWN_ATTRIBUTES: Mapping[str, meanings.Meaning] = {
         "periodicremove",
     )
 }
-"""Attributes that say the same whether they are set by a command or as `+Name`."""
+"""Attributes with the same meaning as a command and as `+Name`."""
 
-# Commands of condor_submit that mean nothing here; a macro may have any other name.
+# Commands of condor_submit that nothing uses here; any other name may be a macro.
 _OTHERS = frozenset(
     """
     allow_startup_script append_files arc_application arc_resources arc_rte arguments2 aws_access_key_id_file
@@ -143,33 +141,33 @@ _OTHERS = frozenset(
 
 
 def squashed(name: str) -> str:
-    """Return a name as commands and attributes are compared."""
+    """Return the form of a name by which commands and attributes are compared."""
     return fold(name).replace("_", "")
 
 
 def is_command(name: str) -> bool:
-    """Say whether a name is a command or an own attribute of the job, and so no mere macro."""
-    return is_own_attribute(name) or squashed(name) in _COMMANDS or squashed(name) in _OTHERS
+    """Return whether a name is a command or a custom attribute of the job, not a macro."""
+    return is_custom_attribute(name) or squashed(name) in _COMMANDS or squashed(name) in _OTHERS
 
 
-def is_own_attribute(name: str) -> bool:
-    """Say whether a name is that of an attribute that the owner adds to the job."""
-    return fold(name).startswith(OWN_ATTRIBUTE)
+def is_custom_attribute(name: str) -> bool:
+    """Return whether a name is that of a custom attribute, `+Name` or `MY.Name`."""
+    return fold(name).startswith(CUSTOM_PREFIX)
 
 
-def draft_of(commands: list[Command]) -> Draft:
-    """Return the draft of the job that `commands` describe; own attributes count after commands, as in HTCondor.
+def draft_of(commands: list[SubmitCommand]) -> Draft:
+    """Return the draft of the job that `commands` describe; custom attributes override commands, as in HTCondor.
 
     Raises
     ------
     StatementFaultError
-        At the command that cannot be understood.
+        At an invalid command.
     """
     draft = Draft()
-    for command in sorted(commands, key=lambda each: is_own_attribute(each.name)):
-        if is_own_attribute(command.name):
-            own = Command(command.name[len(OWN_ATTRIBUTE) :], command.value, command.line)
-            _OWN_ATTRIBUTES.get(fold(own.name), meanings.own_attribute)(draft, own)
+    for command in sorted(commands, key=lambda each: is_custom_attribute(each.name)):
+        if is_custom_attribute(command.name):
+            own = SubmitCommand(command.name[len(CUSTOM_PREFIX) :], command.value, command.line)
+            _CUSTOM_ATTRIBUTES.get(fold(own.name), handlers.custom_attribute)(draft, own)
         else:
-            _COMMANDS.get(squashed(command.name), meanings.keep)(draft, command)
+            _COMMANDS.get(squashed(command.name), handlers.keep)(draft, command)
     return draft

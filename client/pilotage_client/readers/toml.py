@@ -1,25 +1,211 @@
-"""Pilotage's own form of a job: a TOML table, or a list of `[[job]]` tables.
+"""Reads Pilotage's own job files: a TOML table, or a list of `[[job]]` tables.
 
 Rules
 -----
-The keys are those of a job description. Sizes and times take units. `parameters` is a table of lists of one
-length: the job is made once for each position, with `{name}` in any text replaced by what the list of that name
-has there. A key that is not known is an error that names the nearest one.
+- The keys are those of a job description. Sizes and times take units. An unknown key is an error that names the
+  most similar key.
+- `parameters` is a table of lists of equal length. One job is made for each position; `{name}` in any text is replaced
+  by the element of that list.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import PurePosixPath
 from typing import Any
 
+from pilotage.classads.evaluation import compile_bounded
+from pilotage.classads.library import InvalidClassAdError, check_expression
+from pilotage.condor.quoting import join_arguments, split_arguments
 from pilotage.errors import InvalidRequirementsError
-from pilotage.job_description import JobDescription
-from pilotage_client.readers.draft import Draft
-from pilotage_client.readers.read_error import ReadError, StatementFaultError
-from pilotage_client.readers.toml_keys import KEYS, InvalidValueError, as_text
+from pilotage.job_description import InputFile, JobDescription, JobPolicy, Scalar, Value
+from pilotage.units import LARGEST_COUNT, parse_duration, parse_size_mib, parse_whole_number
+from pilotage_client.readers.draft import Draft, ReadError, StatementFaultError
+
+
+class InvalidValueError(Exception):
+    """An invalid value; the text completes "KEY …"."""
+
+
+_POLICIES = tuple(field.name for field in fields(JobPolicy))
+
+TomlHandler = Callable[[Draft, Any], None]
+"""Puts the value of a key into a draft; raises InvalidValueError or InvalidRequirementsError."""
+
+
+def _text(field: str) -> TomlHandler:
+    return lambda draft, value: draft.put(**{field: _text_of(value)})
+
+
+def _texts(field: str) -> TomlHandler:
+    return lambda draft, value: draft.put(**{field: tuple(_texts_of(value))})
+
+
+def _executable(draft: Draft, value: Any) -> None:
+    if not _text_of(value):
+        raise InvalidValueError("must not be empty")
+    draft.put(executable=value)
+
+
+def _arguments(draft: Draft, value: Any) -> None:
+    if isinstance(value, list):
+        draft.put(arguments=join_arguments(as_text(element) for element in value))
+        return
+    try:
+        split_arguments(_text_of(value))
+    except ValueError as error:
+        raise InvalidValueError(f"has {str(error).lower()}") from error
+    draft.put(arguments=value)
+
+
+def _environment(draft: Draft, value: Any) -> None:
+    for name, each in _table_of(value).items():
+        if not name or "=" in name:
+            raise InvalidValueError(f"has {name!r}, which cannot be the name of a variable")
+        draft.environment[name] = as_text(each)
+
+
+def _input_files(draft: Draft, value: Any) -> None:
+    """Put paths, or tables with the name in the job's folder and the source."""
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, str):
+            draft.input_files.append(InputFile(PurePosixPath(entry).name or ".", source=entry))
+        elif isinstance(entry, dict) and set(entry) == {"name", "source"}:
+            draft.input_files.append(InputFile(_text_of(entry["name"]), source=_text_of(entry["source"])))
+        else:
+            raise InvalidValueError("must be paths, or tables with name and source")
+
+
+def _output_files(draft: Draft, value: Any) -> None:
+    draft.output_files.extend(_texts_of(value))
+
+
+def _requirements(draft: Draft, value: Any) -> None:
+    draft.requirements = {name: _value_of(name, each) for name, each in _table_of(value).items()}
+    for name, asked in draft.requirements.items():
+        if asked == ():
+            raise InvalidValueError(f"asks for an empty list under {name}")
+
+
+def _expression(field: str) -> TomlHandler:
+    def put(draft: Draft, value: Any) -> None:
+        try:
+            check_expression(_text_of(value))
+        except InvalidClassAdError as error:
+            raise InvalidValueError(f"is not an expression: {error}") from error
+        draft.put(**{field: value})
+
+    return put
+
+
+def _policy(draft: Draft, value: Any) -> None:
+    for name, text in _table_of(value).items():
+        if name not in _POLICIES:
+            raise InvalidValueError(f"has {name}, which is none of {', '.join(_POLICIES)}")
+        try:
+            compile_bounded(_text_of(text))
+        except InvalidClassAdError as error:
+            raise InvalidValueError(f"has an invalid expression under {name}: {error}") from error
+        draft.put_policy(**{name: text})
+
+
+def _attributes(draft: Draft, value: Any) -> None:
+    for name, each in _table_of(value).items():
+        draft.keep(name, _value_of(name, each))
+
+
+def _measured(field: str, measure: Callable[[object], object]) -> TomlHandler:
+    return lambda draft, value: draft.put(**{field: measure(value)})
+
+
+def _count(field: str, least: int) -> TomlHandler:
+    def put(draft: Draft, value: Any) -> None:
+        if not isinstance(value, int):
+            raise InvalidValueError("must be a whole number")
+        draft.put(**{field: parse_whole_number(value, least=least)})
+
+    return put
+
+
+def _hold(draft: Draft, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InvalidValueError("must be true or false")
+    draft.put(hold=value)
+
+
+def _text_of(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidValueError("must be a text")
+    return value
+
+
+def _texts_of(value: object) -> list[str]:
+    return [_text_of(element) for element in (value if isinstance(value, list) else [value])]
+
+
+def _table_of(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidValueError("must be a table")
+    return value
+
+
+def _value_of(name: str, value: object) -> Value:
+    if isinstance(value, list):
+        return tuple(_scalar_of(name, element) for element in value)
+    return _scalar_of(name, value)
+
+
+def _scalar_of(name: str, value: object) -> Scalar:
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    if is_infinite or not isinstance(value, bool | int | float | str):
+        raise InvalidValueError(f"has neither a plain value nor a list of such under {name}")
+    return value
+
+
+def as_text(value: object) -> str:
+    """Return a plain value as text; raises InvalidValueError for any other."""
+    if not isinstance(value, bool | int | float | str):
+        raise InvalidValueError("must hold texts and numbers")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+KEYS: Mapping[str, TomlHandler] = {
+    "executable": _executable,
+    "arguments": _arguments,
+    "name": _text("name"),
+    "environment": _environment,
+    "stdin": _text("stdin"),
+    "stdout": _text("stdout"),
+    "stderr": _text("stderr"),
+    "input_files": _input_files,
+    "output_files": _output_files,
+    "requirements": _requirements,
+    "requirements_expression": _expression("requirements_expression"),
+    "rank": _expression("rank"),
+    "sites": _texts("sites"),
+    "banned_sites": _texts("banned_sites"),
+    "platforms": _texts("platforms"),
+    "cpu_time": _measured("cpu_time", parse_duration),
+    "wall_time": _measured("wall_time", parse_duration),
+    "lease": _measured("lease", parse_duration),
+    "request_cpus": _count("request_cpus", least=0),
+    "request_memory": _measured("request_memory_mib", parse_size_mib),
+    "request_disk": _measured("request_disk_mib", parse_size_mib),
+    "request_gpus": _count("request_gpus", least=0),
+    "priority": _count("priority", least=-LARGEST_COUNT),
+    "hold": _hold,
+    "policy": _policy,
+    "attributes": _attributes,
+    "count": _count("count", least=1),
+    "parameters": lambda draft, value: None,  # read by `_jobs`
+}
+"""The handler of each key of a job."""
+
 
 _ERROR_LINE = re.compile(r"(?P<cause>.*) \(at line (?P<line>\d+), column \d+\)", re.DOTALL)
 _HEADER = re.compile(r"\s*\[\[?\s*(?P<path>[^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
@@ -73,7 +259,7 @@ def _jobs(table: dict[str, Any], text: str, number: int) -> list[JobDescription]
         if key not in KEYS:
             nearest = difflib.get_close_matches(key, KEYS, n=1)
             hint = f"; is {nearest[0]} meant?" if nearest else ""
-            raise StatementFaultError(line_of(text, number, key), f"{key} is no key of a job{hint}")
+            raise StatementFaultError(line_of(text, number, key), f"{key} is not a key of a job{hint}")
     if "executable" not in table:
         raise StatementFaultError(line_of(text, number, None), "there is no executable")
     try:
@@ -122,9 +308,9 @@ def _replaced(value: Any, values: Mapping[str, str]) -> Any:
 
 
 def line_of(text: str, number: int, key: str | None) -> int:
-    """Return the line where `key` of the job with that number stands; the job's own first line where it is not found.
+    """Return the line of `key` in the job with that number, or the job's first line if the key is not found.
 
-    The parser gives no positions, so the lines are looked through for headers and keys.
+    The TOML parser returns no positions, so the lines are searched for headers and keys.
     """
     job, inside, start = -1, "", 1
     for line_number, line in enumerate(text.split("\n"), start=1):

@@ -1,41 +1,131 @@
-"""What happens to a pilot: the only things that its machine hears.
+"""The events of a pilot, and the pauses between its requests when a broker announces jobs.
 
-Rules
------
-Past tense, frozen, complete: what the machine has to know is in the event.
+Events are past tense, frozen and complete: they hold all that the machine has to know. An event of the broker is a hint
+only; the truth is requested from the server.
+
+Rules of `BrokerBackoff`
+------------------------
+Without a broker there is no pause: requests wait at the server. With one they are answered at once. After an empty
+answer the pilot pauses until the broker wakes it, its slots change, or the longest pause is over. A wake-up during a
+request counts after it, since the answer may have missed the announced jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from pilotage_pilot.core.broker_events import BrokerEvent
-from pilotage_pilot.core.jobs import NOTHING_USED, AttemptKey, GrantedJob, Outcome, ReportResult, StoredFile, Usage
+from pilotage.backoff import backoff, jittered
+from pilotage.values.attempts import AttemptKey, LostLease, Outcome, RenewedLease, ReportedOutput, ReportResult
+from pilotage.values.offers import VacateOrder
+from pilotage_pilot.core.ads.attributes import NodeSample
+from pilotage_pilot.core.model import NOTHING_USED, GrantedJob, Now, Usage
 from pilotage_pilot.core.policy import Policy
-from pilotage_pilot.core.slot_facts import NodeSample
+from pilotage_pilot.core.rules import PilotRules
+
+SlotsVersion = tuple[int, ...]
+"""Version of all that is offered of the slots, and of the connection to the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    slots: SlotsVersion
+    since_boot_s: float
+    until_boot_s: float
+
+
+class BrokerBackoff:
+    """Pauses the requests of a pilot while a broker would announce jobs to it."""
+
+    def __init__(self, rules: PilotRules) -> None:
+        self._rules = rules
+        self.is_connected = False
+        """Whether jobs would be announced."""
+        self.connection = 0
+        """Number of changes of the connection."""
+        self._jitter = 1.0
+        self._is_woken = False
+        self._pause: _Pause | None = None
+
+    def broker_changed(self, *, connected: bool, jitter: float) -> None:
+        """Record the connection's state and end the pause; `jitter` (0 to 1) scales pauses, to spread many pilots."""
+        self.is_connected = connected
+        self.connection += 1
+        self._jitter = jitter
+        self._pause = None
+
+    def wake(self) -> None:
+        """End the pause, because the server may have jobs."""
+        self._is_woken = True
+
+    def request_sent(self) -> None:
+        """Record that a request covers all wake-ups up to now."""
+        self._is_woken = False
+
+    def answered_empty(self, slots: SlotsVersion, now: Now) -> None:
+        """Start a pause that lasts while `slots`, the version of the request, is unchanged."""
+        if self.is_connected:
+            length_s = jittered(self._rules.idle_ask_s, self._jitter)
+            self._pause = _Pause(slots, now.boot_s, now.boot_s + length_s)
+
+    def is_paused(self, slots: SlotsVersion, now: Now) -> bool:
+        """Whether requests for this version of the slots are paused."""
+        pause = self._pause
+        return pause is not None and not self._is_woken and pause.slots == slots and now.boot_s < pause.until_boot_s
+
+    def paused_before(self, boot_s: float) -> bool:
+        """Whether the pause began before this time."""
+        return self._pause is not None and self._pause.since_boot_s < boot_s
+
+    def alarms(self) -> Iterator[float]:
+        """Yield the end of the pause, on the boot clock."""
+        if self._pause is not None:
+            yield self._pause.until_boot_s
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChanged:
+    """The connection to the broker is established, lost, or has new subscriptions; `jitter` (0 to 1) is random."""
+
+    connected: bool
+    jitter: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAnnounced:
+    """Jobs that this pilot may get are waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContactRequested:
+    """The server asks this pilot to call."""
+
+
+BrokerEvent = BrokerChanged | JobsAnnounced | ContactRequested
+"""Events of the broker."""
+
 
 BACKOFF_FIRST_S, BACKOFF_LONGEST_S = 0.1, 30.0
 
 
 class FailureKind(StrEnum):
-    """Whose turn it is after a call has failed."""
+    """What can be done after a failed call."""
 
     TRANSIENT = "transient"
-    """It may succeed when it is repeated."""
+    """A retry may succeed."""
 
     CREDENTIAL = "credential"
-    """The server does not take the pilot's credential (any more)."""
+    """The server does not accept the pilot's credential."""
 
     REFUSED = "refused"
-    """The server understood and said no; the same call will never succeed."""
+    """The server refused the call; a retry cannot succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a call failed; `jitter` (0 to 1) is the shell's dice, `least_s` = so long the server is to be left alone."""
+    """Why a call failed; `jitter` (0 to 1) is random, `least_s` is the server's least pause before a retry."""
 
     kind: FailureKind
     why: str
@@ -43,14 +133,13 @@ class Failure:
     least_s: float = 0.0
 
     def pause_s(self, failures: int) -> float:
-        """Return how long to wait after so many failures in a row; the jitter spreads many pilots over time."""
-        longest = min(BACKOFF_LONGEST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 16))
-        return self.least_s + longest * (0.5 + self.jitter / 2)
+        """Return the pause after this number of failures in a row; the jitter spreads many pilots."""
+        return self.least_s + jittered(backoff(failures, BACKOFF_FIRST_S, BACKOFF_LONGEST_S), self.jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class KillCommanded:
-    """The server wants one attempt stopped."""
+    """The server orders one attempt to stop."""
 
     key: AttemptKey
     reason: str
@@ -58,7 +147,7 @@ class KillCommanded:
 
 @dataclass(frozen=True, slots=True)
 class DrainCommanded:
-    """The server wants the pilot to take no more jobs."""
+    """The server orders the pilot to drain."""
 
     reason: str
     evict: bool = False
@@ -68,16 +157,8 @@ Command = KillCommanded | DrainCommanded
 
 
 @dataclass(frozen=True, slots=True)
-class VacateOrder:
-    """The server wants an occupied slot for a better job."""
-
-    slot: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class NodeAttributes:
-    """What operators have set on the node, all of it: ClassAd expressions by attribute."""
+    """All attributes that operators have set on the node: ClassAd expressions by attribute."""
 
     version: int
     expressions: Mapping[str, str]
@@ -97,7 +178,7 @@ class NodeRefused:
 
 @dataclass(frozen=True, slots=True)
 class PoolsRead:
-    """The pools of the pilot's queue are known, or the queue is not (any more)."""
+    """The pools of the pilot's queue; `known` = the queue is in the resource tree."""
 
     known: bool
     pool_ids: tuple[str, ...] = ()
@@ -105,17 +186,17 @@ class PoolsRead:
 
 @dataclass(frozen=True, slots=True)
 class PoolsFailed:
-    """The pools could not be asked for."""
+    """The pools could not be read."""
 
     failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
 class JobsGranted:
-    """A request for jobs was answered, possibly with none.
+    """A request for jobs was answered, possibly without a job.
 
-    `vacate` are the occupied slots that are wanted. To slots whose ads have a part in `ad_parts_wanted`, which the
-    server does not know, nothing was matched. `node_attributes` None = as they were told before.
+    `vacate` are orders to free occupied slots. Slots whose ads have a part in `ad_parts_wanted`, which the server
+    lacks, were not matched. `node_attributes` None = unchanged.
     """
 
     request_id: str
@@ -137,28 +218,8 @@ class RequestFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class RenewedLease:
-    """A lease goes on for `lease_s` seconds from the sending of the heartbeat."""
-
-    key: AttemptKey
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class LostLease:
-    """A lease has ended."""
-
-    key: AttemptKey
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class HeartbeatAnswered:
-    """A heartbeat was answered.
-
-    `server_time` is the server's clock at that moment, None = it does not say. `node_attributes` None = as they were
-    told before.
-    """
+    """A heartbeat was answered; `server_time` is the server's clock, `node_attributes` None = unchanged."""
 
     request_id: str
     renewed: tuple[RenewedLease, ...] = ()
@@ -188,7 +249,7 @@ class JobPrepared:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """An attempt could not be prepared or started; `outcome` says through whose fault."""
+    """An attempt could not be prepared or started; `outcome` says whether job or node is at fault."""
 
     key: AttemptKey
     outcome: Outcome
@@ -204,7 +265,7 @@ class PayloadStarted:
 
 @dataclass(frozen=True, slots=True)
 class LimitPassed:
-    """A payload uses more than it may; it is still there."""
+    """A payload exceeds a limit; it still runs."""
 
     key: AttemptKey
     reason: str
@@ -212,7 +273,7 @@ class LimitPassed:
 
 @dataclass(frozen=True, slots=True)
 class PayloadExited:
-    """A payload and all its processes are gone; `limit` says which limit the kernel ended it for, if one."""
+    """All processes of a payload are gone; `limit` is the limit for which the kernel killed it, if any."""
 
     key: AttemptKey
     exit_code: int | None
@@ -223,16 +284,16 @@ class PayloadExited:
 
 @dataclass(frozen=True, slots=True)
 class OutputStored:
-    """What an attempt left is stored; `notes` says what the owner should know."""
+    """The output of an attempt is stored; `notes` are for the owner."""
 
     key: AttemptKey
-    files: tuple[StoredFile, ...] = ()
+    files: tuple[ReportedOutput, ...] = ()
     notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFailed:
-    """What an attempt left could not be stored this time."""
+    """The output of an attempt could not be stored this time."""
 
     key: AttemptKey
     failure: Failure
@@ -240,28 +301,28 @@ class OutputFailed:
 
 @dataclass(frozen=True, slots=True)
 class NodeSampled:
-    """The node was looked at."""
+    """The node was sampled."""
 
     sample: NodeSample
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyReloaded:
-    """The node's policy was read anew; its slots are laid out as before."""
+    """The node's policy was reloaded; its layout is unchanged."""
 
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRefused:
-    """The node's new policy cannot be followed, the old one holds."""
+    """The node's new policy is invalid; the old one stays active."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """Someone on the node wants the pilot to end; `at_once` leaves payloads no time."""
+    """A signal orders the pilot to end; `at_once` gives payloads no time."""
 
     reason: str
     at_once: bool = False
@@ -274,26 +335,26 @@ class SuspendRequested:
 
 @dataclass(frozen=True, slots=True)
 class ContinueRequested:
-    """The glidein goes on."""
+    """The glidein is continued."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is the time that the machine's alarm was set to, or later."""
+    """The time of the machine's alarm has come."""
 
 
 AttemptEvent = JobPrepared | StartFailed | PayloadStarted | LimitPassed | PayloadExited | OutputStored | OutputFailed
-"""What happens to one attempt on the node."""
+"""Events of one attempt."""
 
 ServerEvent = PoolsRead | PoolsFailed | JobsGranted | RequestFailed | HeartbeatAnswered | HeartbeatFailed
-"""What comes from the server, or fails to."""
+"""Answers of the server, and failed calls."""
 
 PolicyEvent = NodeSampled | PolicyReloaded | PolicyRefused
-"""What the slots' policy looks at, or itself, is another."""
+"""Changes of the policy or its inputs."""
 
 NodeEvent = (
     NodeValidated | NodeRefused | StopRequested | SuspendRequested | ContinueRequested | TimePassed | PolicyEvent
 )
-"""What happens to the pilot as a whole."""
+"""Events of the whole pilot."""
 
 Event = AttemptEvent | ServerEvent | BrokerEvent | NodeEvent

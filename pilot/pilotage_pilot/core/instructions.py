@@ -1,81 +1,60 @@
-"""What the machine wants done: the only things that its shell does.
+"""Instructions of the machine to its shell, and the slot as it is reported.
 
-Rules
------
-Imperative, frozen, complete: the shell decides nothing. Each instruction that takes time ends in an event.
+Instructions are imperative, frozen and complete: the shell decides nothing. Each instruction that takes time ends in
+an event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.jobs import Account, AttemptKey, GrantedJob, Report
-from pilotage_pilot.core.slots import Slot
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import AttemptKey
+from pilotage.values.offers import AdPart, SlotOffer
+from pilotage_pilot.core.model import GrantedJob, Now, Report
+from pilotage_pilot.core.slots.states import Activity, SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot as it is reported.
+
+    `since` is the start of its activity, `since_state` that of its state, `key` its attempt. `ad` is its ClassAd
+    without these, empty = unchanged since the last report; `readings` are its loads and idle times.
+    """
+
+    name: str
+    state: SlotState
+    activity: Activity
+    amounts: Amounts
+    free: Amounts
+    since: Now
+    since_state: Now
+    key: AttemptKey | None = None
+    gpu_ids: tuple[str, ...] = ()
+    partitionable: bool = False
+    ad: str = ""
+    readings: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ValidateNode:
-    """Find out whether the node is fit for work → NodeValidated or NodeRefused."""
+    """Check whether the node is fit for work → NodeValidated or NodeRefused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPools:
-    """Find out the pools of the queue → PoolsRead or PoolsFailed; `fresh` = from the server, not from the file."""
+    """Read the pools of the queue → PoolsRead or PoolsFailed; `fresh` = from the server, not from the settings."""
 
     fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Occupied:
-    """What a slot works on while it is offered for better jobs; `rank` is what it gives the job.
-
-    `ordered` = it has been told to vacate and has not done so yet.
-    """
-
-    key: AttemptKey
-    rank: float
-    ordered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SlotOffer:
-    """What a request offers of a slot: `free` in it, for `time_left_s` (None = no end known).
-
-    Its ad is made of the parts with the keys `ad_parts`, the later winning, and of `ad_changes`, a ClassAd that wins
-    over them; no parts = it has no ad. `claim` = whose jobs go first in it; `occupied` = it is offered for better
-    jobs only; `job_ad_wanted` = what comes for it brings its ad; `ahead` = so many more jobs of the same task queue may
-    come with the first, for it runs them one after the other in no time.
-    """
-
-    name: str
-    free: Amounts
-    time_left_s: float | None
-    cpu_power: float
-    declined_task_queues: tuple[int, ...] = ()
-    partitionable: bool = True
-    ad_parts: tuple[str, ...] = ()
-    ad_changes: str = ""
-    claim: Account | None = None
-    occupied: Occupied | None = None
-    job_ad_wanted: bool = False
-    ahead: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AdPart:
-    """A part of slots' ads that stays the same for long; `key` is the SHA-256 of `text`, in hex."""
-
-    key: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class RequestJobs:
-    """Ask for jobs → JobsGranted or RequestFailed; repeated with the same id it gives the same jobs.
+    """Request jobs → JobsGranted or RequestFailed; a repetition with the same id gets the same jobs.
 
-    `ad_parts` are those that the server may not have yet.
+    `ad_parts` are those that the server may lack.
     """
 
     request_id: str
@@ -88,18 +67,18 @@ class RequestJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeBackRequest:
-    """Let a waiting request be answered at once → JobsGranted or RequestFailed."""
+class RecallRequest:
+    """Have a waiting request answered at once → JobsGranted or RequestFailed."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeat:
-    """Renew leases and report → HeartbeatAnswered or HeartbeatFailed; `slots` None = nothing new of the node.
+    """Renew leases and report → HeartbeatAnswered or HeartbeatFailed; `slots` None = not reported.
 
-    `settable` are the attributes that operators may set from afar, and `node_attributes_version` says which of their
-    settings the pilot has (0 = none yet).
+    `settable` are the attributes that operators may set remotely; `node_attributes_version` is the version that the
+    pilot has (0 = none).
     """
 
     request_id: str
@@ -116,10 +95,9 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class PrepareJob:
-    """Make the folder of an attempt ready → JobPrepared or StartFailed.
+    """Prepare the folder of an attempt → JobPrepared or StartFailed.
 
-    `nice` None = as the operator has it; `machine_ad` and `job_ad` are the ads that the job finds as files, empty =
-    there are none.
+    `nice` None = the operator's setting; `machine_ad` and `job_ad` become files for the job, empty = no file.
     """
 
     job: GrantedJob
@@ -131,42 +109,42 @@ class PrepareJob:
 
 @dataclass(frozen=True, slots=True)
 class StartPayload:
-    """Start the payload → PayloadStarted or StartFailed, and in the end PayloadExited."""
+    """Start the payload → PayloadStarted or StartFailed, and PayloadExited at its end."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class StopPayload:
-    """Ask all processes of a payload to end themselves."""
+    """Send SIGTERM to all processes of a payload."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class KillPayload:
-    """End all processes of a payload, or its preparation → PayloadExited or StartFailed."""
+    """Kill all processes of a payload, or stop its preparation → PayloadExited or StartFailed."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendPayload:
-    """Stop all processes of a payload for a while."""
+    """Stop all processes of a payload until `ContinuePayload`."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuePayload:
-    """Let all processes of a payload go on."""
+    """Continue all processes of a payload."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class WarnPayload:
-    """Tell a payload that its time ends in `left_s` seconds."""
+    """Warn a payload that its time ends in `left_s` seconds."""
 
     key: AttemptKey
     left_s: float
@@ -174,26 +152,26 @@ class WarnPayload:
 
 @dataclass(frozen=True, slots=True)
 class StoreOutput:
-    """Collect and store what an attempt left → OutputStored or OutputFailed."""
+    """Collect and store the output of an attempt → OutputStored or OutputFailed."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetAttempt:
-    """Remove the folder of an attempt, and all that is still done for it."""
+    """Remove the folder of an attempt and cancel its tasks."""
 
     key: AttemptKey
 
 
 @dataclass(frozen=True, slots=True)
 class SampleNode:
-    """Look at load, presence of people, memory and disk → NodeSampled."""
+    """Sample load, idle times, memory and disk → NodeSampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRefusedAttributes:
-    """Tell people, in the log, what operators set on the node that it does not take: why, by attribute."""
+    """Log the attributes that operators have set and the node refuses: reasons by attribute."""
 
     refused: Mapping[str, str]
 
@@ -207,20 +185,20 @@ class EndPilot:
 
 
 SignalInstruction = StopPayload | SuspendPayload | ContinuePayload | WarnPayload
-"""What reaches a payload that runs."""
+"""Instructions for a running payload."""
 
 PayloadInstruction = PrepareJob | StartPayload | KillPayload | StoreOutput | ForgetAttempt | SignalInstruction
-"""What is done for one attempt on the node."""
+"""Instructions for one attempt."""
 
-ServerInstruction = RequestJobs | TakeBackRequest | SendHeartbeat | ReadPools
-"""What is said to the server."""
+ServerInstruction = RequestJobs | RecallRequest | SendHeartbeat | ReadPools
+"""Calls of the server."""
 
 NodeInstruction = ValidateNode | SampleNode | ReportRefusedAttributes
-"""What concerns the node as a whole."""
+"""Instructions for the node."""
 
 Instruction = ServerInstruction | PayloadInstruction | NodeInstruction | EndPilot
 
 
 def without_waiting(call: RequestJobs) -> RequestJobs:
-    """Return the same request, to be answered at once."""
+    """Return the same request with no wait."""
     return replace(call, wait_s=0.0)

@@ -1,23 +1,37 @@
-"""A node's policy: HTCondor's expressions by name, for each slot, with the defaults that they append to.
+"""A node's policy: HTCondor's expressions by name for each slot, their defaults, and their evaluation.
 
 Rules
 -----
-Texts only: configuration files are read by `pilotage_pilot.policy`, expressions mean what HTCondor's library says
-(`pilotage.classad_evaluation`). What holds for one slot wins over what holds for its type, and that over the rest.
-Sources: HTCondor manual, startd policy configuration; the defaults are those of its 25.x releases, but for
-IS_OWNER, which recipes for whole machines take to be `START =?= False`, and for the keyboard, which policies for
-machines that people sit at take to be every slot's.
+A policy holds texts only: `pilotage_pilot.policy` reads the files, `pilotage.classads.evaluation` gives the meaning.
+A value for one slot wins over one for its type, and that over the general one.
+Only the boolean True is true and only False is false: undefined, errors, numbers and strings are neither. For vanilla
+jobs the `_VANILLA` variant is evaluated first and counts if it is a boolean. An operator's value replaces the policy's.
+Sources: HTCondor manual, startd policy configuration. The defaults are those of its 25.x releases, except IS_OWNER
+(`START =?= False`, as recipes for whole machines assume) and the keyboard (connected to every slot).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from pilotage.classad_evaluation import Ad, CompiledExpression, Result, compile_expression, evaluate
-from pilotage.classads import InvalidClassAdError, expression_from_old_syntax
+from pilotage.classads.evaluation import (
+    CURRENT_TIME,
+    Ad,
+    CompiledExpression,
+    NoValue,
+    Result,
+    compile_expression,
+    evaluate,
+)
+from pilotage.classads.library import Expression, InvalidClassAdError, expression_from_old_syntax
+from pilotage.classads.references import references
+from pilotage.classads.tokens import calls, with_time_from
 from pilotage.errors import InvalidInputError, Violation
+from pilotage.text import fold, folded_set
 
 DEFAULTS = {
     "START": "True",
@@ -39,32 +53,32 @@ DEFAULTS = {
     "POLLING_INTERVAL": "5",
     "UPDATE_INTERVAL": "300",
 }
-"""Every node has these; in the order in which people read them."""
+"""The expressions of every node, in reading order."""
 
 VANILLA = tuple(f"{name}_VANILLA" for name in ("WANT_SUSPEND", "SUSPEND", "CONTINUE", "PREEMPT", "WANT_VACATE", "KILL"))
-"""Tried before the plain names for vanilla jobs, and used where they come to a boolean: undefined is "not said"."""
+"""Evaluated first for vanilla jobs, and used if they are booleans; undefined by default."""
 
-UNSAID = "undefined"
+UNDEFINED = "undefined"
 
 ON_REQUEST = (*VANILLA, "WANT_HOLD_REASON", "WANT_HOLD_SUBCODE", "GROUP_DYNAMIC_MACH_CONSTRAINT")
-"""Part of a policy only where it defines them."""
+"""Expressions without a default."""
 
-PUBLISHING = ("STARTD_ATTRS", "STARTD_EXPRS")
-"""Knobs that list what a slot's ad says besides; the second is the older name, and both count."""
+PUBLISHED_ATTRIBUTES = ("STARTD_ATTRS", "STARTD_EXPRS")
+"""Knobs that list additional attributes of a slot's ad; the second is an old name, both count."""
 
-SHARING = ("STARTD_SLOT_ATTRS", "STARTD_SLOT_EXPRS")
-"""Knobs that list which of a slot's attributes the others' ads show."""
+SHARED_ATTRIBUTES = ("STARTD_SLOT_ATTRS", "STARTD_SLOT_EXPRS")
+"""Knobs that list the attributes which slots show in each other's ads."""
 
-REMEMBERING = ("STARTD_JOB_ATTRS", "STARTD_JOB_EXPRS")
-"""Knobs that list which of the running job's attributes its slot's ad shows."""
+JOB_ATTRIBUTES = ("STARTD_JOB_ATTRS", "STARTD_JOB_EXPRS")
+"""Knobs that list the job's attributes which its slot's ad shows."""
 
 SETTABLE = "SETTABLE_ATTRS_ADMINISTRATOR"
-"""The knob that lists what an operator may set from afar, where one of `REMOTE_SETTING` is on."""
+"""The knob that lists what an operator may set remotely, if one of `REMOTE_SETTING` is on."""
 
 REMOTE_SETTING = ("ENABLE_PERSISTENT_CONFIG", "ENABLE_RUNTIME_CONFIG")
 
-SEATS = {"SLOTS_CONNECTED_TO_KEYBOARD": "4096", "SLOTS_CONNECTED_TO_CONSOLE": "4096"}
-"""Up to which slot the people at the machine are noticed; the defaults are more slots than a node has."""
+CONSOLE_SLOTS = {"SLOTS_CONNECTED_TO_KEYBOARD": "4096", "SLOTS_CONNECTED_TO_CONSOLE": "4096"}
+"""The number of slots with keyboard and console; the defaults exceed any node."""
 
 _OTHER_NAMES = {"is_owner": ("isowner",)}
 _DAEMONS = {
@@ -77,7 +91,7 @@ _SEPARATOR = re.compile(r"[\s,]+")
 
 @dataclass(frozen=True, slots=True)
 class SlotKey:
-    """Which slot is asked about: its number and its type's, both from 1; no type = the policy lays out none."""
+    """A slot's number and the number of its type, both from 1; no type = not laid out by the policy."""
 
     slot_id: int
     type_id: int | None = None
@@ -85,7 +99,7 @@ class SlotKey:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """One expression of a policy for one slot and job: its text, as the configuration has it, and what it is."""
+    """One expression of a policy for one slot and job: its text in the configuration, and its value."""
 
     text: str
     value: Result
@@ -98,48 +112,48 @@ class Policy:
     texts: Mapping[str, str]
 
     def text(self, name: str, slot: SlotKey | None = None) -> str | None:
-        """Return what the knob `name` says for `slot`, None = nothing."""
+        """Return the text of the knob `name` for `slot`, None = undefined."""
         for key in _keys(name.lower(), slot):
             if key in self.texts:
                 return self.texts[key]
         return DEFAULTS.get(name)
 
     def listed(self, knobs: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names that the list knobs hold, each once, in their order."""
+        """Return the names in the list knobs, in order, without duplicates."""
         members = [member for knob in knobs for member in _SEPARATOR.split(self.text(knob) or "") if member]
         return tuple({member.lower(): member for member in members}.values())
 
     @property
     def settable(self) -> tuple[str, ...]:
-        """The attributes that an operator may set from afar."""
+        """The attributes that an operator may set remotely."""
         return self.listed((SETTABLE,)) if any(is_yes(self.text(knob)) for knob in REMOTE_SETTING) else ()
 
     def expressions(self, slot: SlotKey | None = None) -> dict[str, str]:
         """Return the expressions that drive `slot`, by name."""
         found = {name: self.text(name, slot) for name in (*DEFAULTS, *ON_REQUEST)}
-        return {name: text for name, text in found.items() if text is not None and not _is_unsaid(name, text)}
+        return {name: text for name, text in found.items() if text is not None and not _is_undefined(name, text)}
 
     def published(self, slot: SlotKey | None = None) -> dict[str, str]:
-        """Return the attributes that the policy adds to `slot`'s ad; what it lists and does not define is left out."""
-        found = {name: self.text(name, slot) for name in self.listed(PUBLISHING)}
+        """Return the attributes that the policy adds to `slot`'s ad; undefined ones are left out."""
+        found = {name: self.text(name, slot) for name in self.listed(PUBLISHED_ATTRIBUTES)}
         return {name: text for name, text in found.items() if text is not None}
 
 
 def prologue() -> str:
-    """Return configuration text with the defaults, which a policy's text comes after and may append to."""
+    """Return configuration text with the defaults, to be read before the policy's text."""
     lines = [f"{name} = {text}" for name, text in DEFAULTS.items()]
-    lines += [f"{name} = {text}" for name, text in SEATS.items()]
-    lines += [f"{name} = {UNSAID}" for name in VANILLA]
+    lines += [f"{name} = {text}" for name, text in CONSOLE_SLOTS.items()]
+    lines += [f"{name} = {UNDEFINED}" for name in VANILLA]
     return "\n".join(lines) + "\n"
 
 
 def is_yes(text: str | None) -> bool:
-    """Say whether a knob that is on or off is on, as HTCondor's parser reads it."""
+    """Whether a boolean knob is true, as HTCondor's parser reads it."""
     return (text or "").strip().lower() in ("true", "t", "yes", "1")
 
 
 def compile_text(name: str, text: str) -> CompiledExpression:
-    """Return the expression that the knob `name` says; raises InvalidInputError."""
+    """Return the compiled expression of the knob `name`; raises InvalidInputError."""
     try:
         return compile_expression(expression_from_old_syntax(text))
     except InvalidClassAdError as error:
@@ -148,12 +162,12 @@ def compile_text(name: str, text: str) -> CompiledExpression:
 
 
 def evaluate_all(policy: Policy, slot: SlotKey, my: Ad, target: Ad | None) -> dict[str, Evaluated]:
-    """Return what each of the slot's expressions is with the slot's ad and the job's; None = there is no job.
+    """Return the value of each of the slot's expressions with the slot's ad and the job's; None = no job.
 
     Raises
     ------
     InvalidInputError
-        When one is no expression; the violations name every such one.
+        When expressions are invalid; the violations name all of them.
     """
     violations: list[Violation] = []
     found: dict[str, Evaluated] = {}
@@ -179,5 +193,161 @@ def _keys(name: str, slot: SlotKey | None) -> list[str]:
     return [*keys, name]
 
 
-def _is_unsaid(name: str, text: str) -> bool:
-    return name in VANILLA and text == UNSAID
+def _is_undefined(name: str, text: str) -> bool:
+    return name in VANILLA and text == UNDEFINED
+
+
+_CACHE_SIZE = 1024
+_VANILLA_UNIVERSE = 5
+_DRIVING = ("IS_OWNER", "WANT_SUSPEND", "SUSPEND", "PREEMPT", "KILL")
+"""The expressions that change a slot's state when they become true."""
+
+_BUILT_IN_TRUTHS = {"START": True, "CONTINUE": True, "WANT_VACATE": True} | dict.fromkeys(
+    ("IS_OWNER", "WANT_SUSPEND", "SUSPEND", "PREEMPT", "KILL", "WANT_HOLD", "PREEMPTION_REQUIREMENTS"), False
+)
+_BUILT_IN_NUMBERS = {name: float(text) for name, text in DEFAULTS.items() if text.replace(".", "").isdigit()}
+
+_VARIANTS = {name.removesuffix("_VANILLA"): name for name in VANILLA}
+_GENTLEST, _WORST_NICE = 0, 19
+_INVALID_NICE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """The compiled expressions of one slot.
+
+    `polls` = its state may change without an event; `preempts` = it may prefer another job to its own.
+    """
+
+    compiled: Mapping[str, CompiledExpression]
+    polls: bool
+    preempts: bool
+
+    @classmethod
+    def of(cls, policy: Policy, slot: SlotKey, operators: Mapping[str, str]) -> Knobs:
+        """Return the expressions of `slot`; `operators` are by folded name. Raises InvalidInputError."""
+        texts = policy.expressions(slot)
+        compiled = {name: compile_text(name, text) for name, text in texts.items()}
+        compiled |= {name: compile_expression(operators[fold(name)]) for name in texts if fold(name) in operators}
+        constant = _constant(compiled)
+        moving = [name for name in compiled if name.removesuffix("_VANILLA") in _DRIVING]
+        polls = any(constant.get(name) is not False for name in moving)
+        preempts = "RANK" not in constant or constant.get("PREEMPTION_REQUIREMENTS", True) is True
+        return cls(compiled, polls, preempts)
+
+
+@dataclass(frozen=True, slots=True)
+class JobAd:
+    """The parsed ad of a job in a slot."""
+
+    ad: Ad
+    is_vanilla: bool
+
+    @classmethod
+    def read(cls, text: str) -> JobAd:
+        """Return the ad in `text`; an empty text is an empty ad. Raises InvalidClassAdError."""
+        ad = Ad.read(text) if text else Ad({})
+        universe = ad.value("JobUniverse")
+        return cls(ad, universe == _VANILLA_UNIVERSE or isinstance(universe, NoValue))
+
+
+class SlotPolicyEvaluator:
+    """Evaluates the expressions of a slot in its present ad, with the ad of its job."""
+
+    def __init__(self, knobs: Knobs, my: Ad, job: JobAd | None) -> None:
+        self._knobs = knobs
+        self._my = my
+        self._target = None if job is None else job.ad
+        self._is_vanilla = job is None or job.is_vanilla
+
+    @property
+    def polls(self) -> bool:
+        """Whether the slot's state may change without an event."""
+        return self._knobs.polls
+
+    def value(self, name: str) -> Result:
+        """Return the expression's value; undefined if the policy does not have it."""
+        compiled = self._knobs.compiled.get(name)
+        return NoValue.UNDEFINED if compiled is None else evaluate(compiled, self._my, self._target)
+
+    def truth(self, name: str) -> bool | None:
+        """Return the expression's value if it is a boolean, else None."""
+        variant = _VARIANTS.get(name)
+        if self._is_vanilla and variant is not None:
+            value = self.value(variant)
+            if isinstance(value, bool):
+                return value
+        value = self.value(name)
+        return value if isinstance(value, bool) else None
+
+    def number(self, name: str) -> float | None:
+        """Return the expression's value as a number, true as 1; None = not a number."""
+        return as_number(self.value(name))
+
+    def text(self, name: str) -> str | None:
+        """Return the expression's value if it is a string, else None."""
+        value = self.value(name)
+        return value if isinstance(value, str) else None
+
+    def job_number(self, attribute: str) -> float | None:
+        """Return a number of the job's ad, with the slot's ad as TARGET; None = not a number."""
+        if self._target is None:
+            return None
+        return as_number(evaluate(compile_expression(f"MY.{attribute}"), self._target, self._my))
+
+
+class BuiltInPolicyEvaluator:
+    """Returns HTCondor's defaults: every job may start, none is preempted."""
+
+    polls = False
+
+    def truth(self, name: str) -> bool | None:
+        """Return the default."""
+        return _BUILT_IN_TRUTHS.get(name)
+
+    def number(self, name: str) -> float | None:
+        """Return the default."""
+        return _BUILT_IN_NUMBERS.get(name)
+
+    def text(self, name: str) -> str | None:
+        """Return None: the defaults have no texts."""
+        return None
+
+    def job_number(self, attribute: str) -> float | None:
+        """Return None: the job's ad is not read."""
+        return None
+
+
+def as_number(result: Result) -> float | None:
+    """Return a result as a finite number, true as 1; None = not a number."""
+    if isinstance(result, int | float) and math.isfinite(result):
+        return float(result)
+    return None
+
+
+def as_nice(result: Result) -> int:
+    """Return the nice value of a result as HTCondor's starter does: 0 to 19, 10 if invalid."""
+    if isinstance(result, bool) or not isinstance(result, int):
+        return _INVALID_NICE
+    return min(max(result, _GENTLEST), _WORST_NICE)
+
+
+def _constant(compiled: Mapping[str, CompiledExpression]) -> dict[str, Result]:
+    """Return the values of the expressions that depend on nothing but each other."""
+    pending = {fold(name): name for name in compiled}
+    ad, constant = Ad({}), dict[str, Result]()
+    while ready := [each for each in pending if not _depends_on(compiled[pending[each]].text) - folded_set(constant)]:
+        for each in ready:
+            name = pending.pop(each)
+            constant[name] = evaluate(compiled[name], ad)
+            ad.set(name, Expression(compiled[name].text))
+    return constant
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _depends_on(text: str) -> frozenset[str]:
+    """Return the folded names that an expression refers to, with marks such as `random()` that no ad defines."""
+    timed = with_time_from(CURRENT_TIME, text)
+    found = references(timed)
+    unknown = {f"{name}()" for name in calls(timed) if name == "random"} | ({"eval()"} if found.is_dynamic else set())
+    return found.in_my | {f"target.{name}" for name in found.target} | unknown

@@ -1,52 +1,48 @@
-"""What an operator may set of a pilot's behaviour, and when its glidein ends.
+"""The rules that an operator sets for a pilot, and the lifetime of its glidein.
 
-Rules
------
-Values only, in seconds; where they come from is `settings`.
+All lengths are in seconds. The values come from `settings`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pilotage_pilot.core.moment import Moment
+from pilotage_pilot.core.model import Now
 
 PLAIN_WAIT_S = 60.0
-"""So long may a request wait for slots that follow no policy: nothing about them is another after a while."""
+"""How long a request may wait if the slots have no policy: their offers do not change with time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The lengths that the machine works with, in seconds where not said otherwise.
+class PilotRules:
+    """The times and counts that the machine works with, in seconds unless noted.
 
-    `wait_s`: how long a request may wait for a job. `heartbeat_s`: between heartbeats until the server says more.
-    `report_delay_s`: how long news of a running job may wait to travel together; endings never wait.
-    `node_report_s`: at least so long between two reports of the slots, `node_retell_s`: at most so long between two
-    that tell of loads. `sample_s`: between two looks at the node for its policy's sake. `merge_after_s`: how long
-    two requests may wait side by side before they become one again. `requests_at_once`: how many requests may wait.
-    `grace_s`: between the signal to stop and the kill. `lease_margin_s`: the payload is killed so long before the
-    lease ends, though never more than a tenth of it. `store_patience_s`: how long output is tried again.
-    `goodbye_patience_s`: how long the last word may take. `unreachable_s`: a pilot that holds no job gives up so
-    long after the server's last word. `max_idle_s`: ends after so long without a job; None = never.
-    `failed_starts`: starts in a row that fail on the node's side before the pilot takes no more jobs.
-    `plug_s`: a payload that fails keeps its slot until it has been there so long; 0 = it does not.
-    `pools_every_s`: between two requests that carry the list of pools. `clock_error_s`: a node whose clock is
-    further than this from the server's takes no jobs. `idle_ask_s`: so often asks, at least, a pilot that would hear
-    of jobs through a broker.
+    `wait_s`: longest wait of a request for a job. `heartbeat_s`: interval of heartbeats until the server sets another.
+    `report_delay_s`: longest delay of a report on a running job, so that reports travel together; ends never wait.
+    `node_report_s`: shortest interval between reports of the slots. `node_refresh_s`: longest interval between reports
+    of loads. `sample_s`: interval of node samples under a policy. `merge_after_s`: time after which two waiting
+    requests are replaced by one. `requests_at_once`: number of requests in flight. `grace_s`: between SIGTERM and
+    kill. `lease_margin_s`: a payload is killed this long before its lease ends, but at most a tenth of the lease.
+    `store_timeout_s`: how long storing output is retried. `goodbye_timeout_s`: how long the last heartbeat may take.
+    `unreachable_s`: a pilot without jobs gives up this long after the server's last answer. `max_idle_s`: idle time
+    after which the pilot ends; None = never. `failed_starts`: failures of the node in a row after which the pilot
+    takes no more jobs. `plug_s`: least time for which a failed payload keeps its slot; 0 = none. `pools_every_s`:
+    interval between requests that carry the list of pools. `clock_error_s`: largest difference to the server's clock
+    at which jobs are taken. `idle_ask_s`: longest pause between requests of a pilot with a broker.
     """
 
     wait_s: float = 20.0
     heartbeat_s: float = 30.0
     report_delay_s: float = 0.05
     node_report_s: float = 1.0
-    node_retell_s: float = 300.0
+    node_refresh_s: float = 300.0
     sample_s: float = 5.0
     merge_after_s: float = 0.1
     requests_at_once: int = 4
     grace_s: float = 10.0
     lease_margin_s: float = 10.0
-    store_patience_s: float = 600.0
-    goodbye_patience_s: float = 10.0
+    store_timeout_s: float = 600.0
+    goodbye_timeout_s: float = 10.0
     unreachable_s: float = 1800.0
     max_idle_s: float | None = None
     failed_starts: int = 3
@@ -57,20 +53,20 @@ class Rules:
     cpu_power: float = 1.0
 
     def margin_of(self, lease_s: float) -> float:
-        """Return how long before its end a lease of `lease_s` is taken to be over."""
+        """Return the safety margin in seconds of a lease of `lease_s`."""
         return min(self.lease_margin_s, lease_s / 10)
 
-    def tell_by_boot_s(self, now: Moment) -> float:
-        """Return when the server is told at the latest what is news now of a job that goes on."""
+    def report_by_boot_s(self, now: Now) -> float:
+        """Return when a change of a running job is reported at the latest."""
         return now.boot_s + self.report_delay_s
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When the glidein ends, and how the pilot gets ready for it.
+    """The end of the glidein.
 
-    `ends_boot_s`: on the boot clock; None = no end known. So long before it, payloads are warned (`warn_before_s`)
-    and then evicted (`stop_margin_s`); with less than `least_useful_s` up to the eviction no more jobs are asked for.
+    `ends_boot_s`: on the boot clock; None = unknown. Payloads are warned `warn_before_s` and evicted `stop_margin_s`
+    before it. No jobs are requested with less than `least_useful_s` left until the eviction.
     """
 
     ends_boot_s: float | None = None
@@ -78,17 +74,17 @@ class Lifetime:
     stop_margin_s: float = 60.0
     least_useful_s: float = 60.0
 
-    def time_left_s(self, now: Moment) -> float | None:
-        """Return how long a job may still run; None = no end is known."""
+    def time_left_s(self, now: Now) -> float | None:
+        """Return how long a job may still run; None = no end."""
         return None if self.ends_boot_s is None else max(0.0, self.evict_boot_s() - now.boot_s)
 
-    def is_too_short(self, now: Moment) -> bool:
-        """Whether it is not worth asking for a job any more."""
+    def is_too_short(self, now: Now) -> bool:
+        """Whether the remaining time is too short for another job."""
         left = self.time_left_s(now)
         return left is not None and left < self.least_useful_s
 
     def evict_boot_s(self) -> float:
-        """Return when what still runs is evicted; infinity = never."""
+        """Return when running jobs are evicted; infinity = never."""
         return float("inf") if self.ends_boot_s is None else self.ends_boot_s - self.stop_margin_s
 
     def warn_boot_s(self) -> float:
@@ -96,5 +92,5 @@ class Lifetime:
         return float("inf") if self.ends_boot_s is None else self.ends_boot_s - self.warn_before_s
 
     def close_boot_s(self) -> float:
-        """Return from when on no jobs are asked for; infinity = never."""
+        """Return the time from which no jobs are requested; infinity = never."""
         return self.evict_boot_s() - self.least_useful_s

@@ -1,7 +1,8 @@
-"""The edges to the server and to the broker: what the pilot's shell asks of them, in the words of the core."""
+"""The interfaces to the server and the broker, and what an error of a call means for the next attempt."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -9,17 +10,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from pilotage.errors import (
+    OverloadedError,
+    PermissionDeniedError,
+    PilotageError,
+    StateConflictError,
+    UnauthenticatedError,
+    WorldError,
+)
 from pilotage.job_description import NOTHING, Value
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.broker_events import BrokerEvent
-from pilotage_pilot.core.events import HeartbeatAnswered, JobsGranted, PoolsRead
-from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
-from pilotage_pilot.core.slots import Slot
+from pilotage.values.amounts import Amounts
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.events import BrokerEvent, HeartbeatAnswered, JobsGranted, PoolsRead
+from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat, Slot
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What does not change about a node while its pilot lives; `ends` None = no end is known."""
+class NodeDescription:
+    """The constant properties of a node; `ends` None = unknown."""
 
     name: str
     amounts: Amounts
@@ -30,42 +38,56 @@ class NodeFacts:
 
 
 class FileLink(Protocol):
-    """The way of files to and from the server; both raise PilotageError."""
+    """Transfers files from and to the server; both methods raise PilotageError."""
 
     def download(self, job_id: int, checksum: str) -> AsyncIterator[bytes]:
-        """Stream a file that a job brought."""
+        """Stream an input file of a job."""
 
     async def upload(self, path: Path, checksum: str, size: int) -> None:
-        """Bring the first `size` bytes of a file, which have this checksum."""
+        """Upload the first `size` bytes of a file, which have this checksum."""
 
 
-class ServerLink(FileLink, Protocol):
-    """The way to the server; every call has a deadline, is made once, and raises PilotageError when it fails."""
+class PilotServerLink(FileLink, Protocol):
+    """Calls of the server: each has a deadline, is tried once, and raises PilotageError when it fails."""
 
     async def request_jobs(self, call: RequestJobs) -> JobsGranted:
-        """Ask for jobs; takes up to `call.wait_s` and a little longer."""
+        """Request jobs; takes slightly longer than `call.wait_s` at most."""
 
-    async def beat(self, call: SendHeartbeat, node: NodeFacts) -> HeartbeatAnswered:
-        """Send a heartbeat; `node` goes with it where it tells of the slots."""
+    async def beat(self, call: SendHeartbeat, node: NodeDescription) -> HeartbeatAnswered:
+        """Send a heartbeat; `node` is sent with it if it reports the slots."""
 
     async def read_pools(self) -> PoolsRead:
-        """Ask for the pools of the pilot's queue."""
+        """Return the pools of the pilot's queue."""
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
-class Voice(Protocol):
-    """The way to the broker: what is said there goes out when it can, and never holds anybody up."""
+class MqttPublisher(Protocol):
+    """Publishes to a broker: messages are sent when possible and never block the pilot."""
 
-    def speaking(self, hear: Callable[[BrokerEvent], None]) -> AbstractAsyncContextManager[None]:
-        """Keep the connection for the time of the block, and `hear` what comes.
+    def connected(self, publish: Callable[[BrokerEvent], None]) -> AbstractAsyncContextManager[None]:
+        """Keep the connection during the block, and call `publish` for each event.
 
-        At its end the node is taken off the broker; where an error ends it, the node is told to be lost.
+        At its end the node is removed from the broker; after an error it is published as lost.
         """
 
-    def know_pools(self, pool_ids: Iterable[str]) -> None:
-        """Hear of jobs of these pools from now on, and of those without one."""
+    def subscribe_pools(self, pool_ids: Iterable[str]) -> None:
+        """Subscribe to jobs of these pools and to jobs without a pool."""
 
-    def tell_slots(self, slots: Iterable[Slot], *, draining: bool) -> None:
-        """Tell how the slots are."""
+    def publish_slots(self, slots: Iterable[Slot], *, draining: bool) -> None:
+        """Publish the state of the slots."""
+
+
+def failure_of(error: PilotageError) -> ev.Failure:
+    """Return the failure that an error means for the core."""
+    jitter = random.random()  # noqa: S311 - spreads retries, guards nothing
+    match error:
+        case UnauthenticatedError() | PermissionDeniedError():
+            return ev.Failure(ev.FailureKind.CREDENTIAL, str(error), jitter)
+        case OverloadedError(retry_after_s=least_s):
+            return ev.Failure(ev.FailureKind.TRANSIENT, str(error), jitter, least_s)
+        case WorldError() | StateConflictError():
+            return ev.Failure(ev.FailureKind.TRANSIENT, str(error), jitter)
+        case _:
+            return ev.Failure(ev.FailureKind.REFUSED, str(error), jitter)

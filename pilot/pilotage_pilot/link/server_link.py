@@ -1,4 +1,4 @@
-"""The link to a real server, over gRPC."""
+"""The link to a real server, over gRPC; and the claims of a pilot's token."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from pilotage.channel import Endpoint, open_async_channel
 from pilotage.errors import InvalidInputError, Violation
-from pilotage.job_output import open_regular
-from pilotage.resource_tree import QueueId
+from pilotage.jobs.files import open_regular
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage.v1 import job_service_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
 from pilotage.v1.matcher_service_pb2_grpc import MatcherServiceStub
 from pilotage_pilot.core.events import HeartbeatAnswered, JobsGranted, PoolsRead
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
 from pilotage_pilot.link import convert
-from pilotage_pilot.link.base import NodeFacts
+from pilotage_pilot.link.base import NodeDescription
 
 _PIECE_BYTES = 512 << 10
 _NO_SUCH_CLAIM = (IndexError, KeyError, TypeError, ValueError, binascii.Error)
 
 
 class GrpcLink:
-    """Calls the server; `timeout_s` is the deadline of a call that does not wait for a job."""
+    """Calls the server; `timeout_s` is the deadline without the wait for a job."""
 
     def __init__(self, endpoint: Endpoint, queue: QueueId, *, timeout_s: float = 15.0) -> None:
         self._queue = queue
@@ -36,33 +36,33 @@ class GrpcLink:
         self._jobs = JobServiceStub(self._channel)
 
     async def request_jobs(self, call: RequestJobs) -> JobsGranted:
-        """Ask for jobs; takes up to `call.wait_s` and a little longer."""
+        """Request jobs; takes slightly longer than `call.wait_s` at most."""
         message = convert.request_to_wire(call)
         answer = await self._matcher.RequestJobs(message, timeout=call.wait_s + self._timeout_s)
         return convert.granted_from_wire(call.request_id, answer)
 
-    async def beat(self, call: SendHeartbeat, node: NodeFacts) -> HeartbeatAnswered:
-        """Send a heartbeat; `node` goes with it where it tells of the slots."""
+    async def beat(self, call: SendHeartbeat, node: NodeDescription) -> HeartbeatAnswered:
+        """Send a heartbeat; `node` is sent with it if it reports the slots."""
         answer = await self._matcher.ReportState(convert.heartbeat_to_wire(call, node))
         return convert.answered_from_wire(call.request_id, answer)
 
     async def read_pools(self) -> PoolsRead:
-        """Ask for the pools of the pilot's queue."""
+        """Return the pools of the pilot's queue."""
         answer = await self._matcher.GetSubmitPoolsForQueue(convert.pools_request(self._queue))
         return convert.pools_from_wire(answer)
 
     async def download(self, job_id: int, checksum: str) -> AsyncIterator[bytes]:
-        """Stream a file that a job brought."""
+        """Stream an input file of a job."""
         request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum)
         async for piece in self._jobs.DownloadFile(request):
             yield piece.content
 
     async def upload(self, path: Path, checksum: str, size: int) -> None:
-        """Bring the first `size` bytes of a file, which have this checksum."""
+        """Upload the first `size` bytes of a file, which have this checksum."""
         await self._jobs.UploadFile(_pieces(path, checksum, size))
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         await self._channel.close()
 
 
@@ -78,12 +78,12 @@ async def _pieces(path: Path, checksum: str, size: int) -> AsyncIterator[job_ser
 
 
 def queue_of_token(token: str) -> QueueId:
-    """Return the queue that a pilot's token names, unverified: the server decides what the token is worth.
+    """Return the queue in a pilot's token, unverified; the server verifies the token.
 
     Raises
     ------
     InvalidInputError
-        For what is no token, or one that names no queue.
+        When it is not a token or names no queue.
     """
     try:
         claims = _claims(token)
@@ -93,7 +93,7 @@ def queue_of_token(token: str) -> QueueId:
 
 
 def stamp_of_token(token: str) -> str:
-    """Return the stamp that a pilot's token names, unverified; raises InvalidInputError where it names none."""
+    """Return the stamp in a pilot's token, unverified; raises InvalidInputError if it has none."""
     try:
         return str(_claims(token)["stamp"])
     except _NO_SUCH_CLAIM as error:

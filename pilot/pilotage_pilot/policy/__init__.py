@@ -1,1 +1,1 @@
-"""Reads policies and asks them: HTCondor configuration files in, expressions and their values out."""
+"""Loads policies from HTCondor configuration files, and evaluates them for people."""

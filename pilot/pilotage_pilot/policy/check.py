@@ -1,4 +1,4 @@
-"""`pilotage-pilot check`: shows what a policy's expressions are, and what they come to for a slot and a job."""
+"""`pilotage-pilot check`: prints a policy's expressions and their values for a slot and a job."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage import clock
-from pilotage.classad_evaluation import Ad, NoValue, Result
-from pilotage.classads import AdValue, Expression, InvalidClassAdError, parse_value
-from pilotage.condor_config import Surroundings as ReadingSurroundings
+from pilotage.classads.evaluation import Ad, NoValue, Result
+from pilotage.classads.library import AdValue, Expression, InvalidClassAdError, parse_value
+from pilotage.classads.text import new_job_ad, overlaid
+from pilotage.condor.config import ConfigurationContext as ReadingSurroundings
+from pilotage.condor.job_file import read_job_file
 from pilotage.errors import InvalidInputError, PilotageError, Violation
-from pilotage.job_file import read_job_file
-from pilotage.new_job_ad import new_job_ad, overlaid
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.core.moment import Moment
+from pilotage.values.amounts import Amounts
+from pilotage_pilot.core.ads.attributes import NodeFacts
+from pilotage_pilot.core.ads.policy_ads import quiet_slot_ad
+from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
-from pilotage_pilot.core.quiet_node import quiet_slot_ad
-from pilotage_pilot.core.slot_facts import NodeFacts
-from pilotage_pilot.core.slot_layout import Layout, StaticSlot
-from pilotage_pilot.node.identity import identity
-from pilotage_pilot.node.probe import Probe, Stated, Surroundings
+from pilotage_pilot.core.slots.layout import Layout, StaticSlot
+from pilotage_pilot.node.node import identity
+from pilotage_pilot.node.resources import Probe, ProbeContext, Stated
 from pilotage_pilot.policy.loading import load_policy
 
 _WRONG = 2
@@ -33,8 +33,8 @@ _LONGEST_NAME = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of a policy; `job` = None: no job is there."""
+class PolicyQuery:
+    """A policy with the slot, job and node to evaluate it for; `job` None = without a job."""
 
     policy: Path
     job: Path | None
@@ -45,21 +45,21 @@ class Question:
 
 
 def add_check_command(parser: argparse.ArgumentParser) -> None:
-    """Give the parser of `check` its options."""
+    """Add the options of `check` to its parser."""
     parser.add_argument("policy", type=Path, metavar="POLICY", help="HTCondor configuration file")
     parser.add_argument("--job", type=Path, metavar="FILE", help="the job's attributes, as condor_q -long prints them")
     parser.add_argument("--slot", type=int, default=1, metavar="N", help="number of the slot, from 1 (default: 1)")
-    parser.add_argument("--set", action="append", default=[], metavar="Attr=EXPR", help="in the slot's ad; repeatable")
-    parser.add_argument("--cpus", type=int, metavar="CPUS", help="cores of the node asked about, instead of this one's")
-    parser.add_argument("--memory-mib", type=int, metavar="MIB", help="its memory")
-    parser.add_argument("--allow-commands", action="store_true", help="let the policy's text run commands")
-    parser.add_argument("--json", action="store_true", help="one JSON object: name to text and value")
+    parser.add_argument("--set", action="append", default=[], metavar="Attr=EXPR", help="slot attribute; repeatable")
+    parser.add_argument("--cpus", type=int, metavar="CPUS", help="cores of the node; default: this node's")
+    parser.add_argument("--memory-mib", type=int, metavar="MIB", help="memory of the node; default: this node's")
+    parser.add_argument("--allow-commands", action="store_true", help="allow the policy to run commands")
+    parser.add_argument("--json", action="store_true", help="print one JSON object of names to texts and values")
 
 
 def check(options: argparse.Namespace) -> int:
-    """Print what is asked for; returns 0, or 2 after one line on the standard error that says what is wrong."""
+    """Print the values; returns 0, or 2 after an error message of one line."""
     try:
-        answers = ask(_question(options))
+        answers = ask(_query(options))
     except InvalidInputError as error:
         return _refuse("; ".join(str(violation) for violation in error.violations))
     except PilotageError as error:
@@ -68,8 +68,8 @@ def check(options: argparse.Namespace) -> int:
     return 0
 
 
-def ask(question: Question) -> dict[str, Evaluated]:
-    """Return what each expression of the policy is for the slot and the job.
+def ask(query: PolicyQuery) -> dict[str, Evaluated]:
+    """Return the value of each expression of the policy for the slot and the job.
 
     Raises
     ------
@@ -78,28 +78,28 @@ def ask(question: Question) -> dict[str, Evaluated]:
     ClassAdLibraryMissingError
         When HTCondor's Python library is not installed.
     """
-    around = ReadingSurroundings(allow_commands=question.allow_commands)
-    loaded = load_policy(question.policy, question.node, around)
-    slot = _slot(loaded.layout, question)
-    now = Moment(clock.now(), clock.boot_time_s())
-    node = NodeFacts.of(socket.gethostname(), question.node, loaded.layout, identity())
-    slot_ad = overlaid(quiet_slot_ad(loaded.policy, slot, loaded.layout, node, now), question.changes)
+    around = ReadingSurroundings(allow_commands=query.allow_commands)
+    loaded = load_policy(query.policy, query.node, around)
+    slot = _slot(loaded.layout, query)
+    now = Now(clock.now(), clock.boot_time_s())
+    node = NodeFacts.of(socket.gethostname(), query.node, loaded.layout, identity())
+    slot_ad = overlaid(quiet_slot_ad(loaded.policy, slot, loaded.layout, node, now), query.changes)
     new_job = new_job_ad(int(now.utc.timestamp()))
-    job_ad = Ad(overlaid(new_job, read_job_file(question.job))) if question.job else None
+    job_ad = Ad(overlaid(new_job, read_job_file(query.job))) if query.job else None
     return evaluate_all(loaded.policy, slot.key, Ad(slot_ad), job_ad)
 
 
-def _slot(layout: Layout, question: Question) -> StaticSlot:
+def _slot(layout: Layout, query: PolicyQuery) -> StaticSlot:
     try:
-        return layout.slot(question.slot_id)
+        return layout.slot(query.slot_id)
     except InvalidInputError as error:
-        size = f"asked about a node of {question.node.cpus} cores; --cpus says another size"
+        size = f"on a node of {query.node.cpus} cores; --cpus sets another size"
         violations = (Violation("--slot", f"{each.why} ({size})") for each in error.violations)
         raise InvalidInputError(*violations) from error
 
 
-def _question(options: argparse.Namespace) -> Question:
-    return Question(
+def _query(options: argparse.Namespace) -> PolicyQuery:
+    return PolicyQuery(
         policy=options.policy,
         job=options.job,
         slot_id=options.slot,
@@ -127,8 +127,8 @@ def _changes(texts: Sequence[str]) -> dict[str, AdValue]:
 def _node(cpus: int | None, memory_mib: int | None) -> Amounts:
     if min(cpus or 1, memory_mib or 1) < 1:
         raise InvalidInputError(Violation("--cpus, --memory-mib", "a node has at least one of each"))
-    surroundings = Surroundings(dict(os.environ), Path.cwd())
-    probe = Probe(surroundings, queue=Stated(), operator=Stated(cpus=cpus, memory_mib=memory_mib))
+    context = ProbeContext(dict(os.environ), Path.cwd())
+    probe = Probe(context, queue=Stated(), operator=Stated(cpus=cpus, memory_mib=memory_mib))
     return probe.share(clock.now().timestamp(), clock.boot_time_s()).amounts
 
 
@@ -138,8 +138,8 @@ def _refuse(why: str) -> int:
 
 
 def _as_json(answers: Mapping[str, Evaluated]) -> str:
-    said = {name: {"text": answer.text, "value": _plain(answer.value)} for name, answer in answers.items()}
-    return json.dumps(said, indent=2) + "\n"
+    output = {name: {"text": answer.text, "value": _plain(answer.value)} for name, answer in answers.items()}
+    return json.dumps(output, indent=2) + "\n"
 
 
 def _as_text(answers: Mapping[str, Evaluated]) -> str:

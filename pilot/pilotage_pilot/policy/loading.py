@@ -1,37 +1,46 @@
-"""Loads a node's policy from an HTCondor configuration file, after the defaults that it may append to."""
+"""Loads a node's policy from an HTCondor configuration file, and reloads it on request.
+
+The defaults are read before the file, so that the file may append to them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pilotage.condor_config import (
-    Asked,
+import structlog
+
+from pilotage.condor.config import (
     Configuration,
+    ConfigurationContext,
     InvalidConfigurationError,
-    Surroundings,
+    KnobRequest,
     read_configuration,
     read_text,
 )
-from pilotage.condor_text import Definition, definitions, reference_graph, spelled_references, undefined_macros
-from pilotage.errors import InvalidInputError, Violation
-from pilotage_pilot.core.amounts import Amounts
+from pilotage.condor.text import Definition, definitions, reference_graph, spelled_references, undefined_macros
+from pilotage.errors import InvalidInputError, PilotageError, Violation
+from pilotage.job_description import Value
+from pilotage.values.amounts import Amounts
+from pilotage_pilot.core.events import PolicyRefused, PolicyReloaded
 from pilotage_pilot.core.policy import (
+    CONSOLE_SLOTS,
     DEFAULTS,
+    JOB_ATTRIBUTES,
     ON_REQUEST,
-    PUBLISHING,
-    REMEMBERING,
+    PUBLISHED_ATTRIBUTES,
     REMOTE_SETTING,
-    SEATS,
     SETTABLE,
-    SHARING,
+    SHARED_ATTRIBUTES,
     Policy,
     compile_text,
     prologue,
 )
-from pilotage_pilot.core.slot_layout import Layout, lay_out
+from pilotage_pilot.core.slots.layout import Layout, lay_out, layout_change
 
 _SIZES = ("NUM_CPUS", "MEMORY", "NUM_SLOTS")
 _DAEMONS = (
@@ -40,57 +49,59 @@ _DAEMONS = (
     f"STARTD.{SETTABLE}",
     "IsOwner",
 )
-_SETTINGS = ("USER_JOB_WRAPPER", SETTABLE, *REMOTE_SETTING, *SEATS)
+_SETTINGS = ("USER_JOB_WRAPPER", SETTABLE, *REMOTE_SETTING, *CONSOLE_SLOTS)
 _SLOT_TYPES = 64
 _VARIANTS = r"slot\d+_|slot_type_\d+_"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A policy and the slots that it lays out on the node it was loaded for."""
+    """A policy and its layout on the node."""
 
     policy: Policy
     layout: Layout
 
 
 def load_policy(
-    path: Path, node: Amounts, around: Surroundings | None = None, gpu_ids: tuple[str, ...] | None = None
+    path: Path, node: Amounts, context: ConfigurationContext | None = None, gpu_ids: tuple[str, ...] | None = None
 ) -> Loaded:
     """Return the policy in the file at `path` for a node of this size; without `gpu_ids` its GPUs are numbered from 0.
 
-    In the file $(DETECTED_CORES) and $(DETECTED_MEMORY) are the node's, and $(SLOTS_CLAIMED) is an expression that
-    counts the claimed ones of its slots (they must be shown: STARTD_SLOT_ATTRS = State).
+    $(DETECTED_CORES) and $(DETECTED_MEMORY) are the node's. $(SLOTS_CLAIMED) is an expression that counts its claimed
+    slots; it needs STARTD_SLOT_ATTRS = State.
 
     Raises
     ------
     InvalidInputError
-        When the file cannot be read, an expression in it is none, or its slots do not fit the node; the violations
-        say where and why.
+        When the file cannot be read, an expression is invalid, or the slots do not fit the node; the violations say
+        where and why.
     ClassAdLibraryMissingError
         When HTCondor's Python library is not installed.
     """
-    around = around or Surroundings()
+    context = context or ConfigurationContext()
     counted = node.cpus + 1
-    found, policy = _read(path, node, counted, around)
+    found, policy = _read(path, node, counted, context)
     layout = _laid_out(path, policy, node, gpu_ids)
     if len(layout.slots) > counted:
-        found, policy = _read(path, node, len(layout.slots), around)
+        found, policy = _read(path, node, len(layout.slots), context)
     _check(path, found, policy, layout)
     return Loaded(policy, layout)
 
 
-def _read(path: Path, node: Amounts, slots: int, around: Surroundings) -> tuple[Configuration, Policy]:
-    first = around.prologue + prologue() + _node_macros(node, slots)
-    found = read_configuration(path, _asked(), replace(around, prologue=first))
+def _read(path: Path, node: Amounts, slots: int, context: ConfigurationContext) -> tuple[Configuration, Policy]:
+    first = context.prologue + prologue() + _node_macros(node, slots)
+    found = read_configuration(path, _asked(), replace(context, prologue=first))
     return found, Policy(found.values)
 
 
-def _asked() -> Asked:
+def _asked() -> KnobRequest:
     types = range(1, _SLOT_TYPES + 1)
     layout = [knob for number in types for knob in (f"SLOT_TYPE_{number}", f"NUM_SLOTS_TYPE_{number}")]
     layout += [f"SLOT_TYPE_{number}_PARTITIONABLE" for number in types]
-    lists = (*PUBLISHING, *SHARING, *REMEMBERING)
-    return Asked((*DEFAULTS, *ON_REQUEST, *_DAEMONS, *_SETTINGS, *lists, *_SIZES, *layout), PUBLISHING, _VARIANTS)
+    lists = (*PUBLISHED_ATTRIBUTES, *SHARED_ATTRIBUTES, *JOB_ATTRIBUTES)
+    return KnobRequest(
+        (*DEFAULTS, *ON_REQUEST, *_DAEMONS, *_SETTINGS, *lists, *_SIZES, *layout), PUBLISHED_ATTRIBUTES, _VARIANTS
+    )
 
 
 def _node_macros(node: Amounts, slots: int) -> str:
@@ -117,7 +128,7 @@ def _laid_out(path: Path, policy: Policy, node: Amounts, gpu_ids: tuple[str, ...
 
 
 def _check(path: Path, found: Configuration, policy: Policy, layout: Layout) -> None:
-    """Raise InvalidConfigurationError unless all that any slot evaluates is an expression."""
+    """Raise InvalidConfigurationError if an expression of any slot is invalid."""
     texts = {
         (name, text)
         for slot in (None, *(slot.key for slot in layout.slots))
@@ -132,34 +143,118 @@ def _check(path: Path, found: Configuration, policy: Policy, layout: Layout) -> 
             violations += error.violations
             broken.append(name)
     if violations:
-        said = list(definitions(read_text(path)))
-        lined = (Violation(_where(path, each.where, said), f"{each.where}: {each.why}") for each in violations)
-        raise _missing_macros(path, found, broken, said) or InvalidConfigurationError(*lined)
+        defined = list(definitions(read_text(path)))
+        located = (Violation(_where(path, each.where, defined), f"{each.where}: {each.why}") for each in violations)
+        raise _missing_macros(path, found, broken, defined) or InvalidConfigurationError(*located)
 
 
-def _where(path: Path, name: str, said: Iterable[Definition]) -> str:
-    """Return the file, and the line of it that last defines the knob, where no other could be meant."""
+def _where(path: Path, name: str, defined: Iterable[Definition]) -> str:
+    """Return the file, with the line of the knob's last definition if it is unambiguous."""
     knob = re.compile(rf"(?:(?:{_VARIANTS}|\w+\.)?){re.escape(name)}", re.IGNORECASE)
-    meant = [each for each in said if knob.fullmatch(each.name)]
+    meant = [each for each in defined if knob.fullmatch(each.name)]
     is_one = len({each.name.lower() for each in meant}) == 1
     return f"{path}, line {meant[-1].line}" if is_one else str(path)
 
 
 def _missing_macros(
-    path: Path, found: Configuration, broken: list[str], said: list[Definition]
+    path: Path, found: Configuration, broken: list[str], defined: list[Definition]
 ) -> InvalidConfigurationError | None:
-    """Return the error that says which macros make the expressions `broken`, None = it is not for want of macros."""
-    graph = reference_graph(said)
-    spelling = spelled_references(said)
+    """Return the error that names the undefined macros of the `broken` expressions; None = there are none."""
+    graph = reference_graph(defined)
+    spelling = spelled_references(defined)
     missing = sorted({macro for name in broken for macro in undefined_macros(name, graph, found.names)})
     if not missing:
         return None
     macros = ", ".join(spelling.get(macro, macro) for macro in missing)
     why = f"{', '.join(dict.fromkeys(broken))} cannot be read: nothing defines {macros}"
-    return InvalidConfigurationError(Violation(_where(path, broken[0], said), why))
+    return InvalidConfigurationError(Violation(_where(path, broken[0], defined), why))
 
 
 def _located(path: Path, violations: Iterable[Violation]) -> InvalidConfigurationError:
     return InvalidConfigurationError(
         *(Violation(f"{path}: {each.where}".rstrip(": "), each.why) for each in violations)
     )
+
+
+log = structlog.get_logger()
+
+_WRAPPER = "USER_JOB_WRAPPER"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySource:
+    """The file of a policy and the node that it is for; `allow_commands` = it may run commands."""
+
+    path: Path
+    node: Amounts
+    gpu_ids: tuple[str, ...] = ()
+    allow_commands: bool = False
+
+    def load(self) -> tuple[Loaded, Path | None]:
+        """Return the policy and its job wrapper (None = none); raises as `load_policy`."""
+        context = ConfigurationContext(allow_commands=self.allow_commands)
+        loaded = load_policy(self.path, self.node, context, self.gpu_ids)
+        return loaded, job_wrapper(loaded.policy, self.path)
+
+
+class PolicyKeeper:
+    """Holds the active policy; raises as `load_policy` if the first one cannot be loaded."""
+
+    def __init__(self, source: PolicySource) -> None:
+        self._source = source
+        self._loaded, self.wrapper = source.load()
+        self._fault: str | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The active policy."""
+        return self._loaded.policy
+
+    @property
+    def layout(self) -> Layout:
+        """The slots of the node; a restart of the pilot is needed to change them."""
+        return self._loaded.layout
+
+    def attributes(self) -> dict[str, Value]:
+        """Return the node's attributes about the policy."""
+        attributes: dict[str, Value] = {"Policy": str(self._source.path)}
+        return attributes | ({"PolicyFault": self._fault} if self._fault is not None else {})
+
+    async def reload(self) -> PolicyReloaded | PolicyRefused:
+        """Reload the policy; one that cannot be loaded changes nothing."""
+        try:
+            found, wrapper = await asyncio.to_thread(self._source.load)
+        except PilotageError as error:
+            self._fault = str(error)
+            return PolicyRefused(self._fault)
+        self._fault = layout_change(self.layout, found.layout)
+        if self._fault is not None:
+            log.warning("slots not changed", why=self._fault)
+        self._loaded = Loaded(found.policy, self.layout)
+        self.wrapper = wrapper
+        return PolicyReloaded(found.policy)
+
+
+def job_wrapper(policy: Policy, path: Path) -> Path | None:
+    """Return the job wrapper of the policy in the file at `path`; None = none.
+
+    Raises
+    ------
+    InvalidInputError
+        When the pilot cannot run it.
+    """
+    text = (policy.text(_WRAPPER) or "").strip()
+    if not text:
+        return None
+    wrapper = Path(text)
+    if not wrapper.is_absolute():
+        raise _unfit(path, f"{text} is no absolute path")
+    if not wrapper.is_file():
+        raise _unfit(path, f"there is no file {text}")
+    if not os.access(wrapper, os.R_OK | os.X_OK):
+        raise _unfit(path, f"{text} may not be read and executed by the pilot")
+    return wrapper
+
+
+def _unfit(path: Path, why: str) -> InvalidInputError:
+    return InvalidInputError(Violation(f"{path}: {_WRAPPER}", why))

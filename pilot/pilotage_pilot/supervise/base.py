@@ -1,4 +1,4 @@
-"""The edge to processes and files: what the pilot's shell needs of whoever runs the payloads."""
+"""The interface to payloads: what the pilot's shell needs of the code that runs them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Protocol
 
 from pilotage.errors import PilotageError
+from pilotage.values.attempts import AttemptKey, ReportedOutput
 from pilotage_pilot.core.events import LimitPassed, PayloadExited
 from pilotage_pilot.core.instructions import PrepareJob
-from pilotage_pilot.core.jobs import AttemptKey, StoredFile
 
-Happening = PayloadExited | LimitPassed
-"""What happens to a payload by itself."""
+PayloadEvent = PayloadExited | LimitPassed
+"""Events of a payload that no instruction caused."""
 
 
-class NodeAtFaultError(PilotageError):
-    """The payload cannot be started through the pilot's or the node's fault; another place may do better."""
+class NodeFaultError(PilotageError):
+    """The payload cannot be started, by a fault of the pilot or the node; another node may start it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadTime:
-    """The CPU seconds that the payload of an attempt has used so far, and the name of the slot that it is in."""
+    """The CPU seconds that a payload has used so far, and the name of its slot."""
 
     key: AttemptKey
     slot: str
@@ -30,64 +30,64 @@ class PayloadTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """What an attempt left: `files` travel in its report, `large`, by name, have to be brought to the server before."""
+class CollectedOutput:
+    """The output of an attempt: `files` travel in its report; `large`, by name, have to be uploaded before it."""
 
-    files: tuple[StoredFile, ...] = ()
+    files: tuple[ReportedOutput, ...] = ()
     notes: tuple[str, ...] = ()
     large: Mapping[str, Path] = field(default_factory=dict)
 
 
-class Workshop(Protocol):
-    """Where payloads are made ready, run, watched and cleared away."""
+class PayloadRunner(Protocol):
+    """Prepares, starts, monitors and removes payloads."""
 
-    def listen(self, hear: Callable[[Happening], None]) -> None:
-        """Tell `hear` of all that happens to payloads from now on, from the event loop."""
+    def subscribe(self, publish: Callable[[PayloadEvent], None]) -> None:
+        """Call `publish` from the event loop for each event of a payload from now on."""
 
     def wrap(self, wrapper: Path | None) -> None:
-        """Run this program in place of those of all payloads from now on, with theirs as its arguments; or not."""
+        """Start payloads through this program from now on, with theirs as its arguments; None = directly."""
 
     def prepare(self, order: PrepareJob) -> None:
-        """Make the folder of an attempt; raises NodeAtFaultError."""
+        """Make the folder of an attempt; raises NodeFaultError."""
 
     async def fetch(self, key: AttemptKey) -> None:
-        """Bring the input files of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
+        """Fetch the input files of a prepared attempt; raises JobFaultError or NodeFaultError."""
 
     def start(self, key: AttemptKey) -> None:
-        """Start the payload of a prepared attempt; raises JobAtFaultError or NodeAtFaultError."""
+        """Start the payload of a prepared attempt; raises JobFaultError or NodeFaultError."""
 
     def stop(self, key: AttemptKey) -> None:
-        """Ask all processes of a payload to end themselves."""
+        """Send SIGTERM to all processes of a payload."""
 
     def kill(self, key: AttemptKey) -> None:
-        """End all processes of a payload."""
+        """Kill all processes of a payload."""
 
     def suspend(self, key: AttemptKey) -> None:
-        """Stop all processes of a payload for a while."""
+        """Stop all processes of a payload until `resume`."""
 
     def resume(self, key: AttemptKey) -> None:
-        """Let all processes of a suspended payload go on."""
+        """Continue all processes of a suspended payload."""
 
     def warn(self, key: AttemptKey, left_s: float) -> None:
-        """Tell a payload that its time ends in `left_s` seconds."""
+        """Warn a payload that its time ends in `left_s` seconds."""
 
     def cpu_times(self) -> tuple[PayloadTime, ...]:
-        """Return what each running payload has used so far."""
+        """Return the CPU time of each running payload."""
 
-    async def collect(self, key: AttemptKey) -> Collected:
-        """Return what an attempt left; raises WorldError when it cannot be read."""
+    async def collect(self, key: AttemptKey) -> CollectedOutput:
+        """Return the output of an attempt; raises WorldError when it cannot be read."""
 
-    async def bring(self, key: AttemptKey, left: Collected) -> Collected:
-        """Bring what is large of it to the server; returns it with nothing large.
+    async def upload_large(self, key: AttemptKey, left: CollectedOutput) -> CollectedOutput:
+        """Upload the large files of an output; returns it with `large` empty.
 
         Raises
         ------
         WorldError
-            When the files could not be brought to the server; `transient` says whether to try again.
+            When a file cannot be uploaded; `transient` says whether to try again.
         """
 
-    def forget(self, key: AttemptKey) -> None:
+    def remove(self, key: AttemptKey) -> None:
         """Remove the folder of an attempt."""
 
     async def close(self) -> None:
-        """End every payload and remove all folders; what is closed already stays so."""
+        """Kill every payload and remove all folders; a second call does nothing."""

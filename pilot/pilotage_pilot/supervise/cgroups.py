@@ -1,7 +1,7 @@
-"""Control groups, version 1 or 2, where the pilot may make them: one a payload, for its CPU and memory limits.
+"""Control groups, version 1 or 2: one for each payload, for its CPU and memory limits, where the pilot may make them.
 
-A payload joins its group right after its start rather than before it: that costs no extra process, and what it may
-have forked by then is brought in by `Payload.gather`.
+A payload joins its group right after its start, not before it: that costs no extra process. `Payload.gather` adds what
+it may have forked by then.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotage_pilot.core.amounts import Amounts
-from pilotage_pilot.supervise.warden import FREEZER_STATE
+from pilotage.values.amounts import Amounts
+from pilotage_pilot.supervise.watchdog import FREEZER_STATE
 
 MOUNT_INFO = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -21,20 +21,20 @@ _CONTROLLERS = ("memory", "cpu", "cpuacct", "freezer")
 _PERIOD_US = 100_000
 _MIB = 2**20
 _WEIGHT_A_STEP = 1.25
-"""How much more the kernel gives a process for each step that it is less nice (sched(7))."""
+"""The factor of CPU share for each step of nice (sched(7))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """Where groups can be made: folder by controller (of `_CONTROLLERS`); one folder for all in version 2."""
+    """Parent folders for new groups, by controller (of `_CONTROLLERS`); version 2 has one folder for all."""
 
     version: int
     parents: Mapping[str, Path]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a payload may use; `nice` is that of its processes, `cpus_hard` = not more even where cores are idle."""
+class PayloadLimits:
+    """The limits of a payload; `nice` is that of its processes, `cpus_hard` = no more cores even if others are idle."""
 
     amounts: Amounts
     nice: int = 0
@@ -42,11 +42,11 @@ class Limits:
 
     @property
     def weight(self) -> float:
-        """How much it may use where cores are scarce, in cores; a nice value by itself counts within a group only."""
+        """Its share of busy cores, in cores. The kernel applies nice only within a group, so it is counted in here."""
         return self.amounts.cpus / _WEIGHT_A_STEP**self.nice
 
 
-class Group:
+class Cgroup:
     """The control group of one payload."""
 
     def __init__(self, version: int, folders: Mapping[str, Path]) -> None:
@@ -55,17 +55,17 @@ class Group:
 
     @property
     def limits_memory(self) -> bool:
-        """Whether it holds its payload to the memory that it may have."""
+        """Whether the kernel enforces the memory limit."""
         return "memory" in self._folders
 
-    def limit(self, limits: Limits) -> None:
-        """Set its limits; 0 MiB = no limit of memory."""
+    def limit(self, limits: PayloadLimits) -> None:
+        """Set the limits; 0 MiB = no memory limit."""
         if self._version == 2:
             self._limit_2(limits)
         else:
             self._limit_1(limits)
 
-    def _limit_1(self, limits: Limits) -> None:
+    def _limit_1(self, limits: PayloadLimits) -> None:
         amounts = limits.amounts
         if amounts.memory_mib:
             limit = str(amounts.memory_mib * _MIB)
@@ -76,7 +76,7 @@ class Group:
             if limits.cpus_hard:
                 self._write("cpu", "cpu.cfs_quota_us", str(_PERIOD_US * amounts.cpus))
 
-    def _limit_2(self, limits: Limits) -> None:
+    def _limit_2(self, limits: PayloadLimits) -> None:
         amounts = limits.amounts
         if amounts.memory_mib:
             self._write("memory", "memory.max", str(amounts.memory_mib * _MIB))
@@ -87,60 +87,60 @@ class Group:
                 self._write("cpu", "cpu.max", f"{_PERIOD_US * amounts.cpus} {_PERIOD_US}")
 
     def add(self, pid: int) -> None:
-        """Bring a process in; its future children come with it."""
+        """Add a process; its future children are in the group too."""
         for controller in self._folders:
             self._write(controller, "cgroup.procs", str(pid))
 
     def pids(self) -> frozenset[int]:
-        """Return the processes in it."""
+        """Return the ids of its processes."""
         text = "".join(self._read(controller, "cgroup.procs") for controller in self._folders)
         return frozenset(int(pid) for pid in text.split())
 
     def peak_memory_mib(self) -> int:
-        """Return the most memory that it has had; 0 = not known."""
+        """Return the peak memory; 0 = unknown."""
         name = "memory.peak" if self._version == 2 else "memory.max_usage_in_bytes"
         return -(-int(self._read("memory", name).strip() or 0) // _MIB)
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that its processes used; 0 = not known."""
+        """Return the CPU seconds of its processes; 0 = unknown."""
         if self._version == 1:
             return int(self._read("cpuacct", "cpuacct.usage").strip() or 0) / 1e9
         return _field(self._read("cpu", "cpu.stat"), "usage_usec") / 1e6
 
     def was_out_of_memory(self) -> bool:
-        """Whether the kernel killed a process of it for its memory limit."""
+        """Whether the kernel killed one of its processes at the memory limit."""
         name = "memory.events" if self._version == 2 else "memory.oom_control"
         return _field(self._read("memory", name), "oom_kill") > 0
 
     def freeze(self) -> bool:
-        """Let nothing in it run; returns whether the kernel does so."""
+        """Freeze all its processes; returns whether the kernel supports it."""
         if self._version == 2:
             return self._write("cpu", "cgroup.freeze", "1")
         return self._write("freezer", FREEZER_STATE, "FROZEN")
 
     def thaw(self) -> None:
-        """Let all in it run again."""
+        """Thaw all its processes."""
         if self._version == 2:
             self._write("cpu", "cgroup.freeze", "0")
         else:
             self._write("freezer", FREEZER_STATE, "THAWED")
 
     def kill(self) -> None:
-        """Kill all that is in it at once, where the kernel can (version 2); else let signals reach it."""
+        """Kill all its processes (version 2), or thaw them so that signals reach them (version 1)."""
         if self._version == 2:
             self._write("memory", "cgroup.kill", "1")
         else:
             self.thaw()
 
     def remove(self) -> bool:
-        """Remove it; returns whether it is gone."""
+        """Remove the group; returns whether it is gone."""
         for folder in self._folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
         return not any(folder.exists() for folder in self._folders.values())
 
     def _write(self, controller: str, name: str, text: str) -> bool:
-        """Return whether the kernel took it: a limit that it does not know, or a process that is gone, fails no job."""
+        """Return whether the kernel accepted it. An unknown limit or a process that is gone must not fail the job."""
         folder = self._folders.get(controller)
         if folder is None:
             return False
@@ -163,7 +163,7 @@ class Group:
 
 
 class CgroupMaker:
-    """Makes groups for the payloads of one pilot, below its own group."""
+    """Creates control groups for the payloads of one pilot, below the pilot's own group."""
 
     def __init__(self, hierarchies: Hierarchies, name: str) -> None:
         self.version = hierarchies.version
@@ -180,23 +180,23 @@ class CgroupMaker:
 
     @property
     def folders(self) -> frozenset[Path]:
-        """The groups in which it makes those of payloads."""
+        """The parent folders of the payloads' groups."""
         return frozenset(self._parents.values())
 
-    def make(self, name: str, limits: Limits) -> Group | None:
-        """Return a new group with these limits; None = there can be none."""
+    def make(self, name: str, limits: PayloadLimits) -> Cgroup | None:
+        """Return a new group with these limits; None = it cannot be created."""
         folders = {key: folder / name for key, folder in self._parents.items()}
         try:
             for folder in set(folders.values()):
                 folder.mkdir(exist_ok=True)
         except OSError:
             return None
-        group = Group(self.version, folders)
+        group = Cgroup(self.version, folders)
         group.limit(limits)
         return group
 
     def close(self) -> None:
-        """Remove all groups that are empty."""
+        """Remove all empty groups."""
         for parent in self.folders:
             for folder in [*(path for path in parent.glob("*") if path.is_dir()), parent]:
                 with contextlib.suppress(OSError):
@@ -213,14 +213,14 @@ def _is_made(folder: Path | None) -> bool:
 
 
 def _divide(own: Path, name: str) -> None:
-    """Make the pilot's own group (version 2) one that may have limited groups: no process may stay in it itself."""
+    """Prepare the pilot's own group (version 2) for limited child groups: it may not hold a process itself."""
     leaf = own / f"{name}-pilot"
     leaf.mkdir(exist_ok=True)
     try:
         (leaf / "cgroup.procs").write_text(str(os.getpid()))
         (own / "cgroup.subtree_control").write_text("+cpu +memory")
     except OSError:
-        # Others live in the group too, or it is not ours to divide: leave all as it was.
+        # Other processes are in the group, or the pilot may not divide it: restore the old state.
         with contextlib.suppress(OSError):
             (own / "cgroup.procs").write_text(str(os.getpid()))
             leaf.rmdir()
@@ -236,7 +236,7 @@ def _field(text: str, name: str) -> int:
 
 
 def find_hierarchies(mount_info: str, own_groups: str) -> Hierarchies | None:
-    """Return where the pilot's own groups are, from the texts of /proc/self; None = there are no control groups."""
+    """Return the folders of the pilot's own groups, from the texts of /proc/self; None = no control groups."""
     mounts = _mounts(mount_info)
     own = _own_groups(own_groups)
     parents: dict[str, Path] = {}
@@ -254,7 +254,7 @@ def find_hierarchies(mount_info: str, own_groups: str) -> Hierarchies | None:
 
 
 def _mounts(mount_info: str) -> dict[str, tuple[str, str]]:
-    """Return root and mount point by controller; version 2 has the empty name."""
+    """Return root and mount point by controller; version 2 is under the empty name."""
     found: dict[str, tuple[str, str]] = {}
     for line in mount_info.splitlines():
         place, _, kind = line.partition(" - ")
@@ -277,13 +277,13 @@ def _own_groups(own_groups: str) -> dict[str, str]:
 
 
 def _below(mount: str, root: str, group: str) -> Path:
-    # In a container the group's path is told from the host's root, the mount shows it from the container's.
+    # In a container the group's path is relative to the host's root, the mount to the container's.
     relative = os.path.relpath(group, root) if group.startswith(root) else group.lstrip("/")
     return Path(mount) / relative
 
 
 def cgroup_maker(name: str) -> CgroupMaker | None:
-    """Return what makes groups for this pilot; None = it may not make any."""
+    """Return the maker of groups for this pilot; None = it may not create any."""
     try:
         hierarchies = find_hierarchies(MOUNT_INFO.read_text(), OWN_GROUPS.read_text())
         return CgroupMaker(hierarchies, name) if hierarchies is not None else None

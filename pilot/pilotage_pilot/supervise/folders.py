@@ -1,29 +1,43 @@
-"""The pilot's folders in its scratch: one of its own, one for every attempt, and none left behind.
+"""The folders of a pilot and its attempts, the cache of input files, spare folders, and the threads for large files.
 
-The folder of a pilot is locked as long as the pilot lives, so that the next one in the same scratch can tell which
-folders belong to nobody.
+Rules
+-----
+A pilot's folder is locked while the pilot lives, so that the next pilot can remove the folders of dead ones.
+Input files are cached by checksum: fetched once, verified, kept while there is room.
+An attempt's folder that is as it was made is kept for the next attempt with the same streams: most short jobs leave
+nothing, and a rename costs a tenth of new folders.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
+import hashlib
 import os
+import shutil
 import stat
 import tempfile
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
-from pilotage.errors import WorldError
-from pilotage.job_folders import remove_tree
-from pilotage_pilot.core.jobs import AttemptKey
+from pilotage.errors import NotFoundError, WorldError
+from pilotage.job_description import InputFile
+from pilotage.jobs.files import JobFaultError, remove_tree
+from pilotage.values.attempts import AttemptKey
 
 _PREFIX = "pilotage-pilot-"
 _LOCK = "lock"
 
 
 class PilotFolder:
-    """The folder of one living pilot; raises WorldError when the scratch cannot hold it."""
+    """The folder of one running pilot; raises WorldError when it cannot be created."""
 
     def __init__(self, scratch: Path) -> None:
         try:
@@ -36,7 +50,7 @@ class PilotFolder:
             raise WorldError(f"the scratch {scratch} cannot be used: {error}", transient=False) from error
 
     def _filled(self) -> int:
-        """Make what is in it, or nothing of it at all, and return its lock."""
+        """Create its contents, all or nothing, and return its lock."""
         try:
             lock = _locked(self.path / _LOCK)
             self.jobs.mkdir(mode=0o700)
@@ -47,11 +61,11 @@ class PilotFolder:
         return lock
 
     def of_attempt(self, key: AttemptKey) -> Path:
-        """Return the folder of an attempt, which need not exist."""
+        """Return the path of an attempt's folder, which may not exist."""
         return self.jobs / str(key)
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the folder and its contents."""
         with contextlib.suppress(OSError):
             _remove(self.path)
         os.close(self._lock)
@@ -59,9 +73,9 @@ class PilotFolder:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """What is made for a payload, all in the folder `root` of its attempt: `work` and `temporary` are folders too.
+    """The paths of a payload below the folder `root` of its attempt.
 
-    `work` is where it runs, `warning` the file that warns it of its end.
+    `work` is its working directory, `temporary` its TMPDIR, `warning` the file that announces the end of its time.
     """
 
     root: Path
@@ -73,19 +87,19 @@ class Folders:
 
 
 def folders_in(root: Path) -> Folders:
-    """Return what is made for a payload whose attempt has the folder `root`."""
+    """Return the paths below the attempt's folder `root`."""
     return Folders(root, root / "work", root / "tmp", root / "glidein-ends", root / "machine.ad", root / "job.ad")
 
 
 def make_folders(folders: Folders) -> None:
-    """Make the folders of an attempt; raises OSError."""
+    """Create the folders of an attempt; raises OSError."""
     for folder in (folders.root, folders.work, folders.temporary):
         os.mkdir(folder, mode=0o700)
 
 
 def write_over(path: Path, text: str) -> None:
-    """Let a file of a job's folder have this text alone; raises OSError where something else has taken its place."""
-    # Whatever the job has made of it: a pipe must not be waited for, nor a link be followed.
+    """Overwrite a file in a job's folder; raises OSError if it is not a regular file."""
+    # The job may have replaced it: do not block on a pipe or follow a link.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -95,7 +109,7 @@ def write_over(path: Path, text: str) -> None:
 
 
 def _locked(path: Path) -> int:
-    """Return a new lock, which is held before it has its name: nobody may find it free."""
+    """Return a new lock, which is held before it has its name: no other pilot may find it free."""
     unnamed = path.with_suffix(".new")
     lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,14 +123,14 @@ def remove_leftovers(scratch: Path) -> tuple[Path, ...]:
 
 
 def _is_removed(folder: Path) -> bool:
-    """Remove a folder if it is a dead pilot's and nobody else is about it; returns whether it was."""
+    """Remove a folder if its pilot is dead and no other pilot is removing it; returns whether it is gone."""
     try:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             return False
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        # Without its lock a folder is being made or being removed by somebody else.
+        # A folder without a lock is being created or removed by another pilot.
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +142,7 @@ def _is_removed(folder: Path) -> bool:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove the folder of a pilot, its lock last: what stays of it is tried again by the next pilot.
+    """Remove the folder of a pilot, its lock last, so that the next pilot retries what is left.
 
     Returns whether it is gone.
     """
@@ -142,3 +156,193 @@ def _remove(folder: Path) -> bool:
 
 def _all_but_lock(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name != _LOCK]
+
+
+Download = Callable[[int, str], AsyncIterator[bytes]]
+"""Streams a file, given the id of a job that has it and its checksum."""
+
+SMALL_BYTES = 1 << 20
+"""Files up to this size are copied in the event loop, larger ones in a thread."""
+
+
+class FileCache:
+    """The cached input files; at most `capacity_bytes` of unused ones are kept."""
+
+    def __init__(self, folder: Path, capacity_bytes: int, download: Download) -> None:
+        self._folder = folder
+        self._capacity = capacity_bytes
+        self._download = download
+        self._sizes: dict[str, int] = {}  # the last used is last
+        self._users: Counter[str] = Counter()  # running calls of `put`, by checksum
+        self._under_way: dict[str, asyncio.Event] = {}
+
+    async def put(self, job_id: int, file: InputFile, target: Path) -> None:
+        """Copy a job's input file to `target`; raises JobFaultError, WorldError or OSError."""
+        checksum = file.checksum
+        if not checksum or len(checksum) != 64 or not checksum.isalnum():
+            raise JobFaultError(f"the input file {file.name} was never stored on the server")
+        with self._in_use(checksum):
+            await self._fetch(job_id, file.name, checksum, file.size)
+            await _copy(self._folder / checksum, target, 0o700 if file.executable else 0o600, self._sizes[checksum])
+
+    @contextmanager
+    def _in_use(self, checksum: str) -> Iterator[None]:
+        """Keep a file in spite of the capacity: its copy may still wait for a thread."""
+        self._users[checksum] += 1
+        try:
+            yield
+        finally:
+            self._users[checksum] -= 1
+            if not self._users[checksum]:
+                del self._users[checksum]
+            self._make_room()
+
+    async def _fetch(self, job_id: int, name: str, checksum: str, size: int) -> None:
+        while checksum in self._under_way:
+            await self._under_way[checksum].wait()
+        if checksum in self._sizes:
+            self._sizes[checksum] = self._sizes.pop(checksum)
+            return
+        self._under_way[checksum] = asyncio.Event()
+        try:
+            self._sizes[checksum] = await self._bring(job_id, name, checksum, size)
+        except NotFoundError as error:
+            raise JobFaultError(f"the input file {name} is not on the server") from error
+        finally:
+            self._under_way.pop(checksum).set()
+
+    async def _bring(self, job_id: int, name: str, checksum: str, size: int) -> int:
+        arriving = self._folder / f"{checksum}.part"
+        digest = hashlib.sha256()
+        arrived = 0
+        try:
+            with arriving.open("wb") as file:
+                async for piece in self._download(job_id, checksum):
+                    digest.update(piece)
+                    arrived += len(piece)
+                    if arrived > size:
+                        break
+                    file.write(piece)
+            if digest.hexdigest() != checksum or arrived != size:
+                raise WorldError(f"the input file {name} did not arrive as it was stored", transient=True)
+            arriving.rename(self._folder / checksum)
+        finally:
+            arriving.unlink(missing_ok=True)
+        return arrived
+
+    def _make_room(self) -> None:
+        for checksum in files_to_go(self._sizes, self._users, self._capacity):
+            del self._sizes[checksum]
+            (self._folder / checksum).unlink(missing_ok=True)
+
+
+def files_to_go(sizes: Mapping[str, int], in_use: Container[str], capacity: int) -> tuple[str, ...]:
+    """Return the files to remove, in the order of `sizes`, until the others fit; files in use are kept."""
+    excess = sum(sizes.values()) - capacity
+    going = []
+    for checksum, size in sizes.items():
+        if excess > 0 and checksum not in in_use:
+            going.append(checksum)
+            excess -= size
+    return tuple(going)
+
+
+async def _copy(source: Path, target: Path, mode: int, size: int) -> None:
+    # A copy, not a link: a job may change its input, and the next job must not see that.
+    if size <= SMALL_BYTES:
+        _copy_now(source, target, mode)
+    else:
+        await asyncio.to_thread(_copy_now, source, target, mode)
+
+
+def _copy_now(source: Path, target: Path, mode: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as from_file, target.open("xb") as to_file:
+        shutil.copyfileobj(from_file, to_file, 1 << 20)
+        os.fchmod(to_file.fileno(), mode)
+
+
+_MOST = 64
+_FOLDER_MODE = stat.S_IFDIR | 0o700
+_FILE_MODE = stat.S_IFREG | 0o600
+
+
+class SpareFolders:
+    """Spare folders of one pilot, by the names of the empty streams in them."""
+
+    def __init__(self) -> None:
+        self._spares: dict[tuple[str, ...], list[Path]] = {}
+        self._count = 0
+
+    def give(self, root: Path, streams: tuple[str, ...]) -> bool:
+        """Rename a spare folder to `root`; returns whether there was one. Raises OSError."""
+        spares = self._spares.get(streams)
+        if not spares:
+            return False
+        self._count -= 1
+        os.rename(spares.pop(), root)
+        return True
+
+    def keep(self, folders: Folders, streams: tuple[str, ...]) -> bool:
+        """Keep the folder of an attempt if it is as it was made; returns whether it is kept."""
+        try:
+            if self._count >= _MOST or not _is_as_made(folders, streams):
+                return False
+        except OSError:
+            return False
+        self._count += 1
+        self._spares.setdefault(streams, []).append(folders.root)
+        return True
+
+
+def _is_as_made(folders: Folders, streams: tuple[str, ...]) -> bool:
+    contents = ((folders.root, {"work", "tmp"}), (folders.work, {*streams}), (folders.temporary, set[str]()))
+    return (
+        all(_is_plain(folder, _FOLDER_MODE) for folder, _ in contents)
+        and all({*os.listdir(folder)} == names for folder, names in contents)
+        and all(_is_plain(file, _FILE_MODE) and _is_empty(file) for file in map(folders.work.joinpath, streams))
+    )
+
+
+def _is_plain(path: Path, mode: int) -> bool:
+    """Whether it has exactly this mode and no extended attribute, such as an access list."""
+    return os.lstat(path).st_mode == mode and not os.listxattr(path, follow_symlinks=False)
+
+
+def _is_empty(file: Path) -> bool:
+    status = os.lstat(file)
+    # A second hard link would let the old job write to it.
+    return status.st_size == 0 and status.st_nlink == 1
+
+
+Result = TypeVar("Result")
+
+
+def run_with_threads(count: int, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run the work in a new event loop with `count` threads for files, and return its result.
+
+    All threads are started first; raises WorldError if they cannot be. Later it may be impossible: payloads count
+    against the same user's limit of processes.
+    """
+    runner = asyncio.Runner()
+    try:
+        runner.get_loop().set_default_executor(_started(count))
+        return runner.run(work())
+    finally:
+        # asyncio starts another thread to join these.
+        with contextlib.suppress(RuntimeError):
+            runner.close()
+
+
+def _started(count: int) -> ThreadPoolExecutor:
+    executor = ThreadPoolExecutor(count, thread_name_prefix="files")
+    all_there = threading.Barrier(count + 1)
+    try:
+        for _ in range(count):
+            executor.submit(all_there.wait)
+    except RuntimeError as error:
+        all_there.abort()
+        executor.shutdown()
+        raise WorldError(f"the threads of the pilot cannot be started: {error}", transient=True) from error
+    all_there.wait()
+    return executor

@@ -1,9 +1,9 @@
-"""Why a job is where it is: what keeps queues from it, what keeps slots from it, who goes first.
+"""Explanations of a job's state: queues that are excluded, slots that do not fit, jobs that go first.
 
 Rules
 -----
-Reasons come from those that decide (the ground's evaluator, the slot check, the shares), never from a second
-opinion. Counts are over the queues that the job's VO may use; the others do not exist for it.
+Reasons come from the code that decides (the eligibility evaluator, the slot check, the shares). Counts are over the
+queues that the job's VO may use.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pilotage.ad_text import value_text
-from pilotage.classad_clauses import failing_clauses
-from pilotage.classad_evaluation import Ad
-from pilotage.classads import plain_value
-from pilotage.eligibility import Eligible, NoAccess, Refusal, Refused, Verdict
-from pilotage.folding import fold
+from pilotage.classads.clauses import failing_clauses
+from pilotage.classads.evaluation import Ad
+from pilotage.classads.library import plain_value
+from pilotage.classads.text import value_text
 from pilotage.job_description import Value
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.expression_reach import is_random
+from pilotage.resources.eligibility import Eligible, NoAccess, Refusal, Refused, Verdict
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold
+from pilotage_server.core.classads.views import is_random
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """One parameter, keyword or size that keeps queues from a job.
+    """One parameter, keyword or size that excludes queues for a job.
 
-    `queues` = how many it excludes, `queues_alone` = how many it alone excludes; `example` = one of these in
-    words, with the queue, what it offers, and the level that states it.
+    `queues` = how many it excludes, `queues_alone` = how many it alone excludes; `example` = one of these as text, with
+    the queue, its value, and the level that states it.
     """
 
     parameter: str
@@ -41,7 +41,7 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutlook:
-    """A queue that can run the job, and who is there; `obstacle` "" = nothing known keeps its slots from it."""
+    """A queue that can run the job, with its pilots and slots; `obstacle` "" = no known reason against its slots."""
 
     queue: QueueId
     pilots: int = 0
@@ -52,7 +52,7 @@ class QueueOutlook:
 
 @dataclass(slots=True)
 class _Tally:
-    """What one parameter excludes, while the queues are gone through."""
+    """The running count of what one parameter excludes."""
 
     first: Refusal
     example: str
@@ -62,7 +62,7 @@ class _Tally:
 
 
 def eligible(verdicts: Mapping[QueueId, Verdict]) -> tuple[QueueId, ...]:
-    """Return the queues that nothing stands against, in the order of the tree."""
+    """Return the eligible queues in the order of the tree."""
     return tuple(queue for queue, verdict in verdicts.items() if isinstance(verdict, Eligible))
 
 
@@ -72,7 +72,7 @@ def count_of_vo(verdicts: Mapping[QueueId, Verdict]) -> int:
 
 
 def exclusions(verdicts: Mapping[QueueId, Verdict]) -> tuple[Exclusion, ...]:
-    """Return what excludes queues, the most excluding first."""
+    """Return the exclusions, the one with the most queues first."""
     tallies: dict[str, _Tally] = {}
     for queue, verdict in verdicts.items():
         if isinstance(verdict, Refused):
@@ -91,51 +91,51 @@ def _count(tallies: dict[str, _Tally], queue: QueueId, refusals: Sequence[Refusa
         tally = tallies.setdefault(name, _Tally(refusal, f"{queue}: {refusal}"))
         tally.queues += 1
         tally.alone += alone
-        if alone and not tally.example_is_alone:  # an example that nothing else muddles is the better one
+        if alone and not tally.example_is_alone:  # a queue that only this excludes is the clearer example
             tally.example, tally.example_is_alone = f"{queue}: {refusal}", True
 
 
 def asked_text(asked: Value | None) -> str:
-    """Return what was asked, for people; empty = nothing was."""
+    """Return the required value as text for people; "" = none."""
     if asked is None:
         return ""
     return ", ".join(str(each) for each in asked) if isinstance(asked, tuple) else str(asked)
 
 
 class Obstacle(NamedTuple):
-    """What keeps one slot from a job; `seen` = what is particular to that slot, "" = nothing."""
+    """A reason why one slot does not fit a job; `seen` = the values of this slot, "" = none."""
 
     why: str
     seen: str = ""
 
 
 def policy_obstacles(requirements: str, job: Ad, slot: Ad) -> Iterator[Obstacle]:
-    """Yield which clauses of the job's expression and of the slot's START keep them apart; "" = it has none."""
+    """Yield the failing clauses of the job's expression (`requirements`, "" = none) and of the slot's START."""
     if requirements:
         for clause in failing_clauses(requirements, job, slot):
-            yield Obstacle(f"of the job's expression, {clause.claim}", clause.seen)
+            yield Obstacle(f"of the job's expression, {clause.text}", clause.values)
     if "Start" in slot.library_ad:
         start = value_text(plain_value(slot.library_ad["Start"]))
         if is_random(start):
-            yield Obstacle("the slot's START is left to chance: it calls random(), which is refused")
+            yield Obstacle("the slot's START calls random(), which is refused")
         for clause in failing_clauses(start, slot, job):
-            yield Obstacle(f"of the slot's START, {clause.claim}", clause.seen)
+            yield Obstacle(f"of the slot's START, {clause.text}", clause.values)
 
 
 def slots_obstacle(obstacles_of_slots: Sequence[Sequence[Obstacle]]) -> str:
-    """Return what keeps the free slots of a queue from the job; empty = one fits, or none is free."""
+    """Return why no free slot of a queue fits the job; "" = one fits, or none is free."""
     if not obstacles_of_slots or not all(obstacles_of_slots):
         return ""
     counts = Counter(obstacle.why for obstacles in obstacles_of_slots for obstacle in obstacles)
     most, count = min(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     seen = next(each.seen for obstacles in obstacles_of_slots for each in obstacles if each.why == most)
-    told = f"{most} ({seen})" if seen else most
-    return told if len(obstacles_of_slots) == 1 else f"{told} ({count} of {len(obstacles_of_slots)} free slots)"
+    text = f"{most} ({seen})" if seen else most
+    return text if len(obstacles_of_slots) == 1 else f"{text} ({count} of {len(obstacles_of_slots)} free slots)"
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """What the summary of a waiting job is made of."""
+class WaitingFacts:
+    """The facts that the summary of a waiting job is made of."""
 
     vo: str
     queues_total: int
@@ -145,18 +145,18 @@ class Picture:
     jobs_ahead: int
 
 
-def waiting_summary(picture: Picture) -> str:
+def waiting_summary(picture: WaitingFacts) -> str:
     """Return in one sentence why a job waits."""
     if picture.queues_total == 0:
-        return "It waits because no resource tree has been brought in yet, so no queue is known."
+        return "It waits because no resource tree has been loaded yet, so no queue is known."
     if picture.queues_of_vo == 0:
         return f"It waits because VO {picture.vo} may use none of the {picture.queues_total} queues."
     if not picture.outlooks:
-        return _nowhere(picture)
-    return _somewhere(picture)
+        return _no_queue_summary(picture)
+    return _queues_summary(picture)
 
 
-def _nowhere(picture: Picture) -> str:
+def _no_queue_summary(picture: WaitingFacts) -> str:
     of_vo = picture.queues_of_vo
     can = f"It waits because none of the {of_vo} queues that VO {picture.vo} may use can run it"
     blame = next((each for each in picture.exclusions if each.queues_alone), None)
@@ -167,7 +167,7 @@ def _nowhere(picture: Picture) -> str:
     return f"{can}: what excludes most of them is {most}."
 
 
-def _somewhere(picture: Picture) -> str:
+def _queues_summary(picture: WaitingFacts) -> str:
     outlooks = picture.outlooks
     can = f"{count_text(len(outlooks), 'queue')} can run it"
     pilots, arriving = sum(each.pilots for each in outlooks), sum(each.pilots_waiting for each in outlooks)
@@ -185,7 +185,7 @@ def _somewhere(picture: Picture) -> str:
     return f"It waits for its turn: {can}, {there}, {count_text(free, 'free slot')}{_ahead(picture)}."
 
 
-def _ahead(picture: Picture) -> str:
+def _ahead(picture: WaitingFacts) -> str:
     ahead = picture.jobs_ahead
     return f", and {count_text(ahead, 'job')} {'goes' if ahead == 1 else 'go'} first" if ahead else ""
 

@@ -1,9 +1,6 @@
-"""The rules that an operator may set, as one frozen value that decisions read.
+"""The rules that an operator may set, as frozen values.
 
-Rules
------
-Values and their defaults only; reading them from files is the settings' business, what they mean is told where
-they are used.
+They hold values and defaults only. The settings read them from files; the modules that use a rule explain it.
 """
 
 from __future__ import annotations
@@ -12,27 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from pilotage.folding import fold
+from pilotage.accounts import Quota
 from pilotage.job_description import NO_POLICY, JobPolicy
-from pilotage.quotas import Quota
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.accounting import Account, GroupId
-from pilotage_server.core.health import HealthRules
-from pilotage_server.core.job_limits import JobLimits, Retention
-from pilotage_server.core.submit_policy import NO_SUBMIT_POLICY, SubmitPolicy
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold
+from pilotage.values.accounts import Account, GroupId
+from pilotage_server.core.health.black_holes import HealthRules
+from pilotage_server.core.jobs.files import JobLimits, Retention
+from pilotage_server.core.submission.submit_policy import NO_SUBMIT_POLICY, SubmitPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How use is shared out.
+    """The rules of fair share.
 
-    `half_life` = after so long a use counts half. `foresight` = a core that has just been given counts as if it
-    had been used so long already, so that many slots given at once are shared out too. `priority_factors`, and
-    `priority_factor` for who has none there: twice the factor, half the share. `group_quotas` are a weight of 1 for
-    groups that have none there. `group_accept_surplus` = a group may use more than the cores of its quota, after all
-    others. `machine_constraint` = a ClassAd expression over slots' ads: those of which it is not
-    true do not count where quotas are turned into cores; "" = all count. `discount_suspended` = suspended time is
-    not charged.
+    `half_life` = the time after which a use counts half. `foresight` = a core that has just been given counts as if it
+    had been used for this time, so that many slots given at once are shared too. `priority_factor` is for accounts
+    that are not in `priority_factors`: twice the factor, half the share. Groups without a quota in `group_quotas` have
+    a weight of 1. `group_accept_surplus` = a group may use more than the cores of its quota, after all others.
+    `machine_constraint` = a ClassAd expression over slots' ads: slots that do not satisfy it do not count where quotas
+    are turned into cores; "" = all count. `discount_suspended` = suspended time is not charged.
     """
 
     half_life: timedelta = timedelta(days=1)
@@ -61,23 +57,23 @@ class RunningLimit:
     at_most: int
 
     def covers(self, queue: QueueId) -> bool:
-        """Whether the queue lies in the place that is limited."""
+        """Whether the limit applies to the queue."""
         named = zip((self.site, self.ce, self.queue), (queue.site, queue.ce, queue.queue), strict=True)
         return all(limited is None or fold(limited) == fold(name) for limited, name in named)
 
     def __str__(self) -> str:
-        """Return the limit in words, for people."""
-        place = "/".join(part for part in (self.site, self.ce, self.queue) if part)
-        return f"at most {self.at_most} running jobs with {self.attribute} {self.value} at {place}"
+        """Return the limit as text for people."""
+        location = "/".join(part for part in (self.site, self.ce, self.queue) if part)
+        return f"at most {self.at_most} running jobs with {self.attribute} {self.value} at {location}"
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRules:
-    """How the jobs' policies are looked after.
+    """The rules of evaluating the policies of jobs.
 
-    `of_operators` is a policy over every job. A round over the jobs whose policies depend on time begins every
-    `interval`; looking takes at most `cpu_share` of one processor's time. A job is released at most `max_releases`
-    times, None = without limit; operators may always.
+    `of_operators` is a policy over every job. An evaluation of the jobs whose policies depend on time begins every
+    `interval`; evaluations take at most `cpu_share` of one processor's time. A job is released at most `max_releases`
+    times by policies, None = without limit; operators may always release it.
     """
 
     of_operators: JobPolicy = NO_POLICY
@@ -88,18 +84,17 @@ class PolicyRules:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one server goes by.
+    """All rules of a server.
 
-    `lease` = a match's right to run before it must be renewed, for jobs that ask no other length.
-    `attempt_limit` = lost attempts after which a job has failed. `heartbeat` = how often pilots report; shorter
-    where a quarter of the lease is. `pilot_silence` = a pilot not heard for so long is lost. `pilot_submission`
-    = a pilot that never reported, and of whose glidein nothing was said, is lost after so long; `pilot_arrival` = the
-    same where its glidein is known, from the last time on that its batch system said that it is there.
-    `end_margin` = taken off the time left of a slot, beside what
-    the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this.
-    `submission` = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd
-    expression, MY the slot and TARGET the waiting job, that must be true too before a user drives another's job out;
-    "" = the slots' own decide.
+    `lease` = the time until a match must be renewed, for jobs that do not ask for another one. `attempt_limit` = lost
+    attempts after which a job has failed. `heartbeat` = the interval of pilots' reports; a quarter of the lease where
+    that is shorter. `pilot_silence` = a pilot without a report for this time is lost. `pilot_submission` = the same for
+    a pilot that never reported and whose glidein is unknown; `pilot_arrival` = the same where its glidein is known,
+    from the last time that its batch system listed it. `end_margin` = taken off the time left of a slot, beside what
+    the pilot keeps back itself. `life_gap` = a time without any server counts when it is longer than this. `submission`
+    = what the server derives for jobs when they are submitted. `preemption_requirements` = a ClassAd expression, MY the
+    slot and TARGET the waiting job, that must be true too before a user preempts another's job; "" = the slots' own
+    decide.
     """
 
     lease: timedelta = timedelta(minutes=20)
@@ -122,10 +117,10 @@ class Rules:
     retention: Retention = field(default_factory=Retention)
 
     def heartbeat_within(self, shortest_lease: timedelta) -> timedelta:
-        """Return when the next heartbeat is due: several times within the shortest lease that is held."""
+        """Return the time until the next heartbeat: several heartbeats fit in the shortest lease."""
         return min(self.heartbeat, shortest_lease / 4)
 
     def key_attributes(self) -> frozenset[str]:
-        """Return the folded names of the jobs' own attributes that limits refer to: they tell task queues apart."""
+        """Return the folded names of the jobs' own attributes that limits refer to: task queues differ by them."""
         names = {fold(limit.attribute) for limit in self.running_limits}
         return frozenset(names - {"owner", "group", "vo"})

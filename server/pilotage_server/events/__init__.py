@@ -1,1 +1,1 @@
-"""News for many at once, through a broker: hints, never the truth."""
+"""Broadcasts over an MQTT broker. They are hints; the database is the truth."""

@@ -1,4 +1,7 @@
-"""Places that get no more than single jobs: found by their failures, shown to operators and changed by them."""
+"""Circuit breakers of locations: opened by failures, listed for operators, held and closed by their orders.
+
+On the wire a circuit breaker is a throttle.
+"""
 
 from __future__ import annotations
 
@@ -8,67 +11,69 @@ from functools import partial
 from typing import NamedTuple
 
 from pilotage.errors import InvalidInputError, NotFoundError, Violation
-from pilotage.folding import fold
-from pilotage_server.core.ban_records import Node, find_node
-from pilotage_server.core.evidence import Attempts, Evidence, Wanted
-from pilotage_server.core.health import HealthRules, Level, Place, suspects
-from pilotage_server.core.throttles import (
-    Change,
-    ClosedBy,
+from pilotage.text import fold
+from pilotage_server.core.health.black_holes import HealthRules, Location, LocationLevel, suspected_locations
+from pilotage_server.core.health.evidence import AttemptGroup, Evidence, RunningFilter
+from pilotage_server.core.health.throttles import (
+    HoldOrder,
     Throttle,
+    ThrottleChange,
     ThrottleState,
-    closed_places,
-    hold,
+    held_throttle,
     opened,
-    opened_places,
-    review,
+    opened_locations,
+    throttle_changes,
+    tripped_locations,
 )
-from pilotage_server.operations.world import World
-from pilotage_server.storage import throttles as stored
-from pilotage_server.storage.ended_attempts import has_failures, load_ended, load_running
-from pilotage_server.storage.engine import Unit
+from pilotage_server.core.resources.bans import TreeNode, find_node
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import health as stored
+from pilotage_server.storage.attempts import has_failures, load_ended, load_running
+from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import feed_bounds
 from pilotage_server.storage.pilots import load_nodes
 
 
-class Look(NamedTuple):
-    """What a look has found: what is to be changed, what is known now, and up to which position of the feed."""
+class HealthReview(NamedTuple):
+    """The result of a review: changes of throttles, the evidence, and the position of the feed that it covers."""
 
-    changes: Sequence[Change]
+    changes: Sequence[ThrottleChange]
     evidence: Evidence
     position: int
 
 
 class HealthWatch:
-    """What one server has seen of the attempts that end, on whichever server, since it began to look."""
+    """The evidence of one server: the ends of attempts on all servers since its first review."""
 
     def __init__(self) -> None:
         self._position: int | None = None
         self._evidence = Evidence()
 
-    def look(self, unit: Unit, world: World) -> Look:
-        """Return what is to be changed by what has ended since the last look; take in what other servers changed."""
+    def review(self, unit: Transaction, world: ServerState) -> HealthReview:
+        """Return the changes that follow from the ends since the last review; apply the changes of other servers."""
         throttles, rules = stored.load_throttles(unit.session), world.rules.health
-        _take_in(world, throttles)
-        opened = opened_places(throttles)
+        _apply_throttles(world, throttles)
+        opened = opened_locations(throttles)
         is_tried = any(each.state is ThrottleState.THROTTLED for each in throttles)
         _, newest = feed_bounds(unit.session)
         ended = self._ended(unit, rules, newest, is_wanted=is_tried or self._evidence.has_failures)
-        evidence = self._evidence.after(ended, opened, rules.interval, unit.now)
-        suspected = suspects(evidence.counts(opened), closed_places(throttles), opened, rules)
+        evidence = self._evidence.with_ended(ended, opened, rules.interval, unit.now)
+        suspected = suspected_locations(evidence.counts(opened), tripped_locations(throttles), opened, rules)
         is_asked = rules.watch and (is_tried or suspected)
-        wanted = Wanted.by(suspected, ended)
+        wanted = RunningFilter.of_suspects(suspected, ended)
         running = load_running(unit.session, rules.fast, unit.now, wanted) if is_asked else []
         lasted = [each.lasted for each in running if each.lasted is not None]
-        changes = review(throttles, evidence.beside(running, opened), (*ended, *lasted), rules, unit.now)
-        return Look(changes, evidence, newest)
+        changes = throttle_changes(
+            throttles, evidence.with_running(running, opened), (*ended, *lasted), rules, unit.now
+        )
+        return HealthReview(changes, evidence, newest)
 
-    def keep(self, look: Look) -> None:
-        """Go on from what a look has found; without that, the next one sees the same again."""
+    def commit(self, look: HealthReview) -> None:
+        """Accept a review; without this the next one covers the same events again."""
         self._position, self._evidence = look.position, look.evidence
 
-    def _ended(self, unit: Unit, rules: HealthRules, newest: int, *, is_wanted: bool) -> Sequence[Attempts]:
-        """Return what has ended since the last look; as long as nothing fails anywhere, nobody wants to know."""
+    def _ended(self, unit: Transaction, rules: HealthRules, newest: int, *, is_wanted: bool) -> Sequence[AttemptGroup]:
+        """Return the attempts that have ended since the last review; empty as long as nothing fails anywhere."""
         if self._position is None or not rules.watch:
             return ()
         if not is_wanted and not has_failures(unit.session, self._position, newest):
@@ -76,14 +81,14 @@ class HealthWatch:
         return load_ended(unit.session, self._position, newest, rules.fast)
 
 
-def store_changes(unit: Unit, world: World, changes: Iterable[Change]) -> list[Change]:
-    """Store the changes, and return those in which no other server was quicker."""
+def store_changes(unit: Transaction, world: ServerState, changes: Iterable[ThrottleChange]) -> list[ThrottleChange]:
+    """Store the changes; return those that did not conflict with another server's."""
     made = [change for change in changes if _is_stored(unit, change)]
-    _tell(unit, world)
+    _publish_throttles(unit, world)
     return made
 
 
-def _is_stored(unit: Unit, change: Change) -> bool:
+def _is_stored(unit: Transaction, change: ThrottleChange) -> bool:
     if change.new is None:
         return change.old is not None and stored.remove(unit.session, change.old)
     if change.old is None:
@@ -91,87 +96,87 @@ def _is_stored(unit: Unit, change: Change) -> bool:
     return stored.change(unit.session, change.old, change.new)
 
 
-def list_health(unit: Unit) -> tuple[Throttle, ...]:
-    """Return what is known of places that were found out or closed, also of those that were opened lately."""
+def list_health(unit: Transaction) -> tuple[Throttle, ...]:
+    """Return all throttles, also those of locations that were opened recently."""
     return stored.load_throttles(unit.session)
 
 
 class HeldPlace(NamedTuple):
-    """The throttle of a place that is held, and what the operator should know."""
+    """The throttle of a held location, and warnings for the operator."""
 
     throttle: Throttle
     warnings: tuple[str, ...] = ()
 
 
-def hold_place(unit: Unit, world: World, ordered: ClosedBy) -> HeldPlace:
-    """Let a place get no job, in the place of what is known of it.
+def hold_place(unit: Transaction, world: ServerState, ordered: HoldOrder) -> HeldPlace:
+    """Hold a location, so that it gets no job; the hold replaces its present throttle.
 
-    A node may be held before any pilot has been there.
+    A node may be held before any pilot has reported from it.
 
     Raises
     ------
     InvalidInputError
-        For a place that the tree does not have, or an end that has passed.
+        For a location that the tree does not have, or an end in the past.
     """
     if ordered.until is not None and ordered.until <= unit.now:
         raise InvalidInputError(Violation("until", f"{ordered.until.isoformat()} has passed"))
-    place = _in_the_tree(world, ordered.place)
-    warnings = _doubts(unit, world, place) if place.level is Level.NODE else ()
-    closed = hold(ordered._replace(place=place), unit.now, world.rules.health)
+    location = _in_tree_spelling(world, ordered.location)
+    warnings = _unknown_node_warnings(unit, world, location) if location.level is LocationLevel.NODE else ()
+    closed = held_throttle(ordered._replace(location=location), unit.now, world.rules.health)
     stored.put(unit.session, closed)
-    _tell(unit, world)
+    _publish_throttles(unit, world)
     return HeldPlace(closed, warnings)
 
 
-def _doubts(unit: Unit, world: World, place: Place) -> tuple[str, ...]:
-    """Return what speaks for it that there is no such node."""
-    known = {fold(node) for node in load_nodes(unit.session, place.site)}
-    if place.node in known:
+def _unknown_node_warnings(unit: Transaction, world: ServerState, location: Location) -> tuple[str, ...]:
+    """Return a warning when no pilot has reported this node."""
+    known = {fold(node) for node in load_nodes(unit.session, location.site)}
+    if location.node in known:
         return ()
-    if any((fold(queue.site), fold(queue.ce)) == (fold(place.site), place.node) for queue in world.tree.queues):
-        raise InvalidInputError(Violation("node", f"{place} is a CE and no node; name one of its queues"))
-    near = get_close_matches(place.node, sorted(known), n=1)
+    if any((fold(queue.site), fold(queue.ce)) == (fold(location.site), location.node) for queue in world.tree.queues):
+        raise InvalidInputError(Violation("node", f"{location} is a CE and no node; name one of its queues"))
+    near = get_close_matches(location.node, sorted(known), n=1)
     hint = f"; the nearest name there is {near[0]}" if near else ""
-    return (f"no pilot has told of a node {place.node} at {place.site}{hint}; it is held for when one comes",)
+    return (f"no pilot has reported a node {location.node} at {location.site}{hint}; it is held for when one comes",)
 
 
-def open_place(unit: Unit, world: World, place: Place, by: str) -> Throttle:
-    """Let a place get jobs again, as if it had proved well, and return what was its throttle, now open.
+def open_place(unit: Transaction, world: ServerState, location: Location, by: str) -> Throttle:
+    """Give a location jobs again, as after enough successful probes, and return its throttle, now opened.
 
     Raises
     ------
     NotFoundError
-        When it is not closed; a throttle of a place within it or around it is another one.
+        When the location is not throttled; locations within it or around it have their own throttles.
     """
-    wanted = place.key.casefold()
-    found = [each for each in stored.load_throttles(unit.session) if each.place.key.casefold() == wanted]
-    if not found or not found[0].is_closed:
-        raise NotFoundError("throttle of", f"{place.level} {place}")
+    wanted = location.key.casefold()
+    found = [each for each in stored.load_throttles(unit.session) if each.location.key.casefold() == wanted]
+    if not found or not found[0].is_tripped:
+        raise NotFoundError("throttle of", f"{location.level} {location}")
     now_open = opened(found[0], unit.now, reason="an operator opened it", by=by)
     stored.put(unit.session, now_open)
-    _tell(unit, world)
+    _publish_throttles(unit, world)
     return now_open
 
 
-def _in_the_tree(world: World, place: Place) -> Place:
-    """Return the place in the spelling of the tree, which knows no nodes but their sites."""
-    match place.level:
-        case Level.QUEUE:
-            found = find_node(world.tree.queues, Node(place.site, place.ce, place.queue))
-        case Level.SITE | Level.NODE:
-            found = find_node(world.tree.queues, Node(place.site))
-    return Place(place.level, found.site, found.ce or "", found.queue or "", fold(place.node))
+def _in_tree_spelling(world: ServerState, location: Location) -> Location:
+    """Return the location in the spelling of the tree, which has sites and queues but no nodes."""
+    match location.level:
+        case LocationLevel.QUEUE:
+            found = find_node(world.tree.queues, TreeNode(location.site, location.ce, location.queue))
+        case LocationLevel.SITE | LocationLevel.NODE:
+            found = find_node(world.tree.queues, TreeNode(location.site))
+    return Location(location.level, found.site, found.ce or "", found.queue or "", fold(location.node))
 
 
-def _tell(unit: Unit, world: World) -> None:
-    """Let the memory know after the commit what the throttles are now."""
-    unit.after_commit(partial(_take_in, world, stored.load_throttles(unit.session)))
+def _publish_throttles(unit: Transaction, world: ServerState) -> None:
+    """Apply the present throttles to the server state after the commit."""
+    unit.after_commit(partial(_apply_throttles, world, stored.load_throttles(unit.session)))
 
 
-def _take_in(world: World, throttles: Iterable[Throttle]) -> None:
-    """Know the throttles; where a place is open again, those who wait may look."""
-    closed = closed_places(throttles)
+def _apply_throttles(world: ServerState, throttles: Iterable[Throttle]) -> None:
+    """Set the throttles of the server state; notify the listeners when a location is open again."""
+    closed = tripped_locations(throttles)
     with world.lock:
         before, world.throttles = world.throttles, closed
     if before.keys() - closed.keys():
-        world.reach_changed()
+        world.publish_access_change()

@@ -1,18 +1,20 @@
-"""The gRPC server: every service behind the door, with health and reflection."""
+"""The gRPC server: all services behind the access check, and health and reflection without it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from pilotage.channel import SHARED_OPTIONS
 from pilotage.clock import BootClock, Clock
+from pilotage.rpc.channel import SHARED_OPTIONS
 from pilotage.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -37,37 +39,64 @@ from pilotage.v1 import (
     share_service_pb2,
     share_service_pb2_grpc,
 )
-from pilotage_server.core.job_events import JobEvent
-from pilotage_server.operations.chances import Chances
-from pilotage_server.operations.world import World
-from pilotage_server.rpc.agent_servicer import AgentServicer
-from pilotage_server.rpc.door import Door
-from pilotage_server.rpc.event_feed import EventFeed
-from pilotage_server.rpc.identity_servicer import IdentityServicer
-from pilotage_server.rpc.in_flight import CallsInFlight
-from pilotage_server.rpc.job_servicer import JobServicer
-from pilotage_server.rpc.long_polls import LongPolls
-from pilotage_server.rpc.loop_calls import LoopCalls, in_event_loop
-from pilotage_server.rpc.matcher_servicer import MatcherServicer
-from pilotage_server.rpc.node_servicer import NodeServicer
-from pilotage_server.rpc.open_services import ASKERS, Health, reflect
-from pilotage_server.rpc.pilot_servicer import PilotServicer, PilotTokens
-from pilotage_server.rpc.pool_servicer import PoolServicer
-from pilotage_server.rpc.race_servicer import RaceServicer
-from pilotage_server.rpc.reception import Reception
-from pilotage_server.rpc.resource_servicer import ResourceServicer
-from pilotage_server.rpc.route_servicer import RouteServicer
-from pilotage_server.rpc.share_servicer import ShareServicer
-from pilotage_server.rpc.tokens import TokenIssuer, TokenVerifier
-from pilotage_server.rpc.transactions import Transactions
-from pilotage_server.storage.file_store import FileStore
+from pilotage_server.core.jobs.record import FeedEvent
+from pilotage_server.operations.matching.idle_pilots import ServerMatchEstimator
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.rpc.accounting import ShareServicer
+from pilotage_server.rpc.framework.dispatch import CallAccess, CallsInFlight, Dispatcher, LoopCalls, in_event_loop
+from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier
+from pilotage_server.rpc.framework.transactions import Transactions
+from pilotage_server.rpc.identity import IdentityServicer
+from pilotage_server.rpc.jobs.event_feed import EventFeed
+from pilotage_server.rpc.jobs.service import JobServicer
+from pilotage_server.rpc.leadership import AgentServicer
+from pilotage_server.rpc.matching.long_polls import LongPolls
+from pilotage_server.rpc.matching.service import MatcherServicer
+from pilotage_server.rpc.pilots import NodeServicer, PilotServicer, PilotTokens
+from pilotage_server.rpc.races import RaceServicer
+from pilotage_server.rpc.resources import PoolServicer, ResourceServicer
+from pilotage_server.rpc.routing import RouteServicer
+from pilotage_server.storage.blobs import FileStore
+
+OPEN_SERVICE_THREADS = 4
+"""Threads for each of the health and reflection services; more calls at a time are queued."""
+
+
+class Health(health.HealthServicer):  # type: ignore[misc]
+    """The standard health service."""
+
+    def set_serving(self, services: Iterable[str]) -> None:
+        """Report these services, and the server as a whole, as serving."""
+        for name in ("", *services):
+            self.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def add_to(self, server: grpc.Server) -> None:
+        """Add the service to the server."""
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+
+
+class _Reflection(reflection.ReflectionServicer):  # type: ignore[misc]
+    def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:
+        return super().ServerReflectionInfo(request_iterator, context)
+
+    # An open reflection stream holds a thread, which must not be one that answers health checks.
+    ServerReflectionInfo.experimental_thread_pool = ThreadPoolExecutor(  # type: ignore[attr-defined]
+        OPEN_SERVICE_THREADS, thread_name_prefix="reflection"
+    )
+
+
+def add_reflection(server: grpc.Server, services: Iterable[str]) -> None:
+    """Let the server describe these services, and those without a token."""
+    names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(names), server)
+
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     *SHARED_OPTIONS,
-    ("grpc.so_reuseport", 0),  # or a second server would share the port in silence
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # gRPC's own 5 min punish keepalive
-    # Past 1,000 calls that the serving thread has not taken yet, gRPC would cancel some without a word: after a
-    # restart all pilots call at once. Who is refused is told when to come again (`in_flight`).
+    ("grpc.so_reuseport", 0),  # else a second server would silently share the port
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),  # gRPC's default of 5 min punishes keepalive
+    # gRPC cancels calls beyond 1,000 that the serving thread has not taken, and names no retry delay. After a restart
+    # all pilots call at once, so that decision is left to `CallsInFlight`.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
 )
@@ -92,8 +121,8 @@ SERVICES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the services go by: the longest wait of a call, how many are under way, the lives of tokens."""
+class ServiceLimits:
+    """Limits of the services: longest wait of a call, calls in flight, lifetimes of tokens."""
 
     longest_wait_s: float
     calls_in_flight: int
@@ -102,8 +131,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What the services stand on."""
+class ServiceContext:
+    """What the services need: transactions, files, tokens and clocks."""
 
     transactions: Transactions
     store: FileStore
@@ -114,63 +143,65 @@ class Ground:
 
 
 class RpcServer:
-    """The services, and the calls that wait in them."""
+    """The gRPC server with all services, their long polls and their event feed."""
 
-    def __init__(self, ground: Ground, limits: Limits, *, reflects: bool) -> None:
-        world = ground.transactions.world
-        self._ground = ground
+    def __init__(self, context: ServiceContext, limits: ServiceLimits, *, reflects: bool) -> None:
+        world = context.transactions.state
+        self._context = context
         self._limits = limits
-        self._polls = LongPolls(Chances(world, ground.clock))
+        self._polls = LongPolls(ServerMatchEstimator(world, context.clock))
         self._feed = EventFeed()
         self._health = Health()
-        self._server = grpc.server(ThreadPoolExecutor(ASKERS, thread_name_prefix="health"), options=OPTIONS)
+        self._server = grpc.server(
+            ThreadPoolExecutor(OPEN_SERVICE_THREADS, thread_name_prefix="health"), options=OPTIONS
+        )
         self._health.add_to(self._server)
         if reflects:
-            reflect(self._server, SERVICES)
-        _observe(world, self._polls, self._feed)
+            add_reflection(self._server, SERVICES)
+        _subscribe(world, self._polls, self._feed)
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
-        """Listen at `address` and return the port; without credentials in plain text."""
+        """Listen at `address` and return the port; no credentials = plain text."""
         if credentials is None:
             return self._server.add_insecure_port(address)
         return self._server.add_secure_port(address, credentials)
 
     def serve(self, tasks: asyncio.TaskGroup) -> None:
-        """Take calls from now on; those that wait do so in `tasks`."""
-        ground = self._ground
-        door = Door(ground.verifier, ground.clock)
-        in_flight = CallsInFlight(self._limits.calls_in_flight, ground.boot_clock)
-        reception = Reception(self._server, door, LoopCalls(tasks), in_flight, ground.boot_clock)
-        self._add_services(reception)
-        self._health.serves(SERVICES)
-        reception.open()
+        """Take calls from now on; coroutines of calls run in `tasks`."""
+        context = self._context
+        access = CallAccess(context.verifier, context.clock)
+        in_flight = CallsInFlight(self._limits.calls_in_flight, context.boot_clock)
+        dispatcher = Dispatcher(self._server, access, LoopCalls(tasks), in_flight, context.boot_clock)
+        self._add_services(dispatcher)
+        self._health.set_serving(SERVICES)
+        dispatcher.open()
 
     def _add_services(self, server: Any) -> None:
-        ground, limits = self._ground, self._limits
-        transactions, wait_s = ground.transactions, limits.longest_wait_s
-        tokens = PilotTokens(ground.issuer, ground.clock, limits.pilot_token, limits.longest_token)
-        jobs = JobServicer(transactions, ground.store, self._feed, ground.boot_clock, wait_s)
-        matcher = MatcherServicer(transactions, ground.store, self._polls, ground.boot_clock, wait_s)
-        identity = IdentityServicer(ground.issuer, ground.clock, limits.longest_token)
+        context, limits = self._context, self._limits
+        transactions, wait_s = context.transactions, limits.longest_wait_s
+        tokens = PilotTokens(context.issuer, context.clock, limits.pilot_token, limits.longest_token)
+        jobs = JobServicer(transactions, context.store, self._feed, context.boot_clock, wait_s)
+        matcher = MatcherServicer(transactions, context.store, self._polls, context.boot_clock, wait_s)
+        identity = IdentityServicer(context.issuer, context.clock, limits.longest_token)
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, server)
         matcher_service_pb2_grpc.add_MatcherServiceServicer_to_server(matcher, server)
         pool_service_pb2_grpc.add_PoolServiceServicer_to_server(PoolServicer(transactions), server)
         resource_service_pb2_grpc.add_ResourceServiceServicer_to_server(ResourceServicer(transactions), server)
         pilot_service_pb2_grpc.add_PilotServiceServicer_to_server(PilotServicer(transactions, tokens), server)
         node_service_pb2_grpc.add_NodeServiceServicer_to_server(NodeServicer(transactions), server)
-        routes = RouteServicer(transactions, ground.store)
+        routes = RouteServicer(transactions, context.store)
         route_service_pb2_grpc.add_RouteServiceServicer_to_server(routes, server)
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(transactions), server)
         race_service_pb2_grpc.add_RaceServiceServicer_to_server(RaceServicer(transactions), server)
         share_service_pb2_grpc.add_ShareServiceServicer_to_server(ShareServicer(transactions), server)
         identity_service_pb2_grpc.add_IdentityServiceServicer_to_server(identity, server)
 
-    def nudge(self) -> None:
-        """Let the calls that follow events look again: another server may have had some."""
-        self._feed.nudge()
+    def wake_followers(self) -> None:
+        """Wake the calls that follow events: another server may have committed some."""
+        self._feed.wake_all()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, let those under way come to their end, and cut off what lasts longer."""
+        """Take no more calls, let those in flight end, and cancel the rest after `grace_s`."""
         await asyncio.to_thread(self._health.enter_graceful_shutdown)
         self._polls.close()
         self._feed.close()
@@ -178,21 +209,21 @@ class RpcServer:
         await asyncio.to_thread(stopped.wait)
 
 
-def _observe(world: World, polls: LongPolls, feed: EventFeed) -> None:
-    """Let the calls that wait hear, in the event loop's thread, what the writer threads have committed."""
-    world.on_enqueued += [polls.jobs_come, in_event_loop(polls.jobs_arrived)]
+def _subscribe(world: ServerState, polls: LongPolls, feed: EventFeed) -> None:
+    """Notify waiting calls, in the event loop's thread, of what writers' threads commit."""
+    world.waiting_listeners += [polls.announce_jobs, in_event_loop(polls.wake_for_jobs)]
     world.is_offered = polls.is_offered
-    world.on_commands.append(in_event_loop(polls.pilot_called))
-    world.on_reach_changed.append(in_event_loop(polls.everything_changed))
-    world.event_listeners.append(_to_followers(feed))
+    world.command_listeners.append(in_event_loop(polls.wake_pilot))
+    world.access_listeners.append(in_event_loop(polls.wake_all))
+    world.event_listeners.append(_event_publisher(feed))
 
 
-def _to_followers(feed: EventFeed) -> Callable[[Sequence[JobEvent]], None]:
-    """Return what hands events to the feed; where nobody follows, the event loop is left alone at every match."""
-    tell = in_event_loop(feed.happened)
+def _event_publisher(feed: EventFeed) -> Callable[[Sequence[FeedEvent]], None]:
+    """Return a listener that publishes events; without followers it leaves the event loop alone."""
+    publish_soon = in_event_loop(feed.publish)
 
-    def happened(events: Sequence[JobEvent]) -> None:
-        if feed.is_followed:
-            tell(events)
+    def publish(events: Sequence[FeedEvent]) -> None:
+        if feed.has_followers:
+            publish_soon(events)
 
-    return happened
+    return publish

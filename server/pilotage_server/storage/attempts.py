@@ -1,21 +1,22 @@
-"""Attempts in the database: who had a job, how it ended, what it used."""
+"""Attempts in the database: pilot, outcome and use of each attempt, and the evidence on locations from the feed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlmodel import Session
 
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.accounting import Account
-from pilotage_server.core.leases import LOST_BY_SILENCE, AttemptRecord
-from pilotage_server.core.reports import FACTS, JobReport
-from pilotage_server.storage import bulk, many_rows
-from pilotage_server.storage.tables import metadata
-from pilotage_server.storage.tables.conditions import TAKEN, UNREPORTED
+from pilotage.resources.tree import QueueId
+from pilotage.values.accounts import Account
+from pilotage_server.core.attempts.leases import LOST_BY_SILENCE, AttemptRecord
+from pilotage_server.core.attempts.reports import FACTS, JobReport
+from pilotage_server.core.health.black_holes import EvidenceKey
+from pilotage_server.core.health.evidence import FAILURES, OUTLASTS_BY, AttemptGroup, RunningAttempts, RunningFilter
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.tables import TAKEN, UNREPORTED, metadata
 
 ATTEMPTS = metadata.tables["attempts"]
 
@@ -43,7 +44,7 @@ _account = lru_cache(maxsize=4096)(Account)
 
 
 def insert_attempts(session: Session, attempts: Sequence[AttemptRecord]) -> None:
-    """Store new attempts, which hold their leases."""
+    """Store new attempts that hold leases."""
     columns: dict[str, Sequence[Any]] = {
         "job_id": [each.job_id for each in attempts],
         "attempt": [each.attempt for each in attempts],
@@ -62,7 +63,7 @@ def insert_attempts(session: Session, attempts: Sequence[AttemptRecord]) -> None
         "metered": [each.metered for each in attempts],
     }
     columns |= {name: [value] * len(attempts) for name, value in _UNSET.items()}
-    many_rows.add(session, ATTEMPTS, columns)
+    sql.insert_rows(session, ATTEMPTS, columns)
 
 
 _UNSET: dict[str, Any] = {
@@ -77,7 +78,7 @@ _UNSET: dict[str, Any] = {
 
 
 class Charge(NamedTuple):
-    """What an attempt uses, and who is charged for it: so many cores, for `weight` a second."""
+    """The charge for an attempt: its cores, the weighted cores that are charged, and the account."""
 
     cpus: int
     weight: float
@@ -93,67 +94,67 @@ _BEGIN = f"""
 
 
 def begin_attempts(session: Session, charged: Mapping[Charge, Sequence[int]], now: datetime) -> None:
-    """Store the attempts of jobs that have just been bound, which are given by what they are charged for."""
-    time = bulk.moment(session, now)
+    """Store the attempts of jobs that have just been bound, given by their charges."""
+    time = sql.column_time(session, now)
     for (cpus, weight, account), job_ids in charged.items():
         payer = account.vo, account.group, account.owner
-        many_rows.add_for(session, _BEGIN, (cpus, weight, *payer, time, time, *_UNSET.values()), job_ids)
+        sql.insert_for_ids(session, _BEGIN, (cpus, weight, *payer, time, time, *_UNSET.values()), job_ids)
 
 
 def load_attempts(session: Session, keys: Iterable[AttemptKey]) -> dict[AttemptKey, AttemptRecord]:
-    """Return the attempts by job and number; those that there are not are left out."""
+    """Return the existing ones of these attempts."""
     wanted = set(keys)
     if not wanted:
         return {}
-    rows = bulk.rows(session, _OF_JOBS, sorted({job_id for job_id, _ in wanted}))
+    rows = sql.rows(session, _OF_JOBS, sorted({job_id for job_id, _ in wanted}))
     return {(row[0], row[1]): _record(row) for row in rows if (row[0], row[1]) in wanted}
 
 
 def load_attempts_of(session: Session, job_ids: Iterable[int]) -> list[AttemptRecord]:
     """Return all attempts of these jobs."""
-    return list(map(_record, bulk.rows(session, _OF_JOBS, sorted(set(job_ids)))))
+    return list(map(_record, sql.rows(session, _OF_JOBS, sorted(set(job_ids)))))
 
 
 def sites_of(session: Session, job_ids: Iterable[int]) -> dict[int, set[str]]:
-    """Return at which sites these jobs are or were, by job; those that were at no site of the tree are left out."""
+    """Return the sites of all attempts, by job; jobs that were at no site are left out."""
     found: dict[int, set[str]] = {}
-    for job_id, site in bulk.rows(session, _SITES, sorted(set(job_ids))):
+    for job_id, site in sql.rows(session, _SITES, sorted(set(job_ids))):
         found.setdefault(job_id, set()).add(site)
     return found
 
 
 def load_history(session: Session, job_id: int) -> tuple[AttemptRecord, ...]:
     """Return all attempts of a job, the first one first."""
-    return tuple(map(_record, bulk.rows(session, _HISTORY, job_id)))
+    return tuple(map(_record, sql.rows(session, _HISTORY, job_id)))
 
 
 def load_unreported(session: Session, pilot_stamp: str) -> tuple[AttemptRecord, ...]:
-    """Return the attempts that a pilot has still to answer for: those it holds, and those that were taken from it."""
-    return tuple(map(_record, bulk.rows(session, _UNREPORTED, pilot_stamp)))
+    """Return the attempts that a pilot has not reported the end of: running ones, and those taken from it."""
+    return tuple(map(_record, sql.rows(session, _UNREPORTED, pilot_stamp)))
 
 
 def next_unreported(session: Session, pilot_stamp: str, after: AttemptKey, most: int) -> tuple[AttemptRecord, ...]:
-    """Return the first of these, at most so many, that come after one by job and attempt."""
-    return tuple(map(_record, bulk.rows(session, _NEXT_UNREPORTED, pilot_stamp, *after, most)))
+    """Return at most `most` of these after the key `after`, in the order of keys."""
+    return tuple(map(_record, sql.rows(session, _NEXT_UNREPORTED, pilot_stamp, *after, most)))
 
 
 def next_taken(session: Session, pilot_stamp: str, after: AttemptKey, most: int) -> tuple[AttemptRecord, ...]:
-    """Return the first of those that were taken from the pilot, at most so many, that come after one."""
-    return tuple(map(_record, bulk.rows(session, _NEXT_TAKEN, pilot_stamp, *after, most)))
+    """Return at most `most` attempts after the key `after` that were taken from the pilot, in the order of keys."""
+    return tuple(map(_record, sql.rows(session, _NEXT_TAKEN, pilot_stamp, *after, most)))
 
 
 def load_taken(session: Session, stamps: Iterable[str], since: datetime) -> tuple[AttemptRecord, ...]:
-    """Return the attempts that were taken from these pilots since then, and that they have still to answer for."""
-    return tuple(map(_record, bulk.rows(session, _TAKEN, sorted(stamps), bulk.moment(session, since))))
+    """Return the attempts that were taken from these pilots since then and whose end they have not reported."""
+    return tuple(map(_record, sql.rows(session, _TAKEN, sorted(stamps), sql.column_time(session, since))))
 
 
 def count_live(session: Session) -> dict[str, int]:
-    """Return how many attempts with a lease each pilot has, by stamp."""
-    return dict(map(tuple, bulk.rows(session, _COUNTS)))
+    """Return the number of attempts with a lease of each pilot, by stamp."""
+    return dict(map(tuple, sql.rows(session, _COUNTS)))
 
 
 class Metered(NamedTuple):
-    """So many runs that use something, each of so many weighted cores, since the same moment."""
+    """A number of running attempts of an account with the same weighted cores and the same begin of charging."""
 
     account: Account
     weight: float
@@ -162,19 +163,19 @@ class Metered(NamedTuple):
 
 
 def load_metered(session: Session) -> list[Metered]:
-    """Return what uses something now, for somebody to be charged for: those that are alike together."""
-    rows = bulk.rows(session, _METERED)
-    return [Metered(_account(*owner), weight, bulk.time_of(since), runs) for *owner, weight, since, runs in rows]
+    """Return the attempts that are charged now, equal ones together."""
+    rows = sql.rows(session, _METERED)
+    return [Metered(_account(*owner), weight, sql.utc_time(since), runs) for *owner, weight, since, runs in rows]
 
 
 def facts(report: JobReport) -> dict[str, Any]:
-    """Return the columns that keep what a pilot says of an attempt: numbers and times."""
-    told = {name: getattr(report, name) for name in FACTS}
-    return told if report.started is None else told | {"started": report.started}
+    """Return the columns with a pilot's figures of an attempt: numbers and times."""
+    columns = {name: getattr(report, name) for name in FACTS}
+    return columns if report.started is None else columns | {"started": report.started}
 
 
 def change_attempts(session: Session, changes: Mapping[AttemptKey, Mapping[str, Any]]) -> None:
-    """Give each of the attempts its own values in these columns."""
+    """Update attempts, each with its own columns and values."""
     alike: dict[tuple[str, ...], list[AttemptKey]] = {}
     for key, values in changes.items():
         alike.setdefault(tuple(values), []).append(key)
@@ -183,20 +184,20 @@ def change_attempts(session: Session, changes: Mapping[AttemptKey, Mapping[str, 
         change_columns(session, keys, {name: [row[name] for row in rows] for name in names})
 
 
-def change_columns(session: Session, keys: Sequence[AttemptKey], columns: many_rows.Columns) -> None:
-    """Give attempts the values of these columns, one each."""
+def change_columns(session: Session, keys: Sequence[AttemptKey], columns: sql.Columns) -> None:
+    """Update attempts in the same columns, one value for each attempt."""
     where = {"job_id": [job_id for job_id, _ in keys], "attempt": [attempt for _, attempt in keys]}
-    many_rows.change(session, ATTEMPTS, where, columns)
+    sql.update_rows(session, ATTEMPTS, where, columns)
 
 
 def mark_trials(session: Session, keys: Sequence[AttemptKey]) -> None:
-    """Note that the attempts are trials of the throttled places that they are at."""
+    """Mark the attempts as probes of the throttled locations that they run at."""
     change_columns(session, keys, {"trial": [True] * len(keys)})
 
 
 def close(session: Session, key: AttemptKey) -> None:
-    """Ask its pilot no more for an attempt that was lost by silence: its word would come too late."""
-    bulk.once(session, _CLOSE, True, *key, sorted(LOST_BY_SILENCE))
+    """Mark an attempt that was lost by silence as reported: a report of its pilot would come too late."""
+    sql.execute(session, _CLOSE, True, *key, sorted(LOST_BY_SILENCE))
 
 
 def _record(row: Sequence[Any]) -> AttemptRecord:
@@ -213,11 +214,123 @@ def _record(row: Sequence[Any]) -> AttemptRecord:
         cpus,
         weight,
         _account(vo, group, owner),
-        bulk.time_of(matched),
-        ended and bulk.time_of(ended),
+        sql.utc_time(matched),
+        ended and sql.utc_time(ended),
         outcome,
         reason,
         bool(reported),
-        metered and bulk.time_of(metered),
+        metered and sql.utc_time(metered),
         bool(plugged),
     )
+
+
+_SPOT = "site, ce, queue, node, charged_vo, charged_group, charged_owner"
+_FAILURES = ", ".join(f"'{cause}'" for cause in sorted(FAILURES))
+_FAILURE = f"SELECT 1 FROM job_events WHERE id > ? AND id <= ? AND cause IN ({_FAILURES}) LIMIT 1"  # noqa: S608
+_ENDED = f"""
+    SELECT {_SPOT}, trial, is_failure, count(*), max(matched), max(wall_s) FROM (
+        SELECT {_SPOT}, trial, attempts.matched AS matched, attempts.wall_s AS wall_s, CASE
+            WHEN attempts.outcome = 'start failed' THEN 1
+            WHEN (attempts.outcome = 'exited' OR plugged) AND attempts.wall_s < ?
+                AND (coalesce(attempts.exit_code, -1) <> 0 OR coalesce(attempts.signal, 0) <> 0) THEN 1
+            ELSE 0 END AS is_failure
+        FROM job_events JOIN attempts
+            ON attempts.job_id = job_events.job_id AND attempts.attempt = job_events.attempt
+        WHERE job_events.id > ? AND job_events.id <= ? AND (
+            job_events.cause = 'plugged'
+            OR job_events.cause IN ('done', {_FAILURES}) AND job_events.from_state <> 'RACING'
+                AND attempts.outcome IN ('exited', 'start failed', 'limit exceeded') AND NOT plugged
+        )
+    ) AS ended
+    GROUP BY {_SPOT}, trial, is_failure
+"""  # noqa: S608 - names of columns
+_RUNNING = f"""
+    SELECT {_SPOT}, trial, min(begun),
+        sum(CASE WHEN begun <= ? THEN 1 ELSE 0 END), max(CASE WHEN begun <= ? THEN matched END)
+    FROM (
+        SELECT {_SPOT}, trial, matched, CASE WHEN started > matched THEN started ELSE matched END AS begun
+        FROM attempts WHERE {UNREPORTED} AND ended IS NULL AND NOT plugged AND started <= ? AND matched <= ?
+            AND (trial OR site = ANY(?) OR charged_owner = ANY(?))
+    ) AS running
+    GROUP BY {_SPOT}, trial
+"""  # noqa: S608
+
+
+def has_failures(session: Session, after: int, up_to: int) -> bool:
+    """Whether any attempt has failed in this part of the feed."""
+    return bool(sql.rows(session, _FAILURE, after, up_to))
+
+
+def load_ended(session: Session, after: int, up_to: int, fast: timedelta) -> list[AttemptGroup]:
+    """Return the attempts that have ended by themselves in this part of the feed, equal ones together.
+
+    A failure counts once, when it happens: not again at the end of its plug, nor when the copies of a failed original
+    have failed too.
+    """
+    return list(map(_ended, sql.rows(session, _ENDED, fast.total_seconds(), after, up_to)))
+
+
+def load_running(session: Session, fast: timedelta, now: datetime, wanted: RunningFilter) -> list[RunningAttempts]:
+    """Return the running attempts that are probes or `wanted`; those that run for at least `fast` have lasted.
+
+    The time counts from the match too, so that a wrong clock of a node cannot make it longer.
+    """
+    lasted, begun = (sql.column_time(session, now - least) for least in (fast, OUTLASTS_BY))
+    values = lasted, lasted, begun, begun, sorted(wanted.sites), sorted(wanted.owners)
+    return [_running(row, now) for row in sql.rows(session, _RUNNING, *values)]
+
+
+def _running(row: Sequence[Any], now: datetime) -> RunningAttempts:
+    *spot, trial, begun, count, matched = row
+    where, longest = _spot(spot), now - sql.utc_time(begun)
+    lasted = AttemptGroup(where, False, count, sql.utc_time(matched), longest, bool(trial)) if count else None
+    return RunningAttempts(where, longest, lasted)
+
+
+def _ended(row: Sequence[Any]) -> AttemptGroup:
+    *spot, trial, failed, count, matched, longest_s = row
+    longest = timedelta(seconds=longest_s)
+    return AttemptGroup(_spot(spot), bool(failed), count, sql.utc_time(matched), longest, bool(trial))
+
+
+def _spot(row: Sequence[Any]) -> EvidenceKey:
+    site, ce, queue, node, vo, group, owner = row
+    return EvidenceKey(QueueId(site, ce, queue), node, Account(vo, group, owner))
+
+
+class AttemptBook:
+    """Attempts read together, changed in memory, and written together by `write`; changes are visible at once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._records: dict[AttemptKey, AttemptRecord | None] = {}
+        self._changes: dict[AttemptKey, dict[str, Any]] = {}
+        self._unwritten: set[AttemptKey] = set()
+
+    def read(self, keys: Iterable[AttemptKey]) -> None:
+        """Read these attempts in one query."""
+        new = [key for key in keys if key not in self._records]
+        if new:
+            found = load_attempts(self._session, new)
+            self._records.update((key, found.get(key)) for key in new)
+
+    def get(self, key: AttemptKey) -> AttemptRecord | None:
+        """Return an attempt that was read; None = it does not exist."""
+        record, changes = self._records[key], self._changes.get(key)
+        return record if record is None or changes is None else record.changed(changes)
+
+    def known(self, key: AttemptKey) -> AttemptRecord:
+        """Return an attempt that was read and exists."""
+        record = self.get(key)
+        assert record is not None, "there is such an attempt"
+        return record
+
+    def change(self, key: AttemptKey, columns: Mapping[str, Any]) -> None:
+        """Change columns of an attempt that was read and exists."""
+        self._changes.setdefault(key, {}).update(columns)
+        self._unwritten.add(key)
+
+    def write(self) -> None:
+        """Write all changes since the last call."""
+        change_attempts(self._session, {key: self._changes[key] for key in self._unwritten})
+        self._unwritten.clear()

@@ -1,20 +1,20 @@
-"""Job events in the database: appended in the order of commits, read by job and by position."""
+"""The feed: events of jobs in the database, appended in the order of commits, read by job and by position."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import RowMapping, func, select, text
 from sqlmodel import Session
 
-from pilotage_server.core.job_events import JobEvent
-from pilotage_server.core.jobs import JobCause, JobState
-from pilotage_server.storage import bulk, many_rows
+from pilotage_server.core.jobs.record import FeedEvent
+from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.jobs import JOBS
-from pilotage_server.storage.tables import metadata
 
 EVENTS = metadata.tables["job_events"]
 
@@ -24,27 +24,27 @@ FEED_LOCK = 0x70696C6F
 
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
-    """Whose events: of (VO, owner), None = of anybody; of these jobs, none named = of any."""
+    """A query of events: `whose` = (VO, owner), None = any; `job_ids` empty = any."""
 
     whose: tuple[str, str] | None = None
     job_ids: tuple[int, ...] = ()
 
 
 def lock_feed(session: Session) -> None:
-    """Let nobody else append events until this transaction has ended.
+    """Lock the feed until the transaction ends.
 
-    PostgreSQL hands out ids when a row is inserted, not when it is committed: without the lock a reader could
-    see position 8 and resume after it before 7 appears. SQLite has one writer at a time anyway. The lock is the
-    last one that a transaction takes, so waiting for it never closes a circle.
+    PostgreSQL assigns ids when a row is inserted, not when it is committed: without the lock a reader could see
+    position 8 and resume after it before 7 appears. SQLite has one writer at a time. The lock is the last one that a
+    transaction takes, so that waiting for it never closes a circle.
     """
-    if not bulk.is_sqlite(session):
+    if not sql.is_sqlite(session):
         session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": FEED_LOCK})
 
 
-def append_events(session: Session, events: Sequence[JobEvent]) -> list[JobEvent]:
+def append_events(session: Session, events: Sequence[FeedEvent]) -> list[FeedEvent]:
     """Store the events in their order and return them with their positions; `lock_feed` comes first."""
     # `_value_`, for many: `value` of an enum is a property, and takes ten times as long
-    columns: many_rows.Columns = {
+    columns: sql.Columns = {
         "job_id": [event.job_id for event in events],
         "time": [event.time for event in events],
         "from_state": [event.from_state._value_ for event in events],
@@ -54,27 +54,27 @@ def append_events(session: Session, events: Sequence[JobEvent]) -> list[JobEvent
         "attempt": [event.attempt for event in events],
         "actor": [event.actor for event in events],
     }
-    positions = many_rows.add_numbered(session, EVENTS, columns)
+    positions = sql.insert_numbered_rows(session, EVENTS, columns)
     return [event.at(position) for event, position in zip(events, positions, strict=True)]
 
 
-Alike = tuple[Sequence[int], JobEvent]
-"""Jobs that have made a step alike, and the event of the first of them."""
+UniformEvents = tuple[Sequence[int], FeedEvent]
+"""Jobs that have made the same transition, and the event of the first one."""
 
 
-def append_alike(session: Session, alike: Sequence[Alike]) -> list[JobEvent]:
-    """Store for each of these jobs an event such as stands beside them, in order.
+def append_uniform(session: Session, alike: Sequence[UniformEvents]) -> list[FeedEvent]:
+    """Store for each of these jobs an event like the given one, in order.
 
     Returns
     -------
     list[JobEvent]
-        The events that stand there, with their positions.
+        The given events with their positions.
     """
     columns: dict[str, list[Any]] = {"job_id": [job_id for ids, _ in alike for job_id in ids]}
     for ids, event in alike:
         for name in _KEPT:
             columns.setdefault(name, []).extend([getattr(event, name)] * len(ids))
-    positions = many_rows.add_numbered(session, EVENTS, columns)
+    positions = sql.insert_numbered_rows(session, EVENTS, columns)
     begins = accumulate((len(ids) for ids, _ in alike), initial=0)
     return [event.at(positions[begin]) for begin, (_, event) in zip(begins, alike, strict=False)]
 
@@ -82,13 +82,13 @@ def append_alike(session: Session, alike: Sequence[Alike]) -> list[JobEvent]:
 _KEPT = ("time", "from_state", "to_state", "cause", "reason", "attempt", "actor")
 
 
-def append_matches(session: Session, matched: Sequence[Alike]) -> list[JobEvent]:
-    """Do so for jobs that were matched, their ids rising, and have the attempts that the events name.
+def append_matches(session: Session, matched: Sequence[UniformEvents]) -> list[FeedEvent]:
+    """Store the events of matched jobs, in ascending order of ids; their attempts, which the events name, are stored.
 
-    Who has matched them is told by these attempts.
+    The actors of the events are the pilots of these attempts.
     """
     return [
-        event.at(many_rows.add_numbered_for(session, _MATCHES, (event.attempt,), job_ids)[0])
+        event.at(sql.insert_numbered_for_ids(session, _MATCHES, (event.attempt,), job_ids)[0])
         for job_ids, event in matched
     ]
 
@@ -100,9 +100,9 @@ _MATCHES = """
 """
 
 
-def job_event(row: RowMapping) -> JobEvent:
+def job_event(row: RowMapping) -> FeedEvent:
     """Return the event of one row of `job_events`."""
-    return JobEvent(
+    return FeedEvent(
         position=row["id"],
         job_id=row["job_id"],
         time=row["time"],
@@ -115,7 +115,7 @@ def job_event(row: RowMapping) -> JobEvent:
     )
 
 
-def events_of(session: Session, job_id: int) -> tuple[JobEvent, ...]:
+def events_of(session: Session, job_id: int) -> tuple[FeedEvent, ...]:
     """Return the events of one job, oldest first."""
     query = select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.id)
     return tuple(job_event(row) for row in session.execute(query).mappings())
@@ -125,8 +125,8 @@ _LAST_AT = "SELECT job_id, max(attempt) FROM job_events WHERE job_id = ANY(?) AN
 
 
 def last_attempts_at(session: Session, job_ids: Iterable[int], causes: Iterable[JobCause]) -> dict[int, int]:
-    """Return the last attempt that each of these jobs had had at a step of such a cause; without any it is left out."""
-    return dict(bulk.rows(session, _LAST_AT, sorted(job_ids), sorted(causes)))
+    """Return for each of these jobs the attempt of its last event with such a cause; jobs without one are left out."""
+    return dict(sql.rows(session, _LAST_AT, sorted(job_ids), sorted(causes)))
 
 
 def feed_bounds(session: Session) -> tuple[int, int]:
@@ -135,7 +135,7 @@ def feed_bounds(session: Session) -> tuple[int, int]:
     return oldest or 0, newest or 0
 
 
-def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, limit: int) -> tuple[JobEvent, ...]:
+def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, limit: int) -> tuple[FeedEvent, ...]:
     """Return at most `limit` events with after < position ≤ up_to, oldest first."""
     query = select(EVENTS).where(EVENTS.c.id > after, EVENTS.c.id <= up_to)
     if wanted.job_ids:
@@ -145,3 +145,31 @@ def events_between(session: Session, after: int, up_to: int, wanted: FeedQuery, 
         query = query.join(JOBS, JOBS.c.id == EVENTS.c.job_id).where(JOBS.c.vo == vo, JOBS.c.owner == owner)
     rows = session.execute(query.order_by(EVENTS.c.id).limit(limit)).mappings()
     return tuple(job_event(row) for row in rows)
+
+
+class QueueChange(NamedTuple):
+    """A job that began (`came`) or ceased to wait; its task queue is the present one."""
+
+    came: bool
+    job_id: int
+    task_queue_id: int
+    priority: int
+
+
+def queue_changes_in(session: Session, ranges: Sequence[tuple[int, int]]) -> list[QueueChange]:
+    """Return the jobs that began or ceased to wait in these ranges of the feed, both ends included, in order.
+
+    A fenced job counts as waiting. PostgreSQL only, where servers share a database.
+    """
+    bounds = {"first": [first for first, _ in ranges], "last": [last for _, last in ranges]}
+    return [QueueChange._make(row) for row in session.execute(_TURNOVER, bounds)]
+
+
+_TURNOVER = text("""
+    SELECT event.to_state = 'WAITING', event.job_id, job.task_queue_id, job.priority
+    FROM unnest(CAST(:first AS bigint[]), CAST(:last AS bigint[])) AS ranges(first, last)
+    JOIN job_events AS event ON event.id BETWEEN ranges.first AND ranges.last
+    JOIN jobs AS job ON job.id = event.job_id
+    WHERE (event.from_state = 'WAITING') <> (event.to_state = 'WAITING')
+    ORDER BY event.id
+""")

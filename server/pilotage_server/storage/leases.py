@@ -1,4 +1,4 @@
-"""Leases in the database: renewed, found when they have run out, extended when no server was there."""
+"""Leases and fences in the database: binding, renewal, expiry, extension after downtime, and counts of leased jobs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,120 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Select, bindparam, func, select, text, update
 from sqlmodel import Session
 
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.accounting import Account
-from pilotage_server.core.common_reports import HeldJob
-from pilotage_server.core.job_record import JobRecord
-from pilotage_server.core.jobs import JobState
-from pilotage_server.storage import bulk, many_rows
-from pilotage_server.storage.claims import IS_LEASED
-from pilotage_server.storage.inserting import insert_if_absent
-from pilotage_server.storage.jobs import JOBS, job_record
+from pilotage.resources.tree import QueueId
+from pilotage.values.accounts import Account
+from pilotage_server.core.attempts.leases import LeasedJob
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.queueing.waiting_jobs import QueueHead
+from pilotage_server.storage.attempts import ATTEMPTS, AttemptKey
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.sql import insert_if_absent
+from pilotage_server.storage.database.tables import FENCED_JOB, LEASED_JOB, RACING_JOB, TAKEN, metadata
+from pilotage_server.storage.jobs import JOBS, chunks, job_record
 from pilotage_server.storage.pilots import IS_ALIVE, PILOTS
-from pilotage_server.storage.tables import metadata
-from pilotage_server.storage.tables.conditions import LEASED_JOB
+from pilotage_server.storage.task_queues import IS_WAITING
+
+IS_LEASED = text(LEASED_JOB)
+
+
+class PilotLocation(NamedTuple):
+    """The pilot that runs a job, with its queue and node; the fields are columns of `jobs`."""
+
+    pilot_stamp: str
+    site: str
+    ce: str
+    queue: str
+    node: str
+
+
+class Binding(NamedTuple):
+    """A waiting job, the slot that it is bound to, and the end of its lease."""
+
+    job_id: int
+    lease_until: datetime
+    place: PilotLocation
+    slot: str
+
+
+_BOUND = "state = 'MATCHED', reason = '', attempt = attempt + 1, started = NULL, exit_code = NULL, signal = NULL"
+_WHERE_TO = ("lease_until", *PilotLocation._fields, "slot")
+_BIND_EACH = f"UPDATE jobs SET {_BOUND}, {', '.join(f'{name} = ?' for name in _WHERE_TO)} WHERE id = ?"  # noqa: S608 - names of ours
+_BIND_ALL = f"""
+    UPDATE jobs SET {_BOUND}, {", ".join(f"{name} = bound.{name}" for name in _WHERE_TO)}
+    FROM unnest(?::timestamptz[], {", ".join("?::text[]" for _ in _WHERE_TO[1:])}, ?::bigint[])
+        AS bound ({", ".join(_WHERE_TO)}, id)
+    WHERE jobs.id = bound.id
+"""  # noqa: S608 - names of ours
+
+
+def bind(session: Session, bindings: Sequence[Binding]) -> None:
+    """Bind locked jobs to slots; it sets the same columns as the transition of a matched job."""
+    times = {until: sql.column_time(session, until) for until in {binding.lease_until for binding in bindings}}
+    rows = [(times[until], *place, slot, job_id) for job_id, until, place, slot in bindings]
+    if sql.is_sqlite(session):
+        sql.execute_many(session, _BIND_EACH, rows)
+    elif rows:
+        sql.execute(session, _BIND_ALL, *map(list, zip(*rows, strict=True)))
+
+
+def lock_first_waiting(session: Session, task_queue_id: int) -> JobRecord | None:
+    """Lock and return the first waiting job of a task queue that no other transaction has locked.
+
+    PostgreSQL skips locked rows, so that concurrent requests take different jobs without waiting for each other. SQLite
+    has one writer at a time and needs no lock.
+    """
+    return _locked(session, _waiting_in(task_queue_id).order_by(JOBS.c.priority.desc(), JOBS.c.id).limit(1))
+
+
+def lock_waiting(session: Session, task_queue_id: int, job_id: int) -> JobRecord | None:
+    """Lock and return this job if it waits in the task queue and no other transaction has locked it."""
+    return _locked(session, _waiting_in(task_queue_id).where(JOBS.c.id == job_id))
+
+
+def _waiting_in(task_queue_id: int) -> Select[Any]:
+    return select(JOBS).where(JOBS.c.task_queue_id == task_queue_id, IS_WAITING)
+
+
+def _locked(session: Session, query: Select[Any]) -> JobRecord | None:
+    row = session.execute(query.with_for_update(skip_locked=True)).mappings().first()
+    return None if row is None else job_record(row)
+
+
+_RIVALS = f"""
+    SELECT id FROM jobs WHERE {RACING_JOB} AND race IN (SELECT race FROM jobs WHERE id = ANY(?) AND {RACING_JOB})
+"""  # noqa: S608 - of our own texts only
+
+
+def lock_jobs(session: Session, ids: Iterable[int], *, rivals: bool = False) -> None:
+    """Lock these jobs until the transaction ends and, with `rivals`, the other jobs of their races.
+
+    All transactions that lock several jobs of others lock them in the order of ids, so that they never wait for each
+    other in a circle. SQLite has one writer at a time and needs no lock.
+    """
+    wanted = sorted(set(ids))
+    if wanted and not sql.is_sqlite(session):
+        if rivals:
+            wanted = sorted({*wanted, *(row[0] for row in sql.rows(session, _RIVALS, wanted))})
+        sql.execute(session, "SELECT id FROM jobs WHERE id = ANY(?) ORDER BY id FOR UPDATE", wanted)
+
+
+def count_leased(session: Session) -> dict[tuple[QueueId, int], int]:
+    """Return the number of jobs with a lease, by queue and task queue."""
+    columns = (JOBS.c.site, JOBS.c.ce, JOBS.c.queue, JOBS.c.task_queue_id)
+    rows = session.execute(select(*columns, func.count()).where(IS_LEASED).group_by(*columns))
+    return {(QueueId(site, ce, queue), task_queue_id): jobs for site, ce, queue, task_queue_id, jobs in rows}
+
 
 LIFE = metadata.tables["server_life"]
 _THE_ROW = 1
 
 
 class LiveLease(NamedTuple):
-    """A lease of a job; `lease` is the length that its owner asked for, None = the server's."""
+    """A current lease; `lease` = the length that the owner asked for, None = the server's default."""
 
     job_id: int
     attempt: int
@@ -40,8 +132,8 @@ _LIVE = f"SELECT id, attempt, pilot_stamp, lease_s FROM jobs WHERE id = ANY(?) A
 
 
 def load_live(session: Session, job_ids: Iterable[int]) -> dict[int, LiveLease]:
-    """Return the leases of those of the jobs that have one, by job id."""
-    rows = bulk.rows(session, _LIVE, sorted(job_ids))
+    """Return the current leases of these jobs, by job id."""
+    rows = sql.rows(session, _LIVE, sorted(job_ids))
     return {
         job_id: LiveLease(job_id, attempt, stamp, timedelta(seconds=lease_s) if lease_s else None)
         for job_id, attempt, stamp, lease_s in rows
@@ -60,19 +152,19 @@ _queue = lru_cache(maxsize=4096)(QueueId)
 _account = lru_cache(maxsize=4096)(Account)
 
 
-def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, HeldJob]:
-    """Return those of the jobs that hold a lease, by id."""
-    return {row[0]: _held(row) for row in bulk.rows(session, _HELD, sorted(job_ids))}
+def load_held(session: Session, job_ids: Iterable[int]) -> dict[int, LeasedJob]:
+    """Return those of the jobs that have a lease, by id."""
+    return {row[0]: _held(row) for row in sql.rows(session, _HELD, sorted(job_ids))}
 
 
-def _held(row: Sequence[Any]) -> HeldJob:
+def _held(row: Sequence[Any]) -> LeasedJob:
     id_, attempt, state, started, starts, wall_clock_s, task_queue_id, watch, race, stamp = row[:10]
     site, ce, queue, weight, vo, group, owner, matched, metered = row[10:]
-    return HeldJob(
+    return LeasedJob(
         id_,
         attempt,
         _STATES[state],
-        started and bulk.time_of(started),
+        started and sql.utc_time(started),
         starts,
         timedelta(seconds=wall_clock_s),
         task_queue_id,
@@ -82,19 +174,19 @@ def _held(row: Sequence[Any]) -> HeldJob:
         _queue(site, ce, queue),
         weight,
         _account(vo, group, owner),
-        bulk.time_of(matched),
-        metered and bulk.time_of(metered),
+        sql.utc_time(matched),
+        metered and sql.utc_time(metered),
     )
 
 
 def renew(session: Session, leases: Sequence[LiveLease], now: datetime, usual: timedelta) -> None:
-    """Let leases that are locked run from now on for their lengths, those without one for the usual one."""
+    """Renew locked leases from now on for their lengths; `usual` is the default length."""
     until = [now + (each.lease or usual) for each in leases]
-    many_rows.change(session, JOBS, {"id": [each.job_id for each in leases]}, {"lease_until": until})
+    sql.update_rows(session, JOBS, {"id": [each.job_id for each in leases]}, {"lease_until": until})
 
 
 def lock_expired(session: Session, now: datetime, most: int) -> tuple[JobRecord, ...]:
-    """Return jobs whose lease has run out, at most so many, the longest ago first; others sweep others."""
+    """Lock and return at most `most` jobs with expired leases, the oldest first; locked ones are skipped."""
     query = (
         select(JOBS)
         .where(IS_LEASED, JOBS.c.lease_until < now)
@@ -106,23 +198,89 @@ def lock_expired(session: Session, now: datetime, most: int) -> tuple[JobRecord,
 
 
 def extend_all(session: Session, gap: timedelta) -> None:
-    """Let every lease run longer, and count no pilot as silent for a time in which there was nobody to hear it."""
-    jobs = session.execute(select(JOBS.c.id, JOBS.c.lease_until).where(IS_LEASED)).all()
+    """Extend every lease by `gap`, and move the last contact of pilots by it: no server was there to hear them."""
+    # Sorted here: with ORDER BY the database would read all jobs by id instead of those with a lease.
+    jobs = sorted(session.execute(select(JOBS.c.id, JOBS.c.lease_until).where(IS_LEASED)))
     if jobs:
         longer = update(JOBS).where(JOBS.c.id == bindparam("job")).values(lease_until=bindparam("until"))
-        session.connection().execute(longer, [{"job": row.id, "until": row.lease_until + gap} for row in jobs])
-    heard = IS_ALIVE & PILOTS.c.last_seen.is_not(None)
-    pilots = session.execute(select(PILOTS.c.stamp, PILOTS.c.last_seen).where(heard)).all()
+        session.connection().execute(longer, [{"job": job_id, "until": until + gap} for job_id, until in jobs])
+    in_contact = IS_ALIVE & PILOTS.c.last_seen.is_not(None)
+    pilots = sorted(session.execute(select(PILOTS.c.stamp, PILOTS.c.last_seen).where(in_contact)))
     if pilots:
         later = update(PILOTS).where(PILOTS.c.stamp == bindparam("pilot")).values(last_seen=bindparam("seen"))
-        session.connection().execute(later, [{"pilot": row.stamp, "seen": row.last_seen + gap} for row in pilots])
+        session.connection().execute(later, [{"pilot": stamp, "seen": seen + gap} for stamp, seen in pilots])
 
 
 def swap_last_alive(session: Session, now: datetime) -> datetime:
-    """Note that a server lives at `now`, and return when one last did; `now` itself for the first ever."""
+    """Record that a server is alive at `now`; return the time recorded before, `now` if there is none."""
     if insert_if_absent(session, LIFE, {"id": _THE_ROW, "last_alive": now}):
         return now
     query = select(LIFE.c.last_alive).where(LIFE.c.id == _THE_ROW).with_for_update()
     before: datetime = session.execute(query).scalar_one()
     session.execute(update(LIFE).where(LIFE.c.id == _THE_ROW).values(last_alive=max(before, now)))
     return before
+
+
+_IS_FENCED = text(FENCED_JOB)
+
+# The fence of a job is for the last attempt that was taken, not the last one: that of a winning copy comes later.
+LAST_TAKEN = f"SELECT max(attempt) FROM attempts WHERE job_id = jobs.id AND {TAKEN}"  # noqa: S608 - of our own texts only
+_LAST_OF_JOBS = f"SELECT id, ({LAST_TAKEN}) FROM jobs WHERE id = ANY(?) AND {FENCED_JOB}"  # noqa: S608
+
+
+def fenced_of(session: Session, taken: Iterable[AttemptKey]) -> set[AttemptKey]:
+    """Return those attempts, of some that were taken from their pilots, whose jobs are fenced because of them.
+
+    It does not matter whether their pilots have reported their ends meanwhile.
+    """
+    keys = set(taken)
+    last = dict(sql.rows(session, _LAST_OF_JOBS, sorted({job_id for job_id, _ in keys})))
+    return {(job_id, attempt) for job_id, attempt in keys if job_id in last and attempt >= (last[job_id] or 0)}
+
+
+def release_fences(session: Session, job_ids: Iterable[int]) -> list[tuple[int, QueueHead]]:
+    """Remove the fences of these jobs; return those that may be matched now, with their task queues."""
+    columns = JOBS.c.state, JOBS.c.task_queue_id, JOBS.c.priority, JOBS.c.id
+    waiting: list[tuple[int, QueueHead]] = []
+    for chunk in chunks(sorted(set(job_ids))):
+        over = update(JOBS).where(JOBS.c.id.in_(chunk), _IS_FENCED).values(lease_until=None).returning(*columns)
+        rows = session.connection().execute(over).all()
+        waiting += (
+            (row.task_queue_id, QueueHead(row.priority, row.id)) for row in rows if row.state == JobState.WAITING
+        )
+    return waiting
+
+
+def lock_expired_fences(session: Session, now: datetime, most: int) -> list[int]:
+    """Lock and return at most `most` jobs whose fences have expired, the oldest first; locked ones are skipped."""
+    lapsed = select(JOBS.c.id).where(_IS_FENCED, JOBS.c.lease_until < now).order_by(JOBS.c.lease_until, JOBS.c.id)
+    return list(session.execute(lapsed.limit(most).with_for_update(skip_locked=True)).scalars())
+
+
+def lock_fences_of_pilots(session: Session, stamps: Iterable[str]) -> list[int]:
+    """Lock and return the jobs that are fenced because of attempts at these pilots."""
+    found: list[int] = []
+    for chunk in chunks(sorted(stamps)):
+        # This uses the index on the attempts that were taken from a pilot and not reported.
+        asked = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(ATTEMPTS.c.pilot_stamp.in_(chunk), text(TAKEN))
+        taken = [(row.job_id, row.attempt) for row in session.execute(asked)]
+        ids = sorted({job_id for job_id, _ in fenced_of(session, taken)})
+        fenced = select(JOBS.c.id).where(JOBS.c.id.in_(ids), _IS_FENCED).order_by(JOBS.c.id).with_for_update()
+        found += session.execute(fenced).scalars()
+    return found
+
+
+_IS_LEASED = text(f"jobs.{LEASED_JOB}")
+
+
+def running_by_pool(session: Session) -> dict[str, int]:
+    """Return the numbers of jobs with a lease by pool id; "" = jobs without a pool."""
+    query = select(JOBS.c.pool_id, func.count()).where(_IS_LEASED).group_by(JOBS.c.pool_id)
+    return {row[0]: row[1] for row in session.execute(query)}
+
+
+def running_by_queue(session: Session) -> dict[QueueId, int]:
+    """Return the numbers of jobs with a lease by queue."""
+    columns = JOBS.c.site, JOBS.c.ce, JOBS.c.queue
+    query = select(*columns, func.count()).where(_IS_LEASED).group_by(*columns)
+    return {QueueId(site, ce, queue): count for site, ce, queue, count in session.execute(query)}

@@ -1,24 +1,27 @@
-"""Pilots in the database."""
+"""Pilots in the database, with their slots, the settings of their nodes, and pilots that came back empty."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, literal_column, or_, select
+from sqlalchemy import ColumnElement, delete, func, insert, literal_column, or_, select, update
 from sqlmodel import Session
 
-from pilotage.resource_tree import QueueId
-from pilotage_server.core.node_settings import NodeId
-from pilotage_server.core.pilots import ALIVE, ARRIVING, OVER, PilotRecord, PilotState
-from pilotage_server.storage import bulk
+from pilotage.resources.tree import QueueId
+from pilotage.values.pilots import PilotState
+from pilotage_server.core.attempts.reports import ReportedSlot
+from pilotage_server.core.matching.demand import EmptyPilot
+from pilotage_server.core.pilots.nodes import NodeId, NodeSettings, Setting, node_facts, slot_from_json, slot_to_json
+from pilotage_server.core.pilots.pilots import ALIVE, ARRIVING, OVER, PilotRecord, SlotInfo
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.tables import EMPTY, TAKEN, UNREPORTED, metadata
 from pilotage_server.storage.jobs import chunks
-from pilotage_server.storage.tables import metadata
-from pilotage_server.storage.tables.conditions import TAKEN
 
 PILOTS = metadata.tables["pilots"]
 
@@ -32,7 +35,7 @@ _MOST_LISTED = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PilotCounts:
-    """How many pilots of a queue are on their way, and how many live."""
+    """The numbers of arriving and of living pilots of a queue."""
 
     arriving: int = 0
     alive: int = 0
@@ -49,7 +52,7 @@ class NewPilot:
 
 
 def insert_pilots(session: Session, new: Iterable[NewPilot], now: datetime) -> None:
-    """Store new pilots, not heard of yet."""
+    """Store new pilots, which have not made contact yet."""
     rows = [
         {
             "stamp": pilot.stamp,
@@ -74,8 +77,8 @@ def insert_pilots(session: Session, new: Iterable[NewPilot], now: datetime) -> N
 
 
 def load_pilots(session: Session, stamps: Iterable[str]) -> dict[str, PilotRecord]:
-    """Return the pilots by stamp; those that there are not are left out."""
-    return {row[0]: _known_record(tuple(row)) for row in bulk.rows(session, _BY_STAMP, sorted(set(stamps)))}
+    """Return the existing ones of these pilots, by stamp."""
+    return {row[0]: _known_record(tuple(row)) for row in sql.rows(session, _BY_STAMP, sorted(set(stamps)))}
 
 
 _COLUMNS = (
@@ -91,7 +94,7 @@ _REMEMBERED = 20_000
 def _record(row: tuple[Any, ...]) -> PilotRecord:
     """Return the pilot of a row of _COLUMNS and _OWES_ANSWERS."""
     stamp, site, ce, queue, vos, state, reason, glidein_id, node, drain_reason, evicts, ended, *times, owes = row
-    registered, glidein_seen, last_seen, ends = (None if time is None else bulk.time_of(time) for time in times)
+    registered, glidein_seen, last_seen, ends = (None if time is None else sql.utc_time(time) for time in times)
     assert registered is not None, "every pilot was registered"
     return PilotRecord(
         stamp=stamp,
@@ -113,7 +116,7 @@ def _record(row: tuple[Any, ...]) -> PilotRecord:
 
 
 _known_record = lru_cache(maxsize=_REMEMBERED)(_record)
-"""The same for those who ask again and again for the same pilots, most of whose rows have not changed."""
+"""The same with a cache: the same pilots are read again and again, and most rows have not changed."""
 
 
 def list_pilots(
@@ -121,36 +124,35 @@ def list_pilots(
 ) -> tuple[PilotRecord, ...]:
     """Return the pilots of a queue (None = of all), the newest first.
 
-    Those that are over only where `ended`, but for those that had come and were lost after `lost_since`.
+    Ended pilots are included with `ended`, and in any case those that had arrived and were lost after `lost_since`.
     """
     query = select(*_RECORD)
     if queue is not None:
         query = query.where(at_queue(queue))
     if not ended:
-        query = query.where(IS_PRESENT if lost_since is None else IS_PRESENT | _was_lost(lost_since))
+        wanted: ColumnElement[bool] = IS_PRESENT
+        if lost_since is not None:
+            had_arrived = PILOTS.c.last_seen.is_not(None)
+            wanted |= had_arrived & (PILOTS.c.state == PilotState.LOST.value) & (PILOTS.c.ended >= lost_since)
+        query = query.where(wanted)
     rows = session.execute(query.order_by(PILOTS.c.registered.desc(), PILOTS.c.stamp).limit(_MOST_LISTED))
     return tuple(_record(tuple(row)) for row in rows)
 
 
-def _was_lost(since: datetime) -> ColumnElement[bool]:
-    had_come = PILOTS.c.last_seen.is_not(None)
-    return had_come & (PILOTS.c.state == PilotState.LOST.value) & (PILOTS.c.ended >= since)
+def load_silent(session: Session, last_contact_before: datetime, told_before: datetime) -> tuple[PilotRecord, ...]:
+    """Return the pilots whose last contact, or without any their registration or last listing, is before these times.
 
-
-def load_silent(session: Session, heard_before: datetime, told_before: datetime) -> tuple[PilotRecord, ...]:
-    """Return the pilots that were last heard, or never and last told of (registered, or seen), before these times.
-
-    Each kind of silence has its own length: who asks judges those that are returned.
+    Each kind of silence has its own limit, which the caller applies to the returned pilots.
     """
-    silent = IS_ALIVE & (PILOTS.c.last_seen < heard_before)
-    told = func.coalesce(PILOTS.c.glidein_seen, PILOTS.c.registered)
-    never_came = IS_ARRIVING & (told < told_before)
+    silent = IS_ALIVE & (PILOTS.c.last_seen < last_contact_before)
+    last_known = func.coalesce(PILOTS.c.glidein_seen, PILOTS.c.registered)
+    never_came = IS_ARRIVING & (last_known < told_before)
     rows = session.execute(select(*_RECORD).where(or_(silent, never_came)).order_by(PILOTS.c.stamp))
     return tuple(_record(tuple(row)) for row in rows)
 
 
 def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
-    """Return the pilots of every queue that has any, those that are over not counted."""
+    """Return the numbers of pilots of every queue that has any, without ended ones."""
     columns = (PILOTS.c.site, PILOTS.c.ce, PILOTS.c.queue, PILOTS.c.state)
     counts: dict[QueueId, PilotCounts] = {}
     for site, ce, name, state, count in session.execute(
@@ -164,9 +166,9 @@ def count_pilots(session: Session) -> dict[QueueId, PilotCounts]:
 
 
 def change_pilots(session: Session, stamps: Iterable[str], values: Mapping[str, Any]) -> None:
-    """Give pilots these columns."""
-    kept = [bulk.moment(session, value) if isinstance(value, datetime) else value for value in values.values()]
-    bulk.once(session, _change(tuple(values)), *kept, sorted(stamps))
+    """Update columns of pilots."""
+    kept = [sql.column_time(session, value) if isinstance(value, datetime) else value for value in values.values()]
+    sql.execute(session, _change(tuple(values)), *kept, sorted(stamps))
 
 
 @lru_cache(maxsize=64)
@@ -179,9 +181,9 @@ _SUBMITTED = f"""
 """  # noqa: S608 - a constant
 
 
-def put_on_its_way(session: Session, pilot: PilotRecord, reason: str) -> None:
-    """Let a pilot be SUBMITTED, unless somebody has moved it since it was loaded: it may have come, or ended."""
-    bulk.once(session, _SUBMITTED, reason, pilot.stamp, pilot.state.value)
+def record_submission(session: Session, pilot: PilotRecord, reason: str) -> None:
+    """Set a pilot to SUBMITTED unless its state has changed since it was loaded."""
+    sql.execute(session, _SUBMITTED, reason, pilot.stamp, pilot.state.value)
 
 
 _HEARD = f"""
@@ -190,31 +192,31 @@ _HEARD = f"""
 """  # noqa: S608 - a constant
 
 
-def note_heard(session: Session, stamp: str, state: PilotState, now: datetime) -> None:
-    """Let a pilot that is heard be in this state, unless somebody has let it end since it was loaded."""
-    bulk.once(session, _HEARD, state.value, bulk.moment(session, now), stamp)
+def store_contact(session: Session, stamp: str, state: PilotState, now: datetime) -> None:
+    """Record contact with a pilot and its state, unless it has been ended since it was loaded."""
+    sql.execute(session, _HEARD, state.value, sql.column_time(session, now), stamp)
 
 
 def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:
-    """Add to the attempts that pilots, given by their stamps, have brought to an end."""
+    """Add to the numbers of attempts that pilots, given by stamp, have ended."""
     more = "UPDATE pilots SET jobs_ended = jobs_ended + ? WHERE stamp = ?"
-    bulk.many(session, more, [(count, stamp) for stamp, count in sorted(counts.items())])
+    sql.execute_many(session, more, [(count, stamp) for stamp, count in sorted(counts.items())])
 
 
 def node_text(session: Session, stamp: str) -> str | None:
-    """Return what the pilot last said of its node, as it was stored; None = there is no such pilot."""
+    """Return the stored JSON of the node that the pilot last reported; None = there is no such pilot."""
     return session.execute(select(PILOTS.c.node_json).where(PILOTS.c.stamp == stamp)).scalar_one_or_none()
 
 
 def without_node(session: Session, stamps: Collection[str]) -> set[str]:
-    """Return those of these pilots that have never told anything of their nodes."""
+    """Return those of these pilots that have never reported their nodes."""
     bare = "SELECT stamp FROM pilots WHERE stamp = ANY(?) AND node_json = ''"
-    return {row[0] for row in bulk.rows(session, bare, list(stamps))} if stamps else set()
+    return {row[0] for row in sql.rows(session, bare, list(stamps))} if stamps else set()
 
 
 @dataclass(frozen=True, slots=True)
 class NodePilot:
-    """A living pilot and the node that it is on; `node_json` is what it last said of it."""
+    """A living pilot and its node; `node_json` = the node as last reported."""
 
     stamp: str
     node: NodeId
@@ -235,11 +237,145 @@ def load_node_pilots(session: Session, nodes: Iterable[NodeId]) -> tuple[NodePil
 
 
 def load_nodes(session: Session, site: str) -> list[str]:
-    """Return the names of the nodes of a site that any pilot there has told, as far as is known."""
+    """Return the names of the nodes of a site that the stored pilots have reported."""
     names = select(PILOTS.c.node).where(PILOTS.c.site == site, PILOTS.c.node != "").distinct()
     return list(session.execute(names).scalars())
 
 
 def at_queue(queue: QueueId) -> Any:
-    """Return the condition that a pilot is of this queue."""
+    """Return the condition that a pilot belongs to this queue."""
     return (PILOTS.c.site == queue.site) & (PILOTS.c.ce == queue.ce) & (PILOTS.c.queue == queue.queue)
+
+
+SLOTS = metadata.tables["slots"]
+
+
+def store_slots(session: Session, pilot_stamp: str, slots: Iterable[ReportedSlot]) -> None:
+    """Replace the slots of a pilot; only changes are written, and a slot without a new ad keeps its ad."""
+    query = select(SLOTS.c.name, SLOTS.c.state_json).where(SLOTS.c.pilot_stamp == pilot_stamp)
+    before = {row.name: row.state_json for row in session.execute(query)}
+    after = {slot.name: {"state_json": slot_to_json(slot), **({"ad": slot.ad} if slot.ad else {})} for slot in slots}
+    new = [
+        {"pilot_stamp": pilot_stamp, "name": name, "ad": "", **columns}
+        for name, columns in after.items()
+        if name not in before
+    ]
+    if new:
+        session.connection().execute(insert(SLOTS), new)
+    for name in before.keys() & after.keys():
+        if "ad" in after[name] or before[name] != after[name]["state_json"]:
+            of_slot = (SLOTS.c.pilot_stamp == pilot_stamp, SLOTS.c.name == name)
+            session.execute(update(SLOTS).where(*of_slot).values(**after[name]))
+    gone = sorted(before.keys() - after.keys())
+    if gone:
+        session.execute(delete(SLOTS).where(SLOTS.c.pilot_stamp == pilot_stamp, SLOTS.c.name.in_(gone)))
+
+
+def remove_slots(session: Session, pilot_stamps: Iterable[str]) -> None:
+    """Remove the slots of ended pilots."""
+    for chunk in chunks(pilot_stamps):
+        session.execute(delete(SLOTS).where(SLOTS.c.pilot_stamp.in_(chunk)))
+
+
+def load_slots(session: Session, queue: QueueId | None = None) -> tuple[SlotInfo, ...]:
+    """Return the slots of living pilots of a queue (None = of all), by node and name."""
+    pilots = select(PILOTS).where(IS_ALIVE)
+    columns = (SLOTS.c.pilot_stamp, SLOTS.c.state_json, SLOTS.c.ad)
+    slots = select(*columns).join(PILOTS, PILOTS.c.stamp == SLOTS.c.pilot_stamp)
+    if queue is not None:
+        pilots, slots = pilots.where(at_queue(queue)), slots.where(at_queue(queue))
+    by_stamp = {row.stamp: (row, *node_facts(row.node_json)) for row in session.execute(pilots)}
+    found = [
+        SlotInfo(
+            slot=slot_from_json(text, ad),
+            node=pilot.node,
+            pilot_stamp=stamp,
+            queue=QueueId(pilot.site, pilot.ce, pilot.queue),
+            last_seen=pilot.last_seen,
+            ends=pilot.ends,
+            cpu_power=power,
+            draining=pilot.state == PilotState.DRAINING.value,
+            node_attributes=attributes,
+            settable_attributes=settable,
+        )
+        for stamp, text, ad in session.execute(slots.where(IS_ALIVE))
+        for pilot, power, attributes, settable in (by_stamp[stamp],)
+    ]
+    return tuple(sorted(found, key=lambda info: (info.node, info.pilot_stamp, info.slot.name)))
+
+
+_ALL = "SELECT site, node, version, settings_json FROM node_settings"
+_OF_NODES = f"{_ALL} WHERE site = ANY(?) AND node = ANY(?)"
+_INSERT = "INSERT INTO node_settings (site, node, version, settings_json) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_CHANGE = "UPDATE node_settings SET version = ?, settings_json = ? WHERE site = ? AND node = ? AND version = ?"
+
+
+def load_node_settings(session: Session, nodes: Collection[NodeId] | None = None) -> dict[NodeId, NodeSettings]:
+    """Return the settings of these nodes (None = of all), by site and name."""
+    if nodes is None:
+        rows = sql.rows(session, _ALL)
+    else:
+        sites, names = {node.site for node in nodes}, {node.node for node in nodes}
+        rows = sql.rows(session, _OF_NODES, sorted(sites), sorted(names))
+    found = (NodeSettings(NodeId(site, node), version, _settings(text)) for site, node, version, text in rows)
+    wanted = None if nodes is None else set(nodes)
+    ordered = sorted(found, key=lambda settings: settings.node)
+    return {settings.node: settings for settings in ordered if wanted is None or settings.node in wanted}
+
+
+def store_node_settings(session: Session, changed: Sequence[NodeSettings]) -> bool:
+    """Store the next versions of nodes' settings; False = one of them has changed since they were loaded."""
+    ordered = sorted(changed, key=lambda settings: settings.node)  # one order of locks for all transactions
+    new = [(each.node.site, each.node.node, 1, _json(each.settings)) for each in ordered if each.version == 1]
+    old = [
+        (each.version, _json(each.settings), each.node.site, each.node.node, each.version - 1)
+        for each in ordered
+        if each.version > 1
+    ]
+    return sql.execute_many(session, _INSERT, new) + sql.execute_many(session, _CHANGE, old) == len(changed)
+
+
+def _json(settings: Iterable[Setting]) -> str:
+    rows = ((each.name, each.expression, each.set_by, each.set.isoformat(), each.agent) for each in settings)
+    return json.dumps(list(rows))
+
+
+def _settings(text: str) -> tuple[Setting, ...]:
+    # Older rows do not name an agent.
+    rows = json.loads(text)
+    return tuple(
+        Setting(name, expression, by, datetime.fromisoformat(at), *agent) for name, expression, by, at, *agent in rows
+    )
+
+
+_EMPTY = f"SELECT site, ce, queue, registered, ended FROM pilots WHERE {EMPTY} AND ended >= ?"  # noqa: S608 - a constant
+_HAS_RUN = f"""(jobs_ended > 0
+    OR EXISTS (SELECT 1 FROM attempts WHERE pilot_stamp = stamp AND started IS NOT NULL AND {UNREPORTED}))"""  # noqa: S608 - a constant
+_HAS_RUN_ANY = f"SELECT 1 FROM pilots WHERE stamp = ? AND {_HAS_RUN}"  # noqa: S608 - a constant
+# Newest pilots first: usually one of the first has run a job.
+_PROVEN = f"""SELECT registered FROM pilots WHERE site = ? AND ce = ? AND queue = ? AND registered >= ?
+    AND NOT {EMPTY} AND {_HAS_RUN}
+    ORDER BY registered DESC LIMIT 1"""  # noqa: S608 - constants
+
+
+def load_empty_pilots(
+    session: Session, since: datetime, queues: Collection[QueueId]
+) -> Mapping[QueueId, Sequence[EmptyPilot]]:
+    """Return the pilots of these queues that came back empty since then."""
+    wanted = {(queue.site, queue.ce, queue.queue): queue for queue in queues}
+    found: dict[QueueId, list[EmptyPilot]] = defaultdict(list)
+    for *place, registered, ended in sql.rows(session, _EMPTY, sql.column_time(session, since)):
+        if (queue := wanted.get(tuple(place))) is not None:
+            found[queue].append(EmptyPilot(sql.utc_time(registered), sql.utc_time(ended)))
+    return found
+
+
+def load_proven(session: Session, queue: QueueId, since: datetime) -> datetime | None:
+    """Return when the last pilot of a queue that has run a job registered; None = none since then."""
+    rows = sql.rows(session, _PROVEN, queue.site, queue.ce, queue.queue, sql.column_time(session, since))
+    return sql.utc_time(rows[0][0]) if rows else None
+
+
+def has_run_any(session: Session, stamp: str) -> bool:
+    """Return whether a pilot has run a job, or runs one."""
+    return bool(sql.rows(session, _HAS_RUN_ANY, stamp))

@@ -1,4 +1,4 @@
-"""Answered requests in the database: what makes a repeated request have one effect."""
+"""Answers of requests in the database, by caller and request id: a repeated request has one effect."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlmodel import Session
 
-from pilotage_server.storage import bulk
-from pilotage_server.storage.unit import OvertakenError
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.transaction import WriteConflictError
 
 
 class RequestKey(NamedTuple):
-    """Whose request it is, and the id that he gave it."""
+    """The idempotency key: the caller and the request id."""
 
     caller: str
     request_id: str
@@ -25,7 +25,7 @@ class RequestKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """What was asked (`digest` is that of the request's content) and the answer's bytes."""
+    """The stored answer, with the method and the digest of the request's content."""
 
     method: str
     digest: str
@@ -33,8 +33,8 @@ class AnsweredRequest:
 
 
 def lock_request(session: Session, key: RequestKey) -> None:
-    """Let nobody else answer the same request until this transaction has ended (SQLite has one writer)."""
-    if not bulk.is_sqlite(session):
+    """Lock a request until the transaction ends, so that only one transaction answers it (SQLite has one writer)."""
+    if not sql.is_sqlite(session):
         digest = hashlib.sha256(f"{len(key.caller)}:{key.caller}{key.request_id}".encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
         session.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": number})
@@ -56,11 +56,11 @@ _KEEP = """
 
 
 def find_answers(session: Session, keys: Sequence[RequestKey]) -> dict[RequestKey, AnsweredRequest]:
-    """Return what was answered to these requests, as far as they have been answered."""
-    if bulk.is_sqlite(session):
-        rows = bulk.rows(session, _FIND_IN_JSON, json.dumps([(key.caller, key.request_id) for key in keys]))
+    """Return the stored answers of these requests."""
+    if sql.is_sqlite(session):
+        rows = sql.rows(session, _FIND_IN_JSON, json.dumps([(key.caller, key.request_id) for key in keys]))
     else:
-        rows = bulk.rows(session, _FIND_IN_ARRAYS, [key.caller for key in keys], [key.request_id for key in keys])
+        rows = sql.rows(session, _FIND_IN_ARRAYS, [key.caller for key in keys], [key.request_id for key in keys])
     return {
         RequestKey(caller, request_id): AnsweredRequest(method, digest, bytes(response))
         for caller, request_id, method, digest, response in rows
@@ -68,20 +68,20 @@ def find_answers(session: Session, keys: Sequence[RequestKey]) -> dict[RequestKe
 
 
 def insert_answers(session: Session, answers: Mapping[RequestKey, AnsweredRequest], now: datetime) -> None:
-    """Keep answers beside the effects of their requests.
+    """Store answers in the same transaction as the effects of their requests.
 
     Raises
     ------
-    OvertakenError
-        Somebody else has just answered one of them; nothing of its repetition is to happen.
+    WriteConflictError
+        A concurrent transaction has answered one of them; the repetition must have no effect.
     """
-    time = bulk.moment(session, now)
+    time = sql.column_time(session, now)
     rows = [
         (key.caller, key.request_id, answer.method, answer.digest, answer.response, time)
         for key, answer in answers.items()
     ]
-    if bulk.many(session, _KEEP, rows) < len(rows):
-        raise OvertakenError("a request has been answered there")
+    if sql.execute_many(session, _KEEP, rows) < len(rows):
+        raise WriteConflictError("a request was answered concurrently")
 
 
 _DELETE = """
@@ -92,5 +92,5 @@ _DELETE = """
 
 
 def delete_answers(session: Session, before: datetime, limit: int) -> int:
-    """Remove at most `limit` answers that are older, oldest first; return how many."""
-    return bulk.once(session, _DELETE, bulk.moment(session, before), limit)
+    """Remove at most `limit` older answers, the oldest first; return how many."""
+    return sql.execute(session, _DELETE, sql.column_time(session, before), limit)

@@ -1,1 +1,1 @@
-"""The database's history, step by step (alembic)."""
+"""The migrations of the database (alembic)."""

@@ -1,9 +1,9 @@
-"""What alembic runs: migrations on the connection that `storage.schema` hands over, or on a developer's own.
+"""The script of alembic: it runs migrations on the connection of `upgrade`, or on that of a developer.
 
 A new migration, after an edit of `tables`, with any scratch database:
 alembic -x url=sqlite:///scratch.db upgrade head
 alembic -x url=sqlite:///scratch.db revision --autogenerate --rev-id 0002 -m "what it brings"
-Then read it: alembic overlooks an index over an expression on SQLite, and tests/conformance/test_schema.py tells.
+Then read it: on SQLite alembic misses indexes over expressions; the conformance test of the schema fails then.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from alembic import context
 from sqlalchemy import Connection, create_engine
 from sqlmodel import AutoString
 
-from pilotage_server.storage.tables import UtcDateTime, metadata
+from pilotage_server.storage.database.tables import UtcDateTime, metadata
 
 
 def run(connection: Connection) -> None:
-    """Run the migrations that are asked for."""
+    """Run the requested migrations."""
     context.configure(
         connection=connection,
         target_metadata=metadata,
@@ -30,7 +30,7 @@ def run(connection: Connection) -> None:
 
 
 def render_type(kind: str, item: Any, _autogenerate: Any) -> str | Literal[False]:
-    """Return how a type of ours stands in a migration: as the plain type it is kept in."""
+    """Return the text of a custom type in a migration: the plain type that stores it."""
     if kind == "type" and isinstance(item, UtcDateTime):
         return "sa.DateTime(timezone=True)"
     if kind == "type" and isinstance(item, AutoString):

@@ -1,4 +1,4 @@
-"""The first schema."""
+"""The schema of the first release."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
+_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_TIME = sa.DateTime(timezone=True)
+
 
 def upgrade() -> None:
     op.create_table(
         "attempts",
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("job_id", _ID, autoincrement=False, nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("pilot_stamp", sa.String(), nullable=False),
         sa.Column("site", sa.String(), nullable=False),
@@ -21,9 +24,9 @@ def upgrade() -> None:
         sa.Column("node", sa.String(), nullable=False),
         sa.Column("slot", sa.String(), nullable=False),
         sa.Column("cpus", sa.Integer(), nullable=False),
-        sa.Column("matched", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("started", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ended", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("matched", _TIME, nullable=False),
+        sa.Column("started", _TIME, nullable=True),
+        sa.Column("ended", _TIME, nullable=True),
         sa.Column("outcome", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("exit_code", sa.Integer(), nullable=True),
@@ -33,64 +36,82 @@ def upgrade() -> None:
         sa.Column("suspended_s", sa.Float(), nullable=False),
         sa.Column("peak_memory_mib", sa.BigInteger(), nullable=False),
         sa.Column("reported", sa.Boolean(), nullable=False),
-        sa.PrimaryKeyConstraint("job_id", "attempt", name=op.f("pk_attempts")),
+        sa.Column("weight", sa.Float(), server_default="0", nullable=False),
+        sa.Column("charged_vo", sa.String(), server_default="", nullable=False),
+        sa.Column("charged_group", sa.String(), server_default="", nullable=False),
+        sa.Column("charged_owner", sa.String(), server_default="", nullable=False),
+        sa.Column("metered", _TIME, nullable=True),
+        sa.Column("trial", sa.Boolean(), server_default="0", nullable=False),
+        sa.Column("plugged", sa.Boolean(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("job_id", "attempt", name="pk_attempts"),
     )
-    with op.batch_alter_table("attempts", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_attempts_unreported",
-            ["pilot_stamp"],
-            unique=False,
-            sqlite_where=sa.text("NOT reported"),
-            postgresql_where=sa.text("NOT reported"),
-        )
+    _partial(
+        "ix_attempts_taken", "attempts", ["pilot_stamp", "job_id", "attempt"], "reported IS FALSE AND ended IS NOT NULL"
+    )
+    _partial("ix_attempts_unreported", "attempts", ["pilot_stamp", "job_id", "attempt"], "NOT reported")
 
     op.create_table(
         "bans",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("site", sa.String(), nullable=False),
         sa.Column("ce", sa.String(), nullable=False),
         sa.Column("queue", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("by", sa.String(), nullable=False),
-        sa.Column("since", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("until", sa.DateTime(timezone=True), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_bans")),
+        sa.Column("since", _TIME, nullable=False),
+        sa.Column("until", _TIME, nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_bans"),
+    )
+    op.create_table(
+        "copies",
+        sa.Column("job_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("router", sa.String(), nullable=False),
+        sa.Column("route", sa.String(), nullable=False),
+        sa.Column("target", sa.String(), nullable=False),
+        sa.Column("reference", sa.Text(), nullable=False),
+        sa.Column("routed", _TIME, nullable=False),
+        sa.Column("attributes_json", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("job_id", "attempt", name="pk_copies"),
+    )
+    op.create_table(
+        "group_quotas",
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("group", sa.String(), nullable=False),
+        sa.Column("amount", sa.Float(), nullable=False),
+        sa.Column("unit", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("vo", "group", name="pk_group_quotas"),
     )
     op.create_table(
         "input_files",
-        sa.Column(
-            "template_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
-        ),
+        sa.Column("template_id", _ID, autoincrement=False, nullable=False),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("checksum", sa.String(length=64), nullable=False),
-        sa.PrimaryKeyConstraint("template_id", "name", name=op.f("pk_input_files")),
+        sa.PrimaryKeyConstraint("template_id", "name", name="pk_input_files"),
     )
-    with op.batch_alter_table("input_files", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_input_files_checksum"), ["checksum"], unique=False)
+    op.create_index("ix_input_files_checksum", "input_files", ["checksum"])
 
     op.create_table(
         "job_events",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("time", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("job_id", _ID, nullable=False),
+        sa.Column("time", _TIME, nullable=False),
         sa.Column("from_state", sa.String(), nullable=False),
         sa.Column("to_state", sa.String(), nullable=False),
         sa.Column("cause", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("actor", sa.String(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_job_events")),
+        sa.PrimaryKeyConstraint("id", name="pk_job_events"),
         sqlite_autoincrement=True,
     )
-    with op.batch_alter_table("job_events", schema=None) as batch_op:
-        batch_op.create_index("ix_job_events_job_id_id", ["job_id", "id"], unique=False)
-        batch_op.create_index(batch_op.f("ix_job_events_time"), ["time"], unique=False)
+    op.create_index("ix_job_events_job_id", "job_events", ["job_id"])
 
     op.create_table(
         "jobs",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
-        sa.Column("template_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("cluster", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
+        sa.Column("template_id", _ID, nullable=False),
+        sa.Column("cluster", _ID, nullable=False),
         sa.Column("process", sa.Integer(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("vo", sa.String(), nullable=False),
@@ -99,12 +120,12 @@ def upgrade() -> None:
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.Column("priority", sa.Integer(), nullable=False),
-        sa.Column("task_queue_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("task_queue_id", _ID, nullable=False),
         sa.Column("pool_id", sa.String(length=64), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("spent_attempts", sa.Integer(), nullable=False),
         sa.Column("lease_s", sa.Float(), nullable=False),
-        sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("lease_until", _TIME, nullable=True),
         sa.Column("pilot_stamp", sa.String(), nullable=False),
         sa.Column("site", sa.String(), nullable=False),
         sa.Column("ce", sa.String(), nullable=False),
@@ -113,65 +134,55 @@ def upgrade() -> None:
         sa.Column("slot", sa.String(), nullable=False),
         sa.Column("exit_code", sa.Integer(), nullable=True),
         sa.Column("signal", sa.Integer(), nullable=True),
-        sa.Column("submitted", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("started", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ended", sa.DateTime(timezone=True), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
+        sa.Column("submitted", _TIME, nullable=False),
+        sa.Column("started", _TIME, nullable=True),
+        sa.Column("ended", _TIME, nullable=True),
+        sa.Column("state_since", _TIME, nullable=True),
+        sa.Column("starts", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("wall_clock_s", sa.Float(), server_default="0", nullable=False),
+        sa.Column("suspended_s", sa.Float(), server_default="0", nullable=False),
+        sa.Column("hold_code", sa.Integer(), nullable=True),
+        sa.Column("hold_subcode", sa.Integer(), nullable=True),
+        sa.Column("hold_history_json", sa.Text(), server_default="", nullable=False),
+        sa.Column("watch", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("race", _ID, server_default="0", nullable=False),
+        sa.Column("race_set", _ID, server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_jobs"),
         sqlite_autoincrement=True,
     )
-    with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.create_index("ix_jobs_ended", ["ended"], unique=False)
-        batch_op.create_index(
-            "ix_jobs_held",
-            ["id"],
-            unique=False,
-            sqlite_where=sa.text("state = 'HELD'"),
-            postgresql_where=sa.text("state = 'HELD'"),
-        )
-        batch_op.create_index(
-            "ix_jobs_leased",
-            ["lease_until"],
-            unique=False,
-            sqlite_where=sa.text("state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"),
-            postgresql_where=sa.text("state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"),
-        )
-        batch_op.create_index(
-            "ix_jobs_lingering",
-            ["lease_until"],
-            unique=False,
-            sqlite_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
-            postgresql_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
-        )
-        batch_op.create_index(
-            "ix_jobs_live",
-            ["pool_id", "task_queue_id"],
-            unique=False,
-            sqlite_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
-            postgresql_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
-        )
-        batch_op.create_index("ix_jobs_owner_id", ["owner", "id"], unique=False)
-        batch_op.create_index("ix_jobs_pilot_stamp", ["pilot_stamp"], unique=False)
-        batch_op.create_index(batch_op.f("ix_jobs_template_id"), ["template_id"], unique=False)
-        batch_op.create_index(
-            "ix_jobs_waiting",
-            ["task_queue_id", sa.text("priority DESC"), "id"],
-            unique=False,
-            sqlite_where=sa.text("state = 'WAITING' AND lease_until IS NULL"),
-            postgresql_where=sa.text("state = 'WAITING' AND lease_until IS NULL"),
-        )
+    _partial("ix_jobs_ended", "jobs", ["ended"], "ended IS NOT NULL")
+    _partial("ix_jobs_live", "jobs", ["task_queue_id", "template_id"], "ended IS NULL")
+    op.create_index("ix_jobs_owner_id", "jobs", ["owner", "id"])
+    _partial("ix_jobs_race", "jobs", ["race"], "race > 0")
+    _partial("ix_jobs_race_set", "jobs", ["race_set", "id"], "race_set > 0 AND ended IS NULL")
+    _partial("ix_jobs_timed", "jobs", ["lease_until"], "lease_until IS NOT NULL")
+    _partial(
+        "ix_jobs_waiting",
+        "jobs",
+        ["task_queue_id", sa.text("priority DESC"), "id"],
+        "state = 'WAITING' AND lease_until IS NULL",
+    )
+    _partial("ix_jobs_watched", "jobs", ["watch", "id"], "watch > 0 AND ended IS NULL")
 
     op.create_table(
+        "node_settings",
+        sa.Column("site", sa.String(), nullable=False),
+        sa.Column("node", sa.String(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("settings_json", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("site", "node", name="pk_node_settings"),
+    )
+    op.create_table(
         "output_files",
-        sa.Column("job_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("job_id", _ID, autoincrement=False, nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("checksum", sa.String(length=64), nullable=False),
-        sa.Column("size", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("size", _ID, nullable=False),
         sa.Column("truncated", sa.Boolean(), nullable=False),
-        sa.PrimaryKeyConstraint("job_id", "attempt", "name", name=op.f("pk_output_files")),
+        sa.PrimaryKeyConstraint("job_id", "attempt", "name", name="pk_output_files"),
     )
-    with op.batch_alter_table("output_files", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_output_files_checksum"), ["checksum"], unique=False)
+    op.create_index("ix_output_files_checksum", "output_files", ["checksum"])
 
     op.create_table(
         "pilots",
@@ -188,17 +199,19 @@ def upgrade() -> None:
         sa.Column("drain_reason", sa.String(), nullable=False),
         sa.Column("drain_evicts", sa.Boolean(), nullable=False),
         sa.Column("jobs_ended", sa.Integer(), nullable=False),
-        sa.Column("registered", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("registered", _TIME, nullable=False),
         sa.Column("registered_by", sa.String(), nullable=False),
-        sa.Column("last_seen", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ends", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ended", sa.DateTime(timezone=True), nullable=True),
-        sa.PrimaryKeyConstraint("stamp", name=op.f("pk_pilots")),
+        sa.Column("last_seen", _TIME, nullable=True),
+        sa.Column("ends", _TIME, nullable=True),
+        sa.Column("ended", _TIME, nullable=True),
+        sa.Column("came_back_empty", sa.Boolean(), server_default=sa.false(), nullable=False),
+        sa.Column("glidein_seen", _TIME, nullable=True),
+        sa.PrimaryKeyConstraint("stamp", name="pk_pilots"),
     )
-    with op.batch_alter_table("pilots", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_pilots_ended"), ["ended"], unique=False)
-        batch_op.create_index("ix_pilots_queue", ["site", "ce", "queue"], unique=False)
-        batch_op.create_index(batch_op.f("ix_pilots_state"), ["state"], unique=False)
+    _partial("ix_pilots_empty", "pilots", ["ended"], "came_back_empty")
+    op.create_index("ix_pilots_ended", "pilots", ["ended"])
+    op.create_index("ix_pilots_queue", "pilots", ["site", "ce", "queue", "registered"])
+    op.create_index("ix_pilots_state", "pilots", ["state"])
 
     op.create_table(
         "pools",
@@ -206,14 +219,50 @@ def upgrade() -> None:
         sa.Column("vo", sa.String(), nullable=False),
         sa.Column("canonical", sa.Text(), nullable=False),
         sa.Column("requirements_json", sa.Text(), nullable=False),
-        sa.Column("created", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("idle_since", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("mapped", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("created", _TIME, nullable=False),
+        sa.Column("idle_since", _TIME, nullable=True),
+        sa.Column("mapped", _TIME, nullable=True),
         sa.Column("tree_version", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_pools")),
+        sa.PrimaryKeyConstraint("id", name="pk_pools"),
     )
-    with op.batch_alter_table("pools", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_pools_mapped"), ["mapped"], unique=False)
+    op.create_table(
+        "priority_factors",
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("group", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("factor", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("vo", "group", "owner", name="pk_priority_factors"),
+    )
+    op.create_table(
+        "race_sets",
+        sa.Column("id", _ID, autoincrement=False, nullable=False),
+        sa.Column("last_id", _ID, nullable=False),
+        sa.Column("jobs", sa.Integer(), nullable=False),
+        sa.Column("urgent", sa.Boolean(), nullable=False),
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("group", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("created", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_race_sets"),
+    )
+    op.create_table(
+        "races",
+        sa.Column("job_id", _ID, autoincrement=False, nullable=False),
+        sa.Column("vo", sa.String(), nullable=False),
+        sa.Column("group", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("began", _TIME, nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("copies", sa.Integer(), nullable=False),
+        sa.Column("first_copy", _ID, nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("ended", _TIME, nullable=True),
+        sa.Column("winner", _ID, nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("lost_core_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name="pk_races"),
+    )
+    op.create_index("ix_races_ended", "races", ["ended"])
 
     op.create_table(
         "requests",
@@ -222,72 +271,113 @@ def upgrade() -> None:
         sa.Column("method", sa.String(), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("response", sa.LargeBinary(), nullable=False),
-        sa.Column("answered", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("caller", "request_id", name=op.f("pk_requests")),
+        sa.Column("answered", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("caller", "request_id", name="pk_requests"),
     )
-    with op.batch_alter_table("requests", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_requests_answered"), ["answered"], unique=False)
+    op.create_index("ix_requests_answered", "requests", ["answered"])
 
+    op.create_table(
+        "routers",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("told", _TIME, nullable=False),
+        sa.Column("routes_json", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_routers"),
+    )
+    op.create_table(
+        "running_counts",
+        sa.Column("key", sa.String(), nullable=False),
+        sa.Column("running", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name="pk_running_counts"),
+    )
     op.create_table(
         "server_life",
         sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("last_alive", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_server_life")),
+        sa.Column("last_alive", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_server_life"),
+    )
+    op.create_table(
+        "significant_attributes",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("since", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_significant_attributes"),
     )
     op.create_table(
         "slots",
         sa.Column("pilot_stamp", sa.String(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("state_json", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("pilot_stamp", "name", name=op.f("pk_slots")),
+        sa.Column("ad", sa.Text(), server_default="", nullable=False),
+        sa.PrimaryKeyConstraint("pilot_stamp", "name", name="pk_slots"),
     )
     op.create_table(
         "stored_files",
         sa.Column("checksum", sa.String(length=64), nullable=False),
         sa.Column("vo", sa.String(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
-        sa.Column("size", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("stored", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("checksum", "vo", "owner", name=op.f("pk_stored_files")),
+        sa.Column("size", _ID, nullable=False),
+        sa.Column("stored", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("checksum", "vo", "owner", name="pk_stored_files"),
     )
-    with op.batch_alter_table("stored_files", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_stored_files_stored"), ["stored"], unique=False)
+    op.create_index("ix_stored_files_stored", "stored_files", ["stored"])
 
     op.create_table(
         "task_queues",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
         sa.Column("vo", sa.String(), nullable=False),
         sa.Column("group", sa.String(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("pool_id", sa.String(length=64), nullable=False),
         sa.Column("needs_json", sa.Text(), nullable=False),
-        sa.Column("created", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_task_queues")),
-        sa.UniqueConstraint("key", name=op.f("uq_task_queues_key")),
+        sa.Column("created", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_task_queues"),
+        sa.UniqueConstraint("key", name="uq_task_queues_key"),
         sqlite_autoincrement=True,
     )
-    with op.batch_alter_table("task_queues", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_task_queues_pool_id"), ["pool_id"], unique=False)
+    op.create_index("ix_task_queues_pool_id", "task_queues", ["pool_id"])
 
     op.create_table(
         "templates",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("id", _ID, autoincrement=True, nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("vo", sa.String(), nullable=False),
         sa.Column("group", sa.String(), nullable=False),
         sa.Column("description_json", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_templates")),
+        sa.Column("jobs", sa.Integer(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_templates"),
         sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "throttles",
+        sa.Column("place", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("since", _TIME, nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("ordered_by", sa.String(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("ends", sa.Integer(), nullable=False),
+        sa.Column("proofs", sa.Integer(), nullable=False),
+        sa.Column("pause_s", sa.Float(), nullable=False),
+        sa.Column("next_trial", _TIME, nullable=True),
+        sa.Column("judged", _TIME, nullable=True),
+        sa.PrimaryKeyConstraint("place", name="pk_throttles"),
     )
     op.create_table(
         "trees",
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("format", sa.String(), nullable=False),
-        sa.Column("created", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("created", _TIME, nullable=False),
         sa.Column("created_by", sa.String(), nullable=False),
-        sa.PrimaryKeyConstraint("version", name=op.f("pk_trees")),
+        sa.PrimaryKeyConstraint("version", name="pk_trees"),
+    )
+    op.create_table(
+        "turns",
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("holder", sa.String(), nullable=False),
+        sa.Column("place", sa.String(), nullable=False),
+        sa.Column("until", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("agent", name="pk_turns"),
     )
     op.create_table(
         "usage",
@@ -295,92 +385,10 @@ def upgrade() -> None:
         sa.Column("group", sa.String(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("core_s", sa.Float(), nullable=False),
-        sa.Column("updated", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("vo", "group", "owner", name=op.f("pk_usage")),
-    )
-    op.create_table(
-        "pool_queues",
-        sa.Column("pool_id", sa.String(length=64), nullable=False),
-        sa.Column("site", sa.String(), nullable=False),
-        sa.Column("ce", sa.String(), nullable=False),
-        sa.Column("queue", sa.String(), nullable=False),
-        sa.ForeignKeyConstraint(["pool_id"], ["pools.id"], name=op.f("fk_pool_queues_pool_id_pools")),
-        sa.PrimaryKeyConstraint("pool_id", "site", "ce", "queue", name=op.f("pk_pool_queues")),
+        sa.Column("updated", _TIME, nullable=False),
+        sa.PrimaryKeyConstraint("vo", "group", "owner", name="pk_usage"),
     )
 
 
-def downgrade() -> None:
-    op.drop_table("pool_queues")
-    op.drop_table("usage")
-    op.drop_table("trees")
-    op.drop_table("templates")
-    with op.batch_alter_table("task_queues", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_task_queues_pool_id"))
-
-    op.drop_table("task_queues")
-    with op.batch_alter_table("stored_files", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_stored_files_stored"))
-
-    op.drop_table("stored_files")
-    op.drop_table("slots")
-    op.drop_table("server_life")
-    with op.batch_alter_table("requests", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_requests_answered"))
-
-    op.drop_table("requests")
-    with op.batch_alter_table("pools", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_pools_mapped"))
-
-    op.drop_table("pools")
-    with op.batch_alter_table("pilots", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_pilots_state"))
-        batch_op.drop_index("ix_pilots_queue")
-        batch_op.drop_index(batch_op.f("ix_pilots_ended"))
-
-    op.drop_table("pilots")
-    with op.batch_alter_table("output_files", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_output_files_checksum"))
-
-    op.drop_table("output_files")
-    with op.batch_alter_table("jobs", schema=None) as batch_op:
-        batch_op.drop_index("ix_jobs_waiting")
-        batch_op.drop_index(batch_op.f("ix_jobs_template_id"))
-        batch_op.drop_index("ix_jobs_pilot_stamp")
-        batch_op.drop_index("ix_jobs_owner_id")
-        batch_op.drop_index(
-            "ix_jobs_live",
-            sqlite_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
-            postgresql_where=sa.text("state NOT IN ('DONE', 'FAILED', 'REMOVED')"),
-        )
-        batch_op.drop_index(
-            "ix_jobs_lingering",
-            sqlite_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
-            postgresql_where=sa.text("state IN ('WAITING', 'HELD', 'REMOVED') AND lease_until IS NOT NULL"),
-        )
-        batch_op.drop_index(
-            "ix_jobs_leased",
-            sqlite_where=sa.text("state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"),
-            postgresql_where=sa.text("state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"),
-        )
-        batch_op.drop_index(
-            "ix_jobs_held", sqlite_where=sa.text("state = 'HELD'"), postgresql_where=sa.text("state = 'HELD'")
-        )
-        batch_op.drop_index("ix_jobs_ended")
-
-    op.drop_table("jobs")
-    with op.batch_alter_table("job_events", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_job_events_time"))
-        batch_op.drop_index("ix_job_events_job_id_id")
-
-    op.drop_table("job_events")
-    with op.batch_alter_table("input_files", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_input_files_checksum"))
-
-    op.drop_table("input_files")
-    op.drop_table("bans")
-    with op.batch_alter_table("attempts", schema=None) as batch_op:
-        batch_op.drop_index(
-            "ix_attempts_unreported", sqlite_where=sa.text("NOT reported"), postgresql_where=sa.text("NOT reported")
-        )
-
-    op.drop_table("attempts")
+def _partial(name: str, table: str, columns: list[str | sa.TextClause], where: str) -> None:
+    op.create_index(name, table, columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))

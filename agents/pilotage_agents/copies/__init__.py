@@ -1,1 +1,0 @@
-"""The places that copies of jobs go to: queues of batch systems, and other servers."""

@@ -1,1 +1,0 @@
-"""What the agents decide, as pure functions."""

@@ -1,1 +1,0 @@
-"""Routes: how they are read, which jobs they take, and which job goes along which."""

@@ -1,0 +1,1 @@
+"""Drains nodes for multicore jobs, as Fallow does: `planning` decides, `controller` talks to the server."""

@@ -1,1 +1,0 @@
-"""What the site director keeps of glideins, sends, and asks after."""

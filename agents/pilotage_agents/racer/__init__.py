@@ -1,0 +1,1 @@
+"""Starts race copies of stragglers: `planning` decides, `racer` talks to the server."""

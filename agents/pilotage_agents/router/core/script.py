@@ -1,0 +1,255 @@
+"""The shell scripts that run a job at a node of a batch system, and the files that they leave.
+
+Rules
+-----
+- The wrapper is the same for all jobs. It starts the job script, forwards signals to it and writes how it ended.
+- The job script holds the owner's texts, each word quoted, and becomes the job by exec.
+- Paths are found at run time, so that a script has no path of the machine that wrote it.
+- A program that signal n ended has exit code 128 + n, as in shells.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pilotage.condor.quoting import split_arguments
+from pilotage.job_description import JobDescription
+from pilotage.jobs.environment import DEFAULT_PATH, PASSED_VARIABLES, JobIdentity, JobRunContext, job_environment
+
+WRAPPER_NAME, JOB_NAME, STARTED_NAME, ENDED_NAME = "wrapper.sh", "job.sh", "started", "ended"
+WORK_NAME, TEMPORARY_NAME, AD_NAME, PROXY_NAME = "work", "tmp", "job.ad", "proxy"
+_WARNING_NAME = "job-ends"
+
+# No text of a job can hold a zero character.
+_HERE, _USER, _NODE = "\0here\0", "\0user\0", "\0node\0"
+_PLACEHOLDER = re.compile("\0(here|user|node)\0")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_RESERVED_NAMES = frozenset(
+    (
+        "_",
+        "BASHOPTS",
+        "BASH_VERSINFO",
+        "EUID",
+        "IFS",
+        "LINENO",
+        "OPTIND",
+        "PPID",
+        "RANDOM",
+        "SECONDS",
+        "SHELLOPTS",
+        "UID",
+    )
+) | {"here", "user", "node"}
+"""Names of variables that a shell or the script uses itself."""
+
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+_NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+
+_WRAPPER = """#!/bin/sh
+# Runs the job in this folder and writes down how it ended.
+here=$(pwd -P) || exit 1
+child= signals= handled= code=
+forward() {{
+    signals=x$signals
+    : > told
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+}}
+trap forward TERM INT HUP
+echo "$(date +%s) $(uname -n)" > {started}.new && mv {started}.new {started} || exit 1
+# A shell lets its background jobs ignore these signals; not every env can undo that.
+as_ever=--default-signal=INT,QUIT
+env "$as_ever" true 2>/dev/null || as_ever=
+env $as_ever -i {passed} /bin/sh ./{job} "$here" &
+child=$!
+while :; do
+    wait "$child"
+    now=$?
+    # A signal ends the wait, not the job; a job that was waited for already is unknown (127).
+    [ "$now" = 127 ] && [ -n "$code" ] || code=$now
+    [ "$handled" != "$signals" ] || break
+    handled=$signals
+done
+{{
+    echo "code $code"
+    echo "time $(date +%s)"
+    [ -z "$signals" ] || echo "told"
+    times
+    echo "whole"
+}} > {ended}.new && mv {ended}.new {ended} || exit 1
+exit 0
+"""
+_JOB = """here=$1
+PATH={path}
+export PATH
+user=$(id -un 2>/dev/null || id -u)
+node=$(uname -n)
+cd "$here"/{work} || exit 126
+exec {streams} || exit 126
+{exports}
+# Act on a signal that the wrapper received before this shell existed.
+[ ! -e "$here"/told ] || kill -TERM $$
+exec {command}
+"""
+
+
+def wrapper_script() -> str:
+    """Return the wrapper script, the same for all jobs."""
+    passed = " ".join(f'${{{name}+"{name}=${name}"}}' for name in (*PASSED_VARIABLES, *_DEVICES))
+    return _WRAPPER.format(started=STARTED_NAME, ended=ENDED_NAME, job=JOB_NAME, passed=passed)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptContext:
+    """The place where a job runs: the queue as "SITE/CE/QUEUE", and the route as its slot.
+
+    `has_program`: the job's program is in its folder. `proxy` is the path of the route's credential in the job's
+    folder, "" = none.
+    """
+
+    queue: str
+    route: str
+    has_program: bool
+    proxy: str = ""
+
+
+def job_script(description: JobDescription, identity: JobIdentity, context: ScriptContext) -> str:
+    """Return the job script; raises ValueError for arguments that cannot be split."""
+    environment = _environment(description, identity, context)
+    plain = {name: value for name, value in environment.items() if _is_shell_variable(name)}
+    others = [f"{name}={value}" for name, value in environment.items() if name not in plain]
+    program = description.executable
+    path = f"{_HERE}/{WORK_NAME}/{program.removeprefix('./')}" if context.has_program else program
+    command = [*(["/usr/bin/env", *others] if others else []), path, *split_arguments(description.arguments)]
+    return _JOB.format(
+        path=DEFAULT_PATH,
+        work=WORK_NAME,
+        streams=_streams(description),
+        exports="\n".join(f"export {name}={_quoted(value)}" for name, value in plain.items()),
+        command=" ".join(map(_quoted, command)),
+    )
+
+
+def _environment(description: JobDescription, identity: JobIdentity, context: ScriptContext) -> Mapping[str, str]:
+    job_place = JobRunContext(
+        work=f"{_HERE}/{WORK_NAME}",
+        temporary=f"{_HERE}/{TEMPORARY_NAME}",
+        warning=f"{_HERE}/{_WARNING_NAME}",
+        queue=context.queue,
+        node=_NODE,
+        slot=context.route,
+        cpus=description.request_cpus or 1,
+        memory_mib=description.request_memory_mib,
+        job_ad=f"{_HERE}/{AD_NAME}",
+    )
+    machine = {"PATH": DEFAULT_PATH, "USER": _USER, "LOGNAME": _USER}
+    proxy = {"X509_USER_PROXY": f"{_HERE}/{context.proxy}"} if context.proxy else {}
+    # The batch system assigns devices to a job that requests some.
+    devices = {} if description.request_gpus else _NO_DEVICES
+    return {**job_environment(description, identity, job_place, machine), **proxy, **devices}
+
+
+def _is_shell_variable(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and name not in _RESERVED_NAMES
+
+
+def _streams(description: JobDescription) -> str:
+    stdin = description.stdin or "/dev/null"
+    return " ".join(
+        (
+            f"<{_path(stdin)}",
+            f">>{_path(description.stdout or 'stdout')}",
+            f"2>>{_path(description.stderr or 'stderr')}",
+        )
+    )
+
+
+def _path(name: str) -> str:
+    # With a folder before it, no name has another meaning to a shell.
+    return shlex.quote(name if name.startswith("/") else f"./{name}")
+
+
+def _quoted(text: str) -> str:
+    """Return a text as one quoted word of a script; placeholders become variables."""
+    parts = _PLACEHOLDER.split(text)
+    quoted = (shlex.quote(part) if position % 2 == 0 else f'"${part}"' for position, part in enumerate(parts) if part)
+    return "".join(quoted) or "''"
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperStart:
+    """The start of a job, by its node's clock, and the node's name."""
+
+    time: datetime
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperEnd:
+    """The end of a job, by its node's clock; `was_signalled` = the batch system asked it to. `cpu_s` None = unknown."""
+
+    exit_code: int
+    time: datetime
+    was_signalled: bool
+    cpu_s: float | None
+
+
+_CODE = re.compile(r"\d{1,3}", re.ASCII)
+_MOST_CODE = 255
+_MOST_NODE = 255
+"""The longest name of a host (POSIX, HOST_NAME_MAX)."""
+_MOST_CPU_S = 1e12
+
+
+def parse_start(text: str) -> WrapperStart | None:
+    """Return the content of the wrapper's start file; None = it is not valid.
+
+    The payload can write the file too, so the node's name is reduced to printable characters.
+    """
+    time, _, node = text.strip().partition(" ")
+    at = _time(time)
+    plain = "".join(each for each in node if each.isprintable())
+    return None if at is None else WrapperStart(at, plain[:_MOST_NODE])
+
+
+def parse_end(text: str) -> WrapperEnd | None:
+    """Return the content of the wrapper's end file; None = it is incomplete or not valid.
+
+    The payload can write the file too, so an exit code that no process can have is not valid.
+    """
+    lines = text.splitlines()
+    fields = dict(_parted(line) for line in lines)
+    time, code = _time(fields.get("time", "")), fields.get("code", "")
+    if lines[-1:] != ["whole"] or time is None or not _CODE.fullmatch(code) or int(code) > _MOST_CODE:
+        return None
+    return WrapperEnd(int(code), time, "told" in fields, _cpu_s(lines))
+
+
+def _parted(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(" ")
+    return name, value
+
+
+def _time(text: str) -> datetime | None:
+    if not text.isdecimal():
+        return None
+    try:
+        return datetime.fromtimestamp(int(text), UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+_USED = re.compile(r"(\d+)m(\d+(?:[.,]\d+)?)s (\d+)m(\d+(?:[.,]\d+)?)s")
+
+
+def _cpu_s(lines: Sequence[str]) -> float | None:
+    """Return the CPU time of all children of the shell: the second line of its `times`."""
+    used = [found for line in lines if (found := _USED.fullmatch(line))]
+    if len(used) != 2:
+        return None
+    minutes, seconds, more_minutes, more_seconds = (float(part.replace(",", ".")) for part in used[1].groups())
+    cpu_s = 60 * (minutes + more_minutes) + seconds + more_seconds
+    return round(cpu_s, 3) if cpu_s <= _MOST_CPU_S else None

@@ -1,0 +1,161 @@
+"""The settings of the job router."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from pilotage.errors import InvalidInputError
+from pilotage.rpc.channel import Endpoint, split_address
+from pilotage.settings import AnchoredPath, Section
+from pilotage.text import fold
+from pilotage_agents.batch_systems.settings import LocalBatchSystemSettings, SlurmBatchSystemSettings
+from pilotage_agents.router.core.routed_job import SearchTimeouts
+from pilotage_agents.router.core.table import Targets
+from pilotage_agents.router.hooks import HookKind, HookSettings
+from pilotage_agents.router.places.remote_server import ServerAccess
+from pilotage_agents.router.table_file import TableSettings, TargetsSection, read_targets
+from pilotage_agents.runtime.settings import Interval, Seconds
+
+Command = Annotated[tuple[str, ...], Field(min_length=1)]
+"""A program and its arguments."""
+
+_PRINTED_TABLE = "printed-table"
+
+
+class HooksSection(Section):
+    """The hooks of a keyword: the command of each kind, None = it has no such hook."""
+
+    translate: Command | None = None
+    update: Command | None = None
+    finalise: Command | None = None
+    cleanup: Command | None = None
+
+    def commands(self) -> Mapping[HookKind, tuple[str, ...]]:
+        """Return the configured commands by kind."""
+        return {kind: command for kind in HookKind if (command := getattr(self, kind))}
+
+
+class ServerSection(Section):
+    """Another server: `token_file` holds the routes' token there, `ca_file` (PEM) its CAs, None = the system's.
+
+    Without a token_file only jobs with a token of their owner go there. The token is read again for every call.
+    """
+
+    token_file: AnchoredPath | None = None
+    ca_file: AnchoredPath | None = None
+
+
+def _sees_folders(settings: SlurmBatchSystemSettings) -> SlurmBatchSystemSettings:
+    if settings.node_folder or (settings.ssh is not None and settings.ssh.folder):
+        raise ValueError("jobs return their output by a folder that the nodes see under the router's path")
+    return settings
+
+
+PushedIntoSettings = Annotated[
+    LocalBatchSystemSettings | Annotated[SlurmBatchSystemSettings, AfterValidator(_sees_folders)],
+    Field(discriminator="type"),
+]
+"""A batch system that jobs are submitted to; its nodes see the router's folder."""
+
+
+class JobRouterSettings(Section):
+    """The job router.
+
+    Routers of one `name` are replicas: one of them acts at a time, on any host. `folder` is private to a router and
+    keeps its feed position. `copies_folder` keeps the files of routed jobs and must exist under the same path on all
+    hosts, None = `folder`, for one host. `table` is a file of routes, which is read again when it changes; or
+    `table_command` prints one. Both are read again every `table_refresh_s` (0 = never). `constraint` and
+    `allow_commands` are as for `pilotage-agents routes check`. `targets` is a file or stands here. Routed jobs are
+    polled every `interval_s`. A target that neither answers nor makes progress within `target_timeout_s` has not
+    answered. A submission without an answer is given up if the target does not list the job within `lost_after_s`.
+    `hooks` are by keyword; `default_hooks` is the keyword of jobs without one. A hook fails after `hook_timeout_s`. No
+    output file of a job at a queue is longer than `max_file_bytes`, nor are all its files together longer than
+    `max_output_bytes`. `batch_systems` are those of queues that jobs are submitted to. `servers` says how other servers
+    are reached, by their addresses as in targets.
+    """
+
+    name: str = Field(default="jobrouter", min_length=1, max_length=100)
+    folder: AnchoredPath
+    copies_folder: AnchoredPath | None = None
+    table: AnchoredPath | None = None
+    table_command: Command | None = None
+    table_refresh_s: Seconds = 0
+    constraint: str = ""
+    allow_commands: bool = False
+    targets: AnchoredPath | TargetsSection = TargetsSection()
+    interval_s: Interval = 10
+    target_timeout_s: float = Field(default=120, ge=1, le=3600)
+    lost_after_s: Seconds = 600
+    hooks: dict[str, HooksSection] = Field(default_factory=dict)
+    default_hooks: str = ""
+    hook_timeout_s: float = Field(default=60, ge=0.1, le=3600)
+    max_file_bytes: int = Field(default=1 << 30, ge=1)
+    max_output_bytes: int = Field(default=4 << 30, ge=1)
+    batch_systems: dict[str, PushedIntoSettings] = Field(default_factory=dict)
+    servers: dict[str, ServerSection] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.table is None) == (self.table_command is None):
+            raise ValueError("needs a table, or a table_command in its place")
+        if self.default_hooks and fold(self.default_hooks) not in map(fold, self.hooks):
+            raise ValueError(f"default_hooks: there are no hooks {self.default_hooks}")
+        try:
+            if isinstance(self.targets, TargetsSection):
+                self.targets.targets("targets")
+            for address in ",".join(self.servers).split(",") if self.servers else ():
+                split_address(address.strip())
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def shared_folder(self) -> Path:
+        """The folder that all routers of this name share."""
+        return self.copies_folder or self.folder
+
+    @property
+    def server_access(self) -> Mapping[str, ServerAccess]:
+        """How other servers are reached, by their addresses, joined by commas without blanks."""
+        return {
+            ",".join(Endpoint.parse(name).addresses): ServerAccess(each.token_file, each.ca_file)
+            for name, each in self.servers.items()
+        }
+
+    @property
+    def search_timeouts(self) -> SearchTimeouts:
+        """How long routed jobs are searched for."""
+        submitted = timedelta(seconds=self.lost_after_s)
+        return SearchTimeouts(submitted, min(submitted, _ADOPTED))
+
+    @property
+    def hook_settings(self) -> HookSettings:
+        """The hooks."""
+        commands = {fold(keyword): section.commands() for keyword, section in self.hooks.items()}
+        return HookSettings(commands, self.default_hooks, self.hook_timeout_s)
+
+    @property
+    def table_settings(self) -> TableSettings:
+        """The sources of the route table."""
+        return TableSettings(
+            file=self.table or self.folder / _PRINTED_TABLE,
+            command=self.table_command or (),
+            refresh=timedelta(seconds=self.table_refresh_s) if self.table_refresh_s else None,
+            targets=self._targets,
+            targets_file=self.targets if isinstance(self.targets, Path) else None,
+            constraint=self.constraint,
+            allow_commands=self.allow_commands,
+            timeout_s=self.target_timeout_s,
+        )
+
+    def _targets(self) -> Targets:
+        return read_targets(self.targets) if isinstance(self.targets, Path) else self.targets.targets("targets")
+
+
+_ADOPTED = timedelta(seconds=60)
+"""How long a routed job is searched for that only an earlier router may have submitted."""

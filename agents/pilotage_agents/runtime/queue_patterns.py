@@ -1,0 +1,29 @@
+"""Patterns of queue names, as the settings of agents use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold
+
+EVERY_QUEUE = ("*/*/*",)
+"""Patterns that match every queue."""
+
+
+def matches_any(queue: QueueId, patterns: Iterable[str]) -> bool:
+    """Return whether one of the `patterns` of "SITE/CE/QUEUE" matches the queue; letter case does not count."""
+    name = fold(str(queue))
+    return any(fnmatchcase(name, fold(pattern)) for pattern in patterns)
+
+
+def unused_patterns(patterns: Iterable[str], queues: Iterable[QueueId]) -> tuple[str, ...]:
+    """Return the `patterns` that match none of the queues."""
+    known = tuple(queues)
+    return tuple(pattern for pattern in patterns if not any(matches_any(queue, (pattern,)) for queue in known))
+
+
+def unused_pattern_lines(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return a line of a dry run for each pattern that matches nothing."""
+    return tuple(f"{pattern}: no queue of the tree is called so" for pattern in patterns)

@@ -1,0 +1,180 @@
+"""The site director: sends pilots to the queues that waiting jobs could use, and watches their glideins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from pilotage.errors import LeadershipLostError, PilotageError
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold
+from pilotage.values.demand import Demand
+from pilotage_agents.batch_systems.settings import BatchSystemSettings
+from pilotage_agents.batch_systems.shape import QueueFacts, queue_facts
+from pilotage_agents.runtime.link import TreeQueue
+from pilotage_agents.runtime.queue_patterns import EVERY_QUEUE, matches_any, unused_pattern_lines, unused_patterns
+from pilotage_agents.site_director.glideins import UnfinishedBundleError
+from pilotage_agents.site_director.planning import QueuePlan, QueueState, Ramp, plan_pilots
+from pilotage_agents.site_director.ports import DirectorContext
+from pilotage_agents.site_director.queues import QueueFailures, ServedQueue, demands_of_served_vos
+from pilotage_agents.site_director.sender import PilotSender
+from pilotage_agents.site_director.settings import SiteDirectorSettings, WhenStopped
+from pilotage_agents.site_director.watch import GlideinWatch
+
+_FOR_ALL = {"min_idle_pilots", "pilot_bundle", "python"}
+"""The director's settings that overrides may change for single queues."""
+
+
+def served_queues(settings: SiteDirectorSettings, tree: Iterable[TreeQueue]) -> tuple[ServedQueue, ...]:
+    """Return the queues of the tree that the director serves, in its order."""
+    by_ce_type = names_by_ce_type(settings.batch_systems)
+    served = []
+    for queue in tree:
+        facts = queue_facts(queue.parameters)
+        batch_system = by_ce_type.get(facts.ce_type)
+        if batch_system is not None and matches_any(queue.id, settings.queues):
+            served.append(_served(settings, queue, batch_system, facts))
+    return tuple(served)
+
+
+def names_by_ce_type(batch_systems: Mapping[str, BatchSystemSettings]) -> dict[str, str]:
+    """Return the names of batch systems by the folded CETypes that they serve; the later of two wins."""
+    return {fold(ce_type): name for name, each in batch_systems.items() for ce_type in each.ce_types}
+
+
+def _served(settings: SiteDirectorSettings, queue: TreeQueue, batch_system: str, facts: QueueFacts) -> ServedQueue:
+    values: dict[str, Any] = settings.model_dump(include=_FOR_ALL, exclude_none=True)
+    pilot = dict(settings.pilot)
+    for override in _overrides(settings, queue.id):
+        values |= override.model_dump(exclude={"queues", "pilot"}, exclude_none=True)
+        pilot |= override.pilot
+    bundle = str(values.pop("pilot_bundle", ""))
+    return ServedQueue(queue.id, batch_system, facts, queue.enabled, pilot=pilot, pilot_bundle=bundle, **values)
+
+
+def _overrides(settings: SiteDirectorSettings, queue: QueueId) -> Any:
+    return (override for override in settings.overrides if matches_any(queue, override.queues))
+
+
+log = structlog.get_logger()
+
+_MAX_PILOTS_PER_CALL = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorSnapshot:
+    """The input of one cycle; queues, pools and states have the same order."""
+
+    queues: tuple[ServedQueue, ...]
+    pools: tuple[tuple[str, ...], ...]
+    demands: tuple[Demand, ...]
+    states: tuple[QueueState, ...]
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a new job could find no idle core at one of the open queues."""
+        return any(not state.blocked_reason and state.supply.idle_cpus == 0 for state in self.states)
+
+
+class SiteDirector:
+    """Sends pilots to its queues."""
+
+    name = "site director"
+
+    def __init__(
+        self,
+        settings: SiteDirectorSettings,
+        context: DirectorContext,
+        watch: GlideinWatch,
+        sender: PilotSender,
+    ) -> None:
+        self._settings = settings
+        self._link = context.link
+        self._batch_systems = context.batch_systems
+        self._watch = watch
+        self._sender = sender
+        self._clock = context.clock
+        self._tree_version: int | None = None
+        self._queues: tuple[ServedQueue, ...] = ()
+        self._unused_patterns: tuple[str, ...] = ()
+        self._failures = QueueFailures()
+
+    async def run_once(self) -> timedelta:
+        """Refresh the glideins, then send pilots as the demand requires; returns the time to the next cycle."""
+        self._failures = await self._watch.refresh(self._failures)
+        snapshot = await self._snapshot()
+        plans = self._plans(snapshot)
+        for queue, pools, plan in zip(snapshot.queues, snapshot.pools, plans, strict=True):
+            if plan.pilots:
+                await self._send(queue, pools, plan)
+        urgent = snapshot.is_urgent
+        return timedelta(seconds=self._settings.urgent_interval_s if urgent else self._settings.interval_s)
+
+    async def dry_run(self) -> tuple[str, ...]:
+        """Return what a cycle would send and why, one line per queue; changes nothing."""
+        plans = self._plans(await self._snapshot())
+        lines = (f"{plan.id}: {plan.pilots} pilots ({'; '.join(plan.reasons)})" for plan in plans)
+        return (*unused_pattern_lines(self._unused_patterns), *lines)
+
+    async def stop(self) -> None:
+        """Cancel the director's pilots if the settings say so, and report their ends."""
+        if self._settings.when_stopped is WhenStopped.CANCEL:
+            await self._watch.cancel_all()
+            self._failures = await self._watch.refresh(self._failures)
+
+    def _plans(self, snapshot: DirectorSnapshot) -> tuple[QueuePlan, ...]:
+        ramp = Ramp(self._settings.ramp_start, self._settings.ramp_factor)
+        return plan_pilots(snapshot.demands, snapshot.states, ramp)
+
+    async def _snapshot(self) -> DirectorSnapshot:
+        pools = await self._link.pools_of([queue.id for queue in self._queues])
+        if pools.tree_version != self._tree_version:
+            self._queues = self._served(await self._link.queues())
+            self._tree_version = pools.tree_version
+            pools = await self._link.pools_of([queue.id for queue in self._queues])
+        demand = await self._link.demand([queue.id for queue in self._queues])
+        now = self._clock()
+        states = tuple(
+            queue.state(each, self._failures, now) for queue, each in zip(self._queues, demand.supplies, strict=True)
+        )
+        demands = demands_of_served_vos(demand.demands, self._queues)
+        return DirectorSnapshot(self._queues, tuple(each or () for each in pools.pools), demands, states)
+
+    def _served(self, tree: Sequence[TreeQueue]) -> tuple[ServedQueue, ...]:
+        served = served_queues(self._settings, tree)
+        log.info("tree read", queues=len(tree), served=len(served))
+        pattern_lists = (self._settings.queues, *(override.queues for override in self._settings.overrides))
+        patterns = dict.fromkeys(
+            pattern for patterns in pattern_lists for pattern in patterns if pattern not in EVERY_QUEUE
+        )
+        self._unused_patterns = unused_patterns(patterns, (queue.id for queue in tree))
+        if self._unused_patterns:
+            log.warning("no queue of the tree is called so", patterns=self._unused_patterns)
+        return served
+
+    async def _send(self, queue: ServedQueue, pools: Sequence[str], plan: QueuePlan) -> None:
+        count = min(plan.pilots, _MAX_PILOTS_PER_CALL)
+        batch_system = self._batch_systems[queue.batch_system]
+        try:
+            sent = await self._sender.send(queue, count, pools, batch_system)
+        except LeadershipLostError:
+            raise
+        except UnfinishedBundleError as error:  # no failure of the queue
+            log.warning(
+                "no pilots are sent until their bundle is complete", queue=str(queue.id), bundle=str(error.bundle)
+            )
+            return
+        except PilotageError as error:
+            self._record_failure(queue.id, str(error))
+            return
+        log.info("pilots sent", queue=str(queue.id), pilots=sent.submitted, reasons=plan.reasons)
+        if sent.failures:
+            self._record_failure(queue.id, sent.failures[0])
+
+    def _record_failure(self, queue: QueueId, reason: str) -> None:
+        log.warning("pilots could not be sent", queue=str(queue), reason=reason)
+        self._failures = self._failures.with_failure(queue, reason, self._clock())

@@ -1,0 +1,389 @@
+"""Commands about accounts and operations: shares, bans, identities, tokens, and black holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pilotage import clock
+from pilotage.accounts import Quota, read_quota
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.rpc.wire import quota_from_wire
+from pilotage.units import parse_duration, parse_time
+from pilotage.v1 import identity_service_pb2, resource_service_pb2, share_service_pb2
+from pilotage_client.api import Client
+from pilotage_client.cli.options import (
+    AS_JSON,
+    ONE_JSON,
+    CommandGroup,
+    echo_json,
+    echo_table,
+    server_options,
+    time_text,
+    with_admin_client,
+    with_client,
+    with_operator_client,
+)
+from pilotage_client.files import write_private
+from pilotage_client.models import iso, time_of
+
+OptionValue = TypeVar("OptionValue")
+
+_SHARE_HEADINGS = ("GROUP / ACCOUNT", "PRIORITY", "FACTOR", "QUOTA", "ENTITLED", "USED h", "IN USE", "WAITING")
+_UNSET = click.option("--unset", is_flag=True, help="Restore the value of the server's settings.")
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.option("--vo", default="", help="Only this VO (default: all that you may see).")
+@ONE_JSON
+@server_options
+@click.pass_context
+def shares(
+    context: click.Context, vo: str, as_json: bool, server: str | None, token_file: Path | None, data: Path | None
+) -> None:
+    """Show the recent use and the entitlement of groups and accounts."""
+    if context.invoked_subcommand is None:
+        _show_shares(server=server, token_file=token_file, data=data, vo=vo, as_json=as_json)
+    elif any((vo, as_json, server, token_file, data)):  # else the change would go to another server than the given one
+        path = f"{context.command_path} {context.invoked_subcommand}"
+        raise click.UsageError(f"give the options of {context.invoked_subcommand} after it: {path} --help")
+
+
+@with_client
+def _show_shares(client: Client, vo: str, as_json: bool) -> None:
+    found = client.shares(vo)
+    if as_json:
+        echo_json(_shares_json(found))
+        return
+    echo_table(_SHARE_HEADINGS, _share_rows(found), empty="no use, and no waiting jobs")
+    if found.groups:
+        hours = f"use halves in {found.half_life_s / 3600:g} h, weighted core hours"
+        click.echo(f"\n{found.pie_cores:g} cores in all; {hours}; a higher priority is worse; * = set by an operator")
+
+
+@shares.command("set-factor")
+@click.argument("account", metavar="VO/GROUP/OWNER")
+@click.argument("factor", required=False, type=float)
+@_UNSET
+@with_operator_client
+def set_factor(client: Client, account: str, factor: float | None, unset: bool) -> None:
+    """Set an account's priority factor.
+
+    Twice the factor, half the share.
+    """
+    client.set_shares(factors={account: _value_or_unset(factor, unset, "factor")})
+    click.echo(f"the priority factor of {account} is " + ("that of the settings" if unset else f"{factor:g}"))
+
+
+@shares.command("set-quota")
+@click.argument("group", metavar="VO/GROUP")
+@click.argument("quota", required=False)
+@_UNSET
+@with_operator_client
+def set_quota(client: Client, group: str, quota: str | None, unset: bool) -> None:
+    """Set the quota of a group.
+
+    A weight against other groups (3), a number of cores ("40 cores"), or a part of all cores ("25 %").
+    """
+    client.set_shares(quotas={group: _value_or_unset(_read_quota(quota), unset, "quota")})
+    click.echo(f"the quota of {group} is " + ("that of the settings" if unset else str(_read_quota(quota))))
+
+
+def _read_quota(quota: str | None) -> Quota | None:
+    return None if quota is None else read_quota(quota)
+
+
+def _value_or_unset(value: OptionValue | None, unset: bool, what: str) -> OptionValue | None:
+    if unset == (value is not None):
+        raise InvalidInputError(Violation("", f"give a {what}, or --unset"))
+    return value
+
+
+def _share_rows(found: share_service_pb2.ListSharesResponse) -> Iterator[Sequence[str]]:
+    for group in found.groups:
+        quota = str(quota_from_wire(group.quota))
+        yield (
+            f"{group.vo}/{group.group}",
+            "",
+            "",
+            _marked(quota, group.quota_is_set),
+            f"{group.entitled_cores:.1f}",
+            f"{group.used_core_s / 3600:.2f}",
+            f"{group.cores:g}",
+            str(group.waiting),
+        )
+        for share in found.accounts:
+            if (share.account.vo, share.account.group) == (group.vo, group.group):
+                yield _account_row(share)
+
+
+def _account_row(share: share_service_pb2.AccountShare) -> Sequence[str]:
+    return (
+        f"  {share.account.owner}",
+        f"{share.user_priority:.2f}",
+        _marked(f"{share.priority_factor:g}", share.priority_factor_is_set),
+        "",
+        "",
+        f"{share.used_core_s / 3600:.2f}",
+        f"{share.cores:g}",
+        str(share.waiting),
+    )
+
+
+def _marked(text: str, is_set: bool) -> str:
+    return f"{text} *" if is_set else text
+
+
+def _shares_json(found: share_service_pb2.ListSharesResponse) -> dict[str, Any]:
+    return {
+        "time": iso(time_of(found, "time")),
+        "half_life_s": found.half_life_s,
+        "pie_cores": found.pie_cores,
+        "surplus_accepted": found.surplus_accepted,
+        "groups": [_group_json(group) for group in found.groups],
+        "accounts": [_account_json(account) for account in found.accounts],
+    }
+
+
+def _group_json(group: share_service_pb2.GroupShare) -> dict[str, Any]:
+    return {
+        "vo": group.vo,
+        "group": group.group,
+        "quota": str(quota_from_wire(group.quota)),
+        "quota_is_set": group.quota_is_set,
+        "entitled_cores": group.entitled_cores,
+        "entitled_part": group.entitled_part,
+        "used_core_s": group.used_core_s,
+        "used_part": group.used_part,
+        "cores": group.cores,
+        "waiting": group.waiting,
+    }
+
+
+def _account_json(share: share_service_pb2.AccountShare) -> dict[str, Any]:
+    return {
+        "vo": share.account.vo,
+        "group": share.account.group,
+        "owner": share.account.owner,
+        "user_priority": share.user_priority,
+        "priority_factor": share.priority_factor,
+        "priority_factor_is_set": share.priority_factor_is_set,
+        "used_core_s": share.used_core_s,
+        "cores": share.cores,
+        "waiting": share.waiting,
+    }
+
+
+@click.command()
+@click.argument("node", metavar="SITE[/CE[/QUEUE]]")
+@click.option("--reason", required=True, help="The reason; shown to users.")
+@click.option("--for", "duration", metavar="TIME", help='The duration, such as "2 h"; default: until `unban`.')
+@with_operator_client
+def ban(client: Client, node: str, reason: str, duration: str | None) -> None:
+    """Ban a site, a CE or a queue, without a change of the tree."""
+    until = clock.now() + parse_duration(duration, "--for") if duration else None
+    client.ban(node_names(node), reason=reason, until=until)
+    click.echo(f"{node} is banned" + (f" until {until.isoformat(timespec='seconds')}" if until else ""))
+
+
+@click.command()
+@click.argument("node", metavar="SITE[/CE[/QUEUE]]")
+@with_operator_client
+def unban(client: Client, node: str) -> None:
+    """Remove a ban."""
+    client.unban(node_names(node))
+    click.echo(f"{node} is no longer banned")
+
+
+@click.command()
+@AS_JSON
+@with_operator_client
+def bans(client: Client, as_json: bool) -> None:
+    """Show the present bans."""
+    found = client.bans()
+    if as_json:
+        for each in found:
+            echo_json(_ban_json(each))
+        return
+    rows = [(_node_text(each), time_text(time_of(each, "until")) or "removed", each.by, each.reason) for each in found]
+    echo_table(("NODE", "UNTIL", "BY", "REASON"), rows, empty="no bans")
+
+
+def _node_text(ban: resource_service_pb2.BanInfo) -> str:
+    return "/".join(part for part in (ban.site, ban.ce, ban.queue) if part)
+
+
+def _ban_json(ban: resource_service_pb2.BanInfo) -> dict[str, Any]:
+    return {
+        "node": _node_text(ban),
+        "site": ban.site,
+        "ce": ban.ce or None,
+        "queue": ban.queue or None,
+        "reason": ban.reason,
+        "since": iso(time_of(ban, "since")),
+        "until": iso(time_of(ban, "until")),
+        "by": ban.by,
+    }
+
+
+def node_names(text: str) -> list[str]:
+    """Return the one to three names of "site/ce/queue"; a queue's name may contain a slash."""
+    names = text.split("/", 2)
+    if not all(names):
+        raise InvalidInputError(Violation(text, "is not a site, CE or queue; write SITE, SITE/CE or SITE/CE/QUEUE"))
+    return names
+
+
+@click.command()
+@ONE_JSON
+@with_client
+def whoami(client: Client, as_json: bool) -> None:
+    """Show your identity at the server."""
+    answer = client.who_am_i()
+    expires = time_of(answer, "expires")
+    if as_json:
+        echo_json(
+            {
+                "owner": answer.owner,
+                "vo": answer.vo or None,
+                "groups": list(answer.groups),
+                "roles": list(answer.roles),
+                "expires": iso(expires),
+                "server": client.server,
+                "server_version": answer.server_version,
+            }
+        )
+        return
+    click.echo(f"{answer.owner} of VO {answer.vo or '-'}, groups {', '.join(answer.groups) or '-'}")
+    until = f", until {expires.astimezone():%Y-%m-%d %H:%M}" if expires else ""
+    click.echo(f"roles {', '.join(answer.roles)}{until}")
+    click.echo(f"server {client.server}, release {answer.server_version}")
+
+
+@click.command()
+@click.option("--owner", required=True, help="The owner of the token.")
+@click.option("--vo", help="The owner's VO (default: yours).")
+@click.option("--group", "groups", multiple=True, help="The owner's groups, the default first.")
+@click.option("--role", "roles", multiple=True, required=True, help="user, operator, agent or admin.")
+@click.option("--lifetime", default="30 d", show_default=True, help="The validity of the token.")
+@click.option("--to", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@with_admin_client
+def token(
+    client: Client,
+    owner: str,
+    vo: str | None,
+    groups: tuple[str, ...],
+    roles: tuple[str, ...],
+    lifetime: str,
+    path: Path,
+) -> None:
+    """Create a token (admins of a stand-alone server)."""
+    request = identity_service_pb2.IssueTokenRequest(
+        owner=owner,
+        vo=client.who_am_i().vo if vo is None else vo,
+        groups=groups,
+        roles=roles,
+        lifetime_s=float(parse_time(lifetime, "--lifetime")),
+    )
+    write_private(path, client.issue_token(request).token + "\n")
+    click.echo(f"the token of {owner} is in {path}")
+
+
+@click.group(cls=CommandGroup)
+def health() -> None:
+    """Show and change the nodes, queues and sites that are throttled as black holes."""
+
+
+_PLACE = click.argument("name", metavar="SITE[/NODE|/CE/QUEUE]")
+
+
+@health.command("list")
+@AS_JSON
+@with_operator_client
+def list_throttles(client: Client, as_json: bool) -> None:
+    """Show the places that are throttled or held, or were opened recently, with the evidence."""
+    found = client.throttles()
+    if as_json:
+        for each in found:
+            echo_json(_throttle_json(each))
+        return
+    rows = [
+        (
+            _place_name(each.place),
+            each.state,
+            time_text(time_of(each, "since")),
+            f"{each.failures} of {each.ends}",
+            time_text(time_of(each, "next_trial")) or "-",
+            each.by,
+            each.reason,
+        )
+        for each in found
+    ]
+    header = ("PLACE", "STATE", "SINCE", "FAILED", "NEXT TRIAL", "BY", "REASON")
+    echo_table(header, rows, empty="no place is throttled")
+
+
+@health.command()
+@_PLACE
+@click.option("--reason", required=True, help="The reason; shown to users.")
+@click.option("--for", "duration", metavar="TIME", help='The duration, such as "2 h"; default: until `health open`.')
+@with_operator_client
+def hold(client: Client, name: str, reason: str, duration: str | None) -> None:
+    """Stop jobs to a place; after the given time single jobs probe it."""
+    until = clock.now() + parse_duration(duration, "--for") if duration else None
+    held, warnings = client.hold_place(_place(name), reason=reason, until=until)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(
+        f"{_place_name(held.place)} is held" + (f" until {until.isoformat(timespec='seconds')}" if until else "")
+    )
+
+
+@health.command("open")
+@_PLACE
+@with_operator_client
+def open_place(client: Client, name: str) -> None:
+    """Allow jobs to a place again, without probes."""
+    click.echo(f"{_place_name(client.open_place(_place(name)).place)} is open")
+
+
+def _place(name: str) -> resource_service_pb2.Place:
+    """Parse a place of one, two or three parts; a queue's name may contain a slash."""
+    match name.split("/", 2):
+        case [site] if site:
+            return resource_service_pb2.Place(site=site)
+        case [site, node] if site and node:
+            return resource_service_pb2.Place(site=site, node=node)
+        case [site, ce, queue] if site and ce and queue:
+            return resource_service_pb2.Place(site=site, ce=ce, queue=queue)
+        case _:
+            raise InvalidInputError(Violation(name, "is not a place; write SITE, SITE/NODE or SITE/CE/QUEUE"))
+
+
+def _place_name(place: resource_service_pb2.Place) -> str:
+    return "/".join(part for part in (place.site, place.ce, place.queue, place.node) if part)
+
+
+def _throttle_json(throttle: resource_service_pb2.Throttle) -> dict[str, Any]:
+    place = throttle.place
+    return {
+        "place": _place_name(place),
+        "site": place.site,
+        "ce": place.ce or None,
+        "queue": place.queue or None,
+        "node": place.node or None,
+        "state": throttle.state,
+        "since": iso(time_of(throttle, "since")),
+        "failures": throttle.failures,
+        "attempts": throttle.ends,
+        "proofs": throttle.proofs,
+        "next_trial": iso(time_of(throttle, "next_trial")),
+        "by": throttle.by or None,
+        "reason": throttle.reason,
+    }
+
+
+COMMANDS = (shares, ban, unban, bans, whoami, token, health)

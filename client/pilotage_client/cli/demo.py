@@ -1,0 +1,195 @@
+"""The command `demo`: runs `pilotage up` in a scratch folder, the example jobs through it, and stops everything."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+
+from pilotage.clock import boot_time_s
+from pilotage.errors import InvalidInputError, Violation, WorldError
+from pilotage.v1.job_service_pb2 import ExplainJobResponse
+from pilotage_client.api import Client
+from pilotage_client.cli.jobs import ranges
+from pilotage_client.cli.options import FAILED
+from pilotage_client.cli.why import show
+from pilotage_client.connection import UP_FILE, ServerOptions, new_request_id
+from pilotage_client.models import JobEvent, JobStatus
+from pilotage_client.readers import read_jobs_with_files
+from pilotage_client.retry import Patience
+from pilotage_client.up.processes import Echo, program, tied_to_parent
+
+_JOB_FILES = ("hello.toml", "array.toml", "requirements.jdl", "words.submit", "nowhere.toml")
+_TREE = "tree.toml"
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
+_JOBS_TIMEOUT_S = 50.0
+_POLL_INTERVAL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The result of the demonstration: the ended jobs, and explanations of the others.
+
+    `scratch` is the folder with all data and logs; it is removed on success and on an interrupt.
+    """
+
+    jobs: tuple[JobStatus, ...]
+    stuck: tuple[ExplainJobResponse, ...]
+    seconds: float
+    scratch: Path
+
+    @property
+    def is_success(self) -> bool:
+        """Whether every job that some queue can run is DONE."""
+        return bool(self.jobs) and all(job.state == "DONE" for job in self.jobs)
+
+
+def run_demo(examples: Path, echo: Echo) -> DemoResult:
+    """Run the demonstration on the job files in `examples`, and stop everything that it started.
+
+    Raises
+    ------
+    PilotageError
+        The stack does not start, or a job file cannot be submitted.
+    """
+    missing = [name for name in (*_JOB_FILES, _TREE) if not (examples / name).is_file()]
+    if missing:
+        raise InvalidInputError(*(Violation(str(examples / name), "no such file") for name in missing))
+    started_s = boot_time_s()
+    scratch = Path(tempfile.mkdtemp(prefix="pilotage-demo-"))
+    try:
+        jobs, stuck = _run_examples(scratch, examples, echo)
+    except KeyboardInterrupt:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    result = DemoResult(jobs, stuck, boot_time_s() - started_s, scratch)
+    if result.is_success:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return result
+
+
+def _run_examples(
+    scratch: Path, examples: Path, echo: Echo
+) -> tuple[tuple[JobStatus, ...], tuple[ExplainJobResponse, ...]]:
+    """Run the examples through a new stack; returns the ended jobs, and explanations of the others."""
+    started_s = boot_time_s()
+    with _up(scratch, examples, echo) as data, Client.located(ServerOptions(data=data)) as client:
+        echo(f"\n== The stack is up after {boot_time_s() - started_s:.1f} s; submitting the examples ==")
+        patiently = Patience(_START_TIMEOUT_S, echo)  # `up` restarts a server that fails
+        labels = _submit(client, examples, echo, patiently)
+        answers = [patiently(partial(client.explain, job_id)) for job_id in labels]
+        stuck = tuple(answer for answer in answers if not answer.eligible_queues)
+        for answer in stuck:
+            del labels[answer.job.id]
+        echo("\n== Progress ==")
+        jobs = _watch(client, labels, echo, patiently)
+        echo("\n== Where each job ran, and what it printed ==")
+        for job in jobs:
+            echo(patiently(partial(_outcome, client, job, labels[job.id])))
+        echo("\n== Stopping all that was started ==")
+    return tuple(jobs), stuck
+
+
+@contextmanager
+def _up(scratch: Path, examples: Path, echo: Echo) -> Iterator[Path]:
+    """Run `pilotage up` and yield its data folder."""
+    data, printed = scratch / "data", scratch / "up.out"
+    command = [program("pilotage"), "up", "--data", str(data), "--port", "0", "--tree", str(examples / _TREE)]
+    echo(f"$ {' '.join(['pilotage', *command[1:]])}")
+    with printed.open("wb") as output:
+        process = subprocess.Popen(tied_to_parent(command), stdout=output, stderr=output, start_new_session=True)
+    try:
+        _wait_until_up(process, data / UP_FILE, printed)
+        yield data
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], up_file: Path, printed: Path) -> None:
+    give_up_s = boot_time_s() + _START_TIMEOUT_S
+    while not up_file.exists():
+        if process.poll() is not None or boot_time_s() > give_up_s:
+            raise WorldError(f"pilotage up did not start:\n{printed.read_text()}", transient=False)
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _submit(client: Client, examples: Path, echo: Echo, retry: Patience) -> dict[int, str]:
+    """Submit the example jobs; returns a label for each, by job id."""
+    labels: dict[int, str] = {}
+    for name in _JOB_FILES:
+        descriptions = read_jobs_with_files(examples / name)
+        ids = retry(partial(client.submit, descriptions, request_id=new_request_id())).job_ids
+        echo(f"$ pilotage submit {name}  →  job {ranges(ids)}")
+        each_label = [each.name or Path(each.executable).name for each in descriptions for _ in range(each.count or 1)]
+        labels |= zip(ids, each_label, strict=True)
+    return labels
+
+
+def _watch(client: Client, labels: Mapping[int, str], echo: Echo, retry: Patience) -> list[JobStatus]:
+    """Show the events of jobs as they happen, until all have ended or a timeout."""
+    position, give_up_s, is_over = 0, boot_time_s() + _JOBS_TIMEOUT_S, False
+    while True:
+        events = retry(partial(_events_after, client, labels, position))
+        jobs = retry(partial(client.wait, list(labels), _POLL_INTERVAL_S))
+        places = {job.id: f"at {_where(job)}" for job in jobs}
+        for event in events:
+            position = event.position
+            moment = f"{event.time:%H:%M:%S.%f}"[:-3] if event.time else ""
+            remark = places[event.job_id] if event.after == "MATCHED" else event.reason
+            echo(f"{moment}  {event.job_id:>3} {labels[event.job_id]:<8} {event.after:<10} {remark}".rstrip())
+        if is_over:  # set before these events were read, so they are the last ones
+            return jobs
+        is_over = all(job.is_final for job in jobs) or boot_time_s() > give_up_s
+
+
+def _events_after(client: Client, job_ids: Iterable[int], position: int) -> list[JobEvent]:
+    return list(client.follow(list(job_ids), after=position, until_now=True))
+
+
+def _where(job: JobStatus) -> str:
+    return f"{job.site}/{job.ce}/{job.queue}" if job.site else "nowhere"
+
+
+def _outcome(client: Client, job: JobStatus, label: str) -> str:
+    lines = [f"{job.id:>3} {label:<8} {job.state:<7} {_where(job)}  {job.reason}".rstrip()]
+    for file in client.output_files(job.id):
+        text = client.read_output(job.id, file).decode(errors="replace").rstrip()
+        lines += [f"      {file.name}: {line}" for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option(
+    "--examples",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("deploy/examples"),
+    show_default=True,
+    help="The folder with the example jobs and their tree.",
+)
+@click.pass_context
+def demo(context: click.Context, examples: Path) -> None:
+    """Start everything in a scratch folder, run the example jobs, show their results, stop everything."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the stack, as Ctrl-C does
+    result = run_demo(examples, click.echo)
+    for answer in result.stuck:
+        click.echo(f"\n== Why job {answer.job.id} ({answer.job.name}) waits ==")
+        show(answer)
+    click.echo(f"\n{len(result.jobs)} jobs in {result.seconds:.1f} s, including start and stop of the stack.")
+    if not result.is_success:
+        click.echo(f"Some jobs did not succeed; logs and data are in {result.scratch}")
+        context.exit(FAILED)

@@ -1,0 +1,77 @@
+"""The command `pilotage`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import click
+
+from pilotage_client.cli import admin, jobs, pilots, resources, routes, why
+from pilotage_client.cli.demo import demo
+from pilotage_client.cli.options import SectionedGroup
+from pilotage_client.cli.up import up
+
+SECTIONS = {
+    "Jobs": (
+        "submit",
+        "status",
+        "wait",
+        "logs",
+        "output",
+        "why",
+        "ad",
+        "edit",
+        "hold",
+        "release",
+        "remove",
+        "reschedule",
+    ),
+    "The grid": ("pools", "queues", "pilots", "slots", "races", "routes list", "routes explain", "shares", "whoami"),
+    "Operations": (
+        "tree show",
+        "tree put",
+        "ban",
+        "unban",
+        "bans",
+        "health list",
+        "health hold",
+        "health open",
+        "drain",
+        "routes give-up",
+        "shares set-factor",
+        "shares set-quota",
+        "node set",
+        "node unset",
+        "node list",
+        "pilot-token",
+        "token",
+    ),
+    "Without a server": ("convert", "tree resolve", "tree eligible"),
+    "This machine": ("up", "demo"),
+}
+
+
+@click.group(
+    cls=SectionedGroup,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(version("pilotage"), prog_name="pilotage")
+def main() -> None:
+    """Pilotage: one job queue over all your clusters."""
+
+
+for command in (
+    up,
+    demo,
+    why.why,
+    *jobs.COMMANDS,
+    *resources.COMMANDS,
+    *pilots.COMMANDS,
+    *admin.COMMANDS,
+    *routes.COMMANDS,
+):
+    main.add_command(command)
+
+if __name__ == "__main__":
+    main()

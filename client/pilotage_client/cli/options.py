@@ -1,0 +1,231 @@
+"""Parts that commands share: server options, exit codes, error messages, job ids, tables, ClassAds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from pilotage.classads.evaluation import Ad
+from pilotage.classads.library import AdValue, Expression
+from pilotage.classads.text import name_text, value_text
+from pilotage.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    PilotageError,
+    ServerUnreachableError,
+    UnauthenticatedError,
+    Violation,
+)
+from pilotage.v1 import values_pb2
+from pilotage_client.api import Client
+from pilotage_client.connection import ServerOptions
+
+DONE, FAILED, INVALID_REQUEST, UNREACHABLE = 0, 1, 2, 3
+"""The documented exit codes (DESIGN §14)."""
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+ONE_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+IDS = click.argument("ids", nargs=-1, required=True, metavar="ID...")
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
+
+
+def exit_code(error: PilotageError) -> int:
+    """Return the exit code for an error."""
+    match error:
+        case ServerUnreachableError():
+            return UNREACHABLE
+        case InvalidInputError() | NotFoundError() | PermissionDeniedError() | UnauthenticatedError():
+            return INVALID_REQUEST
+        case _:
+            return FAILED
+
+
+def error_text(error: PilotageError) -> str:
+    """Return the message for an error: for invalid input one line for each fault, with its place first."""
+    if isinstance(error, InvalidInputError):
+        return "\n".join(str(violation) for violation in error.violations)
+    return f"pilotage: {error}"
+
+
+class CommandGroup(click.Group):
+    """A group whose commands turn errors into a message and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; errors become exit codes."""
+        try:
+            return super().invoke(ctx)
+        except PilotageError as error:
+            click.echo(error_text(error), err=True)
+            ctx.exit(exit_code(error))
+        except BrokenPipeError:  # the reader of the pipe has ended (| head)
+            _discard_output()
+            ctx.exit(DONE)
+        except OSError as error:
+            _discard_output()
+            click.echo(f"pilotage: {(error.strerror or str(error)).lower()}", err=True)
+            ctx.exit(FAILED)
+
+
+class SectionedGroup(CommandGroup):
+    """A group whose help shows its commands in sections, each with its whole first sentence.
+
+    `sections` maps a heading to names of commands; those of a subgroup look like "tree show".
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        for heading, names in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, _first_sentence(self.find(name))) for name in names])
+
+    def find(self, name: str) -> click.Command:
+        """Return the command of a name such as "tree show"."""
+        command: click.Command = self
+        for word in name.split():
+            assert isinstance(command, click.Group), f"{name} is the name of a command"
+            command = command.commands[word]
+        return command
+
+
+def _first_sentence(command: click.Command) -> str:
+    return command.get_short_help_str(limit=1000)
+
+
+def _discard_output() -> None:
+    """Redirect the standard output to /dev/null: a flush at exit would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for server and token to a command."""
+    for option in (
+        click.option("--server", metavar="HOST:PORT", help="The server; several addresses with commas."),
+        click.option("--token-file", type=click.Path(path_type=Path), help="A file with your token."),
+        click.option("--data", type=click.Path(path_type=Path), help="The data folder of `pilotage up`."),
+    ):
+        command = option(command)
+    return command
+
+
+def with_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Pass a connected `Client` to a command as its first argument."""
+    return _connected(command, "user")
+
+
+def with_operator_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Pass a `Client` with the operator's token of `pilotage up`, if there is one."""
+    return _connected(command, "operator")
+
+
+def with_admin_client(command: Callable[..., Returned]) -> Callable[..., Returned]:
+    """Pass a `Client` with the administrator's token of `pilotage up`, if there is one."""
+    return _connected(command, "admin")
+
+
+def _connected(command: Callable[..., Returned], role: str) -> Callable[..., Returned]:
+    @server_options
+    @wraps(command)
+    def connected(
+        *args: Any, server: str | None, token_file: Path | None, data: Path | None, **kwargs: Any
+    ) -> Returned:
+        with Client.located(ServerOptions(server, token_file, data, role)) as client:
+            return command(client, *args, **kwargs)
+
+    return connected
+
+
+def job_ids(texts: Iterable[str]) -> list[int]:
+    """Return the ids of texts such as "7" and "10-12"; raises InvalidInputError."""
+    found: list[int] = []
+    for text in texts:
+        match = _RANGE.fullmatch(text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not 0 < first <= last or last - first >= 1_000_000:
+            raise InvalidInputError(Violation(text, "is not a job id; give a number, or a range such as 10-12"))
+        found.extend(range(first, last + 1))
+    return found
+
+
+def echo_json(value: Any) -> None:
+    """Print one JSON object on one line, in ASCII, which any terminal encoding shows."""
+    click.echo(json.dumps(value))
+
+
+def echo_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print rows in aligned columns below their headings, or `empty` if there are none."""
+    texts = [tuple("" if cell is None else _printable(str(cell)) for cell in row) for row in rows]
+    if not texts:
+        click.echo(empty)
+        return
+    widths = [max(len(row[column]) for row in (tuple(headings), *texts)) for column in range(len(headings))]
+    for row in (tuple(headings), *texts):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _printable(text: str) -> str:
+    """Return a text without line breaks and control characters, as users choose it."""
+    shown = (each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return text if text.isprintable() else "".join(shown)
+
+
+def time_text(time: datetime | None) -> str:
+    """Return a local time, to the second; empty for None."""
+    return time.astimezone().strftime("%m-%d %H:%M:%S") if time else ""
+
+
+def queue_text(queue: values_pb2.QueueId) -> str:
+    """Return a queue as SITE/CE/QUEUE."""
+    return f"{queue.site}/{queue.ce}/{queue.queue}"
+
+
+def section_text(section: Mapping[str, Any]) -> str:
+    """Return requirements as one line, such as `Memory=4000 Tags=a,b`."""
+    return " ".join(f"{name}={_value_text(value)}" for name, value in section.items())
+
+
+def _value_text(value: Any) -> str:
+    return ",".join(str(item) for item in value) if isinstance(value, tuple | list) else str(value)
+
+
+def long_form(ad: str) -> str:
+    """Return an ad as `condor_q -long` prints it: one attribute a line, by name."""
+    return "\n".join(f"{name_text(name)} = {value_text(value)}" for name, value in _sorted(ad))
+
+
+def ad_as_json(ad: str) -> dict[str, Any]:
+    """Return an ad's attributes by name; expressions as text."""
+    return {name: _plain(value) for name, value in _sorted(ad)}
+
+
+def _sorted(ad: str) -> list[tuple[str, AdValue]]:
+    return sorted(Ad.read(ad).plain().items(), key=lambda pair: pair[0].lower())
+
+
+def _plain(value: AdValue) -> Any:
+    match value:
+        case Expression(text):
+            return text
+        case tuple():
+            return [_plain(element) for element in value]
+        case Mapping():
+            return {name: _plain(each) for name, each in value.items()}
+        case _:
+            return value

@@ -1,0 +1,356 @@
+"""Commands about pilots, their slots, and the nodes that they run on."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilotage import clock
+from pilotage.classads.evaluation import Ad, CompiledExpression, NoValue, compile_expression, evaluate
+from pilotage.classads.library import Expression
+from pilotage.errors import Faults, InvalidInputError, Violation
+from pilotage.resources.tree import QueueId
+from pilotage.units import parse_time
+from pilotage.v1 import node_service_pb2, pilot_service_pb2
+from pilotage_client.api import Client, NodeName
+from pilotage_client.cli.options import (
+    AS_JSON,
+    FAILED,
+    ONE_JSON,
+    CommandGroup,
+    ad_as_json,
+    echo_json,
+    echo_table,
+    long_form,
+    queue_text,
+    time_text,
+    with_client,
+    with_operator_client,
+)
+from pilotage_client.files import write_private
+from pilotage_client.models import iso, time_of
+from pilotage_client.up.processes import program
+
+_SLOT_HEADINGS = ("NAME", "STATE", "ACTIVITY", "LOADAV", "MEM", "ACTVTYTIME", "CPUS", "JOB", "QUEUE")
+_DAY_S = 86400
+
+
+@click.command()
+@click.argument("attributes", nargs=-1, metavar="[ATTR...]")
+@click.option("--constraint", default="", metavar="EXPR", help="Only slots whose ad satisfies this ClassAd expression.")
+@click.option("--af", is_flag=True, help="Print only the values of ATTR..., attributes or expressions, a line a slot.")
+@click.option("--long", "long", is_flag=True, help="Print the whole ad of every slot.")
+@AS_JSON
+@with_client
+def slots(client: Client, attributes: tuple[str, ...], constraint: str, af: bool, long: bool, as_json: bool) -> None:
+    """Show the slots of live pilots with state, activity and load, as condor_status does."""
+    if bool(attributes) != af:
+        raise click.UsageError(
+            "--af needs attributes to print: slots --af Name State" if af else "attributes need --af"
+        )
+    if af and long:
+        raise click.UsageError("--af and --long cannot be combined")
+    columns = _compiled(attributes)
+    found = client.slots(constraint, ads_wanted=af or long)
+    if af:
+        _print_values(found, columns, as_json=as_json)
+    elif long:
+        _print_ads(found, as_json=as_json)
+    elif as_json:
+        for info in found:
+            echo_json(_slot_json(info))
+    else:
+        _print_table(found)
+
+
+def _compiled(attributes: Sequence[str]) -> list[tuple[str, CompiledExpression]]:
+    faults, columns = Faults(), []
+    for text in attributes:
+        with faults.within(f"--af {text}"):
+            columns.append((text, compile_expression(text)))
+    faults.raise_any()
+    return columns
+
+
+def _print_values(
+    found: Sequence[node_service_pb2.SlotInfo], columns: Sequence[tuple[str, CompiledExpression]], *, as_json: bool
+) -> None:
+    for info in found:
+        ad = Ad.read(info.ad)
+        values = [(text, _plain(evaluate(expression, ad))) for text, expression in columns]
+        if as_json:
+            echo_json(dict(values))
+        else:
+            click.echo(" ".join(_text(value) for _, value in values))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case NoValue():
+            return value.value
+        case Expression(text):
+            return text
+        case _:
+            return value
+
+
+def _text(value: Any) -> str:
+    """Return a value as condor_status prints it: true, not True; a text without quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _print_ads(found: Sequence[node_service_pb2.SlotInfo], *, as_json: bool) -> None:
+    if as_json:
+        for info in found:
+            echo_json(ad_as_json(info.ad))
+    elif found:
+        click.echo("\n\n".join(long_form(info.ad) for info in found))
+
+
+def _print_table(found: Sequence[node_service_pb2.SlotInfo]) -> None:
+    now = clock.now()
+    echo_table(_SLOT_HEADINGS, [_slot_row(info, now) for info in found], empty="no slots")
+    if found:
+        states = Counter(info.slot.state for info in found)
+        shown = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        click.echo(f"\n{len(found)} slot{'s' if len(found) > 1 else ''}: {shown}")
+
+
+def _slot_row(info: node_service_pb2.SlotInfo, now: datetime) -> tuple[Any, ...]:
+    slot = info.slot
+    shown = slot.free if slot.partitionable else slot.amounts
+    since = time_of(slot, "since")
+    return (
+        f"{slot.name}@{info.node}",
+        slot.state,
+        slot.activity,
+        f"{slot.load:.3f}",
+        shown.memory_mib,
+        _age((now - since).total_seconds()) if since is not None else "",
+        shown.cpus,
+        slot.job_id or "",
+        queue_text(info.queue),
+    )
+
+
+def _age(seconds: float) -> str:
+    """Return a duration as condor_status prints it: days+hours:minutes:seconds."""
+    days, rest = divmod(max(0, int(seconds)), _DAY_S)
+    return f"{days}+{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def _slot_json(info: node_service_pb2.SlotInfo) -> dict[str, Any]:
+    return {
+        "name": info.slot.name,
+        "node": info.node,
+        "pilot": info.pilot_stamp,
+        "site": info.queue.site,
+        "ce": info.queue.ce,
+        "queue": info.queue.queue,
+        "state": info.slot.state,
+        "activity": info.slot.activity,
+        "cpus": info.slot.amounts.cpus,
+        "memory_mib": info.slot.amounts.memory_mib,
+        "disk_mib": info.slot.amounts.disk_mib,
+        "gpus": info.slot.amounts.gpus,
+        "free_cpus": info.slot.free.cpus,
+        "load": info.slot.load,
+        "job": info.slot.job_id or None,
+        "since": iso(time_of(info.slot, "since")),
+        "since_state": iso(time_of(info.slot, "since_state")),
+        "last_seen": iso(time_of(info, "last_seen")),
+    }
+
+
+PILOT = "pilotage-pilot"
+
+
+@click.command()
+@click.option("--ended", is_flag=True, help="Also pilots that have ended, or were lost more than an hour ago.")
+@AS_JSON
+@with_client
+def pilots(client: Client, ended: bool, as_json: bool) -> None:
+    """Show pilots with their queue, state, node and jobs."""
+    found = client.pilots(ended=ended)
+    if as_json:
+        for pilot in found:
+            echo_json(_pilot_json(pilot))
+        return
+    rows = [
+        (
+            pilot.stamp,
+            queue_text(pilot.queue),
+            _pilot_state(pilot),
+            pilot.node,
+            pilot.jobs,
+            pilot.jobs_ended,
+            time_text(time_of(pilot, "last_seen")),
+            pilot.reason,
+        )
+        for pilot in found
+    ]
+    echo_table(("STAMP", "QUEUE", "STATE", "NODE", "JOBS", "DONE", "LAST SEEN", "REASON"), rows, empty="no pilots")
+
+
+def _pilot_json(pilot: pilot_service_pb2.Pilot) -> dict[str, Any]:
+    return {
+        "stamp": pilot.stamp,
+        "site": pilot.queue.site,
+        "ce": pilot.queue.ce,
+        "queue": pilot.queue.queue,
+        "state": _pilot_state(pilot),
+        "reason": pilot.reason or None,
+        "glidein_id": pilot.glidein_id or None,
+        "node": pilot.node or None,
+        "jobs": pilot.jobs,
+        "jobs_ended": pilot.jobs_ended,
+        "vos": list(pilot.vos),
+        "registered": iso(time_of(pilot, "registered")),
+        "last_seen": iso(time_of(pilot, "last_seen")),
+        "ends": iso(time_of(pilot, "ends")),
+    }
+
+
+def _pilot_state(pilot: pilot_service_pb2.Pilot) -> str:
+    return pilot_service_pb2.PilotState.Name(pilot.state).removeprefix("PILOT_STATE_")
+
+
+@click.command(name="pilot-token")
+@click.argument("queue", metavar="SITE/CE/QUEUE")
+@click.option("--to", "path", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+@click.option("--lifetime", metavar="TIME", help="The validity of the token, such as '2 d' (default: the server's).")
+@ONE_JSON
+@with_operator_client
+def pilot_token(client: Client, queue: str, path: Path, lifetime: str | None, as_json: bool) -> None:
+    """Create the credential of one pilot in a queue, and print the command that starts it."""
+    lifetime_s = float(parse_time(lifetime, "--lifetime")) if lifetime else 0.0
+    credential = client.register_pilot(QueueId.parse(queue), lifetime_s=lifetime_s)
+    write_private(path, credential.token + "\n")
+    command = pilot_command(client.server, path.absolute())
+    if as_json:
+        echo_json({"stamp": credential.stamp, "token_file": str(path.absolute()), "command": command})
+        return
+    click.echo(f"pilot {credential.stamp} for {queue}: its token is in {path}; start it with", err=True)
+    click.echo(shlex.join(command))
+
+
+def pilot_command(server: str, token_file: Path) -> list[str]:
+    """Return the command that starts a pilot: its name if it is on PATH, else its path."""
+    start = PILOT if shutil.which(PILOT) else program(PILOT)
+    addresses = [option for address in server.split(",") for option in ("--server", address.strip())]
+    return [start, "run", *addresses, "--token-file", str(token_file)]
+
+
+@click.command()
+@click.argument("stamps", nargs=-1, required=True, metavar="STAMP...")
+@click.option("--reason", default="drained by an operator", help="The reason; shown with the pilot.")
+@click.option("--evict", is_flag=True, help="Evict running jobs, which return to the queue.")
+@with_operator_client
+@click.pass_context
+def drain(ctx: click.Context, client: Client, stamps: tuple[str, ...], reason: str, evict: bool) -> None:
+    """Drain pilots: they take no new jobs."""
+    unknown = client.drain_pilots(stamps, reason=reason, evict=evict)
+    for stamp in unknown:
+        click.echo(f"no live pilot {stamp}", err=True)
+    if unknown:
+        ctx.exit(FAILED)
+
+
+@click.group(cls=CommandGroup)
+def node() -> None:
+    """Set attributes of nodes remotely, as far as their policies allow it."""
+
+
+_NODES = click.option("--node", "names", multiple=True, metavar="SITE/NODE", help="A node; may be repeated.")
+
+
+@node.command("set")
+@_NODES
+@click.argument("settings", nargs=-1, required=True, metavar="ATTR=EXPR...")
+@AS_JSON
+@with_operator_client
+def set_attributes(client: Client, names: tuple[str, ...], settings: tuple[str, ...], as_json: bool) -> None:
+    """Set attributes of nodes; they outlive the pilots on them."""
+    _print_node_settings(client.set_node_attributes(_nodes(client, names), _expressions(settings)), as_json=as_json)
+
+
+@node.command("unset")
+@_NODES
+@click.argument("attributes", nargs=-1, required=True, metavar="ATTR...")
+@AS_JSON
+@with_operator_client
+def unset_attributes(client: Client, names: tuple[str, ...], attributes: tuple[str, ...], as_json: bool) -> None:
+    """Restore the policies' values of attributes."""
+    _print_node_settings(client.set_node_attributes(_nodes(client, names), {}, attributes), as_json=as_json)
+
+
+@node.command("list")
+@_NODES
+@AS_JSON
+@with_operator_client
+def list_attributes(client: Client, names: tuple[str, ...], as_json: bool) -> None:
+    """Show the attributes set on nodes, with time and author."""
+    _print_node_settings(client.node_attributes(_nodes(client, names) if names else ()), as_json=as_json)
+
+
+def _nodes(client: Client, names: Sequence[str]) -> list[NodeName]:
+    """Return the nodes of these names; a name without a site is searched among the nodes with live pilots."""
+    if not names:
+        raise InvalidInputError(Violation("--node", "is missing; for example --node CERN/node17"))
+    split = [name.rpartition("/") for name in names]
+    bare = {host for site, _, host in split if not site}
+    sites: dict[str, set[str]] = {}
+    for info in client.slots() if bare else ():
+        sites.setdefault(info.node, set()).add(info.queue.site)
+    return [(site or _site_of(host, sites.get(host, set())), host) for site, _, host in split]
+
+
+def _site_of(host: str, sites: set[str]) -> str:
+    if len(sites) == 1:
+        return next(iter(sites))
+    why = f"nodes of this name are at {', '.join(sorted(sites))}" if sites else "it has no live pilot"
+    raise InvalidInputError(Violation("--node", f"{host}: {why}; give SITE/{host}"))
+
+
+def _expressions(settings: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, equals, expression = setting.partition("=")
+        if not (equals and name.strip() and expression.strip()):
+            raise InvalidInputError(Violation(setting, "is not ATTR=EXPR, such as OnlyMulticore=True"))
+        found[name.strip()] = expression.strip()
+    return found
+
+
+def _print_node_settings(found: Sequence[node_service_pb2.NodeSettings], *, as_json: bool) -> None:
+    if as_json:
+        for settings in found:
+            echo_json(_node_settings_json(settings))
+        return
+    rows = [
+        (f"{of.node.site}/{of.node.node}", each.name, each.expression, time_text(time_of(each, "set")), each.set_by)
+        for of in found
+        for each in of.settings
+    ]
+    echo_table(("NODE", "ATTRIBUTE", "EXPRESSION", "SET", "BY"), rows, empty="no attributes are set")
+
+
+def _node_settings_json(settings: node_service_pb2.NodeSettings) -> dict[str, Any]:
+    return {
+        "site": settings.node.site,
+        "node": settings.node.node,
+        "settings": {
+            each.name: {"expression": each.expression, "set": iso(time_of(each, "set")), "by": each.set_by}
+            for each in settings.settings
+        },
+    }
+
+
+COMMANDS = (slots, pilots, pilot_token, drain, node)

@@ -1,0 +1,283 @@
+"""Commands about resources: pools, queues, the resource tree; and offline commands on job and tree files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pilotage.resources.inheritance import effective_queues
+from pilotage.resources.pool_mapping import PoolMapper
+from pilotage.resources.requirements import read_requirements
+from pilotage.resources.tree import QueueId, ResourceTree
+from pilotage.rpc.wire import section_from_wire
+from pilotage.v1 import pool_service_pb2, resource_service_pb2, values_pb2
+from pilotage_client.api import Client
+from pilotage_client.cli.options import (
+    AS_JSON,
+    ONE_JSON,
+    SectionedGroup,
+    echo_json,
+    echo_table,
+    queue_text,
+    section_text,
+    with_client,
+    with_operator_client,
+)
+from pilotage_client.files import faults_of, read_tree, read_tree_file, tree_format
+from pilotage_client.models import iso, time_of
+from pilotage_client.readers import LANGUAGES, read_jobs
+from pilotage_client.readers.draft import as_json as description_json
+from pilotage_client.readers.requirements import read_require_options
+
+
+@click.command()
+@AS_JSON
+@with_client
+def pools(client: Client, as_json: bool) -> None:
+    """Show submit pools with their requirements, jobs and eligible queues."""
+    found = client.pools()
+    if as_json:
+        for pool in found:
+            echo_json(_pool_json(pool))
+        return
+    rows = [
+        (
+            pool.id[:12],
+            pool.vo,
+            pool.waiting,
+            pool.running,
+            len(pool.queues),
+            section_text(_section(pool.requirements)),
+        )
+        for pool in found
+    ]
+    echo_table(("POOL", "VO", "WAITING", "RUNNING", "QUEUES", "REQUIREMENTS"), rows, empty="no pools")
+
+
+def _pool_json(pool: pool_service_pb2.Pool) -> dict[str, Any]:
+    return {
+        "id": pool.id,
+        "vo": pool.vo,
+        "requirements": _section(pool.requirements),
+        "waiting": pool.waiting,
+        "running": pool.running,
+        "queues": [queue_text(queue) for queue in pool.queues],
+        "mapped": iso(time_of(pool, "mapped")),
+        "tree_version": pool.tree_version,
+        "created": iso(time_of(pool, "created")),
+    }
+
+
+@click.command()
+@click.option("--vo", default="", help="As this VO sees them (default: your VO).")
+@click.option("--site", default="", help="Only queues of this site.")
+@AS_JSON
+@with_client
+def queues(client: Client, vo: str, site: str, as_json: bool) -> None:
+    """Show the batch queues with their effective values."""
+    found = client.queues(vo=vo or client.who_am_i().vo, site=site)
+    if as_json:
+        for queue in found:
+            echo_json(_queue_json(queue))
+        return
+    rows = [
+        (
+            queue_text(queue.queue),
+            "yes" if queue.enabled else "no",
+            queue.pilots,
+            queue.pools,
+            queue.waiting,
+            queue.running,
+            queue.banned,
+        )
+        for queue in found
+    ]
+    echo_table(("QUEUE", "ENABLED", "PILOTS", "POOLS", "WAITING", "RUNNING", "BANNED"), rows, empty="no queues")
+
+
+def _queue_json(queue: resource_service_pb2.QueueInfo) -> dict[str, Any]:
+    return {
+        "site": queue.queue.site,
+        "ce": queue.queue.ce,
+        "queue": queue.queue.queue,
+        "params": _section(queue.parameters),
+        "origins": dict(sorted(queue.origins.items())),
+        "enabled": queue.enabled,
+        "banned": queue.banned or None,
+        "pilots": queue.pilots,
+        "pools": queue.pools,
+        "waiting": queue.waiting,
+        "running": queue.running,
+    }
+
+
+def _section(wire: Mapping[str, values_pb2.Value]) -> dict[str, Any]:
+    return dict(sorted(section_from_wire(wire).items()))
+
+
+TREE = click.argument("tree_file", metavar="TREE", type=click.Path(path_type=Path))
+LANGUAGE = click.option("--language", type=click.Choice(LANGUAGES), help="Default: by the file's name and text.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@LANGUAGE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line (default: indented).")
+def convert(file: Path, language: str | None, as_json: bool) -> None:
+    """Show how Pilotage reads a job file: JDL (DIRAC, gLite, AliEn), an HTCondor submit file, or TOML."""
+    for description in read_jobs(file, language=language):
+        shown = description_json(description)
+        if as_json:
+            echo_json(shown)
+        else:
+            present = {key: value for key, value in shown.items() if value is not None}
+            click.echo(json.dumps(present, indent=2, ensure_ascii=False))
+
+
+@click.command()
+@TREE
+@click.option("--vo", help="As this VO sees the values (default: without overlays).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def resolve(tree_file: Path, vo: str | None, as_json: bool) -> None:
+    """Print every queue of a tree file with its effective values."""
+    for queue in effective_queues(_tree_of(tree_file), vo):
+        if as_json:
+            params = dict(sorted(queue.parameters().items()))
+            echo_json({"ce": queue.id.ce, "params": params, "queue": queue.id.queue, "site": queue.id.site})
+            continue
+        click.echo(str(queue.id))
+        for value in queue.values.values():
+            origins = ", ".join(str(origin) for origin in value.origins)
+            click.echo(f"  {value.name} = {_text(value.value)}  ({origins})")
+
+
+def _text(value: Any) -> str:
+    return ", ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+
+
+@click.command()
+@TREE
+@click.option("--vo", required=True, help="The VO of the jobs.")
+@click.option("--require", "requires", multiple=True, metavar="NAME=VALUE", help="A requirement; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object {SITE: {CE: [QUEUE...]}}.")
+def eligible(tree_file: Path, vo: str, requires: Sequence[str], as_json: bool) -> None:
+    """Print the queues of a tree file that satisfy requirements: "Memory=4000", "SoftwareTag=a,b", 'OS="el9"'."""
+    tree = _tree_of(tree_file)
+    section = read_require_options(requires, tree.declarations)
+    mapper = PoolMapper(tree)
+    if section:
+        queues = mapper.queues_of(read_requirements(section, vo, tree.declarations))
+    else:
+        queues = mapper.queues_without_requirements(vo)
+    found = nested(queues)
+    if as_json:
+        echo_json(found)
+        return
+    for queue in queues:
+        click.echo(str(queue))
+    click.echo(f"{len(queues)} queues of {len(found)} sites are eligible", err=True)
+
+
+def nested(queues: Iterable[QueueId]) -> dict[str, dict[str, list[str]]]:
+    """Return {SITE: {CE: [QUEUE…]}} in the order given."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for queue in queues:
+        found.setdefault(queue.site, {}).setdefault(queue.ce, []).append(queue.queue)
+    return found
+
+
+def _tree_of(file: Path) -> ResourceTree:
+    tree, warnings = read_tree(file)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return tree
+
+
+SHOWN_CHANGES = 20
+
+
+@click.group(
+    cls=SectionedGroup,
+    sections={"The active tree": ("show", "put"), "Tree files, without a server": ("resolve", "eligible")},
+)
+def tree() -> None:
+    """Show or replace the resource tree, or inspect a tree file offline."""
+
+
+tree.add_command(resolve)
+tree.add_command(eligible)
+
+
+@tree.command()
+@ONE_JSON
+@with_operator_client
+def show(client: Client, as_json: bool) -> None:
+    """Print the active tree as it was given."""
+    answer = client.tree()
+    if as_json:
+        echo_json(
+            {
+                "version": answer.version,
+                "format": answer.format or None,
+                "created": iso(time_of(answer, "created")),
+                "created_by": answer.created_by or None,
+                "text": answer.text,
+            }
+        )
+        return
+    click.echo(answer.text, nl=False)
+
+
+@tree.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--validate-only", is_flag=True, help="Only show the changes.")
+@ONE_JSON
+@with_operator_client
+def put(client: Client, file: Path, validate_only: bool, as_json: bool) -> None:
+    """Activate a new version of the tree, whole or not at all."""
+    text, format_name = read_tree_file(file), tree_format(file)
+    with faults_of(file):
+        answer = client.put_tree(text, format_name, validate_only=validate_only)
+    for warning in answer.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if as_json:
+        echo_json(_changes_json(answer))
+    else:
+        _show_changes(answer, validate_only=validate_only)
+
+
+def _changes_json(answer: resource_service_pb2.PutTreeResponse) -> dict[str, object]:
+    return {
+        "version": answer.version,
+        "jobs_runnable": answer.jobs_runnable,
+        "jobs_stuck": answer.jobs_stuck,
+        "pools_changed": answer.pools_changed,
+        "pools_rekeyed": answer.pools_rekeyed,
+        "changes": [
+            {
+                "pool": change.pool_id,
+                "gained": [queue_text(queue) for queue in change.gained],
+                "gained_count": change.gained_count,
+                "lost": [queue_text(queue) for queue in change.lost],
+                "lost_count": change.lost_count,
+            }
+            for change in answer.changes
+        ],
+        "warnings": list(answer.warnings),
+    }
+
+
+def _show_changes(answer: resource_service_pb2.PutTreeResponse, *, validate_only: bool) -> None:
+    click.echo(f"tree version {answer.version} {'would be' if validate_only else 'is'} active")
+    for change in answer.changes[:SHOWN_CHANGES]:
+        click.echo(f"pool {change.pool_id[:12]}: +{change.gained_count} -{change.lost_count} queues")
+    if answer.pools_changed > SHOWN_CHANGES:
+        click.echo(f"... and {answer.pools_changed - SHOWN_CHANGES} more pools (--json shows {len(answer.changes)})")
+    click.echo(f"waiting jobs that become runnable: {answer.jobs_runnable}, that become stuck: {answer.jobs_stuck}")
+
+
+COMMANDS = (pools, queues, convert, tree)

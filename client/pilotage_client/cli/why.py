@@ -1,0 +1,126 @@
+"""The command `why`, which explains a job's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pilotage.rpc.wire import section_from_wire
+from pilotage.v1 import job_service_pb2, route_service_pb2
+from pilotage_client.api import Client
+from pilotage_client.cli.options import ONE_JSON, echo_json, echo_table, job_ids, section_text, time_text, with_client
+from pilotage_client.cli.routes import routed_job_lines
+from pilotage_client.models import iso, job_status, time_of
+
+SHOWN_QUEUES = 15
+
+
+@click.command()
+@click.argument("job", metavar="ID")
+@ONE_JSON
+@with_client
+def why(client: Client, job: str, as_json: bool) -> None:
+    """Explain a job's state: its pool, the excluded and eligible queues, the jobs before it."""
+    answer = client.explain(job_ids([job])[0])
+    if as_json:
+        echo_json(explanation(answer))
+        return
+    show(answer)
+    show_routes(answer.job.id, client.explain_routes(answer.job.id))
+
+
+def explanation(answer: job_service_pb2.ExplainJobResponse) -> dict[str, Any]:
+    """Return the explanation as a JSON object."""
+    return {
+        **job_status(answer.job).as_json(),
+        "summary": answer.summary,
+        "requirements": section_from_wire(answer.requirements),
+        "pool_mapped": iso(time_of(answer, "pool_mapped")),
+        "tree_version": answer.tree_version,
+        "queues_total": answer.queues_total,
+        "queues_of_vo": answer.queues_of_vo,
+        "excluded": [
+            {
+                "parameter": exclusion.parameter,
+                "asked": exclusion.asked,
+                "queues": exclusion.queues,
+                "queues_alone": exclusion.queues_alone,
+                "example": exclusion.example,
+            }
+            for exclusion in answer.exclusions
+        ],
+        "eligible": [
+            {
+                "site": outlook.queue.site,
+                "ce": outlook.queue.ce,
+                "queue": outlook.queue.queue,
+                "pilots": outlook.pilots,
+                "pilots_waiting": outlook.pilots_waiting,
+                "free_slots": outlook.free_slots,
+                "obstacle": outlook.obstacle or None,
+            }
+            for outlook in answer.eligible_queues
+        ],
+        "jobs_ahead": answer.jobs_ahead,
+        "order": answer.order,
+    }
+
+
+def show(answer: job_service_pb2.ExplainJobResponse) -> None:
+    """Print the explanation."""
+    job = job_status(answer.job)
+    click.echo(f"Job {job.id} is {job.state}. {answer.summary}")
+    if job.pool:
+        asked = section_text(section_from_wire(answer.requirements))
+        mapped = time_text(time_of(answer, "pool_mapped")) or "not yet"
+        click.echo(f"Pool {job.pool[:12]}: {asked} (mapped {mapped}, tree version {answer.tree_version})")
+    if answer.queues_total:
+        eligible = len(answer.eligible_queues)
+        click.echo(
+            f"Queues: {answer.queues_total} in all, {answer.queues_of_vo} for VO {job.vo}, {eligible} can run it."
+        )
+    _show_exclusions(answer)
+    _show_outlooks(answer)
+    if answer.order:
+        ahead = {0: "No job goes", 1: "1 job goes"}.get(answer.jobs_ahead, f"{answer.jobs_ahead} jobs go")
+        click.echo(f"{ahead} before it: {answer.order}")
+
+
+def show_routes(job_id: int, answer: route_service_pb2.ExplainRoutesResponse) -> None:
+    """Print the routes that take the job, and its routed job, if there are any."""
+    for line in routed_job_lines(answer):
+        click.echo(f"\n{line}")
+    if answer.obstacle or not answer.verdicts:
+        return
+    taking = [verdict.route for verdict in answer.verdicts if not verdict.obstacles]
+    of_all = f"of {len(answer.verdicts)} routes"
+    names = f"{', '.join(taking)} {of_all}" if taking else f"none {of_all}"
+    click.echo(f"\nRoutes that take it: {names} (`pilotage routes explain {job_id}` shows why)")
+
+
+def _show_exclusions(answer: job_service_pb2.ExplainJobResponse) -> None:
+    if not answer.exclusions:
+        return
+    click.echo("\nExcluded queues:")
+    rows = [(each.parameter, each.asked, each.queues, each.queues_alone, each.example) for each in answer.exclusions]
+    echo_table(("PARAMETER", "ASKED", "EXCLUDES", "IT ALONE", "FOR EXAMPLE"), rows, empty="")
+
+
+def _show_outlooks(answer: job_service_pb2.ExplainJobResponse) -> None:
+    if not answer.eligible_queues:
+        return
+    click.echo("\nEligible queues:")
+    rows = [
+        (
+            f"{outlook.queue.site}/{outlook.queue.ce}/{outlook.queue.queue}",
+            outlook.pilots,
+            outlook.pilots_waiting,
+            outlook.free_slots,
+            outlook.obstacle,
+        )
+        for outlook in answer.eligible_queues[:SHOWN_QUEUES]
+    ]
+    echo_table(("QUEUE", "PILOTS", "ON THE WAY", "FREE SLOTS", "OBSTACLE"), rows, empty="")
+    if len(answer.eligible_queues) > SHOWN_QUEUES:
+        click.echo(f"... and {len(answer.eligible_queues) - SHOWN_QUEUES} more (--json has all)")

@@ -1,0 +1,200 @@
+"""Resolves the files of a job at submission: existence, checksums, and names in the job's folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from glob import has_magic, iglob
+from pathlib import Path, PurePosixPath
+
+from pilotage.errors import InvalidJobError, Violation
+from pilotage.job_description import InputFile, JobDescription
+from pilotage.text import fold, text_fault
+
+_CHUNK_BYTES = 1024 * 1024
+_CACHED_CHECKSUMS = 10_000
+_NULL_DEVICE = "/dev/null"
+_INITIAL_DIR = frozenset({"initialdir", "initial_dir", "iwd"})
+_TRANSFER_EXECUTABLE = frozenset({"transfer_executable", "transferexecutable"})
+_YES = frozenset({"true", "t", "yes", "y", "1"})
+_NO = frozenset({"false", "f", "no", "n", "0"})
+
+
+def resolve_local_files(description: JobDescription, base_dir: Path, *, ships_programs: bool = False) -> JobDescription:
+    """Return the description with every input file resolved: absolute source, size, checksum, name in the job's folder.
+
+    - Paths are relative to `base_dir`, the folder of the job's file; those of a submit file's input files to its
+      initialdir. Folders are walked and patterns are expanded.
+    - A relative executable that exists here becomes an input file, unless `transfer_executable = false`. An absolute
+      one is a program of the worker node, unless `transfer_executable = true` or `ships_programs` (as in HTCondor)
+      and the file exists here.
+    - A standard input that exists here becomes an input file.
+    - The files of the standard streams stay inside the job's folder.
+
+    Raises
+    ------
+    InvalidJobError
+        With every file that is missing or unreadable, or whose name in the job's folder is invalid or taken.
+    """
+    folder = base_dir / str(_attribute(description, _INITIAL_DIR) or ".")
+    travelling = [(file, folder) for file in description.input_files]
+    travelling += [(file, base_dir) for file in _executables(description, base_dir, ships_programs)]
+    travelling += [(file, folder) for file in _standard_inputs(description, folder)]
+    collected = _FileCollector()
+    for file, start in travelling:
+        collected.add(file, start)
+    program = PurePosixPath(description.executable)
+    if not program.is_absolute() and len(program.parts) > 1 and _ships_executable(description):
+        collected.require_program(program)
+    if collected.faults:
+        raise InvalidJobError(*collected.faults)
+    return _with_sandbox_names(description, collected.files)
+
+
+class _FileCollector:
+    """The resolved files by their names in the job's folder, and the faults of others."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, InputFile] = {}
+        self.faults: list[Violation] = []
+
+    def add(self, file: InputFile, folder: Path) -> None:
+        """Add the plain files of an input file; one with a checksum is resolved already."""
+        try:
+            for found in _plain_files(file, folder) if file.checksum is None else [file]:
+                self._add_plain(found)
+        except OSError as error:
+            self._add_fault(f"{file.source or file.name}: {(error.strerror or 'cannot be read').lower()}")
+        except ValueError:
+            self._add_fault(f"{file.source or file.name!r} cannot be the name of a file")
+
+    def require_program(self, program: PurePosixPath) -> None:
+        """Add a fault if an executable with a relative path is not among the input files."""
+        if str(program) not in self.files and program.name not in self.files:
+            self.faults.append(Violation("executable", f"{program}: no such file"))
+
+    def _add_plain(self, file: InputFile) -> None:
+        name = PurePosixPath(file.name)
+        if name.is_absolute() or ".." in name.parts or not name.parts:
+            self._add_fault(f"{file.name!r} is no name inside the job's folder")
+            return
+        if fault := text_fault(file.name):
+            self._add_fault(f"the name {file.name!r} {fault}")
+            return
+        first = self.files.setdefault(str(name), replace(file, name=str(name)))
+        if first.checksum != file.checksum:
+            self._add_fault(f"{first.source} and {file.source} would both be {name}")
+
+    def _add_fault(self, why: str) -> None:
+        self.faults.append(Violation("input_files", why))
+
+
+def _attribute(description: JobDescription, names: frozenset[str]) -> object:
+    return next((value for name, value in description.attributes.items() if fold(name) in names), None)
+
+
+def _ships_executable(description: JobDescription) -> bool:
+    return fold(str(_attribute(description, _TRANSFER_EXECUTABLE))) not in _NO
+
+
+def _executables(description: JobDescription, base_dir: Path, ships_programs: bool) -> Iterator[InputFile]:
+    """Yield the executable if it is shipped with the job and is not among its input files."""
+    path = PurePosixPath(description.executable)
+    is_asked_for = fold(str(_attribute(description, _TRANSFER_EXECUTABLE))) in _YES
+    is_shipped = _ships_executable(description) if ships_programs or not path.is_absolute() else is_asked_for
+    if is_shipped and not _has_input_file(description, path) and (base_dir / path).is_file():
+        yield InputFile(path.name, source=description.executable, executable=True)
+
+
+def _standard_inputs(description: JobDescription, folder: Path) -> Iterator[InputFile]:
+    """Yield the file of the standard input if it exists here and is not among the input files."""
+    if description.stdin is not None and description.stdin != _NULL_DEVICE:
+        path = PurePosixPath(description.stdin)
+        if not path.is_absolute() and not _has_input_file(description, path) and (folder / path).is_file():
+            yield InputFile(path.name, source=description.stdin)
+
+
+def _has_input_file(description: JobDescription, path: PurePosixPath) -> bool:
+    return any(file.name == path.name for file in description.input_files)
+
+
+def _plain_files(file: InputFile, folder: Path) -> Iterator[InputFile]:
+    """Yield the plain files of an input file: itself, the files in a folder, or the matches of a pattern."""
+    source = file.source or file.name
+    path = folder / source
+    if not path.exists() and has_magic(source):
+        matches = sorted(iglob(source, root_dir=folder))
+        if not matches:
+            raise FileNotFoundError(0, "nothing matches this pattern")
+        for match in matches:
+            yield from _plain_files(InputFile(PurePosixPath(match).name, source=match), folder)
+    elif path.is_dir():
+        for inner in sorted(each for each in path.rglob("*") if each.is_file()):
+            name = PurePosixPath(file.name) / inner.relative_to(path).as_posix()
+            yield _with_checksum(InputFile(str(name)), inner)
+    else:
+        yield _with_checksum(file, path)
+
+
+def _with_checksum(file: InputFile, path: Path) -> InputFile:
+    state = path.stat()
+    return replace(
+        file,
+        source=str(path.absolute()),
+        checksum=_checksum(path.absolute(), state.st_size, state.st_mtime_ns),
+        size=state.st_size,
+        executable=file.executable or os.access(path, os.X_OK),
+    )
+
+
+@lru_cache(maxsize=_CACHED_CHECKSUMS)
+def _checksum(path: Path, size: int, _modified_ns: int) -> str:
+    """Return the SHA-256 of a file; cached until the file changes, as many jobs share files."""
+    checksum = hashlib.sha256()
+    left = size
+    with path.open("rb") as content:
+        while chunk := content.read(min(_CHUNK_BYTES, left)):
+            checksum.update(chunk)
+            left -= len(chunk)
+    if left:
+        raise OSError(0, "becomes shorter while it is read")
+    return checksum.hexdigest()
+
+
+def _with_sandbox_names(description: JobDescription, files: dict[str, InputFile]) -> JobDescription:
+    """Return the description with the names that its files have in the job's folder."""
+    program = PurePosixPath(description.executable)
+    shipped = files.get(program.name)
+    executable = description.executable
+    if shipped is not None and str(program) not in files and _is_program(shipped, program):
+        executable = program.name
+    if not program.is_absolute():
+        for name in {str(program), program.name} & files.keys():
+            files[name] = replace(files[name], executable=True)
+    stdin = description.stdin
+    if stdin is not None and stdin not in files and PurePosixPath(stdin).name in files:
+        stdin = PurePosixPath(stdin).name
+    return replace(
+        description,
+        executable=executable,
+        stdin=stdin,
+        stdout=_inside(description.stdout),
+        stderr=_inside(description.stderr),
+        input_files=tuple(files.values()),
+    )
+
+
+def _is_program(file: InputFile, program: PurePosixPath) -> bool:
+    """Return whether a file in the job's folder is the program, and not one of the same name on the worker node."""
+    return not program.is_absolute() or file.source == str(program)
+
+
+def _inside(name: str | None) -> str | None:
+    """Return the name of a stream's file in the job's folder; of a path outside of it only the last part is kept."""
+    if name is None or name == _NULL_DEVICE:
+        return name
+    path = PurePosixPath(name)
+    return path.name if path.is_absolute() or ".." in path.parts else str(path)

@@ -1,0 +1,101 @@
+"""Retries of calls while no server answers, for example during a restart."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from pilotage.backoff import Retry, backoff
+from pilotage.clock import BootClock, boot_time_s
+from pilotage.errors import WorldError
+from pilotage_client.api import JobCalls
+from pilotage_client.models import FINAL_STATES, JobEvent, JobStatus
+
+DEFAULT_RETRY_S = 300.0
+
+Returned = TypeVar("Returned")
+
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 5.0
+
+
+class Patience:
+    """Retries calls while no server answers, with growing pauses, for at most `timeout_s` in each outage.
+
+    `notify` gets one line for each outage. Use it only for calls that may be repeated: read-only calls, and calls with
+    a fixed request id.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        notify: Callable[[str], None],
+        *,
+        clock: BootClock = boot_time_s,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._notify = notify
+        self._clock = clock
+        self._sleep = sleep
+        self._outage: Retry | None = None
+
+    def __call__(self, act: Callable[[], Returned], *, until_s: float = math.inf) -> Returned:
+        """Return the result of `act`; raises its error at the timeout, or when the boot clock reaches `until_s`."""
+        while True:
+            try:
+                returned = act()
+            except WorldError as error:
+                self.pause_after(error, until_s=until_s)
+            else:
+                self._outage = None
+                return returned
+
+    def pause_after(self, error: WorldError, *, until_s: float = math.inf) -> None:
+        """Pause after a transient error; raises the error if it is not transient, or at the timeout."""
+        if not error.transient:
+            raise error
+        if self._outage is None:
+            timeout_s = min(self._timeout_s, until_s - self._clock())
+            self._outage = Retry(timeout_s, self._clock, is_last_at_end=True)
+        outage = self._outage
+        pause_s = outage.failed(lambda failures: backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+        if pause_s is None:
+            self._outage = None
+            raise error
+        if outage.failures == 1:
+            self._notify(f"{error}; trying again for up to {outage.remaining_s:.0f} s")
+        self._sleep(pause_s)
+
+
+def wait_until_final(
+    client: JobCalls, job_ids: Sequence[int], retry: Patience, timeout_s: float = math.inf
+) -> list[JobStatus]:
+    """Return the jobs when all are final, or in their present state after `timeout_s`."""
+    ends_s = boot_time_s() + timeout_s
+    while True:
+        jobs = retry(lambda: client.wait(job_ids, max(0.0, ends_s - boot_time_s())), until_s=ends_s)
+        if all(job.is_final for job in jobs) or boot_time_s() >= ends_s:
+            return jobs
+
+
+def follow_until_final(client: JobCalls, job_id: int, retry: Patience) -> Iterator[JobEvent]:
+    """Yield a job's events from the first to the final one, each once, across restarts of the server."""
+    position = 0
+    while True:
+        # Read again after each interruption: a job that had ended may have been rescheduled.
+        events = retry(lambda: client.events(job_id))
+        yield from (event for event in events if event.position > position)
+        position = events[-1].position if events else position
+        if events and events[-1].after in FINAL_STATES:
+            return
+        try:
+            for event in client.follow([job_id], after=position):
+                position = event.position
+                yield event
+                if event.after in FINAL_STATES:
+                    return
+        except WorldError as error:
+            retry.pause_after(error)

@@ -1,0 +1,371 @@
+"""`pilotage up`: runs server and agents in the foreground, with all data in one folder.
+
+It lays out the data folder, writes the agents' configuration and a resource tree of this machine on the first start,
+and checks a policy with the pilot's own command before a pilot starts with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pilotage.cgroups import ControlGroups
+from pilotage.errors import InvalidInputError, Violation, WorldError
+from pilotage.processes import exclusive_folder
+from pilotage_client.api import Client
+from pilotage_client.connection import UP_FILE, data_folder
+from pilotage_client.files import read_tree, read_tree_file, tree_format, write_private
+from pilotage_client.up.processes import BoundedLog, Child, Echo, program
+
+_LEAST_FREE_MIB = 64
+_MONTH_S = 30 * 86400
+_FIRST_JOB = """\
+name = "hello"
+executable = "/bin/sh"
+arguments = "-c 'echo Hello from $(hostname), job $PILOTAGE_JOB_ID'"
+stdout = "hello.out"
+request_cpus = 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class UpFolder:
+    """The data folder, with a subfolder for each process."""
+
+    root: Path
+
+    @property
+    def server(self) -> Path:
+        """The server's data folder."""
+        return self.root / "server"
+
+    @property
+    def ready_file(self) -> Path:
+        """The file that the server writes when it is ready."""
+        return self.root / "run" / "server.json"
+
+    @property
+    def tokens(self) -> Path:
+        """The folder of the tokens that the server issues on its start."""
+        return self.root / "tokens"
+
+    @property
+    def agents_config(self) -> Path:
+        """The agents' configuration file."""
+        return self.root / "run" / "agents.toml"
+
+    @property
+    def tree_file(self) -> Path:
+        """The last default tree that `up` has activated."""
+        return self.root / "tree.toml"
+
+    @property
+    def first_job(self) -> Path:
+        """An example job file."""
+        return self.root / "hello.toml"
+
+    def token_file(self, role: str) -> Path:
+        """Return the file of a role's token: user, operator, agent, admin."""
+        return self.tokens / f"{role}.token"
+
+    def log_file(self, process: str) -> Path:
+        """Return the log of a process."""
+        return self.root / "logs" / f"{process}.log"
+
+    def prepare(self) -> None:
+        """Create the folders; raises WorldError if they cannot be used or the disk is full."""
+        try:
+            for folder in (self.ready_file.parent, self.tokens, self.root / "scratch"):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.ready_file.unlink(missing_ok=True)
+            free_mib = shutil.disk_usage(self.root).free // 2**20
+        except OSError as error:
+            raise WorldError(f"{self.root} cannot be used: {error.strerror}", transient=False) from error
+        if free_mib < _LEAST_FREE_MIB:
+            raise WorldError(
+                f"{self.root} is on a full disk: {free_mib} MiB are free, {_LEAST_FREE_MIB} are needed",
+                transient=False,
+            )
+
+    def write_up_file(self, address: str) -> None:
+        """Write the address and the token files for the other `pilotage` commands."""
+        found = {
+            "server": address,
+            "token_file": str(self.token_file("user")),
+            "operator_token_file": str(self.token_file("operator")),
+            "admin_token_file": str(self.token_file("admin")),
+        }
+        write_private(self.root / UP_FILE, json.dumps(found, indent=1))
+        if not self.first_job.exists():
+            write_private(self.first_job, _FIRST_JOB)
+
+    def write_agents_config(self, address: str, pilot_program: str, pilot: Mapping[str, object]) -> None:
+        """Write the agents' configuration; `pilot` has additional settings of every pilot."""
+        settings = {"scratch": str(self.root / "scratch"), "grace_s": 5, **pilot}
+        pilot_lines = "\n".join(f"{name} = {_toml(value)}" for name, value in settings.items())
+        text = f"""\
+# Written by `pilotage up` at every start.
+server = {_toml(address)}
+token_file = {_toml(str(self.token_file("agent")))}
+
+[site_director]
+folder = {_toml(str(self.root / "director"))}
+interval_s = 5
+urgent_interval_s = 1
+min_idle_pilots = 1
+max_idle_s = {_MONTH_S}
+when_stopped = "cancel"
+default_wall_time_s = {_MONTH_S}
+pilot_command = [{_toml(pilot_program)}]
+
+[site_director.pilot]
+{pilot_lines}
+
+[site_director.batch_systems.local]
+type = "local"
+kill_after_s = 15
+
+[pool_cleanup]
+"""
+        write_private(self.agents_config, text)
+
+
+def _toml(value: object) -> str:
+    """Return a text or number in TOML; JSON strings are valid basic strings of TOML."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine's name, cores, memory and free disk."""
+
+    name: str
+    cpus: int
+    memory_mib: int
+    disk_mib: int
+
+
+def this_machine(folder: Path, groups: ControlGroups | None = None) -> Machine:
+    """Return the resources that this process may use, with the free disk space at `folder`."""
+    groups = groups or ControlGroups()
+    quota, limit = groups.cores(), groups.memory_bytes()
+    affinity, memory = len(os.sched_getaffinity(0)), _physical_memory()
+    return Machine(
+        name=socket.gethostname() or "localhost",
+        cpus=affinity if quota is None else max(1, min(affinity, math.floor(quota))),
+        memory_mib=(memory if limit is None else min(memory, limit)) // _MIB,
+        disk_mib=shutil.disk_usage(folder).free // _MIB,
+    )
+
+
+def default_tree(machine: Machine) -> str:
+    """Return a tree in TOML with one queue: this machine, managed by one pilot."""
+    ce = f"sites.local.ces.{json.dumps(machine.name)}"
+    return f"""\
+# This machine, as found by `pilotage up`. Replace this tree with `pilotage tree put FILE`.
+[{ce}]
+CEType = "local"
+
+[{ce}.queues.default]
+CPUs = {machine.cpus}
+Memory = {machine.memory_mib}
+Disk = {machine.disk_mib}
+MaxTotalJobs = 1
+"""
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+HOST = "127.0.0.1"
+
+_SERVER_START_S = 60.0
+_AGENTS_STOP_S = 40.0
+_SERVER_STOP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """The options of `pilotage up`; `port` 0 = any free port, `cpus` None = all of this machine.
+
+    `tree` replaces the default tree, and an active tree too. `policy` is an absolute path.
+    """
+
+    data: Path
+    port: int
+    cpus: int | None = None
+    tree: Path | None = None
+    policy: Path | None = None
+
+
+def run_up(options: UpOptions, echo: Echo) -> None:
+    """Run the stack until SIGINT or SIGTERM; raises a PilotageError if it cannot start or keeps failing."""
+    if options.tree is not None:
+        _, warnings = read_tree(options.tree)
+        for warning in warnings:
+            echo(f"warning: {warning}")
+    with exclusive_folder(options.data, "another `pilotage up`"):
+        folder = UpFolder(options.data.absolute())
+        folder.prepare()
+        address = f"{HOST}:{_free_port(options.port)}"
+        stack = _Stack(options, folder, address, echo)
+        try:
+            asyncio.run(_run_until_signal(stack))
+        except BaseExceptionGroup as group:
+            raise _first_error(group) from None
+
+
+async def _run_until_signal(stack: _Stack) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(stack.run())
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, running.cancel)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stack.kill)
+        await stack.stop()
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group; the others are its consequences."""
+    first = group.exceptions[0]
+    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+class _Stack:
+    """Server and agents, started in this order and stopped in reverse."""
+
+    def __init__(self, options: UpOptions, folder: UpFolder, address: str, echo: Echo) -> None:
+        self._options = options
+        self._folder = folder
+        self._address = address
+        self._echo = echo
+        self._is_up = False
+        machine = this_machine(folder.root)
+        self._machine = replace(machine, cpus=options.cpus or machine.cpus)
+        self._server = self._child(
+            "server",
+            ("pilotage-server", "run", "--data", str(folder.server), "--listen", address),
+            ("--ready-file", str(folder.ready_file), "--bootstrap-tokens", str(folder.tokens)),
+        )
+        self._agents = self._child("agents", ("pilotage-agents", "run", "--config", str(folder.agents_config)))
+
+    async def run(self) -> None:
+        """Start everything and keep it running until cancelled; raises a PilotageError."""
+        await self._server.start()
+        await self._server.wait_until_ready(self._folder.ready_file.exists, _SERVER_START_S)
+        # The tree's number of cores only limits what a pilot detects; --cpus may exceed it.
+        pilot: dict[str, object] = {"cpus": self._options.cpus} if self._options.cpus else {}
+        if self._options.policy is not None:
+            pilot["policy"] = str(self._options.policy)
+        self._folder.write_agents_config(self._address, program("pilotage-pilot"), pilot)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._server.keep_running(self._echo))
+            await asyncio.to_thread(self._put_tree)
+            await self._agents.start()
+            group.create_task(self._agents.keep_running(self._echo))
+            self._folder.write_up_file(self._address)
+            self._echo(self._start_message())
+            self._is_up = True
+
+    async def stop(self) -> None:
+        """Stop the agents, which end their pilots, then the server; reports processes that were killed."""
+        if self._is_up:
+            self._echo("Stopping: running jobs go back to the queue…")
+        for child, timeout_s in ((self._agents, _AGENTS_STOP_S), (self._server, _SERVER_STOP_S)):
+            if not await child.stop(timeout_s):
+                self._echo(f"The {child.name} did not stop and was killed; see {child.log.path}")
+        if self._is_up:
+            self._echo("Stopped.")
+
+    def kill(self) -> None:
+        """Kill all processes."""
+        for child in (self._agents, self._server):
+            child.kill()
+
+    def _child(self, name: str, command: tuple[str, ...], more: tuple[str, ...] = ()) -> Child:
+        log = BoundedLog(self._folder.log_file(name))
+        return Child(name, (program(command[0]), *command[1:], *more), log)
+
+    def _put_tree(self) -> None:
+        """Activate the given tree, or the default tree unless another one is active."""
+        token = self._folder.token_file("operator").read_text().strip()
+        with Client(self._address, token) as client:
+            active = client.tree()
+            if self._options.tree is not None:
+                text, format_name = read_tree_file(self._options.tree), tree_format(self._options.tree)
+            elif active.version == 0 or active.text == self._previous_default_tree():
+                text, format_name = default_tree(self._machine), "toml"
+                write_private(self._folder.tree_file, text)
+            else:
+                return
+            if text != active.text:
+                client.put_tree(text, format_name)
+
+    def _previous_default_tree(self) -> str | None:
+        try:
+            return self._folder.tree_file.read_text()
+        except FileNotFoundError:
+            return None
+
+    def _start_message(self) -> str:
+        folder = self._folder
+        elsewhere = (
+            "" if folder.root == data_folder(None) else f"export PILOTAGE_DATA={shlex.quote(str(folder.root))}\n  "
+        )
+        return f"""\
+Pilotage is up at {self._address}; Ctrl-C stops it.
+  data   {folder.root}
+  token  {folder.token_file("user")}
+  logs   {folder.log_file("server").parent}
+Next, in another terminal:
+  {elsewhere}pilotage submit {shlex.quote(str(folder.first_job))}"""
+
+
+def _free_port(requested: int) -> int:
+    """Return `requested`, or for 0 a free port; raises WorldError if the port cannot be used."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, requested))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                why = f"port {requested} is in use; choose another with --port, or --port 0 for any free one"
+            else:
+                why = f"port {requested} cannot be used: {error.strerror}"
+            raise WorldError(why, transient=False) from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+_CHECK_TIMEOUT_S = 60
+
+
+def check_policy(path: Path, cpus: int | None = None) -> None:
+    """Raise InvalidInputError with the pilot's messages if it cannot run the policy in this file.
+
+    `cpus` = the cores of the node, None = those of this machine.
+    """
+    command = [program("pilotage-pilot"), "check", str(path), "--json"]
+    command += [] if cpus is None else ["--cpus", str(cpus)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CHECK_TIMEOUT_S)
+    if done.returncode != 0:
+        messages = done.stderr.strip() or f"the check ended with exit code {done.returncode}"
+        raise InvalidInputError(*(Violation("", line) for line in messages.splitlines()))

@@ -1,0 +1,265 @@
+"""Builds one pilot from its settings: node, folder, links, payload runner, machine, runner."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import secrets
+import signal
+import stat
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from pilotage import clock
+from pilotage.classads.library import ClassAdLibraryMissingError, is_available
+from pilotage.errors import InvalidInputError, Violation, WorldError
+from pilotage.job_description import Value
+from pilotage.jobs.files import OutputLimits
+from pilotage.mqtt.settings import parse_broker
+from pilotage.mqtt.topics import NodeStatus
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.channel import Endpoint
+from pilotage_pilot.core.ads.attributes import NodeFacts as SlotsNode
+from pilotage_pilot.core.ads.node_ads import BuiltInAds
+from pilotage_pilot.core.ads.policy_ads import SlotAds
+from pilotage_pilot.core.events import PoolsRead
+from pilotage_pilot.core.machine import PilotMachine
+from pilotage_pilot.core.model import Now
+from pilotage_pilot.core.node.node_slots import NodeSlots
+from pilotage_pilot.core.policy import Policy
+from pilotage_pilot.core.rules import Lifetime
+from pilotage_pilot.core.slots.layout import lay_out
+from pilotage_pilot.link.base import MqttPublisher, NodeDescription, PilotServerLink
+from pilotage_pilot.link.server_link import GrpcLink, queue_of_token, stamp_of_token
+from pilotage_pilot.node.node import Checks, LocalNode, identity
+from pilotage_pilot.node.resources import NodeShare, Probe, ProbeContext, Stated
+from pilotage_pilot.policy.loading import PolicyKeeper, PolicySource
+from pilotage_pilot.runner import PilotPorts, PilotRunner, ReadPools
+from pilotage_pilot.settings import PilotSettings
+from pilotage_pilot.supervise.cgroups import cgroup_maker
+from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
+from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
+from pilotage_pilot.supervise.spawn import PayloadSite, without_secrets
+
+log = structlog.get_logger()
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pilot:
+    """A pilot ready to run, and the link to close afterwards."""
+
+    runner: PilotRunner
+    link: PilotServerLink
+
+
+def build_pilot(settings: PilotSettings) -> Pilot:
+    """Return the pilot of these settings, inside a running event loop.
+
+    Raises
+    ------
+    InvalidInputError
+        When the token names no queue, or a setting cannot be applied on this machine.
+    WorldError
+        When the token or the scratch cannot be used.
+    """
+    name = f"pilot-{secrets.token_hex(6)}"
+    token = token_reader(settings)
+    queue = queue_of_token(token())
+    scratch = settings.scratch_folder()
+    for left in remove_leftovers(scratch):
+        log.info("folder of a dead pilot removed", path=str(left))
+    with ExitStack() as undo:
+        folder = PilotFolder(scratch)
+        undo.callback(folder.remove)
+        node = _node(settings, folder.path)
+        share = node.share()
+        keeper = _policy_keeper(settings, share)
+        now = Now(clock.now(), clock.boot_time_s())
+        lifetime = settings.lifetime(share.ends_boot_s, now.utc, now.boot_s)
+        facts = _facts(settings, share, lifetime, now, queue)
+        mqtt_publisher = _mqtt_publisher(settings, token(), facts, queue)
+        link = GrpcLink(_endpoint(settings, token), queue, timeout_s=settings.call_timeout_s)
+        slots = _slots(settings, facts, share, keeper, now)
+        machine = PilotMachine(name, slots, settings.rules(), lifetime, now)
+        payload_runner = _payload_runner(settings, name, folder, link, facts)
+        undo.pop_all()
+    pools = _pools_reader(settings, link)
+    log.info("pilot starts", name=name, queue=str(queue), node=facts.name, share=share.sources, gpus=share.gpu_ids)
+    edges = PilotPorts(link, payload_runner, node, clock.now, clock.boot_time_s, keeper, mqtt_publisher)
+    return Pilot(PilotRunner(machine, edges, facts, pools), link)
+
+
+def _mqtt_publisher(
+    settings: PilotSettings, token: str, facts: NodeDescription, queue: QueueId
+) -> MqttPublisher | None:
+    if settings.broker is None:
+        return None
+    try:
+        # Imported here, so that a pilot without a broker does not need the package.
+        from pilotage_pilot.link.mqtt import BrokerPublisher
+    except ModuleNotFoundError as error:
+        if error.name != "aiomqtt":
+            raise
+        why = "needs the Python package aiomqtt, which is not installed: install pilotage[pilot]"
+        raise InvalidInputError(Violation("broker", why)) from error
+    news = NodeStatus(stamp_of_token(token), facts.name, str(queue))
+    return BrokerPublisher(parse_broker(settings.broker.get_secret_value()), news)
+
+
+def _policy_keeper(settings: PilotSettings, share: NodeShare) -> PolicyKeeper | None:
+    if settings.policy is None:
+        also = "" if is_available() else ", and HTCondor's library, which a policy needs, is not installed"
+        log.info("built-in policy, every job may start", why=f"no policy is set{also}")
+        return None
+    source = PolicySource(settings.policy, share.amounts, share.gpu_ids, settings.policy_commands)
+    try:
+        keeper = PolicyKeeper(source)
+    except ClassAdLibraryMissingError as error:
+        raise InvalidInputError(Violation(str(settings.policy), f"cannot be used: {error}")) from error
+    log.info("policy read", path=str(settings.policy), slots=len(keeper.layout.slots), wrapper=str(keeper.wrapper))
+    return keeper
+
+
+def _slots(
+    settings: PilotSettings, facts: NodeDescription, share: NodeShare, keeper: PolicyKeeper | None, now: Now
+) -> NodeSlots:
+    layout = keeper.layout if keeper is not None else lay_out(Policy({}), share.amounts, share.gpu_ids)
+    node = SlotsNode.of(facts.name, share.amounts, layout, {**identity(), **settings.node_attributes})
+    return NodeSlots(layout, SlotAds(keeper.policy, node) if keeper is not None else BuiltInAds(node), now)
+
+
+def token_reader(settings: PilotSettings) -> Callable[[], str]:
+    """Return a reader of the present token; its file may be renewed while the pilot runs.
+
+    Without the file the last token stays in use. A site director removes the file when the glidein is reported as
+    ended, but the pilot of a node that was only unreachable must still learn that its leases are lost.
+    """
+    if settings.token is not None:
+        token = settings.token.get_secret_value()
+        return lambda: token
+    path = settings.token_file
+    assert path is not None, "settings have a token or a file of it"
+    if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        log.warning("others may read the pilot's token", path=str(path))
+
+    last = ""
+
+    def read() -> str:
+        nonlocal last
+        try:
+            last = path.read_text().strip()
+        except OSError as error:
+            if not last:
+                raise WorldError(f"{path}: {error.strerror}", transient=True) from error
+        return last
+
+    return read
+
+
+def _endpoint(settings: PilotSettings, token: Callable[[], str]) -> Endpoint:
+    return Endpoint(settings.server, token, _authorities(settings), settings.tls)
+
+
+def _authorities(settings: PilotSettings) -> bytes | None:
+    """Return the trusted certificate authorities in PEM; None = the system's."""
+    if settings.ca is not None:
+        return settings.ca.encode()
+    try:
+        return settings.ca_file.read_bytes() if settings.ca_file is not None else None
+    except OSError as error:
+        raise InvalidInputError(Violation("ca_file", f"{settings.ca_file}: {error.strerror}")) from error
+
+
+def _node(settings: PilotSettings, folder: Path) -> LocalNode:
+    sizes = settings.queue
+    queue = Stated(sizes.cpus, sizes.memory_mib, sizes.disk_mib, sizes.gpus, sizes.wall_time_s)
+    operator = Stated(settings.cpus, settings.memory_mib, settings.disk_mib, settings.gpus)
+    probe = Probe(ProbeContext(dict(os.environ), folder), queue, operator)
+    checks = Checks(
+        folder,
+        settings.min_free_disk_mib,
+        settings.validate_commands,
+        settings.validate_timeout_s,
+        without_secrets(os.environ),
+    )
+    return LocalNode(probe, checks, clock.now, clock.boot_time_s)
+
+
+def _facts(settings: PilotSettings, share: NodeShare, lifetime: Lifetime, now: Now, queue: QueueId) -> NodeDescription:
+    ends = None
+    if lifetime.ends_boot_s is not None:
+        ends = now.utc + timedelta(seconds=lifetime.ends_boot_s - now.boot_s)
+    attributes: dict[str, Value] = {"Queue": str(queue), "ShareFrom": share.sources, **settings.node_attributes}
+    if settings.glidein_id is not None:
+        attributes["GlideinId"] = settings.glidein_id
+    return NodeDescription(
+        settings.node_name or share.host,
+        share.amounts,
+        settings.cpu_power,
+        ends,
+        attributes,
+        importlib.metadata.version("pilotage"),
+    )
+
+
+def _payload_runner(
+    settings: PilotSettings, name: str, folder: PilotFolder, link: GrpcLink, facts: NodeDescription
+) -> LocalPayloadRunner:
+    handling = PayloadRules(
+        bounds=OutputLimits(settings.output_mib * _MIB, all_bytes=settings.all_output_mib * _MIB),
+        cache_bytes=settings.cache_mib * _MIB,
+        nice=settings.nice,
+        cpus_hard=settings.cpus_hard,
+        warn_signal=_signal(settings.warn_signal),
+    )
+    site = PayloadSite(
+        name, settings.payload_path, str(facts.attributes["Queue"]), facts.name, passed=settings.pass_environment
+    )
+    groups = cgroup_maker(name) if settings.cgroups else None
+    if groups is None:
+        log.info("payloads have no control groups", why="off" if not settings.cgroups else "not permitted")
+    return LocalPayloadRunner(folder, link, site, handling, groups)
+
+
+def _signal(name: str | None) -> signal.Signals | None:
+    if name is None:
+        return None
+    try:
+        return signal.Signals[name]
+    except KeyError:
+        raise InvalidInputError(Violation("warn_signal", f"this machine has no signal {name}")) from None
+
+
+def _pools_reader(settings: PilotSettings, link: PilotServerLink) -> ReadPools:
+    """Return a reader of pools: first those from the site director, then the server's."""
+
+    async def read(fresh: bool) -> PoolsRead:
+        if not fresh and settings.pools is not None:
+            return PoolsRead(known=True, pool_ids=settings.pools)
+        if not fresh and settings.pools_file is not None:
+            return PoolsRead(known=True, pool_ids=read_pool_ids(settings.pools_file))
+        return await link.read_pools()
+
+    return read
+
+
+def read_pool_ids(path: Path) -> tuple[str, ...]:
+    """Return the pool ids in a file, a JSON list or one id a line; raises WorldError if it cannot be read."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorldError(f"the list of pools {path} cannot be read: {error}", transient=True) from error
+    if not text.lstrip().startswith("["):
+        return tuple(line.strip() for line in text.splitlines() if line.strip())
+    try:
+        return tuple(str(each) for each in json.loads(text))
+    except ValueError as error:
+        raise WorldError(f"the list of pools {path} cannot be read: {error}", transient=True) from error

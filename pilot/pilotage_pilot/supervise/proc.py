@@ -1,0 +1,193 @@
+"""Processes as the kernel lists them, and what keeps a payload from escaping: the subreaper and the watchdog."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pilotage.jobs.environment import MARKER
+from pilotage_pilot.supervise.watchdog import PROC, environment_of
+
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process; `cpu_s` includes its reaped children, `memory_mib` is resident memory."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    cpu_s: float
+    memory_mib: float
+
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+def read_process(pid: int) -> Process | None:
+    """Return a process; None = it is gone or not visible."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name is in brackets and may contain anything; the fields after the last bracket have a fixed order.
+    fields = text[text.rindex(")") + 2 :].split()
+    cpu_s = sum(int(ticks) for ticks in fields[11:15]) * _TICK_S
+    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], cpu_s, int(fields[21]) * _PAGE_MIB)
+
+
+def all_processes() -> dict[int, Process]:
+    """Return every process by its id."""
+    found = (read_process(int(name)) for name in os.listdir(PROC) if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def carries(pid: int, variable: str, value: str) -> bool:
+    """Whether a process was started with this variable in its environment."""
+    return f"{variable}={value}".encode() in (environment_of(pid) or b"").split(b"\0")
+
+
+def children_of(pid: int) -> tuple[int, ...]:
+    """Return the direct children of all threads of a process."""
+    try:
+        lists = [path.read_text() for path in (PROC / str(pid) / "task").glob("*/children")]
+    except OSError:
+        lists = []
+    return tuple(int(child) for text in lists for child in text.split()) if lists else _listed_children_of(pid)
+
+
+def children_of_first_thread(pid: int) -> tuple[int, ...]:
+    """Return the direct children of a process's first thread; of all threads if the kernel does not list them."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb", buffering=0) as file:
+            return tuple(map(int, file.readall().split()))
+    except OSError:
+        return _listed_children_of(pid)
+
+
+def _listed_children_of(pid: int) -> tuple[int, ...]:
+    return tuple(process.pid for process in all_processes().values() if process.parent == pid)
+
+
+def descendants(roots: Iterable[int], processes: dict[int, Process]) -> set[int]:
+    """Return the existing processes among `roots` and all their descendants."""
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: set[int] = set()
+    pending = [root for root in roots if root in processes]
+    while pending:
+        pid = pending.pop()
+        if pid not in found:
+            found.add(pid)
+            pending += children.get(pid, ())
+    return found
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to each of the processes that still exists."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def living(pids: Iterable[int]) -> Iterator[int]:
+    """Yield the processes that exist and are not zombies."""
+    for pid in pids:
+        process = read_process(pid)
+        if process is not None and process.state not in "ZX":
+            yield pid
+
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def hide_memory() -> None:
+    """Prevent other processes of this user from reading this one's memory and environment, which hold its token."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def adopt_orphans(*, on: bool) -> None:
+    """Make this process the subreaper of orphaned descendants, or not."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(on))
+
+
+class Subreaper:
+    """The children of this process: leaders of payloads, and orphans of payloads that it has adopted."""
+
+    def __init__(self) -> None:
+        self._excluded = frozenset(children_of(os.getpid()))
+        self._leaders: set[int] = set()
+        self._pilot_peak_kib = 0
+        adopt_orphans(on=True)
+
+    def exclude(self, pid: int) -> None:
+        """Exclude a child of this process that is not a payload."""
+        self._excluded |= {pid}
+
+    def add_leader(self, leader: int) -> None:
+        """Register a child as the leader of a payload."""
+        self._leaders.add(leader)
+
+    def remove_leader(self, leader: int) -> None:
+        """Remove the leader of a payload that has ended."""
+        self._leaders.discard(leader)
+
+    def adopted(self) -> set[int]:
+        """Return the adopted orphans; the kernel gives them to the first thread (find_new_reaper in kernel/exit.c)."""
+        return set(children_of_first_thread(os.getpid())) - self._excluded - self._leaders
+
+    def own_peak_mib(self, peak_kib: int) -> int:
+        """Return a child's peak memory in MiB; 0 = unknown, since before its exec a child counts the pilot's memory."""
+        if peak_kib > self._pilot_peak_kib:  # only then: the call is slow, and the pilot may have grown
+            self._pilot_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return -(-peak_kib // 1024) if peak_kib > self._pilot_peak_kib else 0
+
+    def is_alone(self, leader: int) -> bool:
+        """Whether there is no other payload, so that all adopted orphans are this one's."""
+        return self._leaders <= {leader}
+
+
+class Watchdog:
+    """The process that kills the payloads when the pilot is killed.
+
+    `marker` is the prefix of the payloads' markers; `groups` are the parents of their control groups.
+    """
+
+    def __init__(self, marker: str, groups: Iterable[Path] = ()) -> None:
+        script = Path(__file__).with_name("watchdog.py")
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(script), MARKER, f"{marker}/", *map(str, groups)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            env={},
+        )
+        self.pid = self._process.pid
+
+    def end(self, timeout_s: float) -> None:
+        """Let it kill what is left, and end; kill it after `timeout_s`."""
+        try:
+            self._process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()

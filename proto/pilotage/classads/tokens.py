@@ -1,0 +1,188 @@
+"""The outline of ClassAd text: strings, comments, brackets and separators, with their positions.
+
+Rules
+-----
+Only the outline is read here; HTCondor's parser (`pilotage.classads.library`) reads the meaning. The tokenizer
+accepts every text: an unclosed string or a stray character is a token too.
+Source of the lexical rules: the ClassAd language reference (strings, quoted names, the two kinds of comment).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class TokenKind(StrEnum):
+    """The lexical class of a token."""
+
+    SPACE = "space"
+    COMMENT = "comment"
+    STRING = "string"
+    QUOTED_NAME = "quoted name"
+    UNCLOSED = "unclosed"
+    OPEN = "open"
+    CLOSE = "close"
+    COMMA = "comma"
+    SEMICOLON = "semicolon"
+    WORD = "word"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of a text, which begins at character `start`."""
+
+    kind: TokenKind
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The position after its last character."""
+        return self.start + len(self.text)
+
+    @property
+    def name(self) -> str:
+        """The name that it may stand for, in lower case and without quotes; "" = none."""
+        match self.kind:
+            case TokenKind.WORD:
+                return self.text.lower()
+            case TokenKind.QUOTED_NAME:
+                return self.text[1:-1].lower()
+            case _:
+                return ""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it is white space or a comment."""
+        return self.kind in (TokenKind.SPACE, TokenKind.COMMENT)
+
+
+BRACKETS = {"[": "]", "{": "}", "(": ")"}
+"""Each opening bracket with its closing one."""
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>\s+)
+    | (?P<comment>//[^\n]*|/\*.*?\*/)
+    | (?P<string>"(?:[^"\\]|\\.)*")
+    | (?P<quoted_name>'(?:[^'\\\n]|\\.)*')
+    | (?P<unclosed>/\*.*|".*)
+    | (?P<open>[\[{(])
+    | (?P<close>[\]})])
+    | (?P<comma>,)
+    | (?P<semicolon>;)
+    | (?P<word>[\w.]+)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_KINDS = {kind.name.lower(): kind for kind in TokenKind}
+_ABOUT_TIME = re.compile(r"\b(current|format|abs|day)?time\b", re.IGNORECASE)
+_PART_OF_DAY = 'int(formatTime({now}, "%%%s")) * %d'
+_TIME_OF_DAY = " + ".join(_PART_OF_DAY % part for part in (("H", 3600), ("M", 60), ("S", 1)))
+_CLOCKS = {
+    "time": "{now}",
+    "formattime": "formatTime({now})",
+    "abstime": "absTime({now})",
+    "daytime": f"real({_TIME_OF_DAY})",
+}
+"""Functions that read the machine's clock if called without arguments, with an equivalent for a given time."""
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """Yield the tokens of `text`, blank ones too; joined they are the text again."""
+    for found in _TOKEN.finditer(text):
+        yield Token(_KINDS[str(found.lastgroup)], found.group(), found.start())
+
+
+def outline_fault(text: str) -> str | None:
+    """Return why `text` cannot be one expression; None = its outline is valid.
+
+    The parser would read only the first part of `1; other = 2` and of `1] [x = 2`, and join `"a" "b"`.
+    It reads text that passes here to the end, or rejects it.
+    """
+    open_brackets: list[str] = []
+    previous: Token | None = None
+    for token in tokens(text):
+        if token.is_blank:
+            continue
+        fault = _fault_of(token, previous, open_brackets)
+        if fault is not None:
+            return fault
+        previous = token
+    if previous is None:
+        return "there is no value"
+    return f"{open_brackets[-1]} is not closed" if open_brackets else None
+
+
+def _fault_of(token: Token, previous: Token | None, open_brackets: list[str]) -> str | None:
+    if token.kind is TokenKind.UNCLOSED:
+        return "a comment is not closed" if token.text.startswith("/*") else "a text is not closed by a quote"
+    if token.kind is TokenKind.SEMICOLON and "[" not in open_brackets[-1:]:
+        return "a semicolon inside a value"
+    if token.kind is TokenKind.STRING and previous is not None and previous.kind is TokenKind.STRING:
+        return f"{previous.text} and {token.text} stand side by side without a comma"
+    if token.kind is TokenKind.OPEN:
+        open_brackets.append(token.text)
+    elif token.kind is TokenKind.CLOSE and (not open_brackets or BRACKETS[open_brackets.pop()] != token.text):
+        return f"{token.text} closes nothing"
+    return None
+
+
+def ad_fault(text: str) -> str | None:
+    """Return why `text` cannot be one ad in square brackets; None = its outline is valid."""
+    fault = outline_fault(text)
+    if fault is not None:
+        return fault
+    depth = 0
+    visible = [token for token in tokens(text) if not token.is_blank]
+    for count, token in enumerate(visible, start=1):
+        depth += (token.kind is TokenKind.OPEN) - (token.kind is TokenKind.CLOSE)
+        if depth == 0 and (count < len(visible) or token.text != "]"):
+            return "an ad must stand in square brackets, alone"
+    return None
+
+
+def nesting(text: str) -> int:
+    """Return the nesting depth of the brackets of `text`."""
+    depth = deepest = 0
+    for token in tokens(text):
+        depth += (token.kind is TokenKind.OPEN) - (token.kind is TokenKind.CLOSE)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def with_time_from(attribute: str, text: str) -> str:
+    """Return `text` with every reading of the clock replaced by `attribute`.
+
+    This concerns `time()`, `CurrentTime`, and the functions that use the present if called without a time.
+    """
+    if not _ABOUT_TIME.search(text):  # most texts; the tokenizer is slow
+        return text
+    pieces = list(tokens(text))
+    visible = [index for index, piece in enumerate(pieces) if not piece.is_blank]
+    for place, index in enumerate(visible):
+        word = pieces[index].name
+        if word == "currenttime" or (pieces[index].kind is TokenKind.WORD and word.endswith(".currenttime")):
+            pieces[index] = replace(pieces[index], text=attribute)
+        call = visible[place + 1 : place + 3]
+        if word in _CLOCKS and [pieces[following].text for following in call] == ["(", ")"]:
+            pieces[index] = replace(pieces[index], text=_CLOCKS[word].format(now=attribute))
+            for following in call:
+                pieces[following] = replace(pieces[following], text="")
+    return "".join(piece.text for piece in pieces)
+
+
+def calls(text: str) -> Iterator[str]:
+    """Yield the names of the functions that `text` calls, in lower case."""
+    previous: Token | None = None
+    for token in tokens(text):
+        if token.is_blank:
+            continue
+        if token.text == "(" and previous is not None and previous.name:
+            yield previous.name
+        previous = token

@@ -1,0 +1,1 @@
+"""HTCondor's file formats: configuration, quoting, job files. Reads and writes text; applies no policy."""

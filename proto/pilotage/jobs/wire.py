@@ -1,0 +1,166 @@
+"""Job descriptions ↔ wire.
+
+Only the content of fields is checked here; submission decides whether the job can run. A description from the wire
+converts back unchanged, except for the order of maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violation
+from pilotage.job_description import NO_POLICY, InputFile, JobDescription, JobPolicy
+from pilotage.jobs.file_names import MAX_PARTS, is_checksum, is_too_deep
+from pilotage.rpc.wire import length_from_wire, section_from_wire, section_to_wire, text_from_wire
+from pilotage.v1 import jobs_pb2
+
+_TEXTS = ("executable", "arguments", "name")
+_OPTIONAL_TEXTS = ("stdin", "stdout", "stderr", "requirements_expression", "rank")
+_LISTS = ("output_files", "sites", "banned_sites", "platforms", "warnings")
+_LENGTHS = {"cpu_time_s": "cpu_time", "wall_time_s": "wall_time", "lease_s": "lease"}
+_MINIMA = {"request_cpus": 1, "request_memory_mib": 0, "request_disk_mib": 0, "request_gpus": 0, "count": 1}
+_POLICIES = tuple(field.name for field in fields(JobPolicy))
+_PLAIN = ("priority", "hold", "new_files_come_back")
+
+Result = TypeVar("Result")
+
+
+def description_to_wire(description: JobDescription) -> jobs_pb2.JobDescription:
+    """Return the message of a description; raises InvalidJobError, also for an input file not stored yet."""
+    plain: dict[str, Any] = {name: getattr(description, name) for name in (*_PLAIN, *_TEXTS, *_OPTIONAL_TEXTS)}
+    plain |= {name: getattr(description, name) for name in (*_LISTS, *_MINIMA)}
+    plain |= {field: _seconds(getattr(description, name)) for field, name in _LENGTHS.items()}
+    message = jobs_pb2.JobDescription(**plain, has_requirements=description.requirements is not None)
+    message.environment.update(description.environment)
+    if description.policy != NO_POLICY:
+        message.policy.CopyFrom(jobs_pb2.JobPolicy(**{name: getattr(description.policy, name) for name in _POLICIES}))
+    faults = Faults()
+    with faults.within("input_files"):
+        message.input_files.extend(_input_files_to_wire(description.input_files))
+    with faults.within("requirements"):
+        section_to_wire(description.requirements or {}, message.requirements)
+    with faults.within("attributes"):
+        section_to_wire(description.attributes, message.attributes)
+    faults.raise_any(InvalidJobError)
+    return message
+
+
+def _seconds(length: timedelta | None) -> float | None:
+    return None if length is None else length.total_seconds()
+
+
+def _input_files_to_wire(files: Iterable[InputFile]) -> list[jobs_pb2.InputFile]:
+    faults, messages = Faults(), []
+    for index, file in enumerate(files):
+        faults.unless(file.checksum is not None, f"[{index}]", f"{file.name} has not been stored yet")
+        message = jobs_pb2.InputFile(name=file.name, size=file.size, executable=file.executable)
+        message.checksum = file.checksum or ""
+        messages.append(message)
+    faults.raise_any()
+    return messages
+
+
+def description_from_wire(message: jobs_pb2.JobDescription) -> JobDescription:
+    """Return the description of a message; raises InvalidJobError with every fault of every field."""
+    reader = _Reader(message)
+    taken: dict[str, Any] = {name: getattr(message, name) for name in _PLAIN}
+    taken |= {name: reader.read(name, text_from_wire) for name in _TEXTS}
+    taken |= {name: reader.read_set(name, text_from_wire) for name in _OPTIONAL_TEXTS}
+    taken |= {name: reader.read(name, _texts) for name in _LISTS}
+    taken |= {name: reader.read_set(field, length_from_wire) for field, name in _LENGTHS.items()}
+    taken |= {name: reader.read_set(name, _at_least(smallest)) for name, smallest in _MINIMA.items()}
+    taken["input_files"] = reader.read("input_files", _input_files)
+    taken["environment"] = reader.read("environment", _environment)
+    taken["attributes"] = reader.read("attributes", section_from_wire)
+    taken["policy"] = reader.read("policy", _policy)
+    section = reader.read("requirements", section_from_wire)
+    taken["requirements"] = section if message.has_requirements or section else None
+    reader.faults.unless(bool(message.executable.strip()), "executable", "is missing")
+    reader.faults.raise_any(InvalidJobError)
+    return JobDescription(**taken)
+
+
+class _Reader:
+    """Reads the fields of one message and collects their faults."""
+
+    def __init__(self, message: jobs_pb2.JobDescription) -> None:
+        self.faults = Faults()
+        self._message = message
+
+    def read(self, field: str, take: Callable[[Any], Result]) -> Result | None:
+        """Return `take` of a field, None if it is faulty."""
+        with self.faults.within(field):
+            return take(getattr(self._message, field))
+        return None
+
+    def read_set(self, field: Any, take: Callable[[Any], Result]) -> Result | None:
+        """Return `take` of a field, None if it is not set or faulty."""
+        return self.read(field, take) if self._message.HasField(field) else None
+
+
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    faults, taken = Faults(), []
+    for index, text in enumerate(texts):
+        with faults.within(f"[{index}]"):
+            taken.append(text_from_wire(text))
+    faults.raise_any()
+    return tuple(taken)
+
+
+def _at_least(smallest: int) -> Callable[[int], int]:
+    def take(number: int) -> int:
+        if number < smallest:
+            raise InvalidInputError(Violation("", f"{number} is less than {smallest}"))
+        return number
+
+    return take
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    faults = Faults()
+    for name, text in variables.items():
+        faults.unless(bool(name) and "=" not in name, name, f'"{name}" cannot be the name of a variable')
+        with faults.within(name):
+            text_from_wire(name)
+            text_from_wire(text)
+    faults.raise_any()
+    return dict(variables)
+
+
+def _policy(message: Any) -> JobPolicy:
+    faults, texts = Faults(), dict[str, str]()
+    for name in _POLICIES:
+        if message.HasField(name):
+            with faults.within(name):
+                texts[name] = text_from_wire(getattr(message, name))
+    faults.raise_any()
+    return JobPolicy(**texts)
+
+
+def _input_files(messages: Iterable[jobs_pb2.InputFile]) -> tuple[InputFile, ...]:
+    faults, names = Faults(), set[str]()
+    files = []
+    for index, message in enumerate(messages):
+        where = f"[{index}]"
+        with faults.within(where):
+            check_file_name(message.name)
+        faults.unless(message.name not in names, where, f"there are two files {message.name}")
+        faults.unless(is_checksum(message.checksum), f"{where}.checksum", "is not 64 hex digits")
+        faults.unless(message.size >= 0, f"{where}.size", f"{message.size} is less than 0")
+        names.add(message.name)
+        files.append(InputFile(message.name, None, message.checksum, message.size, message.executable))
+    faults.raise_any()
+    return tuple(files)
+
+
+def check_file_name(name: str) -> None:
+    """Raise InvalidInputError unless `name` is a path that stays inside the job's folder."""
+    parts = PurePosixPath(name).parts
+    if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
+        raise InvalidInputError(Violation("name", f'"{name}" is not a path inside the job\'s folder'))
+    if is_too_deep(name):
+        raise InvalidInputError(Violation("name", f'"{name:.300}" has more than {MAX_PARTS} parts'))

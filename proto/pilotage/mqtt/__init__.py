@@ -1,0 +1,1 @@
+"""MQTT: topics, broker settings, connections. Messages are hints, never the truth."""

@@ -1,0 +1,176 @@
+"""The connection to an MQTT broker: it reconnects after failures, and publishes retained messages again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import aiomqtt
+import structlog
+from paho.mqtt.reasoncodes import ReasonCode
+
+from pilotage.backoff import backoff, jittered
+from pilotage.mqtt.settings import Broker
+from pilotage.mqtt.topics import Message
+
+log = structlog.get_logger()
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 30.0
+_KEEPALIVE_S = 20
+_AT_LEAST_ONCE = 1
+_FIRST_REFUSAL = 0x80
+_MAX_UNSENT = 10_000
+"""Hints that wait for the connection; the oldest are dropped, as the server has the truth anyway."""
+
+
+class BrokerLink:
+    """A lasting connection to a broker. Messages go to `on_message`, changes of the connection to `on_connection`.
+
+    `on_connection(True)` is called again when topics are added, as their earlier messages were missed. Both are called
+    in the event loop. Messages published without a connection are sent with the next one: of retained messages the
+    latest of each topic, of others the last thousands.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        on_message: Callable[[Message], None],
+        on_connection: Callable[[bool], None] = lambda _: None,
+        will: Message | None = None,
+    ) -> None:
+        self._broker = broker
+        self._name = name
+        self._on_message = on_message
+        self._on_connection = on_connection
+        self._will = will
+        self._wanted: frozenset[str] = frozenset()
+        self._retained: dict[str, Message] = {}
+        self._unsent: deque[Message] = deque(maxlen=_MAX_UNSENT)
+        self._changed = asyncio.Event()
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Receive these topics from now on, and no others."""
+        self._wanted = frozenset(topics)
+        self._changed.set()
+
+    def publish(self, message: Message) -> None:
+        """Send a message as soon as there is a connection."""
+        if message.retained:
+            self._retained[message.topic] = message
+        self._unsent.append(message)
+        self._all_sent.clear()
+        self._changed.set()
+
+    async def all_sent(self) -> None:
+        """Return when the broker has all published messages."""
+        await self._all_sent.wait()
+
+    async def run(self) -> None:
+        """Keep the connection until cancelled."""
+        failures = 0
+        while True:
+            # In its own task: a connection that breaks while it is being closed would hide the cancellation.
+            async with asyncio.TaskGroup() as tasks:
+                connection = tasks.create_task(self._connect())
+            failures = 1 if connection.result() else failures + 1
+            pause_s = backoff(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            await asyncio.sleep(jittered(pause_s, random.random()))  # noqa: S311 - spreads many links over time
+
+    async def _connect(self) -> bool:
+        """Serve a connection until it breaks; returns whether it was established."""
+        stood = False
+        try:
+            async with self._client() as client:
+                _check_cancelled()
+                stood = True
+                log.info("broker connected", host=self._broker.host, port=self._broker.port)
+                await self._serve(client)
+        except* (aiomqtt.MqttError, OSError) as errors:
+            log.warning("no broker", host=self._broker.host, port=self._broker.port, why=_first(errors))
+        return stood
+
+    def _client(self) -> aiomqtt.Client:
+        will = self._will
+        return aiomqtt.Client(
+            self._broker.host,
+            self._broker.port,
+            username=self._broker.username,
+            password=self._broker.password,
+            identifier=self._name,
+            will=None if will is None else aiomqtt.Will(will.topic, will.payload, _AT_LEAST_ONCE, will.retained),
+            tls_context=ssl.create_default_context() if self._broker.tls else None,
+            keepalive=_KEEPALIVE_S,
+        )
+
+    async def _serve(self, client: aiomqtt.Client) -> None:
+        waiting = {message.topic for message in self._unsent}
+        self._unsent.extendleft(message for topic, message in self._retained.items() if topic not in waiting)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._send_loop(client))
+                tasks.create_task(self._receive_loop(client))
+        finally:
+            self._on_connection(False)
+
+    async def _send_loop(self, client: aiomqtt.Client) -> None:
+        subscribed: frozenset[str] = frozenset()
+        is_new = True
+        while True:
+            self._changed.clear()
+            before, subscribed = subscribed, await self._update_subscriptions(client, subscribed)
+            await self._send_all(client)
+            if is_new or not subscribed <= before:
+                is_new = False
+                self._on_connection(True)
+            await self._changed.wait()
+
+    async def _update_subscriptions(self, client: aiomqtt.Client, subscribed: frozenset[str]) -> frozenset[str]:
+        wanted = self._wanted
+        for topic in sorted(wanted - subscribed):
+            codes = await client.subscribe(topic, qos=_AT_LEAST_ONCE)
+            _check_cancelled()
+            if any(map(_is_refusal, codes)):
+                raise aiomqtt.MqttError(f"the broker refuses {self._name} the topic {topic}")
+        for topic in sorted(subscribed - wanted):
+            await client.unsubscribe(topic)
+            _check_cancelled()
+        return wanted
+
+    async def _send_all(self, client: aiomqtt.Client) -> None:
+        while self._unsent:
+            message = self._unsent.popleft()
+            try:
+                await client.publish(message.topic, message.payload, _AT_LEAST_ONCE, message.retained)
+                _check_cancelled()
+            except BaseException:
+                self._unsent.appendleft(message)
+                raise
+        self._all_sent.set()
+
+    async def _receive_loop(self, client: aiomqtt.Client) -> None:
+        async for message in client.messages:
+            self._on_message(Message(str(message.topic), bytes(message.payload), bool(message.retain)))
+
+
+def _check_cancelled() -> None:
+    """Raise CancelledError if the task was cancelled: aiomqtt's `wait_for` may drop it in Python 3.11."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+def _is_refusal(code: int | ReasonCode) -> bool:
+    return (code if isinstance(code, int) else code.value) >= _FIRST_REFUSAL
+
+
+def _first(errors: BaseException) -> str:
+    """Return the text of the first of the errors, at any depth of groups."""
+    inner = getattr(errors, "exceptions", ())
+    return _first(inner[0]) if inner else str(errors)

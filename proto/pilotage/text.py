@@ -1,0 +1,49 @@
+"""Checks of single values and names, and the folded form in which they are compared.
+
+- A value is rejected here if some database could not store it or the wire could not carry it.
+- Letter case carries no meaning: names and texts are compared in folded form. What people typed is kept for showing.
+  Unicode guarantees that the case folding of an assigned character never changes, so folded text may be hashed and
+  stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from pilotage.job_description import Scalar
+
+SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
+
+
+def scalar_fault(value: Scalar) -> str:
+    """Return why `value` is invalid; empty = it is valid."""
+    match value:
+        case bool():
+            return ""
+        case int():
+            fits = SMALLEST_INTEGER <= value <= LARGEST_INTEGER
+            return "" if fits else f"an integer of {value.bit_length()} bits does not fit in 64"
+        case float():
+            return "" if math.isfinite(value) else f"{value} is not a finite number"
+        case str():
+            return text_fault(value)
+
+
+def text_fault(text: str) -> str:
+    """Return why `text` is invalid; empty = it is valid."""
+    if "\0" in text:
+        return "holds a NUL character"
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        return "holds half of a character (a lone surrogate)"
+    return ""
+
+
+def fold(text: str) -> str:
+    """Return `text` for comparison; texts that differ only in letter case fold to the same."""
+    return text.casefold()
+
+
+def folded_set(texts: Iterable[str]) -> frozenset[str]:
+    """Return the distinct folded forms of `texts`."""
+    return frozenset(fold(text) for text in texts)

@@ -1,0 +1,23 @@
+"""Leadership of agents: of the replicas of an agent one acts at a time, and leads for a limited time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """The leadership of an agent, held or requested by one of its replicas; `holder` identifies the replica."""
+
+    agent: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipAnswer:
+    """Whether the requesting replica leads; the leader's host ("" = no leader), and how long it still leads."""
+
+    granted: bool
+    host: str
+    left: timedelta = timedelta(0)

@@ -1,0 +1,227 @@
+"""The life of a server process: lock of the data folder, migrations, start, serving, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import secrets
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import grpc
+import structlog
+
+from pilotage import clock
+from pilotage.errors import WorldError
+from pilotage.mqtt.settings import parse_broker
+from pilotage.processes import exclusive_folder
+from pilotage.rpc.channel import split_address
+from pilotage_server.background import PeriodicTask, periodic_tasks, run_periodically
+from pilotage_server.core.matching import matcher
+from pilotage_server.events.mqtt import BrokerFeed
+from pilotage_server.operations.accounting.limits import recount_limits
+from pilotage_server.operations.attempts.expiry import record_server_life
+from pilotage_server.operations.jobs.periodic_policies import watch_all
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.operations.startup.loading import load_state, rekey_for_limits
+from pilotage_server.rpc.framework.tokens import TokenIssuer, TokenVerifier, load_or_make_key
+from pilotage_server.rpc.framework.transactions import Transactions
+from pilotage_server.rpc.server import RpcServer, ServiceContext, ServiceLimits
+from pilotage_server.settings import MIB, ServerSettings, read_submit_policy
+from pilotage_server.storage.blobs import open_store
+from pilotage_server.storage.database.engine import Database, closing, upgrade
+from pilotage_server.token_files import RENEW_EVERY_S, TokenFiles
+
+
+def is_compiled() -> bool:
+    """Return whether the hot modules are compiled: either all of them are, or none."""
+    return matcher.__file__.endswith(tuple(EXTENSION_SUFFIXES))
+
+
+def build_name() -> str:
+    """Return the kind of build in words."""
+    return "compiled" if is_compiled() else "plain Python"
+
+
+log = structlog.get_logger()
+
+_GC_THRESHOLD = 50_000
+
+BROKER_CLEANUP_EVERY_S = 60.0
+"""Interval at which the messages of ended pilots are removed from the broker."""
+
+
+def run_server(settings: ServerSettings, ready_file: Path | None = None, token_files: TokenFiles | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; `token_files` are renewed before they expire.
+
+    Raises WorldError, with one sentence, if the data folder, the database, the key or the address cannot be used.
+    """
+    with _translate_errors(settings), exclusive_folder(settings.data, "another server"):
+        _remove_ready_file(ready_file)
+        issuer = TokenIssuer(load_or_make_key(settings.key_file))
+        if token_files is not None:
+            token_files.write(issuer)
+        submission = read_submit_policy(settings.submit_policy, settings.submit_domain)
+        rules = replace(settings.rules(), submission=submission)
+        with closing(Database(settings.database_url)) as database:
+            upgrade(database)
+            world = database.read(lambda unit: load_state(unit, rules))
+            database.write(lambda unit: record_server_life(unit, world))
+            database.write(lambda unit: rekey_for_limits(unit, world))
+            database.write(lambda unit: recount_limits(unit, world))
+            database.write(lambda unit: watch_all(unit, world))
+            try:
+                asyncio.run(
+                    _serve(settings, _service_context(settings, database, world, issuer), ready_file, token_files)
+                )
+            finally:
+                _remove_ready_file(ready_file)
+
+
+def _remove_ready_file(ready_file: Path | None) -> None:
+    if ready_file is not None:
+        ready_file.unlink(missing_ok=True)
+
+
+def _service_context(
+    settings: ServerSettings, database: Database, world: ServerState, issuer: TokenIssuer
+) -> ServiceContext:
+    store = open_store(settings.files_url, settings.max_file_mib * MIB)
+    verifier = TokenVerifier([issuer.trusted()])
+    return ServiceContext(Transactions(database, world), store, issuer, verifier, clock.now, clock.boot_time_s)
+
+
+async def _serve(
+    settings: ServerSettings, context: ServiceContext, ready_file: Path | None, token_files: TokenFiles | None
+) -> None:
+    _tune_garbage_collector()
+    stopping = _stop_on_signals()
+    transactions = context.transactions
+    limits = ServiceLimits(
+        settings.long_poll_s,
+        settings.max_calls_in_flight,
+        timedelta(seconds=settings.pilot_token_s),
+        timedelta(seconds=settings.longest_token_s),
+    )
+    server = RpcServer(context, limits, reflects=settings.reflection)
+    address = _listen(server, settings)
+    database = transactions.database.url.render_as_string()
+    tree = transactions.state.tree.version
+    log.info("server started", address=address, database=database, tree=tree, compiled=is_compiled())
+    if ready_file is not None:  # the port is open: calls are queued from now on, and taken in a moment
+        write_atomically(ready_file, json.dumps({"address": address}) + "\n")
+    async with asyncio.TaskGroup() as tasks:
+        server.serve(tasks)
+        feed = _broker_feed(settings, transactions)
+        background = [
+            tasks.create_task(run_periodically(duty, stopping))
+            for duty in (
+                *periodic_tasks(settings, transactions, context.store, server.wake_followers),
+                *_token_tasks(token_files, context.issuer),
+                *(() if feed is None else (PeriodicTask("ended nodes", BROKER_CLEANUP_EVERY_S, feed.remove_ended),)),
+            )
+        ]
+        if feed is not None:
+            background.append(tasks.create_task(feed.run()))
+        await stopping.wait()
+        log.info("server stops", grace_s=settings.stop_grace_s)
+        await server.stop(settings.stop_grace_s)
+        for task in background:  # retention may run for long; a cancelled task leaves only whole transactions
+            task.cancel()
+    board = transactions.state.matcher
+    log.info("server stopped", jobs_bound=board.committed_total, choices_missed=board.exhausted_total)
+
+
+def _tune_garbage_collector() -> None:
+    """Exclude the objects of the start from garbage collection, and collect more rarely.
+
+    Reference cycles are rare here. A match makes hundreds of objects that reference counting frees; with the
+    default threshold collections took an eighth of its time. The thresholds also bound the length of one collection,
+    which stops all threads: waiting calls are a million objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 1, 500)
+
+
+def _broker_feed(settings: ServerSettings, transactions: Transactions) -> BrokerFeed | None:
+    if settings.broker is None:
+        return None
+    broker = parse_broker(settings.broker.get_secret_value())
+    return BrokerFeed(broker, f"pilotage-server-{secrets.token_hex(6)}", transactions)
+
+
+def _token_tasks(token_files: TokenFiles | None, issuer: TokenIssuer) -> Iterator[PeriodicTask]:
+    if token_files is not None:
+        renew = partial(asyncio.to_thread, token_files.write, issuer)
+        yield PeriodicTask("tokens in files", RENEW_EVERY_S, renew)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def _listen(server: RpcServer, settings: ServerSettings) -> str:
+    host, port = split_address(settings.listen)
+    _check_free(host, port)
+    credentials = None
+    if settings.tls_key is not None and settings.tls_cert is not None:
+        credentials = _credentials(settings.tls_cert, settings.tls_key)
+    try:
+        taken = server.listen(settings.listen, credentials)
+    except RuntimeError as error:
+        raise WorldError(f"cannot listen at {settings.listen}: {error}", transient=False) from error
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{taken}"
+
+
+def _credentials(certificate: Path, key: Path) -> grpc.ServerCredentials:
+    try:  # gRPC's own report of a key that does not fit has many lines
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:
+        message = f"the certificate {certificate} with the key {key} cannot be used: {error}"
+        raise WorldError(message, transient=False) from error
+    return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise WorldError if the address is in use; gRPC's own report has many lines."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            message = f"cannot listen at {host}:{port}: {error.strerror or error}"
+            raise WorldError(message, transient=False) from error
+
+
+@contextmanager
+def _translate_errors(settings: ServerSettings) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        what = error.filename or settings.data
+        raise WorldError(f"{what} cannot be used: {error.strerror or error}", transient=False) from error
+    except ModuleNotFoundError as error:  # a database driver is an optional dependency
+        raise WorldError(f"the database needs the Python module {error.name}", transient=False) from error
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file under another name and rename it, so that a reader never sees a partial file."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

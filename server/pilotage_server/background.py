@@ -1,0 +1,351 @@
+"""Periodic tasks of a server: lease expiry, job policies, circuit breakers, retention, sync with other servers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+import structlog
+
+from pilotage.clock import BootClock, boot_time_s, thread_cpu_s
+from pilotage.telemetry import cause_bound
+from pilotage_server.core.health.evidence import FAILURES
+from pilotage_server.core.health.throttles import ThrottleChange
+from pilotage_server.core.jobs.periodic_policies import pause_s
+from pilotage_server.core.jobs.record import FeedEvent, PolicyWatch
+from pilotage_server.core.rules import PolicyRules
+from pilotage_server.operations.accounting.shares import load_overrides, refresh_pool_size
+from pilotage_server.operations.attempts.expiry import expire_leases, record_server_life
+from pilotage_server.operations.health import HealthWatch, store_changes
+from pilotage_server.operations.jobs.periodic_policies import PolicyScan, apply_policies, scan_changed, scan_next
+from pilotage_server.operations.jobs.retention import PREFIXES, REMOVALS, sweep_files
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state, refresh_uses
+from pilotage_server.operations.startup.sync import sync_events, sync_resources
+from pilotage_server.rpc.framework.calls import wait_for_event
+from pilotage_server.rpc.framework.transactions import Operation, Transactions
+from pilotage_server.settings import ServerSettings
+from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.retention import WatchPosition, first_watched
+
+log = structlog.get_logger()
+
+BATCH = 200
+"""Jobs that are evaluated between two pauses."""
+
+FULL_CYCLE_EVERY_S = 3600.0
+"""Interval of a cycle over all jobs with policies: the queue of changed jobs is lost with its server."""
+
+
+class PolicyTask:
+    """Evaluates the policies of changed jobs, and in cycles those of all jobs whose policies depend on time.
+
+    A cycle follows the order of ids, so that every job has its turn. The next cycle starts `interval` after the start
+    of the previous one. Pauses limit the share of a processor.
+    """
+
+    def __init__(self, transactions: Transactions, boot_clock: BootClock = boot_time_s) -> None:
+        self._transactions = transactions
+        self._boot_clock = boot_clock
+        self._position: WatchPosition | None = None
+        self._next_cycle_s = 0.0
+        self._next_full_cycle_s = 0.0
+
+    async def run_once(self) -> None:
+        """Evaluate until no changed job is left and the cycle is over."""
+        self._begin_cycle()
+        while True:
+            used_s = await self._evaluate_batch()
+            if used_s is None:
+                return
+            await asyncio.sleep(pause_s(used_s, self._rules.cpu_share))
+
+    @property
+    def _rules(self) -> PolicyRules:
+        return self._transactions.state.rules.policies
+
+    def _begin_cycle(self) -> None:
+        now_s = self._boot_clock()
+        is_due = self._position is None and now_s >= self._next_cycle_s
+        if self._transactions.state.policy_checks.pop_all_flag() or (is_due and now_s >= self._next_full_cycle_s):
+            self._position = first_watched(PolicyWatch.ON_CHANGE)
+            self._next_full_cycle_s = now_s + FULL_CYCLE_EVERY_S
+        elif is_due:
+            self._position = first_watched(PolicyWatch.EACH_MINUTE)
+        else:
+            return
+        self._next_cycle_s = now_s + self._rules.interval.total_seconds()
+
+    async def _evaluate_batch(self) -> float | None:
+        """Evaluate some changed jobs, and some of the cycle.
+
+        Returns the CPU seconds used; None = there was nothing to do.
+        """
+        position, jobs, used_s = self._position, 0, 0.0
+        if self._transactions.state.policy_checks.has_any:
+            seen, used_s = await self._evaluate(lambda unit, world: scan_changed(unit, world, BATCH))
+            jobs = seen.jobs
+        if position is not None:
+            seen, also_s = await self._evaluate(lambda unit, world: scan_next(unit, world, position, BATCH))
+            self._position = seen.position
+            jobs, used_s = jobs + seen.jobs, used_s + also_s
+        return used_s if jobs else None
+
+    async def _evaluate(self, operation: Operation[PolicyScan]) -> tuple[PolicyScan, float]:
+        def timed(unit: Transaction, world: ServerState) -> tuple[PolicyScan, float]:
+            start_s = thread_cpu_s()
+            return operation(unit, world), thread_cpu_s() - start_s
+
+        seen, used_s = await self._transactions.read(timed)
+        if seen.due:
+            moved = await self._transactions.write(lambda unit, world: apply_policies(unit, world, seen.due))
+            log.info("jobs moved by policies", jobs=len(moved))
+        return seen, used_s
+
+
+MAX_CYCLES_BETWEEN_CHECKS = 40
+"""After this many cycles there is a check in any case."""
+
+MIN_CYCLES_BETWEEN_CHECKS = 5
+"""Failures cause a check after this many cycles already; the number doubles with each check that changes nothing."""
+
+PAUSE_FACTOR = 20
+"""The pause after a check as a multiple of its duration, which bounds the share of time that checks take."""
+
+
+class HealthTask:
+    """Opens and closes circuit breakers of locations whose jobs fail fast, unless another server was faster.
+
+    A black hole eats hundreds of jobs a second, so as many failures as the strictest limit cause a check. Where jobs
+    fail all the time for their own reasons, such checks become as rare as the regular ones.
+    """
+
+    def __init__(self, transactions: Transactions, boot_clock: BootClock) -> None:
+        self._transactions = transactions
+        self._boot_clock = boot_clock
+        self._next_check_s = 0.0
+        self._watch = HealthWatch()
+        self._failure_threshold = transactions.state.rules.health.least_failures
+        self._failures = 0
+        self._cycles = MAX_CYCLES_BETWEEN_CHECKS
+        self._pause_cycles = MIN_CYCLES_BETWEEN_CHECKS
+        transactions.state.event_listeners.append(self._count_failures)
+
+    def _count_failures(self, events: Sequence[FeedEvent]) -> None:
+        """Count failures, in any thread; a lost update between two threads does no harm."""
+        self._failures += sum(event.cause in FAILURES for event in events)
+
+    async def run_once(self) -> None:
+        """Check what has ended since the last check, if it is time."""
+        self._cycles += 1
+        is_alarmed = self._failures >= self._failure_threshold
+        is_time = self._cycles >= MAX_CYCLES_BETWEEN_CHECKS or (is_alarmed and self._cycles > self._pause_cycles)
+        if not is_time or self._boot_clock() < self._next_check_s:
+            return
+        self._failures = self._cycles = 0
+        began_s = self._boot_clock()
+        found = await self._transactions.read(self._watch.review)
+        ended_s = self._boot_clock()
+        self._next_check_s = ended_s + PAUSE_FACTOR * (ended_s - began_s)
+        self._pause_cycles = 2 * self._pause_cycles if is_alarmed and not found.changes else MIN_CYCLES_BETWEEN_CHECKS
+        if await self._store(found.changes):
+            self._watch.commit(found)
+
+    async def _store(self, changes: Sequence[ThrottleChange]) -> bool:
+        """Store the changes; False = another server was faster with one, so the next check has to read its result."""
+        if not changes:
+            return True
+        made = await self._transactions.write(partial(store_changes, changes=changes))
+        for change in made:
+            _log(change)
+        return len(made) == len(changes)
+
+
+def _log(change: ThrottleChange) -> None:
+    new = change.new
+    if new is None:
+        return
+    if change.old is None:
+        log.warning("place throttled", place=new.location.key, why=new.reason)
+    elif new.is_tripped:
+        log.info("place tried", place=new.location.key, proofs=new.proofs, why=new.reason)
+    else:
+        log.info("place opened", place=new.location.key, why=new.reason)
+
+
+SYNC_JOBS_EVERY_S = 0.5
+"""Interval of the sync with jobs that other servers changed."""
+
+SYNC_TREES_EVERY_S = 3.0
+"""Interval of the sync with their trees, pools and bans."""
+
+SHARES_EVERY_S = 8.0
+"""Interval of the sync with the running jobs of all servers, for fair shares."""
+
+RECOUNT_EVERY_S = 300.0
+"""Interval of a complete recount, for changes that the event feed does not have."""
+
+COUNT_WAITING_EVERY_S = 2.0
+"""Interval of attempts to count the waiting jobs of busy task queues."""
+
+COUNT_CORES_EVERY_S = 30.0
+"""Interval of the count of all cores, of which quotas are a part."""
+
+HEALTH_EVERY_S = 0.1
+"""Length of a cycle of `HealthTask`."""
+
+POLICIES_EVERY_S = 1.0
+"""Delay until the policies of a changed job are evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicTask:
+    """A function to be run every `every_s` seconds."""
+
+    name: str
+    every_s: float
+    run_once: Callable[[], Awaitable[None]]
+
+
+class LeaseTasks:
+    """Ends expired leases, and updates the server's liveness mark."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def note_alive(self) -> None:
+        """Update the server's liveness mark."""
+        _log_gap(await self._transactions.write(record_server_life))
+
+    async def expire(self) -> None:
+        """Requeue the jobs of expired leases."""
+        more = True
+        while more:
+            expired = await self._transactions.write(expire_leases)
+            _log_gap(expired.gap)
+            if expired.jobs or expired.pilots:
+                log.info("leases expired", jobs=len(expired.jobs), lost_pilots=len(expired.pilots))
+            more = expired.more
+
+
+def _log_gap(gap: timedelta) -> None:
+    if gap:
+        log.warning("leases extended", why="no server was running", gap_s=gap.total_seconds())
+
+
+class SyncTasks:
+    """Sync this server's memory with changes by other servers on the same database."""
+
+    def __init__(self, transactions: Transactions, wake_followers: Callable[[], None]) -> None:
+        self._transactions = transactions
+        self._wake_followers = wake_followers
+
+    def all(self) -> tuple[PeriodicTask, ...]:
+        """Return the tasks, the most frequent first."""
+        read = self._transactions.read
+        return (
+            PeriodicTask("jobs of neighbours", SYNC_JOBS_EVERY_S, self.sync_jobs),
+            PeriodicTask("trees and pools of neighbours", SYNC_TREES_EVERY_S, self.sync_trees),
+            PeriodicTask("shares over all servers", SHARES_EVERY_S, partial(read, refresh_uses)),
+            PeriodicTask("recount", RECOUNT_EVERY_S, self.recount),
+        )
+
+    async def sync_jobs(self) -> None:
+        """Apply the changes of waiting jobs, and wake the calls that follow events."""
+        if await self._transactions.read(sync_events):
+            self._wake_followers()
+
+    async def sync_trees(self) -> None:
+        """Apply changes of trees, bans, pools, priority factors and quotas."""
+
+        def catch_up_with_all(unit: Transaction, world: ServerState) -> None:
+            sync_resources(unit, world)
+            load_overrides(unit, world)
+
+        await self._transactions.read(catch_up_with_all)
+
+    async def recount(self) -> None:
+        """Compare the memory with the database and correct it."""
+        world = self._transactions.state
+        with world.lock:
+            before = world.waiting.snapshot()
+        await self._transactions.read(lambda unit, world: refresh_state(unit, world, before))
+
+
+class CountTask:
+    """Counts the waiting jobs of task queues whose count is unknown."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def run_once(self) -> None:
+        """Count the task queues that do not change meanwhile; the others follow in a later run."""
+        world = self._transactions.state
+        queue_recounts(world)
+        if not world.pending_counts:
+            return
+        with world.lock:
+            before = world.waiting.snapshot(world.pending_counts)
+        await self._transactions.read(lambda unit, world: count_pending(unit, world, before))
+
+
+class RetentionTask:
+    """Removes what is past its retention, in small batches, and sweeps the files portion by portion."""
+
+    def __init__(self, transactions: Transactions, store: FileStore) -> None:
+        self._transactions = transactions
+        self._store = store
+        self._portions: Iterator[str] = itertools.cycle(PREFIXES)
+
+    async def run_once(self) -> None:
+        """Remove everything past its retention, and sweep one portion of the files."""
+        for remove in REMOVALS:
+            while removed := await self._transactions.write(remove):
+                log.info("old things removed", kind=remove.__name__, removed=removed)
+        portion = next(self._portions)
+        await self._transactions.read(lambda unit, world: sweep_files(unit, world, self._store, portion))
+
+
+def periodic_tasks(
+    settings: ServerSettings, transactions: Transactions, store: FileStore, wake_followers: Callable[[], None]
+) -> tuple[PeriodicTask, ...]:
+    """Return the periodic tasks of a server; `wake_followers` wakes the calls that follow events."""
+    leases, retention = LeaseTasks(transactions), RetentionTask(transactions, store)
+    neighbours = () if transactions.database.is_sqlite else SyncTasks(transactions, wake_followers).all()
+    return (
+        PeriodicTask("sign of life", settings.alive_every_s, leases.note_alive),
+        PeriodicTask("lease expiry", settings.expire_every_s, leases.expire),
+        PeriodicTask("cores for quotas", COUNT_CORES_EVERY_S, partial(transactions.read, refresh_pool_size)),
+        PeriodicTask("counts of what waits", COUNT_WAITING_EVERY_S, CountTask(transactions).run_once),
+        PeriodicTask("policies", POLICIES_EVERY_S, PolicyTask(transactions).run_once),
+        PeriodicTask("health of places", HEALTH_EVERY_S, HealthTask(transactions, boot_time_s).run_once),
+        PeriodicTask("retention", settings.retention_every_s, retention.run_once),
+        *neighbours,
+    )
+
+
+async def run_periodically(task: PeriodicTask, stopping: asyncio.Event) -> None:
+    """Run a task until the server stops; a failure is logged, and the next run follows."""
+    failures = 0
+    while not stopping.is_set():
+        failures = 0 if await _try_run(task, failures) else failures + 1
+        await wait_for_event(task.every_s, stopping)
+
+
+async def _try_run(task: PeriodicTask, failures_before: int) -> bool:
+    with cause_bound(None):
+        try:
+            await task.run_once()
+        except Exception as error:  # the edge of a loop
+            failures = failures_before + 1
+            if failures & (failures - 1) == 0:  # only the 1st, 2nd, 4th, 8th …: a lasting failure must not fill the log
+                log.error("duty failed", duty=task.name, failures=failures, why=str(error), exc_info=error)
+            return False
+    if failures_before:
+        log.info("duty works again", duty=task.name, failures=failures_before)
+    return True

@@ -1,0 +1,1 @@
+"""Fair share, quotas and running limits. Computes shares and orders accounts; stores nothing."""

@@ -1,0 +1,99 @@
+"""What pilots report of attempts, nodes and slots, converted from the wire and not yet judged (see `leases`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from pilotage.job_description import Value
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import JobHold, Outcome, ReportedOutput
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.states import JobState
+
+
+class JobReport(NamedTuple):
+    """A pilot's report of one attempt; `outcome` None = it has not ended, and `state` is its present state.
+
+    Times are on the pilot's clock. `wall_s` excludes suspended time. `peak_memory_mib` is the largest resident memory.
+    `hold` applies to the outcome EVICTED only: the job is held instead of requeued. `plugged` = the payload has failed
+    and keeps its slot for a while before the outcome is reported.
+    """
+
+    job_id: int
+    attempt: int
+    state: JobState = JobState.DONE
+    outcome: Outcome | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    suspended_s: float = 0.0
+    peak_memory_mib: int = 0
+    output_files: tuple[ReportedOutput, ...] = ()
+    hold: JobHold | None = None
+    plugged: bool = False
+
+
+FACTS = ("exit_code", "signal", "cpu_s", "wall_s", "suspended_s", "peak_memory_mib")
+"""Fields of a report that are stored unchanged with the attempt."""
+
+
+class ReceivedReport(NamedTuple):
+    """A report with the stamp of the attempt's holder and the caller that sent it.
+
+    `actor` is the name in events; `key` = job id and attempt.
+    """
+
+    identity: Identity
+    stamp: str
+    actor: str
+    report: JobReport
+    key: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedSlot:
+    """One slot as its pilot reports it; `state` and `activity` are HTCondor's, `job_id` 0 = it has no job.
+
+    `since` = when state or activity last changed, `since_state` = when the state did. `ad` is the ClassAd without the
+    values of the other fields; "" = unchanged since the last report.
+    """
+
+    name: str
+    state: str
+    activity: str
+    amounts: Amounts
+    free: Amounts
+    job_id: int = 0
+    since: datetime | None = None
+    load: float = 0.0
+    partitionable: bool = False
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    attempt: int = 0
+    since_state: datetime | None = None
+    ad: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node and all its slots as its pilot reports them.
+
+    `amounts` = the pilot's share of the node. `ends` = when the glidein ends, None = unknown. `cpu_power` = normalised
+    CPU seconds that one core does in a second, 0 = unknown. `settable_attributes` = those that operators may set.
+    """
+
+    name: str
+    amounts: Amounts
+    ends: datetime | None = None
+    cpu_power: float = 0.0
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    slots: tuple[ReportedSlot, ...] = ()
+    pilot_version: str = ""
+    draining: bool = False
+    settable_attributes: tuple[str, ...] = ()

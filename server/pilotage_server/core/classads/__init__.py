@@ -1,0 +1,1 @@
+"""ClassAds in the server: views of ads, parts of slot ads, cached evaluation and its cost."""

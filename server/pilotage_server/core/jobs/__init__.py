@@ -1,0 +1,1 @@
+"""The job: states, record, descriptions, attributes, periodic policies and files, as values."""

@@ -1,0 +1,241 @@
+"""Job descriptions: groups of equal ones, macros filled in, and their stored form as canonical JSON.
+
+Rules
+-----
+- The descriptions of a submission often differ only in arguments and name. Such a group is handled once, through its
+  `model`. If an expression or a policy may read the overrides (`may_see_overrides`), the group is split.
+- Equal descriptions have equal texts. Defaults are left out, so a field that a later release adds reads as its
+  default from older texts. Times are in seconds.
+- `pilotage.job_description` defines macros; `render` decides which texts of a job have them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import timedelta
+from functools import reduce
+from typing import Any, NamedTuple, Protocol
+
+from pilotage.classads.references import References, references
+from pilotage.job_description import InputFile, JobDescription, JobPolicy, Value, render_text
+from pilotage.text import folded_set
+
+
+class Owned(Protocol):
+    """Something with an owner."""
+
+    @property
+    def owner(self) -> str:
+        """The owner."""
+
+    @property
+    def vo(self) -> str:
+        """The owner's VO."""
+
+    @property
+    def group(self) -> str:
+        """The owner's group."""
+
+
+class Numbered(Owned, Protocol):
+    """The values that a job's texts are filled in with: owner, id, index in its array, attempt."""
+
+    @property
+    def id(self) -> int:
+        """The job's id."""
+
+    @property
+    def cluster(self) -> int:
+        """The id of the first job of its array."""
+
+    @property
+    def process(self) -> int:
+        """The index in the array, from 0."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt."""
+
+
+def render(description: JobDescription, job: Numbered) -> JobDescription:
+    """Return the description of one job to run: macros filled in, environment complete, no count."""
+
+    def text(value: str) -> str:
+        return render_text(value, job.cluster, job.process)
+
+    def name(value: str | None) -> str | None:
+        return None if value is None else text(value)
+
+    return replace(
+        description,
+        executable=text(description.executable),
+        arguments=text(description.arguments),
+        name=text(description.name),
+        environment={key: text(value) for key, value in description.environment.items()}
+        | dict(zip(NUMBERS, number_values(job), strict=True))
+        | owner_environment(job),
+        stdin=name(description.stdin),
+        stdout=name(description.stdout),
+        stderr=name(description.stderr),
+        input_files=tuple(replace(file, name=text(file.name)) for file in description.input_files),
+        output_files=tuple(text(pattern) for pattern in description.output_files),
+        attributes=_attributes(description.attributes, job),
+        count=None,
+    )
+
+
+NUMBERS = ("PILOTAGE_JOB_ID", "PILOTAGE_CLUSTER_ID", "PILOTAGE_ARRAY_INDEX", "PILOTAGE_ATTEMPT")
+"""The names of the environment variables of `number_values`, in order."""
+
+
+def number_values(job: Numbered) -> tuple[str, str, str, str]:
+    """Return the values of the environment variables that identify the job."""
+    return str(job.id), str(job.cluster), str(job.process), str(job.attempt)
+
+
+def owner_environment(owned: Owned) -> dict[str, str]:
+    """Return the environment variables of the job's owner."""
+    return {"PILOTAGE_OWNER": owned.owner, "PILOTAGE_VO": owned.vo, "PILOTAGE_GROUP": owned.group}
+
+
+def _attributes(attributes: Mapping[str, Value], job: Numbered) -> dict[str, Value]:
+    return {
+        name: render_text(value, job.cluster, job.process) if isinstance(value, str) else value
+        for name, value in attributes.items()
+    }
+
+
+OVERRIDE_ATTRIBUTES = folded_set(("Arguments", "JobBatchName"))
+"""Folded names of the ad's attributes in which the descriptions of a group differ."""
+
+_POLICIES = tuple(field.name for field in fields(JobPolicy))
+
+
+class Overrides(NamedTuple):
+    """The values of one description that differ from its group; `submission_index` = its position there, from 0."""
+
+    submission_index: int
+    arguments: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptionGroup:
+    """Descriptions that differ in their `overrides` only, of which there is at least one; `model` is one of them."""
+
+    model: JobDescription
+    overrides: Sequence[Overrides]
+
+    @property
+    def job_count(self) -> int:
+        """The number of jobs of all descriptions."""
+        return len(self.overrides) * (self.model.count or 1)
+
+    def split(self) -> Iterator[DescriptionGroup]:
+        """Yield each description as a group of its own."""
+        for override in self.overrides:
+            yield DescriptionGroup(replace(self.model, arguments=override.arguments, name=override.name), (override,))
+
+
+def single_groups(descriptions: Iterable[JobDescription]) -> tuple[DescriptionGroup, ...]:
+    """Return each description of a submission as a group of its own."""
+    return tuple(
+        DescriptionGroup(each, (Overrides(place, each.arguments, each.name),))
+        for place, each in enumerate(descriptions)
+    )
+
+
+def may_see_overrides(referred: References) -> bool:
+    """Whether expressions with these references may read the overrides of a group."""
+    return referred.is_dynamic or not OVERRIDE_ATTRIBUTES.isdisjoint(referred.in_my | referred.target)
+
+
+def description_references(description: JobDescription) -> References:
+    """Return the references of all expressions of a description."""
+    policies = (getattr(description.policy, name) for name in _POLICIES)
+    texts = (description.requirements_expression, description.rank, *policies)
+    return reduce(References.__or__, (references(text) for text in texts if text), References())
+
+
+_TIMES = frozenset({"cpu_time", "wall_time", "lease"})
+_TEXTS = frozenset({"output_files", "sites", "banned_sites", "platforms", "warnings"})
+_SECTIONS = frozenset({"requirements", "attributes"})
+_NAMES = tuple(field.name for field in fields(JobDescription))
+_EMPTY = JobDescription(executable="")
+_GAP = "\0"
+"""A text that no description contains: zero characters are refused."""
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def description_to_json(description: JobDescription) -> str:
+    """Return the canonical text, which `description_from_json` reads."""
+    values = {name: getattr(description, name) for name in _NAMES}
+    given = {name: _plain(name, value) for name, value in values.items() if value != getattr(_EMPTY, name)}
+    return json.dumps(given, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical_texts(group: DescriptionGroup) -> Iterator[str]:
+    """Yield the canonical text of each description of the group."""
+    if len(group.overrides) == 1:
+        yield description_to_json(group.model)
+        return
+    forms: dict[tuple[bool, bool], Callable[[Overrides], str]] = {}
+    for override in group.overrides:
+        present = bool(override.arguments), bool(override.name)
+        if present not in forms:
+            forms[present] = _form(group.model, *present)
+        yield forms[present](override)
+
+
+def _form(model: JobDescription, arguments: bool, name: bool) -> Callable[[Overrides], str]:
+    """Return a function from overrides to the canonical text.
+
+    The model's text is built once, with gaps for the overrides.
+    """
+    gaps = replace(model, arguments=_GAP if arguments else "", name=_GAP if name else "")
+    before, *after = description_to_json(gaps).split(_quoted(_GAP))
+    match arguments, name, after:
+        case True, True, [between, end]:  # keys are sorted
+            return lambda override: f"{before}{_quoted(override.arguments)}{between}{_quoted(override.name)}{end}"
+        case True, False, [end]:
+            return lambda override: f"{before}{_quoted(override.arguments)}{end}"
+        case False, True, [end]:
+            return lambda override: f"{before}{_quoted(override.name)}{end}"
+        case False, False, []:
+            return lambda _: before
+        case _:
+            raise AssertionError("no text of a description holds the gap")
+
+
+def description_from_json(text: str) -> JobDescription:
+    """Return the description of a canonical text."""
+    given: dict[str, Any] = json.loads(text)
+    return JobDescription(**{"executable": ""} | {name: _read(name, value) for name, value in given.items()})
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return value / timedelta(microseconds=1) / 1e6
+    if name == "input_files":
+        return [asdict(file) for file in value]
+    if name == "policy":
+        return {name: text for name, text in asdict(value).items() if text is not None}
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return timedelta(seconds=value)
+    if name == "input_files":
+        return tuple(InputFile(**file) for file in value)
+    if name == "policy":
+        return JobPolicy(**value)
+    if name in _TEXTS:
+        return tuple(value)
+    return _section(value) if name in _SECTIONS else value
+
+
+def _section(section: Mapping[str, Any]) -> dict[str, Value]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in section.items()}

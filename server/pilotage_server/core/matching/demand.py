@@ -1,0 +1,109 @@
+"""Demand: the work that queues could take now, their idle slots, and how often pilots returned empty.
+
+Rules
+-----
+- Demand uses the predicate of the match, so that no pilot is sent for work that it would not get. A task queue is one
+  demand, however many queues could take it, so that its jobs are counted once. A banned queue takes nothing.
+- A pilot returned empty when it never ran a job and ended for lack of work or time, or was ended by its batch system
+  without our order. Pilots that were sent before the first of them had returned form one sending. A pilot that ran
+  a job clears its queue of all pilots that were sent before it, and together with it.
+- Every job should find a pilot, and few requests should stay empty. So each idle slot that may take jobs asks with
+  the same probability, such that slightly more slots ask than there are jobs. Without known idle slots all ask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pilotage.resources.tree import QueueId
+from pilotage.values.amounts import Amounts
+from pilotage.values.demand import Demand, EmptyReturns, IdleSlots
+from pilotage_server.core.pilots.pilots import SlotInfo
+from pilotage_server.core.queueing.reach import QueueAccess
+from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
+
+
+def demands(
+    waiting: Iterable[WaitingTaskQueue], open_queues: Mapping[int, QueueId], reach: QueueAccess
+) -> tuple[Demand, ...]:
+    """Return the work for the queues, which are given by their index in the list of the request."""
+    found: list[Demand] = []
+    for each in waiting:
+        indexes = tuple(index for index, queue in open_queues.items() if reach.admits(each.task_queue, queue))
+        if indexes:
+            found.append(_demand(each, indexes))
+    return tuple(found)
+
+
+def without_banned(queues: Sequence[QueueId], banned: Iterable[QueueId]) -> dict[int, QueueId]:
+    """Return the queues that are not banned, by their index in the list."""
+    closed = frozenset(banned)
+    return {index: queue for index, queue in enumerate(queues) if queue not in closed}
+
+
+def idle_slots(slots: Iterable[SlotInfo]) -> dict[QueueId, tuple[IdleSlots, ...]]:
+    """Return the free slots of each queue that has any."""
+    idle: dict[QueueId, Counter[Amounts]] = defaultdict(Counter)
+    for info in slots:
+        if info.is_open:
+            idle[info.queue][info.slot.free] += 1
+    return {queue: tuple(IdleSlots(free, count) for free, count in counts.items()) for queue, counts in idle.items()}
+
+
+def _demand(waiting: WaitingTaskQueue, indexes: tuple[int, ...]) -> Demand:
+    task_queue = waiting.task_queue
+    return Demand(
+        pool_id=task_queue.pool_id,
+        vo=task_queue.account.vo,
+        waiting=waiting.count,
+        amounts=task_queue.traits.amounts,
+        cpu_time_s=task_queue.needs.cpu_time_s,
+        queue_indexes=indexes,
+    )
+
+
+EMPTY_RETURN_WINDOW = timedelta(days=1)
+"""For so long a pilot that returned empty counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyPilot:
+    """A pilot that returned empty: when it was registered, and when it ended."""
+
+    registered: datetime
+    ended: datetime
+
+
+def empty_returns(pilots: Iterable[EmptyPilot], proven: datetime | None, now: datetime) -> EmptyReturns | None:
+    """Return the summary of the pilots of one queue that returned empty; None = there are none.
+
+    `proven` is when the last pilot of the queue that ran a job was registered; None = none has run one.
+    """
+    counted = [pilot for pilot in pilots if proven is None or pilot.registered > proven]
+    if not counted:
+        return None
+    sendings, known = 0, None
+    for pilot in sorted(counted, key=lambda pilot: pilot.registered):
+        if known is None or pilot.registered >= known:
+            sendings, known = sendings + 1, pilot.ended
+        known = min(known, pilot.ended)
+    return EmptyReturns(len(counted), sendings, now - max(pilot.ended for pilot in counted))
+
+
+SPARE_FACTOR = 1.5
+"""The number of slots that are asked for each job: some of them do not fit or come late."""
+
+MIN_ANSWERS = 4
+"""The number of slots that are asked besides, so that by chance none at all answers at most once in 200 times."""
+
+
+def answer_probability(jobs: int, idle_slots: Mapping[str, int], queues: Collection[str] | None) -> float:
+    """Return the probability by which an idle slot asks for new jobs.
+
+    `idle_slots` by queue; `queues` are those that can run the jobs, None = any may.
+    """
+    able = sum(count for queue, count in idle_slots.items() if queues is None or queue in queues)
+    return 1.0 if able == 0 else min(1.0, (SPARE_FACTOR * jobs + MIN_ANSWERS) / able)

@@ -1,0 +1,1 @@
+"""Pilots, their nodes and slots, as values. It does not decide which job a slot gets."""

@@ -1,0 +1,148 @@
+"""Pilots: their state, the state of their glideins, and whether they get work.
+
+Rules
+-----
+- A call of a pilot outweighs silence: a lost pilot that calls again is alive again.
+- A pilot that has ended, or whose glidein has ended in its batch system, gets no work any more.
+- An unknown state in the batch system never ends a pilot. A lost pilot that had not called yet counts as submitted
+  again when its glidein is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pilotage.job_description import Value
+from pilotage.resources.tree import QueueId
+from pilotage.values.offers import SlotOffer
+from pilotage.values.pilots import GlideinReport, PilotState
+from pilotage_server.core.attempts.reports import ReportedSlot
+from pilotage_server.core.rules import Rules
+
+ARRIVING = frozenset({PilotState.REGISTERED, PilotState.SUBMITTED})
+"""Pilots that have not called yet."""
+
+ALIVE = frozenset({PilotState.RUNNING, PilotState.DRAINING})
+"""Pilots that have called and are not known to have ended."""
+
+OVER = frozenset({PilotState.ENDED, PilotState.LOST})
+"""Pilots that have ended or are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class PilotRecord:
+    """A pilot by its stamp.
+
+    `vos` = the VOs that it serves, none = all that its queue admits. `drain_reason` "" = it need not drain.
+    `glidein_seen` = when its batch system last reported the glidein before the pilot's first call; None = never. `ends`
+    = when its glidein ends, None = unknown. `jobs_ended` counts the attempts that it has reported as ended.
+    `owes_answers` = it has not reported the end of attempts that were taken from it.
+    """
+
+    stamp: str
+    queue: QueueId
+    vos: tuple[str, ...]
+    state: PilotState
+    reason: str
+    glidein_id: str
+    node: str
+    drain_reason: str
+    drain_evicts: bool
+    jobs_ended: int
+    registered: datetime
+    glidein_seen: datetime | None
+    last_seen: datetime | None
+    ends: datetime | None
+    owes_answers: bool
+
+    @property
+    def drains(self) -> bool:
+        """Whether it has been ordered to drain."""
+        return bool(self.drain_reason)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it has not called yet and still may."""
+        return self.last_seen is None and self.state is not PilotState.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """A slot and its place.
+
+    `ends`, `cpu_power` and `node_attributes` are its node's; None and 0 = unknown. `draining` = its pilot takes no new
+    jobs. `settable_attributes` = those that operators may set on the node.
+    """
+
+    slot: ReportedSlot
+    node: str
+    pilot_stamp: str
+    queue: QueueId
+    last_seen: datetime | None
+    ends: datetime | None = None
+    cpu_power: float = 0.0
+    draining: bool = False
+    node_attributes: Mapping[str, Value] = field(default_factory=dict)
+    settable_attributes: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can take a job now that fits in its free amounts."""
+        return not self.draining and self.slot.state not in _CLOSED and self.slot.free.cpus > 0
+
+    @property
+    def asks_for_work(self) -> bool:
+        """Whether its pilot offers it. An Owner slot is offered, too: its policy may accept some job."""
+        return self.is_open or (self.slot.state == "Owner" and not self.draining and self.slot.free.cpus > 0)
+
+    def offer(self, now: datetime) -> SlotOffer:
+        """Return the offer that the slot would make, as far as the server knows."""
+        return SlotOffer(
+            name=self.slot.name,
+            free=self.slot.free,
+            partitionable=self.slot.partitionable,
+            time_left=None if self.ends is None else self.ends - now,
+            cpu_power=self.cpu_power,
+        )
+
+
+_CLOSED = frozenset({"Owner", "Drained", "Preempting"})
+"""HTCondor's slot states in which a slot takes no job, whatever is free."""
+
+
+def state_after_contact(pilot: PilotRecord, *, draining: bool | None) -> PilotState:
+    """Return the state of a pilot that has just called.
+
+    `draining` = whether it reports that it takes no new jobs; None = not reported, so unchanged.
+    """
+    if pilot.state is PilotState.ENDED:
+        return PilotState.ENDED
+    drains = pilot.state is PilotState.DRAINING if draining is None else draining
+    return PilotState.DRAINING if drains or pilot.drains else PilotState.RUNNING
+
+
+def ended_unexpectedly(pilot: PilotRecord, report: GlideinReport, *, queue_known: bool) -> bool:
+    """Whether the reported end is of a glidein that had existed and that neither an agent nor an operator ended."""
+    was_there = bool(report.glidein_id or pilot.glidein_id)
+    return was_there and queue_known and not (report.called_back or pilot.drains)
+
+
+def why_no_work(pilot: PilotRecord | None, *, queue_known: bool) -> str:
+    """Return why a pilot gets no work and must drain; "" = it may get some."""
+    if pilot is None:
+        return "the server does not know this pilot"
+    if pilot.state is PilotState.ENDED:
+        return f"the pilot has ended ({pilot.reason})" if pilot.reason else "the pilot has ended"
+    if not queue_known:
+        return f"the queue {pilot.queue} is no longer in the resource tree"
+    return pilot.drain_reason
+
+
+def is_silent(pilot: PilotRecord, rules: Rules, now: datetime) -> bool:
+    """Whether a pilot has not called for so long that it counts as lost."""
+    if pilot.state in ALIVE:
+        return pilot.last_seen is not None and now - pilot.last_seen > rules.pilot_silence
+    patience = rules.pilot_arrival if pilot.state is PilotState.SUBMITTED else rules.pilot_submission
+    return pilot.state in ARRIVING and now - (pilot.glidein_seen or pilot.registered) > patience

@@ -1,0 +1,88 @@
+"""Which queues a task queue may run on: the one predicate for match, demand and explanation.
+
+A queue admits a task queue when the pool's mapping contains it (without a pool: when the queue is open to the VO), the
+keywords agree, and the sizes fit those that the queue states (DESIGN §7). `pilotage.resources.eligibility` decides; the
+results are cached as long as the tree is the same. Bans change by the minute, so callers check them once a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pilotage.resources.eligibility import Eligible, eligibility, job_fit
+from pilotage.resources.requirements import JobNeeds
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold, folded_set
+from pilotage_server.core.queueing.task_queue import TaskQueue
+from pilotage_server.core.resources.mappings import PoolMappings
+from pilotage_server.core.resources.tree import ActiveTree
+
+_MOST_REMEMBERED = 200_000
+
+
+class QueueAccess:
+    """The predicate, over one version of the tree and its mappings."""
+
+    def __init__(self, tree: ActiveTree, mappings: PoolMappings) -> None:
+        self.mappings = mappings
+        self._tree = tree
+        self._fits: dict[tuple[str, JobNeeds], dict[QueueId, bool]] = {}
+        self._remembered = 0
+        self._open: dict[tuple[str, QueueId], bool] = {}
+
+    def is_based_on(self, tree: ActiveTree, mappings: PoolMappings) -> bool:
+        """Whether this predicate uses just this tree and these mappings."""
+        return self._tree is tree and self.mappings is mappings
+
+    def admits(self, task_queue: TaskQueue, queue: QueueId) -> bool:
+        """Whether the queue admits the jobs of the task queue, bans left out."""
+        if task_queue.pool_id:
+            if queue not in self.mappings.queues(task_queue.pool_id):
+                return False
+        elif not self._is_open(task_queue.account.vo, queue):
+            return False
+        return self._fit(task_queue, queue)
+
+    def admits_anywhere(self, task_queue: TaskQueue) -> bool:
+        """Whether some queue admits the jobs of the task queue, bans left out."""
+        if not task_queue.pool_id:
+            return any(self.admits(task_queue, queue) for queue in self._tree.queues)
+        return any(self._fit(task_queue, queue) for queue in self.mappings.queues(task_queue.pool_id))
+
+    def _is_open(self, vo: str, queue: QueueId) -> bool:
+        key = (vo, queue)
+        if key not in self._open:
+            effective = self._tree.effective(queue, vo)
+            self._open[key] = effective is not None and isinstance(eligibility(None, effective), Eligible)
+        return self._open[key]
+
+    def _fit(self, task_queue: TaskQueue, queue: QueueId) -> bool:
+        key = (task_queue.traits.account.vo, task_queue.traits.needs)
+        fits = self._fits.get(key)
+        if fits is None:
+            fits = self._fits[key] = {}
+        remembered = fits.get(queue)
+        if remembered is None:
+            if self._remembered >= _MOST_REMEMBERED:
+                self._fits = {key: fits}
+                fits.clear()
+                self._remembered = 0
+            vo, needs = key
+            effective = self._tree.effective(queue, vo)
+            remembered = fits[queue] = effective is not None and isinstance(job_fit(needs, effective), Eligible)
+            self._remembered += 1
+        return remembered
+
+
+class PilotAccess:
+    """What one pilot's credential lets it take: its queue and its VOs (none = all)."""
+
+    def __init__(self, reach: QueueAccess, queue: QueueId, vos: Iterable[str]) -> None:
+        self._reach = reach
+        self._queue = queue
+        self._vos = folded_set(vos)
+
+    def admits(self, task_queue: TaskQueue) -> bool:
+        """Whether the pilot may take the jobs of the task queue, bans left out."""
+        served = not self._vos or fold(task_queue.account.vo) in self._vos
+        return served and self._reach.admits(task_queue, self._queue)

@@ -1,0 +1,1 @@
+"""Races between copies of one job: stragglers that get a copy, and the end of a race."""

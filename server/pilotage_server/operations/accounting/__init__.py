@@ -1,0 +1,1 @@
+"""Charges use and changes shares, quotas and limits. One operation is one transaction."""

@@ -1,0 +1,84 @@
+"""Operations on shares: display, operators' overrides, the pool size; equal on all servers of one database."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from pilotage.accounts import Quota
+from pilotage.values.accounts import Account, GroupId
+from pilotage_server.core.accounting.fair_share import ShareOverrides
+from pilotage_server.core.accounting.shares import Shares, shares_at
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.pilots.slot_listing import pool_size
+from pilotage_server.operations.resources.pools import visible_vo
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import accounting as stored
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.pilots import load_slots
+
+
+def list_shares(unit: Transaction, world: ServerState, identity: Identity, vo: str = "") -> Shares:
+    """Return the shares of `vo`, or all that the caller may see.
+
+    Raises
+    ------
+    PermissionDeniedError
+        When a user asks for the shares of another VO.
+    """
+    shown = visible_vo(identity, vo)
+    _set_pool_size(world, _pie(unit, world))
+    waiting: Counter[Account] = Counter()
+    with world.lock:
+        for each in world.waiting.waiting():
+            waiting[each.task_queue.account] += each.count
+        shares = shares_at(world.shares, waiting, unit.now)
+    return shares if shown is None else shares.of_vo(shown)
+
+
+def set_shares(
+    unit: Transaction,
+    world: ServerState,
+    factors: Mapping[Account, float | None],
+    quotas: Mapping[GroupId, Quota | None],
+) -> None:
+    """Set priority factors and group quotas, all of them or none; None = use the settings again."""
+    for account in sorted(factors):  # in one order, so that two transactions never deadlock
+        stored.store_factor(unit.session, account, factors[account])
+    for group in sorted(quotas):
+        stored.store_quota(unit.session, group, quotas[group])
+    unit.after_commit(partial(_set_pool_size, world, _pie(unit, world)))
+    unit.after_commit(partial(_set_overrides, world, stored.load_set_shares(unit.session)))
+
+
+def load_overrides(unit: Transaction, world: ServerState) -> None:
+    """Apply what operators have set, on this server or on another."""
+    _set_overrides(world, stored.load_set_shares(unit.session))
+
+
+def refresh_pool_size(unit: Transaction, world: ServerState) -> None:
+    """Compute the pool size again, if any quota is a part of it; pilots come and go."""
+    if world.shares.settings.needs_pool_size():
+        _set_pool_size(world, _pie(unit, world))
+
+
+def _pie(unit: Transaction, world: ServerState) -> float:
+    return pool_size(load_slots(unit.session), world.rules.sharing.machine_constraint, unit.now)
+
+
+def _set_pool_size(world: ServerState, pool_size: float) -> None:
+    with world.lock:
+        before = world.shares.settings
+        world.shares.settings = replace(before, pool_size=pool_size)
+    if pool_size > before.pool_size and before.needs_pool_size() and not before.rules.group_accept_surplus:
+        world.publish_access_change()  # a larger pool raises quotas: jobs that they barred may go now
+
+
+def _set_overrides(world: ServerState, set_shares: ShareOverrides) -> None:
+    with world.lock:
+        before = world.shares.settings
+        world.shares.settings = replace(before, operators=set_shares)
+    if before.operators != set_shares:
+        world.publish_access_change()  # a quota may have barred jobs that slots wait for

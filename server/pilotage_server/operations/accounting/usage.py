@@ -1,0 +1,119 @@
+"""Metering of attempts: their use is charged to their accounts when the meter stops.
+
+An attempt is metered from its match to its end. An attempt of a job router is metered from its start: until then it
+waits in another system's queue. Where suspended time is discounted, the meter stops while the job is suspended.
+
+Many transactions charge the same accounts. So the charges of a transaction are written as its last step, once for each
+account and behind the lock of the feed. The accounts' rows are locked only briefly, and never while a transaction waits
+for a job's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import ClassVar
+
+from pilotage.values.accounts import Account
+from pilotage_server.core.accounting.fair_share import accrued
+from pilotage_server.core.attempts.leases import AttemptRecord, LeasedJob
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import accounting
+from pilotage_server.storage.attempts import AttemptBook, AttemptKey
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.events import lock_feed
+
+
+@dataclass(slots=True)
+class _Use:
+    """Core seconds by account, weighted and decayed up to the transaction's time."""
+
+    rank: ClassVar[int] = 2
+
+    half_life: timedelta
+    core_s: dict[Account, float] = field(default_factory=dict)
+
+    def add(self, account: Account, core_s: float) -> None:
+        """Charge an account."""
+        self.core_s[account] = self.core_s.get(account, 0.0) + core_s
+
+    def merge(self, part: _Use) -> None:
+        """Add the charges of a savepoint."""
+        for account, core_s in part.core_s.items():
+            self.add(account, core_s)
+
+    def write(self, unit: Transaction) -> None:
+        """Write the charges to the accounts."""
+        lock_feed(unit.session)
+        accounting.charge(unit.session, self.core_s, unit.now, self.half_life)
+
+
+def charge(unit: Transaction, world: ServerState, account: Account, core_s: float) -> None:
+    """Charge core seconds, weighted, and already decayed up to now."""
+    unit.deferred(_Use, lambda: _Use(world.rules.sharing.half_life)).add(account, core_s)
+
+
+def meter_moves(
+    unit: Transaction, world: ServerState, moves: Iterable[tuple[JobRecord, JobRecord]], book: AttemptBook
+) -> None:
+    """Stop the meters of jobs that are now suspended, and restart those of jobs that are suspended no more."""
+    held = [(before, after) for before, after in moves if after.is_leased]
+    paused = [_key(after) for before, after in held if _is_suspended(after) and not _is_suspended(before)]
+    going = [_key(after) for before, after in held if _is_suspended(before) and not _is_suspended(after)]
+    if paused and world.rules.sharing.discount_suspended:
+        book.read(paused)
+        stop_metering(unit, world, _existing(book, paused))
+        for key in paused:
+            book.change(key, {"metered": None})
+    if going:
+        book.read(going)
+        resume_metering(
+            unit, world, book, [each.key for each in _existing(book, going) if each.metered is None], unit.now
+        )
+
+
+def stop_metering(unit: Transaction, world: ServerState, attempts: Iterable[AttemptRecord | LeasedJob]) -> None:
+    """Charge for the use of the attempts; the caller stores that their meters have stopped."""
+    half_life = world.rules.sharing.half_life
+    stopped: dict[tuple[Account, datetime], list[float]] = {}
+    for attempt in attempts:
+        if attempt.metered is not None:
+            stopped.setdefault((attempt.account, attempt.metered), []).append(attempt.weight)
+    ended: dict[Account, list[float]] = {}
+    for (account, since), weights in stopped.items():
+        charge(unit, world, account, accrued(sum(weights), max(0.0, (unit.now - since).total_seconds()), half_life))
+        ended.setdefault(account, []).extend(weights)
+    for account, weights in ended.items():
+        unit.after_commit(partial(world.end_charge, account, sum(weights), unit.now, len(weights)))
+
+
+def begin_metering(unit: Transaction, world: ServerState, jobs: Iterable[LeasedJob]) -> None:
+    """Add new attempts to the shares; the caller stores when their meters started."""
+    for job in jobs:
+        if job.metered is not None:
+            unit.after_commit(partial(world.start_charge, job.account, job.weight, unit.now, job.metered))
+
+
+def resume_metering(
+    unit: Transaction, world: ServerState, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime
+) -> None:
+    """Start the meters of attempts again, from `since`."""
+    for attempt in _existing(book, keys):
+        book.change(attempt.key, {"metered": since})
+        unit.after_commit(partial(world.start_charge, attempt.account, attempt.weight, unit.now, since))
+
+
+def _existing(book: AttemptBook, keys: Sequence[AttemptKey]) -> list[AttemptRecord]:
+    return [attempt for key in keys if (attempt := book.get(key)) is not None]
+
+
+def _is_suspended(job: JobRecord) -> bool:
+    return job.state is JobState.SUSPENDED
+
+
+def _key(job: JobRecord) -> AttemptKey:
+    return (job.id, job.attempt)

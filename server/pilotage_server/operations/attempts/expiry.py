@@ -1,0 +1,68 @@
+"""Expired leases and silent pilots, unless the servers themselves were down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pilotage.values.pilots import PilotState
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.pilots.pilots import is_silent
+from pilotage_server.operations.attempts.transitions import LostAttempt, release_expired_fences, requeue_or_fail
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import leases
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.pilots import change_pilots, load_silent, remove_slots
+
+_BATCH = 500
+"""Jobs of one sweep: a bound on how long the transaction blocks others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The jobs and pilots that a sweep has given up; `more` = more jobs are due.
+
+    `gap` = the time without any server, by which all leases were extended first.
+    """
+
+    jobs: tuple[int, ...]
+    pilots: tuple[str, ...]
+    more: bool
+    gap: timedelta = timedelta(0)
+
+
+def expire_leases(unit: Transaction, world: ServerState) -> Expired:
+    """Requeue the jobs with expired leases, and mark pilots as lost that have been silent for long.
+
+    A server that was suspended could not be reached by its pilots, so each sweep first measures such a gap.
+    """
+    gap = record_server_life(unit, world)
+    expired = leases.lock_expired(unit.session, unit.now, _BATCH)
+    lost_attempts = [LostAttempt(job, JobCause.LEASE_LOST, f"pilot {job.pilot_stamp} was silent") for job in expired]
+    moved = requeue_or_fail(unit, world, lost_attempts, actor="server")
+    jobs = tuple(job.id for job in moved if job is not None)
+    released = release_expired_fences(unit, world, _BATCH)
+    return Expired(jobs, _give_up_pilots(unit, world), more=_BATCH in {len(expired), released}, gap=gap)
+
+
+def _give_up_pilots(unit: Transaction, world: ServerState) -> tuple[str, ...]:
+    rules = world.rules
+    shortest_arrival = min(rules.pilot_submission, rules.pilot_arrival)
+    suspects = load_silent(unit.session, unit.now - rules.pilot_silence, unit.now - shortest_arrival)
+    stamps = tuple(pilot.stamp for pilot in suspects if is_silent(pilot, rules, unit.now))
+    values = {"state": PilotState.LOST.value, "reason": "it has been silent for too long", "ended": unit.now}
+    change_pilots(unit.session, stamps, values)
+    remove_slots(unit.session, stamps)
+    return stamps
+
+
+def record_server_life(unit: Transaction, world: ServerState) -> timedelta:
+    """Record that a server is alive; return the time in which none was, by which all leases have been extended.
+
+    Call it at the start, and then several times within `rules.life_gap`.
+    """
+    gap = unit.now - leases.swap_last_alive(unit.session, unit.now)
+    if gap <= world.rules.life_gap:
+        return timedelta(0)
+    leases.extend_all(unit.session, gap)
+    return gap

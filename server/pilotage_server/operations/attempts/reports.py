@@ -1,0 +1,245 @@
+"""Records reports of attempts, from pilots and job routers: in batches where possible, else one by one.
+
+Both ways leave the same rows in the database and the same server state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import assert_never
+
+from pilotage.values.attempts import ReportResult
+from pilotage_server.core.attempts.leases import (
+    Accept,
+    AttemptRecord,
+    Refuse,
+    Repeat,
+    ReportBatch,
+    batch_candidates,
+    batches_of,
+    changes_by_report,
+    judge_report,
+    metering_start,
+    wall_clock_before,
+)
+from pilotage_server.core.attempts.reports import JobReport, ReceivedReport
+from pilotage_server.core.containers import batch_by_key
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.periodic_policies import UNDER_POLICY
+from pilotage_server.core.jobs.record import FeedEvent, JobRecord
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.operations.accounting.limits import count_ended
+from pilotage_server.operations.accounting.usage import begin_metering, resume_metering, stop_metering
+from pilotage_server.operations.attempts.events import publish_events
+from pilotage_server.operations.attempts.outputs import OutputBook
+from pilotage_server.operations.attempts.pilot_calls import credential_of
+from pilotage_server.operations.attempts.transitions import (
+    LostAttempt,
+    Transition,
+    TransitionBatch,
+    lost_transition,
+    release_fences,
+)
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.attempts import AttemptBook, AttemptKey, change_columns, facts
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import change_locked, load_jobs
+from pilotage_server.storage.leases import fenced_of, load_held
+from pilotage_server.storage.pilots import count_ended_jobs
+
+
+def record_reports(
+    unit: Transaction, world: ServerState, calls: Sequence[tuple[Identity, Sequence[JobReport]]]
+) -> list[tuple[ReportResult, ...]]:
+    """Record the reports of pilots, and return the results for each call, in order.
+
+    The jobs must be locked (`leases.lock_jobs`). Raises PermissionDeniedError if a caller is not a pilot.
+    """
+    received = [each for caller, reports in calls for each in received_from(caller, reports)]
+    results = iter(record_received(unit, world, received))
+    return [tuple(islice(results, len(reports))) for _, reports in calls]
+
+
+def received_from(identity: Identity, reports: Sequence[JobReport]) -> list[ReceivedReport]:
+    """Return the reports with the pilot that sent them; raises PermissionDeniedError for other callers."""
+    stamp = credential_of(identity).stamp
+    actor = f"pilot:{stamp}"
+    return [ReceivedReport(identity, stamp, actor, report, (report.job_id, report.attempt)) for report in reports]
+
+
+def record_received(unit: Transaction, world: ServerState, received: Sequence[ReceivedReport]) -> list[ReportResult]:
+    """Record reports of attempts whose jobs are locked, and return the results, in order."""
+    ended: Counter[str] = Counter()
+    batched = record_batches(unit, world, received, ended)
+    rest = [index for index in range(len(received)) if index not in batched]
+    refusals = dict(zip(rest, record_singly(unit, world, [received[index] for index in rest], ended), strict=True))
+    count_ended_jobs(unit.session, ended)  # once for all, because it locks the rows of the pilots in one order
+    return [ReportResult(*each.key, refusals.get(index, "")) for index, each in enumerate(received)]
+
+
+def record_batches(
+    unit: Transaction, world: ServerState, received: Sequence[ReceivedReport], ended: Counter[str]
+) -> set[int]:
+    """Record the reports that can be batched and return their indexes; `ended` counts ended jobs by pilot."""
+    candidates = batch_candidates(received)
+    if not candidates:
+        return set()
+    held = load_held(unit.session, [received[index].report.job_id for index in candidates])
+    recorded: set[int] = set()
+    for batch in batches_of(received, candidates, held, unit.now):
+        recorded.update(batch.indexes)
+        if batch.steps:
+            _record_batch(unit, world, batch)
+        if batch.ends:
+            ended.update([job.pilot_stamp for job in batch.jobs])
+    return recorded
+
+
+def _record_batch(unit: Transaction, world: ServerState, batch: ReportBatch) -> None:
+    jobs = batch.jobs
+    if batch.starts_metering:
+        begin_metering(unit, world, jobs)
+    change_locked(unit.session, [job.job_id for job in jobs], batch.job_changes(unit.now))
+    change_columns(unit.session, [each.key for each in batch.received], batch.attempt_changes(unit.now))
+    if batch.ends:
+        stop_metering(unit, world, jobs)
+        count_ended(unit, world, [(job.queue, job.task_queue_id) for job in jobs])
+    watched = [job.job_id for job in jobs if job.is_watched]
+    if watched and batch.steps[-1].after in UNDER_POLICY:
+        unit.after_commit(partial(world.add_policy_checks, watched))
+    for before, cause, after, why in batch.steps:
+        pairs = zip(jobs, batch.received, strict=True)
+        events = [
+            FeedEvent(0, job.job_id, unit.now, before, after, cause, why, job.attempt, each.actor)
+            for job, each in pairs
+        ]
+        publish_events(unit, world, *events)
+
+
+def record_singly(
+    unit: Transaction, world: ServerState, received: Sequence[ReceivedReport], ended: Counter[str]
+) -> list[str]:
+    """Record reports one by one and return the refusals, "" = recorded; `ended` counts ended jobs by pilot."""
+    if not received:
+        return []
+    book = AttemptBook(unit.session)
+    jobs = load_jobs(unit.session, [each.report.job_id for each in received])
+    book.read(each.key for each in received)
+    outputs = OutputBook(unit, world.rules.jobs)
+    outputs.read((each.identity, each.key, each.report.output_files) for each in received if each.report.output_files)
+    recorder = _Recorder(unit, world, jobs, book, TransitionBatch(unit, world, book), outputs, ended)
+    refusals: dict[int, str] = {}
+    for batch in batch_by_key(each.report.job_id for each in received):
+        for index in batch:
+            refusals[index] = recorder.record(received[index])
+        recorder.jobs.update(recorder.transitions.store())
+    outputs.write()
+    recorder.transitions.settle_races()
+    return [refusals[index] for index in range(len(received))]
+
+
+_LOSSES = frozenset({JobCause.START_FAILED, JobCause.LEASE_LOST})
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Records reports one by one; has their jobs and attempts as the reports before have left them."""
+
+    unit: Transaction
+    world: ServerState
+    jobs: dict[int, JobRecord]
+    book: AttemptBook
+    transitions: TransitionBatch
+    outputs: OutputBook
+    ended: Counter[str]
+
+    def record(self, received: ReceivedReport) -> str:
+        """Record a report and return the refusal, "" = it was recorded."""
+        attempt = self.book.get(received.key)
+        verdict = judge_report(self.jobs.get(received.report.job_id), attempt, received.report, received.stamp)
+        match verdict:
+            case Accept():
+                assert attempt is not None, "only what is there is accepted"
+                self._accept(received, verdict, attempt)
+                return ""
+            case Repeat():
+                return ""
+            case Refuse(refusal):
+                self._mark_reported(received, attempt)
+                return refusal
+            case _:
+                assert_never(verdict)
+
+    def _accept(self, received: ReceivedReport, verdict: Accept, attempt: AttemptRecord) -> None:
+        """Apply a report to its attempt and its job."""
+        job = self.jobs[received.report.job_id]
+        if verdict.adopts:
+            job = self._adopt(received, job, attempt)
+        self._store_facts(received, verdict)
+        if attempt.metered is None and JobCause.STARTED in verdict.causes:
+            since = metering_start(received.report, attempt.matched, self.unit.now)
+            resume_metering(self.unit, self.world, self.book, [received.key], since)
+        reason, files = verdict.reason, received.report.output_files
+        if files:
+            notes = self.outputs.keep(received.identity, received.key, files)
+            reason = "; ".join(filter(None, (reason, *notes)))
+        if not verdict.causes and received.report.outcome is not None:
+            self._release_fence(received.key, job)
+        for cause in verdict.causes:
+            why = reason if cause is verdict.causes[-1] else ""
+            if verdict.spends and cause in _LOSSES:
+                self.book.write()  # the history of a job that fails includes this report of its last attempt
+                job = self.transitions.add(
+                    lost_transition(self.unit, self.world, LostAttempt(job, cause, why), received.actor)
+                )
+            else:
+                changes = changes_by_report(received.report, job, cause, attempt.matched, self.unit.now)
+                job = self.transitions.add(Transition(job, cause, received.actor, why, changes))
+
+    def _store_facts(self, received: ReceivedReport, verdict: Accept) -> None:
+        """Store the numbers of a report with its attempt, and an outcome; the lease itself ends with the job's step."""
+        report = received.report
+        values = facts(report)
+        if report.outcome is not None:
+            self.ended[received.stamp] += 1
+            values |= {"reported": True, "outcome": report.outcome.value, "reason": verdict.reason}
+        if report.outcome is None and JobCause.STARTED in verdict.causes:
+            values["started"] = report.started or self.unit.now
+        if report.outcome is None and JobCause.PLUGGED in verdict.causes:
+            values["plugged"] = True
+        self.book.change(received.key, values)
+
+    def _mark_reported(self, received: ReceivedReport, attempt: AttemptRecord | None) -> None:
+        """Stop asking the pilot to kill an attempt: a refused report has named its outcome."""
+        if attempt is not None and attempt.pilot_stamp == received.stamp and received.report.outcome is not None:
+            self.book.change(received.key, {"reported": True})
+
+    def _release_fence(self, taken: AttemptKey, job: JobRecord) -> None:
+        """Release the fence of a job whose attempt was taken from the pilot and has ended there now."""
+        if job.is_fenced and fenced_of(self.unit.session, [taken]):
+            release_fences(self.unit, self.world, [job.id])
+            self.jobs[job.id] = job._replace(lease_until=None)
+
+    def _adopt(self, received: ReceivedReport, job: JobRecord, attempt: AttemptRecord) -> JobRecord:
+        """Return an attempt to its pilot that was given up for silence; it does not count as spent."""
+        now = self.unit.now
+        given_up = attempt.ended or now
+        changes = {
+            "spent_attempts": max(0, job.spent_attempts - 1),
+            "wall_clock": wall_clock_before(job, given_up),
+            "lease_until": now + (job.lease or self.world.rules.lease),
+            "pilot_stamp": attempt.pilot_stamp,
+            "queue": attempt.queue,
+            "node": attempt.node,
+            "slot": attempt.slot,
+        }
+        reason = f"attempt {attempt.attempt} was reported again"
+        adopted = self.transitions.add(Transition(job, JobCause.ADOPTED, received.actor, reason, changes))
+        self.book.change(received.key, {"ended": None, "outcome": "", "reason": ""})
+        # The charge made when the attempt was given up stays, so the meter continues from that moment.
+        resume_metering(self.unit, self.world, self.book, [received.key], given_up)
+        return adopted

@@ -1,0 +1,44 @@
+"""Cooperative work: long work in short pieces, so that it does not delay matching.
+
+In one interpreter only one thread runs at a time, and a thread that needs the interpreter requests it after 5 ms only.
+A match needs it several times. So long work sleeps by itself, twice as long as it runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pilotage.clock import boot_time_s
+
+Item = TypeVar("Item")
+
+WORK_S = 0.001
+REST_S = 0.002
+
+
+def cooperative(items: Iterable[Item], /) -> Iterator[Item]:
+    """Yield the items and sleep REST_S after each WORK_S of work."""
+    began_s = boot_time_s()
+    for item in items:
+        yield item
+        if boot_time_s() - began_s >= WORK_S:
+            time.sleep(REST_S)
+            began_s = boot_time_s()
+
+
+@contextmanager
+def gc_frozen() -> Iterator[None]:
+    """Switch off garbage collection in the block, and exempt from it all objects that exist at the end.
+
+    Creating tens of thousands of lasting objects triggers the collector again and again, each time for 10 ms.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

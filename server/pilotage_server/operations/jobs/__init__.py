@@ -1,0 +1,1 @@
+"""Operations on jobs: submission, changes, edits, queries, periodic policies and retention. Each is one transaction."""

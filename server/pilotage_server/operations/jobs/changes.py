@@ -1,0 +1,80 @@
+"""Remove, hold, release and reschedule jobs; each job gets its own result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pilotage.errors import InvalidRequirementsError
+from pilotage.job_description import JobDescription
+from pilotage.values.jobs import ChangeResult
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.changes import CAUSES, JobChange, may_change, refusal_of
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.queueing.placement import Placer, lock_placement
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.leases import lock_jobs
+from pilotage_server.storage.templates import load_descriptions
+
+_TO_WAITING = frozenset({JobChange.RELEASE, JobChange.RESCHEDULE})
+
+
+def change_jobs(
+    unit: Transaction, world: ServerState, identity: Identity, job_ids: Sequence[int], change: JobChange, reason: str
+) -> tuple[ChangeResult, ...]:
+    """Apply the change where it is allowed, and return one result for each id, in the requested order."""
+    if change in _TO_WAITING:
+        lock_placement(unit)
+    # Locked, because an edit could change the pool of a job.
+    lock_jobs(unit.session, job_ids, rivals=unit.is_retry)
+    loaded = load_jobs(unit.session, job_ids).values()
+    jobs = {job.id: job for job in loaded if may_change(identity, job.owner, job.vo)}
+    descriptions: Mapping[int, JobDescription] = {}
+    if change in _TO_WAITING:
+        descriptions = load_descriptions(unit.session, (job.template_id for job in jobs.values()))
+    placer = Placer(unit, world)
+    why = reason or f"{CAUSES[change]} by {identity.owner}"
+    refusals: dict[int, str] = {}
+    transitions: list[Transition] = []
+    for job in jobs.values():
+        description = descriptions.get(job.template_id)
+        decided = decided_changes(placer, job, change, description, is_bound=not identity.sees_everything)
+        if isinstance(decided, str):
+            refusals[job.id] = decided
+        else:
+            transitions.append(Transition(job, CAUSES[change], identity.owner, why, decided))
+    moved = apply_transitions(unit, world, transitions)
+    states = {record.id: record.state for record in moved if record is not None}
+    return tuple(_result(job_id, jobs.get(job_id), states, refusals) for job_id in job_ids)
+
+
+def decided_changes(
+    placer: Placer, job: JobRecord, change: JobChange, description: JobDescription | None, *, is_bound: bool = True
+) -> Mapping[str, Any] | str:
+    """Return the changes of the record beside the state, or why the change is refused.
+
+    `description` None = the job will not wait and needs no pool. `is_bound` = the limit of releases applies.
+    """
+    most = placer.world.rules.policies.max_releases if is_bound else None
+    refusal = refusal_of(job, change, most)
+    if refusal or description is None:
+        return refusal or {}
+    try:
+        return {"pool_id": placer.pool_of(job.vo, description)}
+    except InvalidRequirementsError as error:
+        # The active tree may declare a parameter in another way than the tree at submission.
+        return f"job {job.id} stays {job.state}: {error}"
+
+
+def _result(
+    job_id: int, job: JobRecord | None, states: Mapping[int, JobState], refusals: Mapping[int, str]
+) -> ChangeResult:
+    if job is None:
+        return ChangeResult(job_id, "", f"there is no job {job_id}")
+    if job_id in states:
+        return ChangeResult(job_id, states[job_id])
+    return ChangeResult(job_id, job.state, refusals.get(job_id, "the job was changed at the same time; try again"))

@@ -1,0 +1,104 @@
+"""Edit a waiting or held job: it gets its own description and task queue; the rest of its array stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pilotage.errors import InvalidJobError, StateConflictError, Violation
+from pilotage.job_description import JobDescription
+from pilotage.text import fold
+from pilotage.values.accounts import Account
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.attributes import run_history_of
+from pilotage_server.core.jobs.descriptions import description_to_json, single_groups
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import TRANSITIONS, JobCause, JobState
+from pilotage_server.core.submission.optimizers import SubmitCandidate
+from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.jobs.queries import visible_job
+from pilotage_server.operations.jobs.submission import candidate_warnings, optimize
+from pilotage_server.operations.queueing.placement import Placer, lock_placement
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import attempts
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import load_job
+from pilotage_server.storage.leases import lock_jobs
+from pilotage_server.storage.templates import NewTemplate, insert_templates, load_description, release_templates
+
+
+@dataclass(frozen=True, slots=True)
+class EditedJob:
+    """The edited job and warnings for its owner."""
+
+    job: JobRecord
+    warnings: tuple[str, ...]
+
+
+def edit_job(
+    unit: Transaction, world: ServerState, identity: Identity, job_id: int, description: JobDescription
+) -> EditedJob:
+    """Replace the description of one job. The optimizers may hold a waiting job, with a reason.
+
+    Raises
+    ------
+    NotFoundError
+        The caller sees no such job.
+    StateConflictError
+        The job neither waits nor is held, or is a race copy.
+    InvalidJobError
+        With all faults; the paths begin with `description`.
+    """
+    lock_placement(unit)
+    lock_jobs(unit.session, [job_id], rivals=unit.is_retry)
+    job = visible_job(unit, identity, job_id)
+    if (job.state, JobCause.EDITED) not in TRANSITIONS:
+        raise StateConflictError(f"job {job_id} is {job.state}; only a job that waits or is held can be edited")
+    if job.is_race_copy:
+        raise StateConflictError(f"job {job_id} is a copy of job {job.race}; edit that one")
+    candidate = _optimized(unit, world, job, description)
+    edited = _give(unit, world, job, candidate, identity.owner)
+    # A lost attempt of the old description must not be re-adopted.
+    attempts.close(unit.session, (job.id, job.attempt))
+    if candidate.hold_reason and edited.state is JobState.WAITING:
+        apply_transition(unit, world, edited, JobCause.HELD, reason=candidate.hold_reason, actor=identity.owner)
+    release_templates(unit.session, {job.template_id: 1})
+    return EditedJob(load_job(unit.session, job_id), tuple(candidate_warnings(candidate, world)))
+
+
+def _optimized(unit: Transaction, world: ServerState, job: JobRecord, description: JobDescription) -> SubmitCandidate:
+    before = load_description(unit.session, job.template_id)
+    if description.count not in {None, 1, before.count}:
+        why = f"{description.count}: a job is edited alone, leave its count as it was"
+        raise InvalidJobError(Violation("description.count", why))
+    owned = world.rules.submission.owned_names
+    set_before = {name: value for name, value in before.attributes.items() if fold(name) in owned}
+    # Unchanged values that the server has set are not the caller's.
+    wanted = {name: value for name, value in description.attributes.items() if set_before.get(name) != value}
+    # Input files are looked up as the owner's, even if an operator edits the job.
+    owner = Account(job.vo, job.group, job.owner)
+    asked = replace(description, count=None, attributes=wanted)
+    (edited,) = optimize(unit, world, owner, single_groups([asked]), "description.")
+    return edited.candidate
+
+
+def _give(unit: Transaction, world: ServerState, job: JobRecord, candidate: SubmitCandidate, actor: str) -> JobRecord:
+    description = candidate.description
+    owner = Account(job.vo, job.group, job.owner)
+    text = description_to_json(description)
+    (template_id,) = insert_templates(unit.session, owner, [NewTemplate(text, description.input_files)])
+    placement = Placer(unit, world).place(owner, description, run_history_of(job))
+    return apply_transition(
+        unit,
+        world,
+        job,
+        JobCause.EDITED,
+        reason=candidate.hold_reason or (job.reason if job.state is JobState.HELD else ""),
+        actor=actor,
+        template_id=template_id,
+        name=description.name,
+        priority=description.priority,
+        lease=description.lease,
+        watch=world.policy_evaluator.watch(description),
+        task_queue_id=placement.task_queue_id,
+        pool_id=placement.pool_id,
+    )

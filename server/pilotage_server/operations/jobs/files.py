@@ -1,0 +1,114 @@
+"""Input and output files of jobs: uploads, downloads, and outputs of attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.jobs.file_names import is_checksum
+from pilotage.values.attempts import ReportedOutput
+from pilotage.values.leadership import Leadership
+from pilotage_server.core.identity import Identity, Role, holder_of
+from pilotage_server.core.jobs.files import MAX_INLINE_BYTES, OutputFile
+from pilotage_server.core.jobs.record import router_stamp
+from pilotage_server.operations.jobs.queries import visible_job
+from pilotage_server.operations.leadership import check_leadership
+from pilotage_server.storage import templates as stored
+from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import load_job
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The output files of an attempt, by name; `attempt` 0 = none has ended."""
+
+    attempt: int
+    files: tuple[OutputFile, ...]
+
+
+def find_missing(unit: Transaction, identity: Identity, checksums: Sequence[str]) -> tuple[str, ...]:
+    """Return the contents that the caller must still upload, in the requested order.
+
+    The others count as new, so that retention leaves them for the coming submission. Raises InvalidInputError for an
+    invalid SHA-256.
+    """
+    faults = [
+        Violation(f"checksums[{index}]", f"{checksum!r} is no SHA-256 in 64 lower-case hex digits")
+        for index, checksum in enumerate(checksums)
+        if not is_checksum(checksum)
+    ]
+    if faults:
+        raise InvalidInputError(*faults)
+    holder = holder_of(identity)
+    present = stored.sizes_of(unit.session, holder, checksums)
+    stored.refresh_stored(unit.session, holder, present, unit.now)
+    return tuple(dict.fromkeys(checksum for checksum in checksums if checksum not in present))
+
+
+def record_upload(unit: Transaction, store: FileStore, identity: Identity, checksum: str, size: int) -> None:
+    """Record an upload of the caller; the content must be in the store already."""
+    if not store.has(checksum):
+        raise NotFoundError("content", checksum)
+    stored.insert_stored(unit.session, holder_of(identity), checksum, size, unit.now)
+
+
+def check_download(
+    unit: Transaction, identity: Identity, job_id: int, checksum: str, turn: Leadership | None = None
+) -> None:
+    """Raise unless the caller may download this content of this job.
+
+    Owners and operators may download inputs and outputs. A pilot or a leading job router may download the inputs of a
+    job whose lease it holds.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such content that the caller may download.
+    LeadershipLostError
+        The agent no longer leads.
+    """
+    if identity.pilot is not None:
+        allowed = _is_brought(unit, job_id, checksum, identity.pilot.stamp)
+    elif turn is not None and Role.AGENT in identity.roles:
+        check_leadership(unit, turn)
+        allowed = _is_brought(unit, job_id, checksum, router_stamp(turn.agent))
+    else:
+        job = visible_job(unit, identity, job_id)
+        allowed = stored.brings(unit.session, job.template_id, checksum)
+        allowed = allowed or stored.left(unit.session, job_id, checksum)
+    if not allowed:
+        raise NotFoundError("content", f"{checksum} of job {job_id}")
+
+
+def _is_brought(unit: Transaction, job_id: int, checksum: str, stamp: str) -> bool:
+    """Whether the content is an input of the job, and the job's lease is held under this stamp."""
+    job = load_job(unit.session, job_id)
+    return job.is_leased and job.pilot_stamp == stamp and stored.brings(unit.session, job.template_id, checksum)
+
+
+def list_outputs(unit: Transaction, identity: Identity, job_id: int, attempt: int = 0) -> Outputs:
+    """Return the output files of an attempt; `attempt` 0 = the last one that ended. Raises NotFoundError."""
+    visible_job(unit, identity, job_id)
+    number = attempt or stored.last_ended_attempt(unit.session, job_id)
+    return Outputs(number, stored.outputs_of(unit.session, job_id, number))
+
+
+def store_contents(store: FileStore, files: Sequence[ReportedOutput], where: str = "output_files") -> None:
+    """Store the contents inside a report on disk; call it before the report is recorded.
+
+    Raises InvalidInputError if a content does not match its report.
+    """
+    for index, file in enumerate(files):
+        if file.content is not None:
+            _keep_content(store, file, f"{where}[{index}]")
+
+
+def _keep_content(store: FileStore, file: ReportedOutput, where: str) -> None:
+    content = file.content or b""
+    if len(content) > MAX_INLINE_BYTES:
+        why = f"{len(content)} bytes are more than the {MAX_INLINE_BYTES} of a report; upload the file"
+        raise InvalidInputError(Violation(f"{where}.content", why))
+    if len(content) != file.size or store.put(content) != file.checksum:
+        raise InvalidInputError(Violation(f"{where}.content", "does not have the size and the checksum stated"))

@@ -1,0 +1,161 @@
+"""Queries: jobs by id and page by page, descriptions and ads, the events of a job, and the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pilotage.classads.library import AdValue
+from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.job_description import JobDescription
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.changes import may_change, may_read
+from pilotage_server.core.jobs.record import FeedEvent, FeedPage, JobRecord, router_of
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.paging import position_of, token_of
+from pilotage_server.core.queueing.job_ads import full_job_ad, with_mirrored
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.events import FeedQuery, events_between, events_of, feed_bounds
+from pilotage_server.storage.jobs import JobQuery, find_jobs, load_job, load_jobs
+from pilotage_server.storage.routing import load_attributes, load_copies
+from pilotage_server.storage.templates import load_description
+
+ALL = "*"
+"""As an owner: all owners whose jobs the caller may see."""
+
+DEFAULT_PAGE = 1000
+LARGEST_PAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """A selection of jobs: no `states` = all states; `owner` "" = the caller; `pool` "" = all pools.
+
+    `copies` = include jobs that are or were race copies.
+    """
+
+    states: frozenset[JobState] = frozenset()
+    owner: str = ""
+    pool: str = ""
+    newest_first: bool = False
+    copies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Jobs in the requested order; `next_page_token` "" = there are no more."""
+
+    jobs: tuple[JobRecord, ...]
+    next_page_token: str
+
+
+def visible_job(unit: Transaction, identity: Identity, job_id: int) -> JobRecord:
+    """Return a job that the caller may see and change; raises NotFoundError."""
+    job = load_job(unit.session, job_id)
+    if not may_change(identity, job.owner, job.vo):
+        raise NotFoundError("job", str(job_id))
+    return job
+
+
+def get_jobs(unit: Transaction, identity: Identity, job_ids: Sequence[int]) -> tuple[JobRecord, ...]:
+    """Return the jobs in the requested order; raises NotFoundError for the first that the caller cannot see."""
+    found = load_jobs(unit.session, job_ids)
+    for job_id in job_ids:
+        job = found.get(job_id)
+        if job is None or not may_read(identity, job.owner, job.vo):
+            raise NotFoundError("job", str(job_id))
+    return tuple(found[job_id] for job_id in job_ids)
+
+
+def list_jobs(
+    unit: Transaction, identity: Identity, wanted: JobFilter, page_size: int = 0, page_token: str = ""
+) -> JobPage:
+    """Return the next page, in the order of ids; `page_size` 0 = 1,000.
+
+    Raises
+    ------
+    InvalidInputError
+        The page size is out of bounds, or the token belongs to another query.
+    """
+    if not 0 <= page_size <= LARGEST_PAGE:
+        raise InvalidInputError(Violation("page_size", f"{page_size} is not between 0 and {LARGEST_PAGE}"))
+    query = _query(identity, wanted)
+    after = position_of(page_token, _token_key(query)) if page_token else 0
+    size = page_size or DEFAULT_PAGE
+    jobs = find_jobs(unit.session, query, after, size + 1)
+    more = token_of(jobs[size - 1].id, _token_key(query)) if len(jobs) > size else ""
+    return JobPage(jobs[:size], more)
+
+
+def get_description(unit: Transaction, identity: Identity, job_id: int) -> JobDescription:
+    """Return the present description of the job, macros not filled in; raises NotFoundError."""
+    return load_description(unit.session, visible_job(unit, identity, job_id).template_id)
+
+
+def get_ad(unit: Transaction, identity: Identity, job_id: int) -> Mapping[str, AdValue]:
+    """Return the job's ad as its policies read it, with attributes of its routed job; raises NotFoundError.
+
+    Attributes that hooks have set are shown until the next attempt begins.
+    """
+    job = visible_job(unit, identity, job_id)
+    ad = full_job_ad(job, load_description(unit.session, job.template_id), unit.now)
+    if not router_of(job):
+        return ad
+    key = (job.id, job.attempt)
+    copy = load_copies(unit.session, [key]).get(key)
+    if job.is_leased and copy is not None and copy.reference:
+        ad["RoutedToJobId"] = copy.reference
+    return with_mirrored(ad, load_attributes(unit.session, key))
+
+
+def _query(identity: Identity, wanted: JobFilter) -> JobQuery:
+    owner = wanted.owner or identity.owner
+    more = {"newest_first": wanted.newest_first, "copies": wanted.copies}
+    if identity.sees_everything:
+        own_vo = None if wanted.owner else identity.vo
+        any_owner = None if owner == ALL else owner
+        return JobQuery(wanted.states, any_owner, own_vo, wanted.pool, **more)
+    # Other callers must not see the jobs of this owner, so the query returns nothing.
+    is_hidden = owner not in {ALL, identity.owner}
+    return JobQuery(wanted.states, identity.owner, identity.vo, wanted.pool, nothing=is_hidden, **more)
+
+
+def _token_key(query: JobQuery) -> tuple[str, ...]:
+    return (
+        ",".join(sorted(query.states)),
+        repr(query.owner),
+        repr(query.vo),
+        query.pool,
+        str(query.newest_first),
+        str(query.copies),
+    )
+
+
+WINDOW = 100_000
+"""Positions that one page reads at most, so that a caller with few jobs does not read the whole feed at once."""
+
+
+def get_events(unit: Transaction, identity: Identity, job_id: int) -> tuple[FeedEvent, ...]:
+    """Return the events of one job, oldest first; raises NotFoundError."""
+    visible_job(unit, identity, job_id)
+    return events_of(unit.session, job_id)
+
+
+def read_feed(
+    unit: Transaction, identity: Identity, after_position: int, job_ids: Sequence[int] = (), limit: int = 1000
+) -> FeedPage:
+    """Return the next events that the caller may see, oldest first; continue after the page's position.
+
+    No `job_ids` = all jobs. Positions that retention has removed are skipped. A page may be empty although the feed
+    continues (`at_end`).
+    """
+    oldest, newest = feed_bounds(unit.session)
+    after = max(after_position, oldest - 1)
+    if after >= newest:
+        return FeedPage((), after_position, at_end=True)
+    up_to = min(newest, after + WINDOW)
+    owner_filter = None if identity.is_shown_everything else (identity.vo, identity.owner)
+    events = events_between(unit.session, after, up_to, FeedQuery(owner_filter, tuple(job_ids)), limit)
+    if len(events) == limit:
+        return FeedPage(events, events[-1].position, at_end=False)
+    return FeedPage(events, up_to, at_end=up_to == newest)

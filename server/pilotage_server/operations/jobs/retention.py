@@ -1,0 +1,108 @@
+"""Retention: removes expired rows and files. Each call is one short transaction, repeated until it returns 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from pilotage_server.core.accounting.fair_share import fading_time
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import accounting, resources, routing, task_queues
+from pilotage_server.storage.blobs import FileStore
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.events import lock_feed
+from pilotage_server.storage.races import delete_over
+from pilotage_server.storage.requests import delete_answers
+from pilotage_server.storage.retention import (
+    delete_ended_jobs,
+    delete_ended_pilots,
+    delete_unused_uploads,
+    unnamed_checksums,
+)
+
+PREFIXES = tuple(f"{number:02x}" for number in range(256))
+"""First two digits of checksums: a sweep of the file store handles one prefix at a time."""
+
+
+def remove_finished(unit: Transaction, world: ServerState) -> int:
+    """Remove a batch of old finished jobs with events, attempts and outputs; return how many."""
+    kept = world.rules.retention
+    return delete_ended_jobs(unit.session, unit.now - kept.finished_jobs, kept.batch)
+
+
+def remove_ended_pilots(unit: Transaction, world: ServerState) -> int:
+    """Remove a batch of pilots that ended as long ago as finished jobs are kept; return how many."""
+    kept = world.rules.retention
+    return delete_ended_pilots(unit.session, unit.now - kept.finished_jobs, kept.batch)
+
+
+def remove_idle_task_queues(unit: Transaction, world: ServerState) -> int:
+    """Remove a batch of task queues without live jobs; return how many. New jobs create them again."""
+    idle = task_queues.delete_idle(unit.session, unit.now - world.rules.pool_grace, world.rules.retention.batch)
+    unit.after_commit(partial(world.remove_task_queues, idle))
+    return len(idle)
+
+
+def remove_old_trees(unit: Transaction, world: ServerState) -> int:
+    """Remove trees that were replaced as long ago as finished jobs are kept; return how many."""
+    return resources.delete_superseded(unit.session, unit.now - world.rules.retention.finished_jobs)
+
+
+def remove_faded_uses(unit: Transaction, world: ServerState) -> int:
+    """Remove a batch of use of accounts that has decayed to nothing; return how many."""
+    before = unit.now - fading_time(world.rules.sharing.half_life)
+    lock_feed(unit.session)  # the same lock order as charges of accounts
+    accounts = accounting.delete_faded(unit.session, before, world.rules.retention.batch)
+    unit.after_commit(partial(world.remove_accounts, accounts))
+    return len(accounts)
+
+
+def remove_old_uploads(unit: Transaction, world: ServerState) -> int:
+    """Remove a batch of old uploads that no job uses; return how many."""
+    kept = world.rules.retention
+    return delete_unused_uploads(unit.session, unit.now - kept.uploads, kept.batch)
+
+
+def remove_race_sets(unit: Transaction, world: ServerState) -> int:
+    """Remove a batch of race sets without live jobs; return how many."""
+    return delete_over(unit.session, unit.now - world.rules.pool_grace, world.rules.retention.batch)
+
+
+def remove_gone_routers(unit: Transaction, world: ServerState) -> int:
+    """Remove routers without routed jobs that were last seen as long ago as finished jobs are kept; return how many.
+
+    A router with routed jobs stays: they must be ended or given up first.
+    """
+    return routing.delete_gone(unit.session, unit.now - world.rules.retention.finished_jobs)
+
+
+def remove_old_requests(unit: Transaction, world: ServerState) -> int:
+    """Remove a batch of stored answers that are too old to be repeated; return how many."""
+    kept = world.rules.retention
+    return delete_answers(unit.session, unit.now - kept.requests, kept.batch)
+
+
+REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
+    remove_finished,
+    remove_ended_pilots,
+    remove_idle_task_queues,
+    remove_old_trees,
+    remove_faded_uses,
+    remove_old_uploads,
+    remove_race_sets,
+    remove_gone_routers,
+    remove_old_requests,
+)
+"""All functions that remove rows; each returns the number removed."""
+
+
+def sweep_files(unit: Transaction, world: ServerState, store: FileStore, prefix: str) -> int:
+    """Remove the old contents with this prefix that no row refers to; return how many.
+
+    A new content has no row yet, so only old ones are removed (`Retention.uploads`). Leftovers of crashes between disk
+    and database go in the same way.
+    """
+    before = unit.now - world.rules.retention.uploads
+    unnamed = unnamed_checksums(unit.session, store.list(prefix, before))
+    removed = sum(store.remove(checksum, before) for checksum in sorted(unnamed))
+    return removed + (store.sweep_unfinished(before) if prefix == PREFIXES[0] else 0)

@@ -1,0 +1,400 @@
+"""Submission: descriptions pass the optimizer chain and the submit policy and become jobs, all of them or none.
+
+Templates, rows and first events of a whole submission are stored in a few statements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import accumulate, chain
+from operator import itemgetter
+
+from pilotage.classads.evaluation import CURRENT_TIME
+from pilotage.classads.library import AdValue
+from pilotage.errors import InvalidJobError, PermissionDeniedError, Violation
+from pilotage.job_description import InputFile, JobDescription
+from pilotage.resources.requirements import Requirements, pool_id
+from pilotage.text import fold
+from pilotage.values.accounts import Account
+from pilotage.values.jobs import SubmittedJobs
+from pilotage_server.core.identity import Holder, Identity
+from pilotage_server.core.jobs.attributes import description_attributes
+from pilotage_server.core.jobs.descriptions import (
+    OVERRIDE_ATTRIBUTES,
+    DescriptionGroup,
+    Overrides,
+    canonical_texts,
+    description_references,
+    may_see_overrides,
+)
+from pilotage_server.core.jobs.record import FeedEvent
+from pilotage_server.core.jobs.states import HoldCode, JobCause, JobState, next_state
+from pilotage_server.core.queueing.job_ads import traits_ad
+from pilotage_server.core.queueing.task_queue import NO_NAMES, traits_of
+from pilotage_server.core.queueing.waiting_jobs import QueueHead
+from pilotage_server.core.races.races import MAY_BE_REPEATED, URGENT, RaceSet, is_flagged
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.submission.optimizers import OptimizerContext, Rejection, SubmitCandidate, run_chain
+from pilotage_server.core.submission.submit_policy import ACCOUNT_REQUEST_NAMES, SubmitPolicy, TransformResult
+from pilotage_server.core.submission.validation import are_valid_overrides
+from pilotage_server.operations.attempts.events import publish_new_jobs
+from pilotage_server.operations.jobs.periodic_policies import apply_to_new_jobs
+from pilotage_server.operations.queueing.arrivals import add_waiting_group
+from pilotage_server.operations.queueing.placement import Placement, Placer
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import NewJobs, insert_jobs, take_ids
+from pilotage_server.storage.races import insert_set
+from pilotage_server.storage.templates import NewTemplate, insert_templates, sizes_of
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedJobs:
+    """A group of accepted descriptions, each for a job or an array, and their task queue.
+
+    `hold_reason` "" = they wait; else they are held. `repeatable` = race copies of them are allowed.
+    """
+
+    descriptions: DescriptionGroup
+    placement: Placement
+    hold_reason: str = ""
+    repeatable: bool = False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the description marks the jobs as urgent."""
+        return is_flagged(self.descriptions.model, URGENT)
+
+    @property
+    def cause(self) -> JobCause:
+        """The cause of the first transition."""
+        return JobCause.HELD if self.hold_reason else JobCause.ENQUEUED
+
+
+def record_new_jobs(
+    unit: Transaction, world: ServerState, account: Account, accepted: Sequence[AcceptedJobs]
+) -> tuple[int, ...]:
+    """Store the jobs of a submission and return their ids in the order of descriptions and array indexes."""
+    ids = take_ids(unit.session, sum(each.descriptions.job_count for each in accepted))
+    ids_by_index = _ids_by_index(ids, accepted)
+    templates = _templates(unit, account, accepted)
+    sets = _race_sets(unit, account, accepted, ids_by_index)
+    new = [_new_jobs(world, *each, ids_by_index) for each in zip(accepted, templates, sets, strict=True)]
+    insert_jobs(unit.session, account, new, unit.now)
+    watched: list[int] = []
+    for each, stored in zip(accepted, new, strict=True):
+        job_ids = list(chain.from_iterable(stored.ids))
+        _publish(unit, world, _first_event(unit, account, each, stored), stored, job_ids)
+        watched += job_ids if stored.watch else ()
+    if watched:
+        apply_to_new_jobs(unit, world, watched)
+    return tuple(ids)
+
+
+def _ids_by_index(ids: Sequence[int], accepted: Sequence[AcceptedJobs]) -> dict[int, Sequence[int]]:
+    """Return the ids of the jobs of each description, by its index in the submission."""
+    counts = sorted(
+        (overrides.submission_index, each.descriptions.model.count or 1)
+        for each in accepted
+        for overrides in each.descriptions.overrides
+    )
+    ends = accumulate(count for _, count in counts)
+    return {index: ids[end - count : end] for (index, count), end in zip(counts, ends, strict=True)}
+
+
+def _templates(unit: Transaction, account: Account, accepted: Sequence[AcceptedJobs]) -> list[list[int]]:
+    """Store the templates and return their ids by group; equal descriptions share one."""
+    texts = [list(canonical_texts(each.descriptions)) for each in accepted]
+    jobs: Counter[str] = Counter()
+    files: dict[str, Sequence[InputFile]] = {}
+    for each, same in zip(accepted, texts, strict=True):
+        for text in same:
+            jobs[text] += each.descriptions.model.count or 1
+            files[text] = each.descriptions.model.input_files
+    new = [NewTemplate(text, files[text], count) for text, count in jobs.items()]
+    ids = dict(zip(jobs, insert_templates(unit.session, account, new), strict=True))
+    return [[ids[text] for text in same] for same in texts]
+
+
+def _race_sets(
+    unit: Transaction, account: Account, accepted: Sequence[AcceptedJobs], ids_by_index: Mapping[int, Sequence[int]]
+) -> list[int]:
+    """Store the sets of repeatable jobs, and return the set of each group; 0 = none.
+
+    A submission has one set, and another one of its urgent jobs. A single job needs a set only if it is urgent.
+    """
+    sets: list[int] = [0] * len(accepted)
+    for urgent in (False, True):
+        indexes = [index for index, each in enumerate(accepted) if each.repeatable and each.is_urgent is urgent]
+        arrays = [
+            ids_by_index[overrides.submission_index]
+            for index in indexes
+            for overrides in accepted[index].descriptions.overrides
+        ]
+        jobs = sum(map(len, arrays))
+        if jobs > 1 or (jobs and urgent):
+            first, last = min(ids[0] for ids in arrays), max(ids[-1] for ids in arrays)
+            insert_set(unit.session, account, RaceSet(first, last, jobs, urgent), unit.now)
+            sets = [first if index in indexes else id_ for index, id_ in enumerate(sets)]
+    return sets
+
+
+def _new_jobs(
+    world: ServerState,
+    accepted: AcceptedJobs,
+    template_ids: Sequence[int],
+    race_set: int,
+    ids_by_index: Mapping[int, Sequence[int]],
+) -> NewJobs:
+    description = accepted.descriptions.model
+    return NewJobs(
+        ids=[ids_by_index[overrides.submission_index] for overrides in accepted.descriptions.overrides],
+        template_ids=template_ids,
+        names=[overrides.name for overrides in accepted.descriptions.overrides],
+        state=next_state(JobState.RECEIVED, accepted.cause),
+        reason=accepted.hold_reason,
+        priority=description.priority,
+        task_queue_id=accepted.placement.task_queue_id,
+        pool_id=accepted.placement.pool_id,
+        lease=description.lease,
+        watch=world.policy_evaluator.watch(description),
+        hold_code=HoldCode.SUBMITTED_ON_HOLD.value if accepted.hold_reason else None,
+        race_set=race_set,
+    )
+
+
+def _first_event(unit: Transaction, account: Account, accepted: AcceptedJobs, stored: NewJobs) -> FeedEvent:
+    """Return the event of the first of the jobs; the others get equal ones."""
+    return FeedEvent(
+        position=0,
+        job_id=stored.ids[0][0],
+        time=unit.now,
+        from_state=JobState.RECEIVED,
+        to_state=stored.state,
+        cause=accepted.cause,
+        reason=accepted.hold_reason,
+        attempt=0,
+        actor=account.owner,
+    )
+
+
+def _publish(unit: Transaction, world: ServerState, first: FeedEvent, stored: NewJobs, ids: Sequence[int]) -> None:
+    """Publish new jobs to the feed, the policies and the matcher."""
+    publish_new_jobs(unit, world, first, ids)
+    if stored.watch:
+        unit.after_commit(partial(world.add_policy_checks, ids))
+    if stored.state is JobState.WAITING:
+        add_waiting_group(unit, world, stored.task_queue_id, QueueHead(stored.priority, ids[0]), len(ids))
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTransformer:
+    """Applies submit transforms to jobs of one account; equal inputs are computed once."""
+
+    policy: SubmitPolicy
+    account: Account
+    now: datetime
+    _derived: dict[str, TransformResult] = field(default_factory=dict)
+
+    def without_account_request(self, description: JobDescription) -> JobDescription:
+        """Return the description without the attributes that only the policy reads."""
+        return _without(description, ACCOUNT_REQUEST_NAMES & self.policy.input_references.in_my)
+
+    def transform(self, candidate: SubmitCandidate, asked: JobDescription) -> SubmitCandidate:
+        """Return the candidate with the policy's results; `asked` is the description with the requested account."""
+        cleaned = _without(candidate.description, self.policy.owned_names)
+        if not self.policy.transforms:
+            return replace(candidate, description=cleaned)
+        derived = self._derive(self.policy.inputs(self._ad(cleaned, asked)))
+        return replace(
+            candidate,
+            description=replace(cleaned, attributes={**cleaned.attributes, **derived.attributes}),
+            warnings=candidate.warnings + derived.warnings,
+        )
+
+    def _derive(self, inputs: dict[str, AdValue]) -> TransformResult:
+        key = repr(sorted(inputs.items()))
+        if key not in self._derived:
+            self._derived[key] = self.policy.apply(inputs)
+        return self._derived[key]
+
+    def _ad(self, description: JobDescription, asked: JobDescription) -> dict[str, AdValue]:
+        traits = traits_of(self.account, "", description, NO_NAMES)
+        requested = {name: value for name, value in asked.attributes.items() if fold(name) in ACCOUNT_REQUEST_NAMES}
+        return {
+            **traits_ad(traits),
+            **description_attributes(description),
+            **requested,
+            CURRENT_TIME: int(self.now.timestamp()),
+        }
+
+
+def _without(description: JobDescription, names: frozenset[str]) -> JobDescription:
+    """Return the description without attributes of these folded names."""
+    kept = {name: value for name, value in description.attributes.items() if fold(name) not in names}
+    return description if len(kept) == len(description.attributes) else replace(description, attributes=kept)
+
+
+def submit_jobs(
+    unit: Transaction,
+    world: ServerState,
+    identity: Identity,
+    descriptions: Sequence[DescriptionGroup],
+    group: str = "",
+    *,
+    validate_only: bool = False,
+) -> SubmittedJobs:
+    """Accept or reject a submission as a whole; owner and VO are always the caller's.
+
+    Raises
+    ------
+    InvalidJobError
+        With all faults; `where` is a path such as `descriptions[3].requirements.Memory`.
+    PermissionDeniedError
+        The caller is not in the group.
+    """
+    account = Account(identity.vo, group_of(identity, group), identity.owner)
+    _check_counts(descriptions, world)
+    optimized_groups = optimize(unit, world, account, descriptions)
+    warnings = _warnings(optimized_groups, world)
+    if validate_only:
+        return SubmittedJobs((), warnings)
+    placer = Placer(unit, world)
+    accepted = [each for one in optimized_groups for each in _accepted(placer, account, one)]
+    return SubmittedJobs(record_new_jobs(unit, world, account, accepted), warnings)
+
+
+def group_of(identity: Identity, group: str) -> str:
+    """Return the requested group, else the caller's first one, else ""; raises PermissionDeniedError."""
+    if group and group not in identity.groups:
+        groups = ", ".join(identity.groups) or "none"
+        raise PermissionDeniedError(f"{identity.owner} is not in group {group}; groups: {groups}")
+    return group or next(iter(identity.groups), "")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizedGroup:
+    """The result of the optimizer chain for a group of descriptions."""
+
+    candidate: SubmitCandidate
+    overrides: Sequence[Overrides]
+
+    @property
+    def descriptions(self) -> DescriptionGroup:
+        """The group with the new model."""
+        return DescriptionGroup(self.candidate.description, self.overrides)
+
+
+def optimize(
+    unit: Transaction,
+    world: ServerState,
+    owner: Account,
+    descriptions: Sequence[DescriptionGroup],
+    where: str = "descriptions[{}].",
+) -> list[OptimizedGroup]:
+    """Return the descriptions after the optimizer chain and the submit policy, for jobs of `owner`.
+
+    Raises
+    ------
+    InvalidJobError
+        With all faults of all descriptions; `where` begins the paths, filled in with the index in the submission.
+    """
+    checksums = {file.checksum for each in descriptions for file in each.model.input_files if file.checksum is not None}
+    stored = sizes_of(unit.session, Holder(owner.vo, owner.owner), checksums) if checksums else {}
+    limits = world.rules.jobs
+    owned = world.rules.submission.names
+    surroundings = OptimizerContext(limits, world.tree.declarations, stored, owned, world.published_attributes)
+    transformer = SubmitTransformer(world.rules.submission, owner, unit.now)
+    taken: list[OptimizedGroup] = []
+    violations: list[tuple[int, Violation]] = []
+    for group in _effective_groups(descriptions, world.rules):
+        candidate = SubmitCandidate(owner.vo, transformer.without_account_request(group.model))
+        outcome = run_chain(limits.optimizers, candidate, surroundings)
+        if isinstance(outcome, Rejection):
+            faults = [
+                (overrides.submission_index, fault) for overrides in group.overrides for fault in outcome.violations
+            ]
+            violations += [(index, Violation(where.format(index) + fault.where, fault.why)) for index, fault in faults]
+        else:
+            taken.append(OptimizedGroup(transformer.transform(outcome, group.model), group.overrides))
+    if violations:
+        raise InvalidJobError(*(violation for _, violation in sorted(violations, key=itemgetter(0))))
+    return taken
+
+
+def _effective_groups(descriptions: Iterable[DescriptionGroup], rules: Rules) -> Iterator[DescriptionGroup]:
+    """Yield the groups; one whose overrides matter to an expression or are invalid is split."""
+    policy = rules.submission.input_references
+    for group in descriptions:
+        reads_overrides = may_see_overrides(policy | description_references(group.model))
+        if reads_overrides or not all(are_valid_overrides(overrides, rules.jobs) for overrides in group.overrides):
+            yield from group.split()
+        else:
+            yield group
+
+
+def _check_counts(descriptions: Sequence[DescriptionGroup], world: ServerState) -> None:
+    limits = world.rules.jobs
+    count = sum(len(group.overrides) for group in descriptions)
+    if not count:
+        raise InvalidJobError(Violation("descriptions", "is empty: there is no job to submit"))
+    if count > limits.max_descriptions_per_call:
+        why = f"{count} descriptions are more than the {limits.max_descriptions_per_call} of one call"
+        raise InvalidJobError(Violation("descriptions", why))
+    jobs = sum(max(1, group.job_count) for group in descriptions)
+    if jobs > limits.max_jobs_per_call:
+        why = f"{jobs} jobs are more than the {limits.max_jobs_per_call} of one call"
+        raise InvalidJobError(Violation("descriptions", why))
+
+
+def _accepted(placer: Placer, account: Account, one: OptimizedGroup) -> Iterator[AcceptedJobs]:
+    """Yield the placed groups; they are split where a slot's expression reads the overrides."""
+    parts = one.descriptions.split() if placer.tells_apart(OVERRIDE_ATTRIBUTES) else (one.descriptions,)
+    for group in parts:
+        placement = placer.place(account, group.model)
+        repeatable = is_flagged(group.model, MAY_BE_REPEATED)
+        yield AcceptedJobs(group, placement, one.candidate.hold_reason, repeatable)
+
+
+def _warnings(optimized_groups: Sequence[OptimizedGroup], world: ServerState) -> tuple[str, ...]:
+    """Return each warning once, with the descriptions concerned unless these are all.
+
+    The order is that of the first description concerned, however descriptions are grouped.
+    """
+    concerned: dict[str, list[int]] = {}
+    first: dict[str, tuple[int, int]] = {}
+    for one in optimized_groups:
+        indexes = [overrides.submission_index for overrides in one.overrides]
+        for rank, warning in enumerate(candidate_warnings(one.candidate, world)):
+            concerned.setdefault(warning, []).extend(indexes)
+            first[warning] = min(first.get(warning, (indexes[0], rank)), (indexes[0], rank))
+    total = sum(len(one.overrides) for one in optimized_groups)
+    return tuple(warning + _of_which(concerned[warning], total) for warning in sorted(concerned, key=first.__getitem__))
+
+
+def candidate_warnings(candidate: SubmitCandidate, world: ServerState) -> Iterator[str]:
+    """Yield the warnings for the owner of one description."""
+    yield from candidate.warnings
+    if candidate.hold_reason:
+        yield f"held: {candidate.hold_reason}"
+    if candidate.requirements is not None and not _fits_somewhere(candidate.requirements, world):
+        tree = f"version {world.tree.version} of the resource tree" if world.tree.version else "no resource tree yet"
+        yield f"no queue satisfies the requirements ({tree}); the job waits until one does"
+
+
+def _fits_somewhere(requirements: Requirements, world: ServerState) -> bool:
+    with world.lock:
+        known = world.mappings.queues(pool_id(requirements))
+    return bool(known) or bool(world.tree.mapper.queues_of(requirements))
+
+
+def _of_which(indexes: Iterable[int], total: int) -> str:
+    places = sorted(set(indexes))
+    if len(places) == total:
+        return ""
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f" (descriptions[{places[0]}]{more})"

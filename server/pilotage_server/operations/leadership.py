@@ -1,0 +1,53 @@
+"""Leadership of agents: taken and released by replicas, and required for changes that only the leader may make."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pilotage.errors import LeadershipLostError
+from pilotage.values.leadership import Leadership, LeadershipAnswer
+from pilotage_server.core.leadership import LeadershipTerm
+from pilotage_server.storage import leadership as stored
+from pilotage_server.storage.database.transaction import Transaction
+
+
+def take_leadership(unit: Transaction, leadership: Leadership, length: timedelta, host: str) -> LeadershipAnswer:
+    """Give leadership to a replica for `length` from now, unless another replica has it."""
+    if stored.take(unit.session, LeadershipTerm(leadership, host, unit.now + length), unit.now):
+        return LeadershipAnswer(True, host, length)
+    term = stored.find(unit.session, leadership.agent)
+    return (
+        LeadershipAnswer(False, term.host, term.remaining(unit.now))
+        if term
+        else LeadershipAnswer(False, "", timedelta(0))
+    )
+
+
+def release_leadership(unit: Transaction, leadership: Leadership) -> None:
+    """End the term of a replica, so that another one can take over at once."""
+    stored.release(unit.session, leadership)
+
+
+def lock_leadership(unit: Transaction, leadership: Leadership | None) -> None:
+    """Lock the term of a replica until the transaction ends, so that all its changes fall in the term.
+
+    None = the caller is no replica of an agent; nothing is locked.
+
+    Raises
+    ------
+    LeadershipLostError
+        The replica is not the leader.
+    """
+    if leadership is None:
+        return
+    _check(unit, leadership, stored.lock(unit.session, leadership.agent))
+
+
+def check_leadership(unit: Transaction, leadership: Leadership) -> None:
+    """Raise LeadershipLostError unless the replica is the leader now; nothing is locked."""
+    _check(unit, leadership, stored.find(unit.session, leadership.agent))
+
+
+def _check(unit: Transaction, leadership: Leadership, term: LeadershipTerm | None) -> None:
+    if term is None or term.leadership != leadership or not term.remaining(unit.now):
+        raise LeadershipLostError(leadership.agent)

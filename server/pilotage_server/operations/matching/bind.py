@@ -1,0 +1,363 @@
+"""Binds waiting jobs to the free slots of many pilots in few statements.
+
+The matcher reserves jobs for all requests in memory. Then the database is asked for as many jobs of each task queue.
+Where it has fewer, another server was quicker, and the requests without a job are matched again. What the matcher does
+not support is left for `general_match`. A job for which the response budget is too small is returned before it is
+bound; the pilot gets it with its next request.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial, reduce
+from operator import sub
+from typing import NamedTuple
+
+from pilotage.job_description import JobDescription
+from pilotage.values.offers import SlotOffer
+from pilotage_server.core.accounting.limits import LimitRound
+from pilotage_server.core.jobs.record import FeedEvent, JobRecord
+from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.core.matching.general_matcher import Reservation
+from pilotage_server.core.matching.matcher import MatchRequest, NeedsGeneralMatcher, NeedsHeads
+from pilotage_server.core.queueing.reach import QueueAccess
+from pilotage_server.operations.accounting.limits import count_matched, limits_at_present
+from pilotage_server.operations.attempts.events import publish_matches
+from pilotage_server.operations.matching.general_match import GeneralClaim, RequestingPilot
+from pilotage_server.operations.matching.offers import Offers, ResponseBudget
+from pilotage_server.operations.matching.work import Match, MatchTerms
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.attempts import Charge, begin_attempts
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import load_jobs
+from pilotage_server.storage.leases import Binding, PilotLocation, bind
+from pilotage_server.storage.task_queues import ClaimableJob, lock_first_waiting, read_first_waiting
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """A pilot's request: its offers, of which only free slots are used here, and its response budget."""
+
+    pilot: RequestingPilot
+    offers: Offers
+    budget: ResponseBudget = field(default_factory=ResponseBudget)
+
+
+class JobClaim(NamedTuple):
+    """A bound job: its reservation, the job as it waited, and where it is to run."""
+
+    reservation: Reservation
+    job: ClaimableJob
+    place: PilotLocation
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that the match has begun."""
+        return self.job.attempt + 1
+
+
+class ClaimResult(NamedTuple):
+    """The result of a request: jobs in the order of the slots, and the free slots for the general matcher."""
+
+    claims: Sequence[JobClaim]
+    remaining_slots: tuple[SlotOffer, ...]
+
+
+@dataclass(slots=True)
+class _ClaimState:
+    """The state of one request.
+
+    `first` is the whole request, `pending` what is still to be matched; None = nothing. `chosen` counts the
+    reservations, with or without a job; `reserved` are the present ones; `remaining_slots` go to the general matcher.
+    """
+
+    request: SlotRequest
+    place: PilotLocation
+    first: MatchRequest | None
+    pending: MatchRequest | None
+    chosen: int = 0
+    reserved: list[Reservation] = field(default_factory=list)
+    claims: list[JobClaim] = field(default_factory=list)
+    remaining_slots: tuple[SlotOffer, ...] = ()
+
+    @property
+    def result(self) -> ClaimResult:
+        """The result of the request."""
+        indexes = {slot.name: index for index, slot in enumerate(self.request.offers.slots)}
+        remaining = () if self.request.budget.is_full else self.remaining_slots
+        return ClaimResult(sorted(self.claims, key=lambda each: indexes[each.reservation.slot]), remaining)
+
+    def discard(self, reservation: Reservation) -> None:
+        """Remove a reservation that got no job, or had no room in the response."""
+        assert self.first is not None
+        self.reserved.remove(reservation)
+        self.first.limits.remove(reservation.task_queue.traits)
+
+    def retry_request(self) -> MatchRequest | None:
+        """Return what to match again after reservations without a job; None = the response is full."""
+        if self.request.budget.is_full:
+            return None
+        assert self.first is not None
+        self.chosen = len(self.claims)
+        taken: dict[str, list[JobClaim]] = defaultdict(list)
+        for each in self.claims:
+            taken[each.reservation.slot].append(each)
+        remaining = {slot.name for slot in self.remaining_slots}
+        left = (_remainder(slot, taken[slot.name]) for slot in self.first.slots if slot.name not in remaining)
+        return self.first._replace(slots=tuple(slot for slot in left if slot is not None))
+
+
+def _remainder(slot: SlotOffer, taken: Sequence[JobClaim]) -> SlotOffer | None:
+    """Return what these jobs leave of a slot; None = nothing."""
+    if not taken:
+        return slot
+    if not slot.partitionable or slot.max_jobs == len(taken):
+        return None
+    free = reduce(sub, (each.reservation.amounts for each in taken), slot.free)
+    return slot._replace(free=free, max_jobs=max(0, slot.max_jobs - len(taken)))
+
+
+def bind_jobs(unit: Transaction, world: ServerState, requests: Sequence[SlotRequest]) -> list[ClaimResult]:
+    """Bind jobs to the free slots of the requests, in order, and return the result of each."""
+    queues = {request.pilot.credential.queue for request in requests}
+    limits = limits_at_present(unit, world, queues, sum(len(request.offers.slots) for request in requests))
+    states = [_claim_state(unit, world, request, limits) for request in requests]
+    while pending_states := [state for state in states if state.pending is not None]:
+        wanted: dict[int, int] = {}
+        access = world.queue_access
+        made = [(state, chosen) for state in pending_states for chosen in _choose(world, access, state, wanted)]
+        _claim(unit, world, made)
+        _load_heads(unit, world, wanted)
+    _record(unit, world, [state for state in states if state.claims])
+    return [state.result for state in states]
+
+
+def _claim_state(unit: Transaction, world: ServerState, request: SlotRequest, limits: LimitRound) -> _ClaimState:
+    credential, queue = request.pilot.credential, request.pilot.credential.queue
+    place = PilotLocation(credential.stamp, queue.site, queue.ce, queue.queue, request.pilot.node)
+    free = tuple(slot for slot in request.offers.slots if slot.occupied is None)
+    if not free:
+        return _ClaimState(request, place, None, None)
+    here = limits.at(world.limits.at(queue))
+    pending = MatchRequest(queue, credential.vos, free, here, unit.now, request.offers.policies)
+    state = _ClaimState(request, place, pending, pending)
+    unit.on_rollback(partial(_unreserve, world, state, unit.now))
+    return state
+
+
+def _unreserve(world: ServerState, state: _ClaimState, now: datetime) -> None:
+    with world.lock:
+        world.matcher.unreserve(state.reserved, now)
+
+
+def _choose(
+    world: ServerState, access: QueueAccess, state: _ClaimState, wanted: dict[int, int]
+) -> Sequence[Reservation]:
+    """Reserve jobs for one request, note the heads to read for the rest in `wanted`, and return the reservations."""
+    assert state.pending is not None, "only pending requests are matched"
+    with world.lock:
+        chosen = world.matcher.choose(state.pending, access)
+    state.pending = None
+    match chosen.rest:
+        case NeedsHeads(more, pending):
+            state.pending = pending
+            for task_queue_id, most in more.items():
+                wanted[task_queue_id] = max(most, wanted.get(task_queue_id, 0))
+        case NeedsGeneralMatcher(_, pending):
+            state.remaining_slots = pending.slots
+        case None:
+            pass
+    state.chosen += len(chosen.reservations)
+    state.reserved += chosen.reservations
+    return chosen.reservations
+
+
+def _claim(unit: Transaction, world: ServerState, made: Sequence[tuple[_ClaimState, Reservation]]) -> None:
+    """Claim a job for every reservation; requests without one are matched again."""
+    by_queue: dict[int, list[tuple[_ClaimState, Reservation]]] = defaultdict(list)
+    for pair in made:
+        by_queue[pair[1].task_queue.id].append(pair)
+    found = lock_first_waiting(unit.session, {task_queue_id: len(pairs) for task_queue_id, pairs in by_queue.items()})
+    sizes = _sizes(unit, world, by_queue, found)
+    bindings: list[Binding] = []
+    until = unit.now + world.rules.lease
+    for task_queue_id, pairs in by_queue.items():
+        jobs = found.get(task_queue_id, ())
+        left: dict[int, Reservation] = {}
+        for (state, reservation), job in zip(pairs, jobs, strict=False):
+            if not state.request.budget.reserve(sizes.get(job.template_id, 0)):
+                state.discard(reservation)
+                left[job.id] = reservation
+                continue
+            state.claims.append(JobClaim(reservation, job, state.place))
+            ends = unit.now + job.lease if job.lease else until
+            bindings.append(Binding(job.id, ends, state.place, reservation.slot))
+        for state, reservation in pairs[len(jobs) :]:
+            state.discard(reservation)
+        _confirm(unit, world, task_queue_id, [reservation for _, reservation in pairs], [job.id for job in jobs], left)
+    bind(unit.session, bindings)
+    for state in {id(state): state for state, _ in made}.values():
+        state.pending = state.pending if len(state.claims) == state.chosen else state.retry_request()
+
+
+def _sizes(
+    unit: Transaction,
+    world: ServerState,
+    by_queue: Mapping[int, Sequence[tuple[_ClaimState, Reservation]]],
+    found: Mapping[int, Sequence[ClaimableJob]],
+) -> Mapping[int, int]:
+    """Return the sizes of the jobs' descriptions by template; a job that comes alone needs none."""
+    templates = {
+        job.template_id
+        for task_queue_id, pairs in by_queue.items()
+        for (state, _), job in zip(pairs, found.get(task_queue_id, ()), strict=False)
+        if state.chosen > 1 or state.pending is not None
+    }
+    return world.descriptions.sizes(unit, templates) if templates else {}
+
+
+def _confirm(
+    unit: Transaction,
+    world: ServerState,
+    task_queue_id: int,
+    reservations: Sequence[Reservation],
+    job_ids: Sequence[int],
+    left: Mapping[int, Reservation],
+) -> None:
+    """Report to the matcher how the reservations of one task queue ended; jobs that are `left` wait on."""
+    made, missed = reservations[: len(job_ids)], reservations[len(job_ids) :]
+    bound = [job_id for job_id in job_ids if job_id not in left] if left else job_ids
+
+    def apply(method: Callable[[int, Sequence[int]], None]) -> None:
+        with world.lock:
+            method(task_queue_id, bound)
+
+    if missed:  # first: what one reservation missed, another may have got
+        with world.lock:
+            world.matcher.exhaust(missed, unit.now)
+    if made:
+        with world.lock:
+            if left:  # first: the job of a returned reservation may be the one that another reservation got
+                world.matcher.unreserve(list(left.values()), unit.now)
+                made = [reservation for reservation, job_id in zip(made, job_ids, strict=True) if job_id not in left]
+            world.matcher.confirm(made, bound)
+        unit.after_commit(partial(apply, world.matcher.commit))
+        unit.on_rollback(partial(apply, world.matcher.roll_back))
+
+
+def _record(unit: Transaction, world: ServerState, states: Sequence[_ClaimState]) -> None:
+    """Write the attempts, limits and events of the bound jobs."""
+    bound = [each for state in states for each in state.claims]
+    _begin_attempts(unit, bound)
+    for state in states:
+        queue = state.request.pilot.credential.queue
+        count_matched(unit, world, queue, (each.reservation.task_queue for each in state.claims))
+    by_attempt: dict[int, list[JobClaim]] = defaultdict(list)
+    for each in sorted(bound, key=lambda each: each.job.id):
+        by_attempt[each.attempt].append(each)
+    for same in by_attempt.values():
+        publish_matches(unit, world, _event(unit, same[0]), [each.job.id for each in same])
+    watched = [each.job.id for each in bound if each.job.watch]
+    if watched:
+        unit.after_commit(partial(world.add_policy_checks, watched))
+
+
+def _begin_attempts(unit: Transaction, bound: Iterable[JobClaim]) -> None:
+    """Store the attempts that the jobs have begun."""
+    equal: dict[tuple[int, int, float], list[JobClaim]] = defaultdict(list)
+    for each in bound:
+        reservation = each.reservation
+        equal[reservation.task_queue.id, reservation.amounts.cpus, reservation.weight].append(each)
+    charged: dict[Charge, list[int]] = defaultdict(list)
+    for (_, cpus, weight), same in equal.items():
+        charged[Charge(cpus, weight, same[0].reservation.task_queue.account)] += [each.job.id for each in same]
+    begin_attempts(unit.session, charged, unit.now)
+
+
+def _event(unit: Transaction, bound: JobClaim) -> FeedEvent:
+    return FeedEvent(
+        position=0,
+        job_id=bound.job.id,
+        time=unit.now,
+        from_state=JobState.WAITING,
+        to_state=JobState.MATCHED,
+        cause=JobCause.MATCHED,
+        reason="",
+        attempt=bound.attempt,
+        actor=f"pilot:{bound.place.pilot_stamp}",
+    )
+
+
+def _load_heads(unit: Transaction, world: ServerState, wanted: Mapping[int, int]) -> None:
+    """Read the heads that the matcher needs."""
+    if not wanted:
+        return
+    found = read_first_waiting(unit.session, wanted)
+    with world.lock:
+        for task_queue_id, most in wanted.items():
+            world.matcher.refresh_heads(task_queue_id, found.get(task_queue_id, []), most)
+
+
+class BoundJobs(NamedTuple):
+    """The jobs that were bound to the slots of one request."""
+
+    bound: Sequence[JobClaim | GeneralClaim]
+    slots: Sequence[SlotOffer]
+
+
+def pilot_matches(unit: Transaction, world: ServerState, made: Sequence[BoundJobs]) -> list[tuple[Match, ...]]:
+    """Return the matches of each request as the pilot gets them, in the order in which they were bound."""
+    templates = {each.job.template_id for one in made for each in one.bound}
+    descriptions = world.descriptions.load(unit, templates) if templates else {}
+    terms_cache = _TermsCache(world.rules.lease, descriptions)
+    ads = _ads(unit, world, made, descriptions)
+    return [tuple([_match(each, terms_cache, ads) for each in one.bound]) for one in made]
+
+
+def _ads(
+    unit: Transaction, world: ServerState, made: Iterable[BoundJobs], descriptions: Mapping[int, JobDescription]
+) -> dict[int, str]:
+    """Return the ads of the jobs whose slots want them, as text, by job id."""
+    wanted: dict[int, int] = {}
+    for one in made:
+        names = {slot.name for slot in one.slots if slot.job_ad_wanted}
+        if names:
+            wanted |= {each.job.id: each.job.template_id for each in one.bound if each.reservation.slot in names}
+    jobs: Mapping[int, JobRecord] = load_jobs(unit.session, wanted) if wanted else {}
+    text = world.ad_texts.text
+    return {id_: text(jobs[id_], descriptions[template_id], unit.now) for id_, template_id in wanted.items()}
+
+
+class _TermsCache:
+    """The terms of the matches of one batch, each made once."""
+
+    def __init__(self, lease: timedelta, descriptions: Mapping[int, JobDescription]) -> None:
+        self._lease = lease
+        self._descriptions = descriptions
+        self._known: dict[tuple[object, ...], MatchTerms] = {}
+
+    def of(self, made: JobClaim | GeneralClaim) -> MatchTerms:
+        """Return the terms of a match."""
+        reservation, job = made.reservation, made.job
+        key = (job.template_id, job.lease, reservation.task_queue.id, reservation.amounts)
+        terms = self._known.get(key)
+        if terms is None:
+            task_queue = reservation.task_queue
+            terms = self._known[key] = MatchTerms(
+                job.lease or self._lease,
+                job.template_id,
+                self._descriptions[job.template_id],
+                reservation.amounts,
+                task_queue.id,
+                task_queue.traits.account,
+            )
+        return terms
+
+
+def _match(made: JobClaim | GeneralClaim, terms_cache: _TermsCache, ads: Mapping[int, str]) -> Match:
+    job = made.job
+    terms, ad = terms_cache.of(made), ads.get(job.id, "")
+    return Match(made.reservation.slot, job.id, made.attempt, job.cluster, job.process, terms, ad)

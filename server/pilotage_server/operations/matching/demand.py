@@ -1,0 +1,73 @@
+"""GetDemand: the waiting work and the supply of queues, for site directors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pilotage.resources.eligibility import active_bans
+from pilotage.resources.tree import QueueId
+from pilotage.values.demand import DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
+from pilotage_server.core.matching.demand import (
+    EMPTY_RETURN_WINDOW,
+    EmptyPilot,
+    demands,
+    empty_returns,
+    idle_slots,
+    without_banned,
+)
+from pilotage_server.operations.matching.trials import not_throttled, throttles_at
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.pilots import PilotCounts, count_pilots, load_empty_pilots, load_proven, load_slots
+
+
+def get_demand(unit: Transaction, world: ServerState, queues: Sequence[QueueId]) -> DemandAnswer:
+    """Return the waiting work that the queues could take now, and their supplies."""
+    banned = frozenset(queue for queue in queues if active_bans(world.bans, queue, unit.now))
+    open_queues = without_banned(queues, banned)
+    counts = count_pilots(unit.session)
+    idle = idle_slots(not_throttled(world, load_slots(unit.session)))
+    empty = _empty_returns(unit, queues)
+    # Read after the slots: a job must not count as waiting when its slot no longer counts as idle.
+    with world.lock:
+        waiting = world.waiting.waiting()
+    return DemandAnswer(
+        demands(waiting, open_queues, world.queue_access),
+        tuple(
+            replace(
+                _supply(world, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), unit.now),
+                banned=queue in banned,
+                empty_returns=empty.get(queue),
+            )
+            for queue in queues
+        ),
+    )
+
+
+def _empty_returns(unit: Transaction, queues: Sequence[QueueId]) -> dict[QueueId, EmptyReturns | None]:
+    found = load_empty_pilots(unit.session, unit.now - EMPTY_RETURN_WINDOW, queues)
+    return {queue: empty_returns(pilots, _proven(unit, queue, pilots), unit.now) for queue, pilots in found.items()}
+
+
+def _proven(unit: Transaction, queue: QueueId, pilots: Sequence[EmptyPilot]) -> datetime | None:
+    # A pilot that was registered before all of them clears none of them.
+    return load_proven(unit.session, queue, min(pilot.registered for pilot in pilots))
+
+
+def _supply(
+    world: ServerState, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], now: datetime
+) -> QueueSupply:
+    effective = world.tree.effective(queue, None)
+    throttles = throttles_at(world, queue)
+    held = [each for each in throttles if each.is_held(now)]
+    return QueueSupply(
+        known=effective is not None,
+        pilots_waiting=pilots.arriving,
+        pilots_running=pilots.alive,
+        idle=idle,
+        parameters=effective.parameters() if effective is not None else {},
+        throttled=next(map(str, held or throttles), ""),
+        held=bool(held),
+    )

@@ -1,0 +1,160 @@
+"""The offered slots with their policies, the response budget, and the ads of first jobs.
+
+Reading offers separates slots that can be matched from those that lack parts of their ads or have faulty policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from pilotage.classads.library import AdValue
+from pilotage.resources.tree import QueueId
+from pilotage.values.offers import AdPart, SlotOffer
+from pilotage_server.core.matching.general_matcher import SlotEvaluators
+from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicy
+from pilotage_server.core.queueing.job_ads import full_job_ad
+from pilotage_server.operations.queueing.rekeying import MOST_REFERENCES, has_room_for, unknown_references
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.task_queues import load_first_waiting
+from pilotage_server.storage.templates import load_descriptions
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The slots of a request.
+
+    `slots` can be matched, each by its policy in `policies`. The others lack `parts_wanted`, or have policies that
+    cannot be used: `faults` is why, by slot. No slot can be matched while policies refer to job attributes that are not
+    significant yet: those are `unreferred`.
+    """
+
+    slots: tuple[SlotOffer, ...]
+    policies: Mapping[str, SlotPolicy]
+    parts_wanted: tuple[str, ...] = ()
+    unreferred: frozenset[str] = frozenset()
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_OFFERS = Offers((), {})
+
+
+def add_ad_parts(world: ServerState, parts: Iterable[AdPart]) -> None:
+    """Store the ad parts that a pilot sends; raises InvalidInputError for a part that does not match its key."""
+    with world.lock:
+        for part in parts:
+            world.policies.parts.add(part.key, part.text)
+
+
+def read_offers(world: ServerState, queue: QueueId, slots: Sequence[SlotOffer]) -> Offers:
+    """Return the slots of a pilot at that queue with their policies."""
+    if not any(slot.has_ad for slot in slots):
+        return Offers(tuple(slots), {})
+    with world.lock:
+        policies = {slot.name: world.policies.policy(slot, queue) for slot in slots if slot.has_ad}
+        missing = world.policies.parts.missing(dict.fromkeys(key for slot in slots for key in slot.ad_parts))
+        if not world.policies.names <= world.published_attributes:
+            world.published_attributes |= world.policies.names
+    known = {name: policy for name, policy in policies.items() if policy is not None}
+    faults = {name: policy.fault for name, policy in known.items() if policy.fault}
+    usable_policies = {name: policy for name, policy in known.items() if name not in faults}
+    references = _job_references(world, slots, usable_policies)
+    new = {name: unknown_references(world, names) for name, names in references.items()}
+    unreferred = frozenset[str]().union(*new.values())
+    if not has_room_for(world, unreferred):
+        faults |= {name: _no_room_for(names) for name, names in new.items() if names}
+        unreferred = frozenset()
+    if unreferred:
+        return Offers((), known, missing, unreferred, faults)
+    usable = tuple(slot for slot in slots if not slot.has_ad or (slot.name in known and slot.name not in faults))
+    return Offers(usable, known, missing, unreferred, faults)
+
+
+def _job_references(
+    world: ServerState, slots: Sequence[SlotOffer], policies: Mapping[str, SlotPolicy]
+) -> dict[str, frozenset[str]]:
+    """Return the job attributes to which policies refer, with the server's own preemption policy for occupied slots."""
+    server_wide = world.rules.preemption_requirements
+    found = {name: policy.job_names for name, policy in policies.items()}
+    if server_wide:
+        for slot in slots:
+            if slot.occupied is not None and slot.name in found:
+                found[slot.name] |= policies[slot.name].job_references(server_wide)
+    return found
+
+
+def _no_room_for(names: frozenset[str]) -> str:
+    return (
+        f"{MOST_REFERENCES} job attributes are significant already, which leaves no room for {', '.join(sorted(names))}"
+    )
+
+
+def policies_at(
+    world: ServerState, queue: QueueId, offers: Offers, times: Mapping[str, EvaluationTime], usual: EvaluationTime
+) -> SlotEvaluators:
+    """Return the evaluators of a queue's slots; `usual` is the evaluation time of slots that `times` lacks."""
+
+    def evaluator(slot: SlotOffer) -> MatchPolicyEvaluator:
+        policy = offers.policies.get(slot.name) or world.policies.policy(slot, queue)
+        assert policy is not None, "a slot without an ad has all its parts"
+        return world.policies.evaluator(policy.resized(slot.free), times.get(slot.name, usual))
+
+    return SlotEvaluators(evaluator, world.policies.views)
+
+
+MAX_ANSWER_CHARS = 8 * 1024 * 1024
+"""The most characters of descriptions and ads in one response; a single job may exceed it.
+
+A message on the wire has room for 64 MiB: for as many characters of four bytes, with macros filled in.
+"""
+
+_OF_A_MATCH = 500
+"""About the characters that a match takes beside the job's description."""
+
+_OF_AN_AD = 3500
+"""About the characters that a job's ad takes beside the job's description."""
+
+
+class ResponseBudget:
+    """The room for jobs that is left in one response; `is_full` = a job had to be left for the next request."""
+
+    __slots__ = ("_is_empty", "_left", "_of_a_job", "_times", "is_full")
+
+    def __init__(self, *, with_ads: bool = False) -> None:
+        # The job's ad repeats the description.
+        self._times = 2 if with_ads else 1
+        self._of_a_job = _OF_A_MATCH + (_OF_AN_AD if with_ads else 0)
+        self._left = MAX_ANSWER_CHARS
+        self._is_empty = True
+        self.is_full = False
+
+    @classmethod
+    def of(cls, slots: Iterable[SlotOffer]) -> Self:
+        """Return the budget of a response for these slots."""
+        return cls(with_ads=any(slot.job_ad_wanted for slot in slots))
+
+    def reserve(self, size: int) -> bool:
+        """Reserve room for a job with a description of `size` characters; the first always has. False = no room."""
+        self._left -= self._times * size + self._of_a_job
+        fits = self._left >= 0 or self._is_empty
+        self._is_empty = False
+        self.is_full = self.is_full or not fits
+        return fits
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAd:
+    """A waiting job and its ad."""
+
+    job_id: int
+    priority: int
+    ad: Mapping[str, AdValue]
+
+
+def head_ads(unit: Transaction, task_queue_id: int, limit: int) -> list[HeadAd]:
+    """Return at most `limit` jobs of the task queue that a match may take, in order."""
+    jobs = load_first_waiting(unit.session, task_queue_id, limit)
+    descriptions = load_descriptions(unit.session, {job.template_id for job in jobs})
+    return [HeadAd(job.id, job.priority, full_job_ad(job, descriptions[job.template_id], unit.now)) for job in jobs]

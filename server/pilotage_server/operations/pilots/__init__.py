@@ -1,0 +1,1 @@
+"""Operations on pilots, nodes and slots: registration, glidein reports, drain, node attributes and listings."""

@@ -1,0 +1,136 @@
+"""New versions of the resource tree: dry runs, and activation with all its consequences in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pilotage.pacing import Pace, at_once
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.queueing.task_queue import TaskQueue, with_pool
+from pilotage_server.core.queueing.tree_plan import (
+    Rekeyed,
+    TreeEffect,
+    TreePlan,
+    TreeState,
+    plan_tree,
+    touched_pools,
+    with_new_pools,
+)
+from pilotage_server.core.resources.mappings import PoolMappings
+from pilotage_server.core.resources.tree import ActiveTree
+from pilotage_server.operations.attempts.transitions import Transition, apply_transitions
+from pilotage_server.operations.cooperative import cooperative
+from pilotage_server.operations.queueing.arrivals import recount
+from pilotage_server.operations.resources.pools import active_mappings, remove_pools, replace_mappings
+from pilotage_server.operations.resources.tree import NewTree, active_tree
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import pools as stored_holdings
+from pilotage_server.storage import pools as stored_pools
+from pilotage_server.storage import resources as stored
+from pilotage_server.storage import task_queues as stored_task_queues
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.pools import Destination
+from pilotage_server.storage.task_queues import share_lock_significant
+
+
+def get_tree(unit: Transaction) -> stored.TreeText:
+    """Return the text of the active tree as it was uploaded; version 0 = there is none yet."""
+    return stored.load_tree_text(unit.session)
+
+
+def try_tree(unit: Transaction, world: ServerState, new: NewTree) -> TreePlan:
+    """Return what the tree would change; it changes and locks nothing."""
+    return _plan(unit, world, new, active_tree(unit, world), cooperative)
+
+
+def put_tree(unit: Transaction, world: ServerState, identity: Identity, new: NewTree, tried: TreePlan) -> TreeEffect:
+    """Activate a tree that has just been tried, and return what it changes.
+
+    All pools are mapped again. When the tree declares a parameter differently, jobs move to the pools of their new
+    requirements. Jobs with a lease keep it. A waiting job whose requirements cannot be interpreted any more is held.
+    """
+    version = stored.lock_tree(unit.session)
+    holds = not tried.touches_jobs and tried.tree.version == version + 1
+    plan = _plan_for_present_pools(unit, world, tried) if holds else None
+    if plan is None:
+        share_lock_significant(unit.session)  # adding significant attributes moves jobs too
+        plan = _plan(unit, world, new, active_tree(unit, world), at_once)
+    text = stored.TreeText(plan.tree.version, new.text, new.format, plan.made, identity.owner)
+    stored.insert_tree(unit.session, text)
+    _hold_orphaned(unit, world, plan)
+    _store_pools(unit, world, plan)
+    unit.after_commit(lambda: _activate(world, plan))
+    return plan.effect
+
+
+def _plan(unit: Transaction, world: ServerState, new: NewTree, before: ActiveTree, pace: Pace) -> TreePlan:
+    after = before.successor(new.tree, pace)
+    pools = stored_pools.load_pools(unit.session, pace)
+    mappings = PoolMappings(active_mappings(world, before, pools, pace))
+    present = TreeState(before, pools, mappings, _waits(world, pace))
+    holdings = stored_holdings.load_job_groups(unit.session, touched_pools(pools, before, after))
+    return plan_tree(present, holdings, after, new.warnings, unit.now, pace)
+
+
+def _waits(world: ServerState, pace: Pace) -> tuple[tuple[TaskQueue, int], ...]:
+    """Return the task queues with their numbers of waiting jobs; matching goes on meanwhile."""
+    with world.lock:
+        ids = list(world.waiting.ids())
+    lines = (world.waiting.get(task_queue_id) for task_queue_id in pace(ids))
+    return tuple((line.task_queue, line.summary.count) for line in lines if line is not None and line.count > 0)
+
+
+def _plan_for_present_pools(unit: Transaction, world: ServerState, plan: TreePlan) -> TreePlan | None:
+    """Return the plan adapted to the present pools: some may have been added or removed since it was made.
+
+    None = a new pool requires a parameter that the tree declares differently, so the plan moves jobs after all.
+    """
+    ids = stored_pools.pool_ids(unit.session)
+    planned = {pool.id for pool in plan.kept}
+    if ids == planned:
+        return plan
+    came = stored_pools.find_pools(unit.session, ids - planned)
+    if came and touched_pools(came, active_tree(unit, world), plan.tree):
+        return None
+    return with_new_pools(plan, ids, came)
+
+
+def _hold_orphaned(unit: Transaction, world: ServerState, plan: TreePlan) -> None:
+    moves: list[Transition] = []
+    for stranded in plan.stranded:
+        reason = f"its requirements have no meaning in tree version {plan.tree.version}: {stranded.why}"
+        jobs = stored_holdings.load_waiting_jobs(unit.session, stranded.group)
+        moves += (Transition(job, JobCause.HELD, "server", reason) for job in jobs)
+    apply_transitions(unit, world, moves)
+
+
+def _store_pools(unit: Transaction, world: ServerState, plan: TreePlan) -> None:
+    for pool in plan.new:
+        stored_pools.insert_pool(unit.session, pool)
+    stored_pools.set_sections(unit.session, plan.reread)
+    # The tree maps all pools except those without a mapping before and after it.
+    stored_pools.set_mapped(unit.session, plan.newly_mapped, plan.made, plan.tree.version)
+    stored_pools.unmap(unit.session, plan.unmapped)
+    _move_jobs(unit, world, plan.moves)
+    remove_pools(unit, world, plan.gone)
+
+
+def _move_jobs(unit: Transaction, world: ServerState, moves: Sequence[Rekeyed]) -> None:
+    if not moves:
+        return
+    session = unit.session
+    left = {move.group.task_queue_id for move in moves}
+    traits = {queue.id: queue.traits for queue in stored_task_queues.load_task_queues(session, left)}
+    joined: set[int] = set()
+    for move in moves:
+        moved = with_pool(traits[move.group.task_queue_id], move.pool_id)
+        queue = stored_task_queues.find_or_insert(session, moved, unit.now)
+        joined.add(queue.id)
+        stored_holdings.move_job_group(session, move.group, Destination(move.pool_id, queue.id))
+    recount(unit, world, left | joined)
+
+
+def _activate(world: ServerState, plan: TreePlan) -> None:
+    replace_mappings(world, plan.tree, plan.mappings)
+    world.publish_access_change()

@@ -1,0 +1,95 @@
+"""Bans: operators take a site, a computing element or a queue out of use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pilotage.errors import InvalidInputError, NotFoundError, Violation
+from pilotage.resources.eligibility import Ban
+from pilotage.text import fold
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.resources.bans import BanRecord, TreeNode, find_node
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage import resources as stored
+from pilotage_server.storage.database.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class BanOrder:
+    """The node to ban, the reason, and the end (aware; None = until it is removed)."""
+
+    node: TreeNode
+    reason: str
+    until: datetime | None = None
+
+
+def load_bans(unit: Transaction) -> tuple[Ban, ...]:
+    """Return the current bans for the server state."""
+    return tuple(record.ban for record in stored.load_bans(unit.session, unit.now))
+
+
+def list_bans(unit: Transaction) -> tuple[BanRecord, ...]:
+    """Return the current bans in the order of their nodes."""
+    return stored.load_bans(unit.session, unit.now)
+
+
+def ban(unit: Transaction, world: ServerState, identity: Identity, order: BanOrder) -> BanRecord:
+    """Ban a node, replacing its present ban if it has one, and return the ban.
+
+    Raises
+    ------
+    InvalidInputError
+        For an unknown node, a missing reason, or an end in the past.
+    """
+    _validate(order, unit.now)
+    node = find_node(world.tree.queues, order.node)
+    stored.remove_ended_bans(unit.session, unit.now)
+    stored.remove_bans(unit.session, node)
+    ordered = Ban(node.site, node.ce, node.queue, order.reason.strip(), order.until)
+    record = stored.insert_ban(unit.session, ordered, identity.owner, unit.now)
+    unit.after_commit(lambda: _change(world, lambda kept: not _is_of(kept, node), ordered))
+    return record
+
+
+def unban(unit: Transaction, world: ServerState, node: TreeNode) -> tuple[BanRecord, ...]:
+    """Remove the ban of exactly this node, which need not be in the tree any more, and return it.
+
+    Raises
+    ------
+    NotFoundError
+        When the node has no ban; a ban of a level above or below is another one.
+    """
+    held = [record for record in list_bans(unit) if _is_of(record.ban, node)]
+    if not held:
+        path = "/".join(name for name in (node.site, node.ce, node.queue) if name)
+        raise NotFoundError("ban of", path)
+    for record in held:
+        stored.remove_bans(unit.session, TreeNode(record.ban.site, record.ban.ce, record.ban.queue))
+    unit.after_commit(lambda: _change(world, lambda kept: not _is_of(kept, node)))
+    return tuple(held)
+
+
+def _validate(order: BanOrder, now: datetime) -> None:
+    violations: list[Violation] = []
+    if not order.reason.strip():
+        violations.append(Violation("reason", "a ban needs a reason, which users see"))
+    if order.until is not None and order.until <= now:
+        violations.append(Violation("until", f"{order.until.isoformat()} has passed"))
+    if violations:
+        raise InvalidInputError(*violations)
+
+
+def _is_of(ban_: Ban, node: TreeNode) -> bool:
+    return _folded(ban_.site, ban_.ce, ban_.queue) == _folded(node.site, node.ce, node.queue)
+
+
+def _folded(*names: str | None) -> tuple[str, ...]:
+    return tuple(fold(name or "") for name in names)
+
+
+def _change(world: ServerState, stays: Callable[[Ban], bool], *new: Ban) -> None:
+    with world.lock:
+        world.bans = (*(kept for kept in world.bans if stays(kept)), *new)
+    world.publish_access_change()

@@ -1,0 +1,149 @@
+"""The listing of queues with their values and counts, and the selection of eligible nodes of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.job_description import Value
+from pilotage.resources import selection
+from pilotage.resources.eligibility import active_bans, ban_refusal
+from pilotage.resources.inheritance import EffectiveQueue
+from pilotage.resources.selection import NodeType
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.queueing.waiting_jobs import WaitingTaskQueue
+from pilotage_server.operations.resources.pools import visible_vo
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.leases import running_by_queue
+from pilotage_server.storage.pilots import PilotCounts, count_pilots
+
+EligibleNodes = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""Queues by CE by site, in the order of the tree; nothing is empty above the level of the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue with its effective values, their origins, and its counts.
+
+    `banned` = the reason of its ban, "" = none. `waiting` counts the jobs that could go there, apart from bans,
+    `running` those with a lease there, `pilots` those that are alive.
+    """
+
+    id: QueueId
+    parameters: Mapping[str, Value]
+    origins: Mapping[str, str]
+    enabled: bool
+    banned: str
+    pools: int
+    waiting: int
+    running: int
+    pilots: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeQuery:
+    """A query of nodes: for `vo` ("" = the caller's own), down to `level`, with the selected values."""
+
+    vo: str = ""
+    level: str = NodeType.QUEUE
+    ce_select: Mapping[str, Value] = field(default_factory=dict)
+    queue_select: Mapping[str, Value] = field(default_factory=dict)
+
+
+def list_queues(
+    unit: Transaction, world: ServerState, identity: Identity, vo: str = "", site: str = ""
+) -> tuple[QueueView, ...]:
+    """Return the queues as `vo` sees them, in the order of the tree, without those that it may not use.
+
+    A user sees the view and the counts of the user's VO; "" shows an operator the queues without overlays.
+
+    Raises
+    ------
+    PermissionDeniedError
+        When a user asks for the view of another VO.
+    """
+    shown = visible_vo(identity, vo)
+    queues = [
+        queue
+        for queue in world.tree.view_for(shown).values()
+        if queue.admits() and (not site or fold(queue.id.site) == fold(site))
+    ]
+    with world.lock:
+        waiting = world.waiting.waiting()
+    seen = [wait for wait in waiting if shown is None or fold(wait.task_queue.account.vo) == fold(shown)]
+    running, pilots = running_by_queue(unit.session), count_pilots(unit.session)
+    return tuple(_view(unit, world, queue, shown, running, pilots, seen) for queue in queues)
+
+
+def _view(
+    unit: Transaction,
+    world: ServerState,
+    queue: EffectiveQueue,
+    vo: str | None,
+    running: Mapping[QueueId, int],
+    pilots: Mapping[QueueId, PilotCounts],
+    waiting: Iterable[WaitingTaskQueue],
+) -> QueueView:
+    values = queue.values.values()
+    bans = active_bans(world.bans, queue.id, unit.now)
+    access = world.queue_access
+    vos = () if vo is None else (vo,)
+    return QueueView(
+        id=queue.id,
+        parameters={value.name: value.value for value in values},
+        origins={value.name: " and ".join(map(str, value.origins)) for value in values},
+        enabled=queue.is_enabled(),
+        banned="; ".join(ban_refusal(ban).why for ban in bans),
+        pools=len(world.mappings.pools(queue.id, vos)),
+        waiting=sum(wait.count for wait in waiting if access.admits(wait.task_queue, queue.id)),
+        running=running.get(queue.id, 0),
+        pilots=pilots.get(queue.id, PilotCounts()).alive,
+    )
+
+
+def get_eligible_nodes(unit: Transaction, world: ServerState, identity: Identity, query: NodeQuery) -> EligibleNodes:
+    """Return the eligible nodes that are not banned, down to the level of the query.
+
+    Level CE shows no queues, level Site no CEs; a node is included when it has an eligible queue.
+
+    Raises
+    ------
+    InvalidInputError
+        For an unknown level or an invalid selection.
+    PermissionDeniedError
+        When a user asks for another VO.
+    """
+    level = _level(query.level)
+    vo = visible_vo(identity, query.vo or identity.vo)
+    fitting = selection.get_eligible_nodes(
+        world.tree.tree, vo, ce_select=query.ce_select, queue_select=query.queue_select
+    )
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for site, ces in fitting.items():
+        for ce, queues in ces.items():
+            free = tuple(queue for queue in queues if not active_bans(world.bans, QueueId(site, ce, queue), unit.now))
+            if free:
+                found.setdefault(site, {})[ce] = free
+    return _cut(found, level)
+
+
+def _level(name: str) -> NodeType:
+    for level in NodeType:
+        if fold(name) == fold(level):
+            return level
+    levels = ", ".join(NodeType)
+    raise InvalidInputError(Violation("level", f"{name!r} is not a level of the tree: {levels}"))
+
+
+def _cut(nodes: Mapping[str, Mapping[str, tuple[str, ...]]], level: NodeType) -> EligibleNodes:
+    match level:
+        case NodeType.SITE:
+            return {site: {} for site in nodes}
+        case NodeType.CE:
+            return {site: dict.fromkeys(ces, ()) for site, ces in nodes.items()}
+        case NodeType.QUEUE:
+            return nodes

@@ -1,0 +1,1 @@
+"""Serves job routers: hands jobs out, records what became of them. One operation is one transaction."""

@@ -1,0 +1,260 @@
+"""One call: its caller, its deadline, its answer from any thread, and the mapping of errors to a status.
+
+A servicer's method has one of two forms. A coroutine, or an asynchronous generator for a stream, runs in the event loop
+and returns its response; gRPC's context argument is a `Call`. A hot method is a plain function in the serving thread,
+which takes all calls. It must return within microseconds; another thread answers the call later:
+
+    @hot
+    def ReportState(self, request: ReportStateRequest, call: Call[ReportStateResponse]) -> None:
+        heartbeat = heartbeat_from_wire(request)  # an exception refuses the call
+        future = self._database.submit_batch(self._reports, Report(call.identity, heartbeat))
+        future.add_done_callback(call.answer_with)
+
+A hot method that has to wait continues as a coroutine, from any thread:
+
+        call.answer_async(lambda: self._wait_for_work(call, request))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import grpc
+import structlog
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+from pilotage.clock import BootClock
+from pilotage.errors import PilotageError, WorldError
+from pilotage.rpc.status import DOMAIN, make_status, status_of
+from pilotage_server.core.identity import Identity
+from pilotage_server.rpc.framework.grpc_calls import WireCall
+from pilotage_server.rpc.framework.tokens import VerifiedToken
+
+log = structlog.get_logger()
+
+
+def error_status(method: str, cause: str, error: BaseException) -> grpc.Status:
+    """Return the status of a call that ends with `error`, and log it; an unexpected error becomes an incident."""
+    if isinstance(error, PilotageError):
+        write_log = log.warning if isinstance(error, WorldError) else log.info
+        write_log("call refused", method=method, cause=cause, kind=type(error).__name__, why=str(error))
+        content = status_of(error)
+    else:
+        content = _incident_status(method, cause, error)
+    status: grpc.Status = rpc_status.to_status(content)
+    return status
+
+
+def _incident_status(method: str, cause: str, error: BaseException) -> Status:
+    incident = secrets.token_hex(6)
+    log.error("call failed", method=method, cause=cause, incident=incident, exc_info=error)
+    text = f"the server failed; its log has the details under incident {incident}"
+    info = ErrorInfo(reason="INCIDENT", domain=DOMAIN, metadata={"incident": incident})
+    return make_status(grpc.StatusCode.INTERNAL, text, info)
+
+
+Response = TypeVar("Response")
+Method = TypeVar("Method", bound=Callable[..., None])
+
+_current_call: ContextVar[Call[Any]] = ContextVar("call_under_way")
+_HOT = "_is_hot"
+
+
+def hot(method: Method) -> Any:
+    """Mark a servicer's method as a plain function that answers its call later (see the module)."""
+    setattr(method, _HOT, True)
+    return method  # as Any: the generated servicers declare no such methods
+
+
+def is_hot(method: Callable[..., Any]) -> bool:
+    """Return whether `hot` marks the servicer's method."""
+    return getattr(method, _HOT, False)
+
+
+def caller() -> Identity:
+    """Return the identity of the caller whose call this coroutine serves."""
+    return _current_call.get().identity
+
+
+def caller_token() -> VerifiedToken:
+    """Return the verified token of the call that this coroutine serves."""
+    return _current_call.get().token
+
+
+@contextmanager
+def idle() -> Iterator[None]:
+    """Do not count the call of this coroutine, if any, as in flight within the block, where it only waits."""
+    call = _current_call.get(None)
+    if call is None:
+        yield
+        return
+    call.in_flight.discard(call)
+    try:
+        yield
+    finally:
+        call.in_flight.add(call)
+
+
+class EventLoop(Protocol):
+    """Runs the coroutines of calls; `dispatch.LoopCalls` fulfils it."""
+
+    def answer_async(self, call: Call[Any], respond: Callable[[], Awaitable[Any]]) -> None:
+        """Answer the call, soon and in the event loop, with the result of `respond`."""
+
+
+class InFlight(Protocol):
+    """The set of calls that occupy the server; `dispatch.CallsInFlight` fulfils it."""
+
+    def add(self, call: Call[Any]) -> None:
+        """Count a call."""
+
+    def discard(self, call: Call[Any]) -> None:
+        """Do not count a call any more."""
+
+
+class CallContext(NamedTuple):
+    """What all calls share. `log_ends` = the end of each call is logged."""
+
+    loop: EventLoop
+    in_flight: InFlight
+    clock: BootClock
+    log_ends: bool
+
+
+class CallInfo(NamedTuple):
+    """Method, token, cause for the log, and time of arrival (boot clock) of a call that passed the access check."""
+
+    method: str
+    token: VerifiedToken
+    cause: str
+    arrived_s: float
+
+
+class Call(Generic[Response]):
+    """One call, answered at most once; an answer after the end of the call is dropped.
+
+    `serialize` makes the bytes of a response.
+    """
+
+    __slots__ = ("_context", "_is_answered", "_on_end", "_serialize", "info", "is_over", "wire")
+
+    def __init__(
+        self, wire: WireCall, info: CallInfo, serialize: Callable[[Response], bytes], context: CallContext
+    ) -> None:
+        self.wire = wire
+        self.info = info
+        self.is_over = False
+        self._serialize = serialize
+        self._context = context
+        self._is_answered = False
+        self._on_end: Callable[[], object] | None = None
+        context.in_flight.add(self)
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the caller."""
+        return self.info.token.identity
+
+    @property
+    def token(self) -> VerifiedToken:
+        """The verified token of the caller."""
+        return self.info.token
+
+    def time_remaining(self) -> float:
+        """Return the seconds until the call's deadline; infinite where it has none."""
+        return self.wire.time_remaining()
+
+    def answer(self, response: Response | bytes) -> None:
+        """Send the response, or its bytes, from any thread."""
+        assert not self._is_answered, f"{self.info.method} has been answered before"
+        content = response if isinstance(response, bytes) else self._serialize(response)
+        self._is_answered = True
+        self.wire.finish(content)
+
+    def answer_with(self, future: Future[Response] | Future[bytes]) -> None:
+        """Answer with the result or the error of a future that is done."""
+        error = future.exception()
+        if error is None:
+            self.answer(future.result())
+        else:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuse the call, from any thread; an error that is no PilotageError becomes an incident."""
+        status = error_status(self.info.method, self.info.cause, error)
+        if not self._is_answered:  # else the error is only logged
+            self._is_answered = True
+            self.wire.refuse(status)
+
+    def send(self, response: Response, on_sent: Callable[[], object]) -> None:
+        """Send one response of several; `on_sent` is called, in the serving thread, when the next one may follow."""
+        self.wire.send(self._serialize(response), on_sent)
+
+    def finish(self) -> None:
+        """End a stream of responses."""
+        self._is_answered = True
+        self.wire.finish(None)
+
+    def answer_async(self, respond: Callable[[], Awaitable[Response | bytes]]) -> None:
+        """Answer with the result of `respond`, awaited in the event loop and cancelled when the caller is gone."""
+        self._context.loop.answer_async(self, respond)
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Call `callback` if the call ends unanswered; at once if it has ended."""
+        self._on_end = callback
+        if self.is_over:
+            callback()
+
+    @property
+    def in_flight(self) -> InFlight:
+        """The set in which this call is counted while it does not merely wait."""
+        return self._context.in_flight
+
+    def mark_ended(self) -> None:
+        """Record the end of the call, answered or not."""
+        self.is_over = True
+        self._context.in_flight.discard(self)
+        act, self._on_end = self._on_end, None  # it may hold what holds this call: no circle is left
+        if act is not None and not self._is_answered:
+            act()
+        if self._context.log_ends:
+            took_ms = round(1000 * (self._context.clock() - self.info.arrived_s), 3)
+            log.debug("call ended", method=self.info.method, cause=self.info.cause, took_ms=took_ms)
+
+    def enter_context(self) -> None:
+        """Make this the call of the running coroutine, for `caller` and `idle`."""
+        _current_call.set(self)
+
+
+ANSWER_MARGIN_S = 1.0
+"""A waiting call answers this long before its deadline, so that the answer arrives in time."""
+
+
+class Timed(Protocol):
+    """A call with or without a deadline."""
+
+    def time_remaining(self) -> float:
+        """Return the seconds left; infinite where the call has no deadline."""
+
+
+def wait_time_s(call: Timed, wanted_s: float, longest_s: float) -> float:
+    """Return how long the call may wait: the minimum of request, server limit and time to the deadline."""
+    return max(0.0, min(wanted_s, longest_s, call.time_remaining() - ANSWER_MARGIN_S))
+
+
+async def wait_for_event(timeout_s: float, event: asyncio.Event) -> bool:
+    """Wait for `event`; False = the timeout passed first."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,293 @@
+"""Passes each call from gRPC to its servicer's method: overload check, access check, request, handler.
+
+Rules
+-----
+The number of calls in flight is limited; calls that merely wait, such as long polls, do not count. Past the limit calls
+are refused, not queued. A refusal happens before the token and the request are read, so it costs next to nothing. It
+asks the client to retry after a delay that grows with the rate of refusals, which spreads the retries.
+The access check comes next, before the request is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import lru_cache, partial
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+from grpc_status import rpc_status
+
+from pilotage.clock import BootClock, Clock
+from pilotage.errors import InvalidInputError, OverloadedError, UnauthenticatedError, Violation
+from pilotage.rpc.status import status_of
+from pilotage.telemetry import CAUSE_HEADER, cause_bound, valid_cause
+from pilotage_server.rpc.framework.access import check_access
+from pilotage_server.rpc.framework.calls import Call, CallContext, CallInfo, error_status, idle, is_hot
+from pilotage_server.rpc.framework.grpc_calls import CallAcceptor, WireCall
+from pilotage_server.rpc.framework.tokens import TokenVerifier, VerifiedToken
+
+
+def in_event_loop(callback: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that schedules `callback` in the running event loop, from any thread and without waiting."""
+    loop = asyncio.get_running_loop()
+
+    def schedule(*arguments: Any) -> None:
+        loop.call_soon_threadsafe(callback, *arguments)
+
+    return schedule
+
+
+class LoopCalls:
+    """Runs calls as tasks of the running event loop; a task is cancelled when its caller is gone."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+
+    def answer_async(self, call: Call[Any], respond: Callable[[], Awaitable[Any]]) -> None:
+        """Answer the call with the result of `respond`."""
+
+        async def run() -> None:
+            call.answer(await respond())
+
+        self._loop.call_soon_threadsafe(self._begin, call, run)
+
+    def stream(self, call: Call[Any], messages: Callable[[], AsyncIterator[Any]]) -> None:
+        """Send everything that `messages` yields; the next message is requested when the previous one is sent."""
+
+        async def run() -> None:
+            async with aclosing(messages()) as responses:  # type: ignore[type-var]
+                async for response in responses:
+                    await self._send(call, response)
+            call.finish()
+
+        self._loop.call_soon_threadsafe(self._begin, call, run)
+
+    async def _send(self, call: Call[Any], response: Any) -> None:
+        sent = asyncio.Event()
+        call.send(response, partial(self._loop.call_soon_threadsafe, sent.set))
+        with idle():
+            await sent.wait()
+
+    async def requests(self, call: Call[Any], parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
+        """Yield the caller's messages; each is requested when the previous one has been taken."""
+        received: asyncio.Queue[bytes | None] = asyncio.Queue()
+        while True:
+            call.wire.receive(lambda content: self._loop.call_soon_threadsafe(received.put_nowait, content))
+            with idle():
+                content = await received.get()
+            if content is None:
+                return
+            yield parse(content)
+
+    def _begin(self, call: Call[Any], act: Callable[[], Awaitable[None]]) -> None:
+        if not call.is_over:
+            task = self._tasks.create_task(_run_call(call, act))
+            call.on_end(partial(self._loop.call_soon_threadsafe, task.cancel))
+
+
+async def _run_call(call: Call[Any], act: Callable[[], Awaitable[None]]) -> None:
+    call.enter_context()
+    with cause_bound(call.info.cause):
+        try:
+            await act()
+        except Exception as error:  # the edge of a call: every error becomes a status
+            call.fail(error)
+
+
+log = structlog.get_logger()
+
+SHORTEST_DELAY_S = 0.1
+LONGEST_DELAY_S = 5.0
+"""Bounds of the retry delay of a refused call."""
+
+REFUSALS_HALF_LIFE_S = 1.0
+"""Half-life of a refusal in the count of recent refusals."""
+
+LOG_EVERY_S = 10.0
+"""Shortest interval of log lines about refused calls."""
+
+
+class CallsInFlight:
+    """The calls in flight, at most `most`; `add` and `discard` are safe in any thread."""
+
+    def __init__(self, most: int, clock: BootClock) -> None:
+        self._most = most
+        self._clock = clock
+        self._calls: set[Call[object]] = set()  # add and discard of a set are atomic
+        self._recent_refusals = 0.0
+        self._refused_s = self._logged_s = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: Call[object]) -> None:
+        """Count a call."""
+        self._calls.add(call)
+        if call.is_over:  # it may have ended in another thread meanwhile
+            self._calls.discard(call)
+
+    def discard(self, call: Call[object]) -> None:
+        """Do not count a call any more."""
+        self._calls.discard(call)
+
+    def overload_status(self) -> grpc.Status | None:
+        """Return the status that refuses one more call; None = there is room. For the serving thread only."""
+        if len(self._calls) < self._most:
+            return None
+        now_s = self._clock()
+        self._recent_refusals = 1 + self._recent_refusals * 0.5 ** ((now_s - self._refused_s) / REFUSALS_HALF_LIFE_S)
+        self._refused_s = now_s
+        if now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
+            log.warning("calls are refused", in_flight=len(self._calls), refused_lately=round(self._recent_refusals))
+        delay_s = SHORTEST_DELAY_S * (1 + self._recent_refusals / self._most)
+        return _overloaded_status(self._most, round(min(delay_s, LONGEST_DELAY_S), 1))
+
+
+@lru_cache
+def _overloaded_status(most: int, delay_s: float) -> grpc.Status:
+    text = f"the server is overloaded: it has {most} calls under way"
+    status: grpc.Status = rpc_status.to_status(status_of(OverloadedError(text, delay_s)))
+    return status
+
+
+_BEARER = "bearer "
+
+
+class CallAccess:
+    """The access check of all methods of Pilotage's services: token, then role."""
+
+    def __init__(self, verifier: TokenVerifier, clock: Clock) -> None:
+        self._verifier = verifier
+        self._clock = clock
+
+    def authorize(self, method: str, metadata: Mapping[str, Any]) -> VerifiedToken:
+        """Return the verified token; raises the PilotageError that refuses the call."""
+        token = self._verifier.verify(_bearer_token(metadata), self._clock())
+        check_access(method, token.identity)
+        return token
+
+
+def _bearer_token(metadata: Mapping[str, Any]) -> str:
+    header = metadata.get("authorization")
+    if header is None:
+        raise UnauthenticatedError("the call carries no token")
+    text = header.decode("ascii", "replace") if isinstance(header, bytes) else str(header)
+    if text[: len(_BEARER)].lower() != _BEARER:
+        raise UnauthenticatedError("the authorization header does not hold a bearer token")
+    return text[len(_BEARER) :].strip()
+
+
+Serve = Callable[[Call[Any]], None]
+
+
+class Dispatcher:
+    """Registers the methods of servicers and passes their calls on.
+
+    It takes the place of gRPC's server in the generated `add_…Servicer_to_server` functions.
+    """
+
+    def __init__(
+        self, server: grpc.Server, access: CallAccess, loop_calls: LoopCalls, in_flight: CallsInFlight, clock: BootClock
+    ) -> None:
+        self._acceptor = CallAcceptor(server)
+        self._access = access
+        self._loop_calls = loop_calls
+        self._in_flight = in_flight
+        log_ends = log.is_enabled_for(logging.DEBUG)  # asked once: a suppressed log line costs time too
+        self._context = CallContext(loop_calls, in_flight, clock, log_ends)
+
+    def add_generic_rpc_handlers(self, _handlers: Any) -> None:
+        """Do nothing: the same methods are registered by name too, which is faster."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        """Register the methods of a service; their calls are taken after `open`."""
+        for name, handler in handlers.items():
+            method = f"/{service}/{name}"
+            self._acceptor.add(method, self._entry_point(method, handler))
+
+    def open(self) -> None:
+        """Start the server and take calls from now on."""
+        self._acceptor.start()
+
+    def _entry_point(self, method: str, handler: Any) -> Callable[[WireCall], None]:
+        serve = self._serving_function(handler)
+
+        def enter(wire: WireCall) -> None:
+            overload = self._in_flight.overload_status()
+            if overload is not None:
+                wire.refuse(overload)
+                return
+            info = self._call_info(method, wire)
+            if info is not None:
+                call: Call[Any] = Call(wire, info, handler.response_serializer, self._context)
+                wire.on_end(call.mark_ended)
+                serve(call)
+
+        return enter
+
+    def _call_info(self, method: str, wire: WireCall) -> CallInfo | None:
+        """Return the facts of a call that passes the access check; None = it has been refused."""
+        metadata = wire.metadata()
+        cause = valid_cause(metadata.get(CAUSE_HEADER))
+        try:
+            return CallInfo(method, self._access.authorize(method, metadata), cause, self._context.clock())
+        except Exception as error:  # there is no Call yet that could fail
+            wire.refuse(error_status(method, cause, error))
+            return None
+
+    def _serving_function(self, handler: Any) -> Serve:
+        """Return the function that serves calls: hot, coroutine, upload stream or download stream."""
+        parse = _parser(handler.request_deserializer)
+        if handler.request_streaming:
+            return partial(self._serve_upload, handler.stream_unary, parse)
+        if handler.response_streaming:
+            return partial(_with_request, parse, partial(self._serve_stream, handler.unary_stream))
+        if is_hot(handler.unary_unary):
+            return partial(_with_request, parse, handler.unary_unary)
+        assert inspect.iscoroutinefunction(handler.unary_unary), "a method that is not hot is a coroutine"
+        return partial(_with_request, parse, partial(self._serve_unary, handler.unary_unary))
+
+    def _serve_unary(self, method: Any, request: Any, call: Call[Any]) -> None:
+        self._loop_calls.answer_async(call, partial(method, request, call))
+
+    def _serve_stream(self, method: Any, request: Any, call: Call[Any]) -> None:
+        self._loop_calls.stream(call, partial(method, request, call))
+
+    def _serve_upload(self, method: Any, parse: Callable[[bytes], Any], call: Call[Any]) -> None:
+        self._loop_calls.answer_async(call, lambda: method(self._loop_calls.requests(call, parse), call))
+
+
+def _with_request(parse: Callable[[bytes], Any], serve: Callable[[Any, Call[Any]], None], call: Call[Any]) -> None:
+    """Serve the call when its one request has arrived; until then it does not count as in flight."""
+
+    def received(content: bytes | None) -> None:
+        call.in_flight.add(call)
+        try:
+            if content is None:
+                raise InvalidInputError(Violation("", "the call has no request"))
+            serve(parse(content), call)
+        except Exception as error:  # the edge of a call: every error becomes a status
+            call.fail(error)
+
+    call.in_flight.discard(call)
+    call.wire.receive(received)
+
+
+def _parser(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def parse(content: bytes) -> Any:
+        try:
+            return read(content)
+        except DecodeError as error:
+            raise InvalidInputError(Violation("", f"the request cannot be read: {error}")) from error
+
+    return parse

@@ -1,0 +1,67 @@
+"""Runs operations for servicers: in the database's threads, one transaction each, once per request id."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from pilotage_server.core.identity import Identity
+from pilotage_server.operations.idempotency import IdempotentRequest, run_once
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
+
+Result = TypeVar("Result")
+Response = TypeVar("Response", bound=Message)
+Operation = Callable[[Transaction, ServerState], Result]
+
+
+class RepeatableRequest(Protocol):
+    """A request with an idempotency key: repeated calls have one effect."""
+
+    request_id: str
+
+    def SerializeToString(self, *, deterministic: bool = ...) -> bytes:
+        """Return the message's bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Runs operations, which also convert their results: in the database's thread, not in the loop."""
+
+    database: Database
+    state: ServerState
+
+    async def read(self, operation: Operation[Result]) -> Result:
+        """Return the result of `operation`, which writes nothing."""
+        return await asyncio.wrap_future(self.database.submit_read(lambda unit: operation(unit, self.state)))
+
+    async def write(self, operation: Operation[Result]) -> Result:
+        """Return the result of `operation` once its changes are on disk."""
+        return await asyncio.wrap_future(self.database.submit_write(lambda unit: operation(unit, self.state)))
+
+    async def once(
+        self,
+        caller: Identity,
+        method: str,
+        request: RepeatableRequest,
+        response_type: type[Response],
+        operation: Operation[Response],
+    ) -> Response:
+        """Return the response of `operation`, or the stored response if the request was handled before."""
+
+        def run(unit: Transaction, world: ServerState) -> bytes:
+            key = IdempotentRequest.of(caller, method, request.request_id, digest(request))
+            return run_once(unit, key, lambda: operation(unit, world).SerializeToString())
+
+        return response_type.FromString(await self.write(run))
+
+
+def digest(request: RepeatableRequest) -> str:
+    """Return the SHA-256 of the message, which distinguishes different requests with one id."""
+    return hashlib.sha256(request.SerializeToString(deterministic=True)).hexdigest()

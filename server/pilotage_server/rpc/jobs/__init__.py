@@ -1,0 +1,1 @@
+"""JobService: wire values of jobs, files and events. Decides nothing."""

@@ -1,0 +1,316 @@
+"""JobService: jobs, their files and their events.
+
+Files stream through worker threads, never through a transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from pilotage.classads.text import ad_text
+from pilotage.clock import BootClock
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.jobs.wire import description_to_wire
+from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
+from pilotage.values.wire.fields import Fields, all_from_wire, job_id_from_wire, reason_from_wire
+from pilotage.values.wire.jobs import change_result_to_wire, submitted_jobs_to_wire
+from pilotage.values.wire.leadership import leadership_from_wire
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.record import FeedPage
+from pilotage_server.core.jobs.states import FINAL
+from pilotage_server.operations.explain import explain_job
+from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.edit import edit_job
+from pilotage_server.operations.jobs.files import check_download, find_missing, list_outputs, record_upload
+from pilotage_server.operations.jobs.queries import get_ad, get_description, get_events, get_jobs, list_jobs, read_feed
+from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.rpc.framework.calls import caller, wait_time_s
+from pilotage_server.rpc.framework.transactions import Transactions
+from pilotage_server.rpc.framework.wire_values import check_count, job_ids_from_wire
+from pilotage_server.rpc.jobs.event_feed import EndFollower, EventFeed, Follower
+from pilotage_server.rpc.jobs.wire import (
+    change_from_wire,
+    checksum_from_wire,
+    checksums_from_wire,
+    event_to_wire,
+    explanation_to_wire,
+    filter_from_wire,
+    job_to_wire,
+    output_files_to_wire,
+    submission_from_wire,
+    submitted_from_wire,
+)
+from pilotage_server.storage.blobs import FileStore
+
+MAX_PIECE_BYTES = 1024 * 1024
+"""Limit of the bytes in one message of an upload."""
+
+
+class FileCalls:
+    """The methods for sandboxes."""
+
+    def __init__(self, transactions: Transactions, store: FileStore) -> None:
+        self._file_transactions = transactions
+        self._store = store
+
+    async def FindMissingFiles(
+        self, request: job_service_pb2.FindMissingFilesRequest, context: Any
+    ) -> job_service_pb2.FindMissingFilesResponse:
+        identity = caller()
+        checksums = checksums_from_wire(request.checksums)
+        missing = await self._file_transactions.write(lambda unit, _: find_missing(unit, identity, checksums))
+        return job_service_pb2.FindMissingFilesResponse(missing=missing)
+
+    async def UploadFile(
+        self, requests: AsyncIterator[job_service_pb2.UploadFileRequest], context: Any
+    ) -> job_service_pb2.UploadFileResponse:
+        identity = caller()
+        first = await anext(aiter(requests), None)
+        if first is None:
+            raise InvalidInputError(Violation("", "the stream is empty; its first message has checksum and size"))
+        fields = Fields(first)
+        checksum, size = fields("checksum", checksum_from_wire), fields.count("size")
+        fields.done()
+        await self._receive(checksum, size, first.content, requests)
+        store = self._store
+        await self._file_transactions.write(lambda unit, _: record_upload(unit, store, identity, checksum, size))
+        return job_service_pb2.UploadFileResponse(checksum=checksum)
+
+    async def _receive(
+        self, checksum: str, size: int, content: bytes, rest: AsyncIterator[job_service_pb2.UploadFileRequest]
+    ) -> None:
+        upload = await asyncio.to_thread(self._store.begin, checksum, size)
+        try:
+            await asyncio.to_thread(upload.append, _piece(content))
+            async for request in rest:
+                await asyncio.to_thread(upload.append, _piece(request.content))
+            await asyncio.to_thread(upload.finish)
+        except BaseException:  # also a cancelled call leaves no partial file
+            upload.abort()
+            raise
+
+    async def DownloadFile(
+        self, request: job_service_pb2.DownloadFileRequest, context: Any
+    ) -> AsyncIterator[job_service_pb2.DownloadFileResponse]:
+        identity = caller()
+        fields = Fields(request)
+        job_id, checksum = fields("job_id", job_id_from_wire), fields("checksum", checksum_from_wire)
+        leadership = fields.if_set("turn", leadership_from_wire)
+        fields.done()
+        await self._file_transactions.read(lambda unit, _: check_download(unit, identity, job_id, checksum, leadership))
+        pieces = self._store.read(checksum)
+        while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
+            yield job_service_pb2.DownloadFileResponse(content=piece)
+
+    async def ListOutputFiles(
+        self, request: job_service_pb2.ListOutputFilesRequest, context: Any
+    ) -> job_service_pb2.ListOutputFilesResponse:
+        identity = caller()
+        fields = Fields(request)
+        job_id, attempt = fields("job_id", job_id_from_wire), fields.count("attempt")
+        fields.done()
+        outputs = await self._file_transactions.read(lambda unit, _: list_outputs(unit, identity, job_id, attempt))
+        return job_service_pb2.ListOutputFilesResponse(
+            files=output_files_to_wire(outputs.files), attempt=outputs.attempt
+        )
+
+
+def _piece(content: bytes) -> bytes:
+    if len(content) > MAX_PIECE_BYTES:
+        why = f"a piece of {len(content)} bytes is larger than {MAX_PIECE_BYTES}"
+        raise InvalidInputError(Violation("content", why))
+    return content
+
+
+def _next_piece(pieces: Iterator[bytes]) -> bytes | None:
+    return next(pieces, None)  # StopIteration must not cross from a thread into a coroutine
+
+
+KEEPALIVE_S = 30.0
+"""Interval of empty messages in a feed without events."""
+
+
+class EventCalls:
+    """The methods for events of one job, and for the feed of all events that the caller may see."""
+
+    def __init__(self, transactions: Transactions, feed: EventFeed) -> None:
+        self._event_transactions = transactions
+        self._event_feed = feed
+
+    async def GetJobEvents(
+        self, request: job_service_pb2.GetJobEventsRequest, context: Any
+    ) -> job_service_pb2.GetJobEventsResponse:
+        identity = caller()
+        fields = Fields(request)
+        job_id = fields("job_id", job_id_from_wire)
+        fields.done()
+        events = await self._event_transactions.read(lambda unit, _: get_events(unit, identity, job_id))
+        return job_service_pb2.GetJobEventsResponse(events=[event_to_wire(event) for event in events])
+
+    async def WatchEvents(
+        self, request: job_service_pb2.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[job_service_pb2.WatchEventsResponse]:
+        identity = caller()
+        position, job_ids = _feed_request(request)
+        follower = Follower()
+        is_due = True  # the first message has the position, even without events
+        with self._event_feed.subscribed(follower):
+            while True:
+                page = await self._page(identity, position, job_ids)
+                if is_due or page.events:
+                    events = [event_to_wire(event) for event in page.events]
+                    yield job_service_pb2.WatchEventsResponse(events=events, position=page.position)
+                position, is_due = page.position, False
+                if page.at_end:
+                    wait_s = wait_time_s(context, KEEPALIVE_S, KEEPALIVE_S)
+                    if request.until_now or wait_s == 0 or not self._event_feed.is_open:
+                        return
+                    is_due = not await follower.wait(wait_s)
+
+    async def _page(self, identity: Identity, position: int, job_ids: tuple[int, ...]) -> FeedPage:
+        return await self._event_transactions.read(lambda unit, _: read_feed(unit, identity, position, job_ids))
+
+
+def _feed_request(request: job_service_pb2.WatchEventsRequest) -> tuple[int, tuple[int, ...]]:
+    fields = Fields(request)
+    fields("job_ids", check_count)
+    job_ids = fields("job_ids", lambda ids: all_from_wire(ids, job_id_from_wire))
+    position = fields.count("after_position")
+    fields.done()
+    return position, job_ids
+
+
+class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer):
+    """Submits, shows and changes jobs."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        store: FileStore,
+        feed: EventFeed,
+        boot_clock: BootClock,
+        longest_wait_s: float,
+    ) -> None:
+        FileCalls.__init__(self, transactions, store)
+        EventCalls.__init__(self, transactions, feed)
+        self._transactions = transactions
+        self._feed = feed
+        self._boot_clock = boot_clock
+        self._longest_wait_s = longest_wait_s
+
+    async def SubmitJobs(
+        self, request: job_service_pb2.SubmitJobsRequest, context: Any
+    ) -> job_service_pb2.SubmitJobsResponse:
+        identity = caller()
+        descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
+
+        def submit(unit: Any, world: Any) -> job_service_pb2.SubmitJobsResponse:
+            done = submit_jobs(unit, world, identity, descriptions, request.group, validate_only=request.validate_only)
+            return submitted_jobs_to_wire(done)
+
+        if request.validate_only:
+            return await self._transactions.read(submit)
+        return await self._transactions.once(
+            identity, "SubmitJobs", request, job_service_pb2.SubmitJobsResponse, submit
+        )
+
+    async def GetJobs(self, request: job_service_pb2.GetJobsRequest, context: Any) -> job_service_pb2.GetJobsResponse:
+        identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
+
+        def show(unit: Any, _: Any) -> job_service_pb2.GetJobsResponse:
+            return job_service_pb2.GetJobsResponse(jobs=map(job_to_wire, get_jobs(unit, identity, job_ids)))
+
+        return await self._transactions.read(show)
+
+    async def ListJobs(
+        self, request: job_service_pb2.ListJobsRequest, context: Any
+    ) -> job_service_pb2.ListJobsResponse:
+        identity = caller()
+        wanted, page_size = filter_from_wire(request)
+
+        def page(unit: Any, _: Any) -> job_service_pb2.ListJobsResponse:
+            found = list_jobs(unit, identity, wanted, page_size, request.page_token)
+            jobs = [job_to_wire(job) for job in found.jobs]
+            return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
+
+        return await self._transactions.read(page)
+
+    async def GetJobDescription(
+        self, request: job_service_pb2.GetJobDescriptionRequest, context: Any
+    ) -> job_service_pb2.GetJobDescriptionResponse:
+        identity, job_id = caller(), _job_id_of(request)
+        description = await self._transactions.read(lambda unit, _: get_description(unit, identity, job_id))
+        return job_service_pb2.GetJobDescriptionResponse(description=description_to_wire(description))
+
+    async def GetJobAd(
+        self, request: job_service_pb2.GetJobAdRequest, context: Any
+    ) -> job_service_pb2.GetJobAdResponse:
+        identity, job_id = caller(), _job_id_of(request)
+        ad = await self._transactions.read(lambda unit, _: ad_text(get_ad(unit, identity, job_id)))
+        return job_service_pb2.GetJobAdResponse(ad=ad)
+
+    async def WaitForJobs(
+        self, request: job_service_pb2.WaitForJobsRequest, context: Any
+    ) -> job_service_pb2.WaitForJobsResponse:
+        job_ids = job_ids_from_wire(request.job_ids)
+        fields = Fields(request)
+        fields.length("timeout_s")
+        fields.done()
+        until_s = self._boot_clock() + wait_time_s(context, request.timeout_s, self._longest_wait_s)
+        identity, follower = caller(), EndFollower(job_ids)
+        with self._feed.subscribed(follower):
+            while True:
+                follower.reset()
+                jobs = await self._transactions.read(lambda unit, _: get_jobs(unit, identity, job_ids))
+                all_final, left_s = all(job.state in FINAL for job in jobs), until_s - self._boot_clock()
+                if all_final or left_s <= 0 or not self._feed.is_open:
+                    break
+                follower.mark_ended(job.id for job in jobs if job.state in FINAL)
+                await follower.wait(left_s)
+        messages = await asyncio.to_thread(lambda: [job_to_wire(job) for job in jobs])
+        return job_service_pb2.WaitForJobsResponse(jobs=messages, all_final=all_final)
+
+    async def ChangeJobs(
+        self, request: job_service_pb2.ChangeJobsRequest, context: Any
+    ) -> job_service_pb2.ChangeJobsResponse:
+        identity = caller()
+        job_ids = job_ids_from_wire(request.job_ids)
+        fields = Fields(request)
+        change, reason = fields("change", change_from_wire), fields("reason", reason_from_wire)
+        fields.done()
+
+        def make(unit: Any, world: Any) -> job_service_pb2.ChangeJobsResponse:
+            results = change_jobs(unit, world, identity, job_ids, change, reason)
+            return job_service_pb2.ChangeJobsResponse(results=[change_result_to_wire(each) for each in results])
+
+        return await self._transactions.once(identity, "ChangeJobs", request, job_service_pb2.ChangeJobsResponse, make)
+
+    async def EditJob(self, request: job_service_pb2.EditJobRequest, context: Any) -> job_service_pb2.EditJobResponse:
+        identity = caller()
+        fields = Fields(request)
+        job_id = fields("job_id", job_id_from_wire)
+        description = fields("description", submitted_from_wire)
+        fields.done()
+
+        def edit(unit: Any, world: Any) -> job_service_pb2.EditJobResponse:
+            edited = edit_job(unit, world, identity, job_id, description)
+            return job_service_pb2.EditJobResponse(job=job_to_wire(edited.job), warnings=edited.warnings)
+
+        return await self._transactions.once(identity, "EditJob", request, job_service_pb2.EditJobResponse, edit)
+
+    async def ExplainJob(
+        self, request: job_service_pb2.ExplainJobRequest, context: Any
+    ) -> job_service_pb2.ExplainJobResponse:
+        identity, job_id = caller(), _job_id_of(request)
+        return await self._transactions.read(
+            lambda unit, world: explanation_to_wire(explain_job(unit, world, identity, job_id))
+        )
+
+
+def _job_id_of(request: Any) -> int:
+    fields = Fields(request)
+    job_id = fields("job_id", job_id_from_wire)
+    fields.done()
+    return job_id

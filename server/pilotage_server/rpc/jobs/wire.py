@@ -1,0 +1,233 @@
+"""Wire ↔ domain for JobService: descriptions in; jobs, events and explanations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pilotage.errors import Faults, InvalidInputError, InvalidJobError, Violation
+from pilotage.job_description import JobDescription
+from pilotage.jobs.file_names import is_checksum
+from pilotage.jobs.wire import description_from_wire
+from pilotage.rpc.wire import enum_from_wire, enum_to_wire, queue_to_wire, section_to_wire, text_from_wire, time_to_wire
+from pilotage.v1 import job_service_pb2, jobs_pb2
+from pilotage.values.wire.fields import Fields, all_from_wire
+from pilotage_server.core.explain import Exclusion, QueueOutlook
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.descriptions import DescriptionGroup, Overrides
+from pilotage_server.core.jobs.files import OutputFile
+from pilotage_server.core.jobs.record import FeedEvent, JobRecord
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.explain import Explanation
+from pilotage_server.operations.jobs.queries import JobFilter
+from pilotage_server.rpc.framework.wire_values import check_count
+
+DEFAULT_PAGE, LARGEST_PAGE = 1000, 10_000
+
+MAX_DESCRIPTION_BYTES = 2 * 1024 * 1024
+"""Limit of the bytes of a description.
+
+It allows the maximal number of input files with names of a hundred characters. It also equals Linux's limit of a
+process's arguments and environment: a quarter of a stack of 8 MiB.
+"""
+
+
+def submission_from_wire(messages: Sequence[jobs_pb2.JobDescription]) -> tuple[DescriptionGroup, ...]:
+    """Return the descriptions of a submission, grouped by equal ones.
+
+    Raises
+    ------
+    InvalidJobError
+        With the faults of all of them.
+    """
+    faults = Faults()
+    faults.unless(bool(messages), "descriptions", "names nothing")
+    groups: dict[bytes, tuple[JobDescription, list[Overrides]]] = {}
+    for index, message in enumerate(messages):
+        with faults.within(f"descriptions[{index}]"):
+            _check_size(message)
+            key = _group_key(message)
+            if key not in groups:
+                groups[key] = (description_from_wire(message), [])
+            groups[key][1].append(_overrides(index, message))
+    faults.raise_any(InvalidJobError)
+    return tuple(DescriptionGroup(model, overrides) for model, overrides in groups.values())
+
+
+def submitted_from_wire(message: jobs_pb2.JobDescription) -> JobDescription:
+    """Return a description; raises InvalidJobError with all its faults."""
+    _check_size(message)
+    return description_from_wire(message)
+
+
+def _check_size(message: jobs_pb2.JobDescription) -> None:
+    size = message.ByteSize()
+    if size > MAX_DESCRIPTION_BYTES:
+        why = f"takes {size} bytes, and at most {MAX_DESCRIPTION_BYTES} are allowed: put large texts into input files"
+        raise InvalidJobError(Violation("", why))
+
+
+def _group_key(message: jobs_pb2.JobDescription) -> bytes:
+    """Return the part of a description that is equal within a group: all but arguments and name."""
+    common = jobs_pb2.JobDescription()
+    common.CopyFrom(message)
+    common.ClearField("arguments")
+    common.ClearField("name")
+    return common.SerializeToString(deterministic=True)
+
+
+def _overrides(index: int, message: jobs_pb2.JobDescription) -> Overrides:
+    fields = Fields(message)
+    overrides = Overrides(index, fields.text("arguments"), fields.text("name"))
+    fields.done()
+    return overrides
+
+
+def checksums_from_wire(checksums: Sequence[str]) -> tuple[str, ...]:
+    """Return the checksums of a call, at most `MAX_IDS`."""
+    faults = Faults()
+    with faults.within("checksums"):
+        check_count(checksums)
+        all_from_wire(checksums, checksum_from_wire)
+    faults.raise_any()
+    return tuple(checksums)
+
+
+def checksum_from_wire(text: str) -> str:
+    """Return a checksum; raises InvalidInputError if it is malformed."""
+    if not is_checksum(text):
+        raise InvalidInputError(Violation("", f'"{text[:80]}" is not a SHA-256 of 64 hex digits'))
+    return text
+
+
+def filter_from_wire(message: job_service_pb2.ListJobsRequest) -> tuple[JobFilter, int]:
+    """Return the filter of a list of jobs, and the page size."""
+    fields = Fields(message)
+    states = fields("states", lambda numbers: all_from_wire(numbers, _state_from_wire))
+    page_size = fields("page_size", page_size_from_wire)
+    for name in ("owner", "pool", "page_token"):
+        fields(name, text_from_wire)
+    fields.done()
+    wanted = JobFilter(frozenset(states), message.owner, message.pool, message.newest_first, message.copies)
+    return wanted, page_size
+
+
+def page_size_from_wire(number: int) -> int:
+    """Return the page size; 0 = the default."""
+    if not 0 <= number <= LARGEST_PAGE:
+        raise InvalidInputError(Violation("", f"{number} is not the size of a page (1 to {LARGEST_PAGE})"))
+    return number or DEFAULT_PAGE
+
+
+def _state_from_wire(number: int) -> JobState:
+    name = enum_from_wire(jobs_pb2.JobState, number)
+    if not name:
+        raise InvalidInputError(Violation("", "is missing"))
+    return JobState(name)
+
+
+def change_from_wire(number: int) -> JobChange:
+    """Return the change of jobs; raises InvalidInputError if it is unspecified."""
+    name = enum_from_wire(job_service_pb2.JobChange, number)
+    if not name:
+        raise InvalidInputError(Violation("", "is missing"))
+    return JobChange[name]
+
+
+def job_to_wire(job: JobRecord) -> jobs_pb2.Job:
+    """Return the message of a job."""
+    return jobs_pb2.Job(
+        id=job.id,
+        state=state_to_wire(job.state),
+        reason=job.reason,
+        owner=job.owner,
+        vo=job.vo,
+        group=job.group,
+        pool=job.pool_id,
+        queue=None if job.queue is None else queue_to_wire(job.queue),
+        node=job.node,
+        slot=job.slot,
+        pilot_stamp=job.pilot_stamp,
+        attempt=job.attempt,
+        exit_code=job.exit_code,
+        submitted=time_to_wire(job.submitted),
+        started=time_to_wire(job.started),
+        ended=time_to_wire(job.ended),
+        name=job.name,
+        cluster=job.cluster,
+        process=job.process,
+        priority=job.priority,
+        signal=job.signal,
+        hold_code=job.hold_code,
+        hold_subcode=job.hold_subcode,
+        starts=job.starts,
+        wall_clock_s=job.wall_clock.total_seconds(),
+        race=job.race,
+    )
+
+
+def state_to_wire(state: JobState) -> jobs_pb2.JobState.ValueType:
+    """Return the number of a state."""
+    number: jobs_pb2.JobState.ValueType = enum_to_wire(jobs_pb2.JobState, state.value)
+    return number
+
+
+def event_to_wire(event: FeedEvent) -> jobs_pb2.JobEvent:
+    """Return the message of an event."""
+    message = jobs_pb2.JobEvent(
+        position=event.position,
+        job_id=event.job_id,
+        time=time_to_wire(event.time),
+        to=state_to_wire(event.to_state),
+        cause=event.cause.value,
+        reason=event.reason,
+        attempt=event.attempt,
+        actor=event.actor,
+    )
+    setattr(message, "from", state_to_wire(event.from_state))  # the field's name is a Python keyword
+    return message
+
+
+def output_files_to_wire(files: Iterable[OutputFile]) -> list[jobs_pb2.OutputFile]:
+    """Return the output files of an attempt, without content."""
+    return [
+        jobs_pb2.OutputFile(name=file.name, checksum=file.checksum, size=file.size, truncated=file.truncated)
+        for file in files
+    ]
+
+
+def explanation_to_wire(explanation: Explanation) -> job_service_pb2.ExplainJobResponse:
+    """Return the message that explains a job's state."""
+    message = job_service_pb2.ExplainJobResponse(
+        job=job_to_wire(explanation.job),
+        summary=explanation.summary,
+        queues_total=explanation.queues_total,
+        queues_of_vo=explanation.queues_of_vo,
+        exclusions=[_exclusion(exclusion) for exclusion in explanation.exclusions],
+        eligible_queues=[_outlook(outlook) for outlook in explanation.eligible_queues],
+        jobs_ahead=explanation.jobs_ahead,
+        order=explanation.order,
+        pool_mapped=time_to_wire(explanation.pool_mapped),
+        tree_version=explanation.tree_version,
+    )
+    section_to_wire(explanation.requirements, message.requirements)
+    return message
+
+
+def _exclusion(exclusion: Exclusion) -> job_service_pb2.Exclusion:
+    return job_service_pb2.Exclusion(
+        parameter=exclusion.parameter,
+        asked=exclusion.asked,
+        queues=exclusion.queues,
+        queues_alone=exclusion.queues_alone,
+        example=exclusion.example,
+    )
+
+
+def _outlook(outlook: QueueOutlook) -> job_service_pb2.QueueOutlook:
+    return job_service_pb2.QueueOutlook(
+        queue=queue_to_wire(outlook.queue),
+        pilots=outlook.pilots,
+        pilots_waiting=outlook.pilots_waiting,
+        free_slots=outlook.free_slots,
+        obstacle=outlook.obstacle,
+    )

@@ -1,0 +1,1 @@
+"""MatcherService: wire values of offers and matches, and long polls. Decides no match."""

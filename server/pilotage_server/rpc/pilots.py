@@ -1,0 +1,392 @@
+"""PilotService and NodeService: pilots, glideins, nodes, slots and node attributes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pilotage.clock import Clock
+from pilotage.errors import InvalidInputError, Violation
+from pilotage.rpc.wire import (
+    enum_to_wire,
+    queue_from_wire,
+    queue_to_wire,
+    section_to_wire,
+    text_from_wire,
+    time_to_wire,
+)
+from pilotage.v1 import (
+    matcher_service_pb2,
+    node_service_pb2,
+    node_service_pb2_grpc,
+    pilot_service_pb2,
+    pilot_service_pb2_grpc,
+)
+from pilotage.values.leadership import Leadership
+from pilotage.values.pilots import GlideinReport
+from pilotage.values.wire.amounts import amounts_to_wire
+from pilotage.values.wire.fields import Fields, all_from_wire, name_from_wire, reason_from_wire
+from pilotage.values.wire.leadership import leadership_from_wire
+from pilotage.values.wire.pilots import glidein_report_from_wire
+from pilotage_server.core.attempts.reports import ReportedSlot
+from pilotage_server.core.identity import Identity, PilotCredential, Role
+from pilotage_server.core.pilots.node_use import FarmUse, NodeUse
+from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
+from pilotage_server.core.pilots.pilots import SlotInfo
+from pilotage_server.operations.leadership import lock_leadership
+from pilotage_server.operations.pilots.nodes import get_node_use, list_node_attributes, list_slots, set_node_attributes
+from pilotage_server.operations.pilots.pilots import (
+    MOST_AT_ONCE,
+    NewPilots,
+    PilotInfo,
+    drain_pilots,
+    list_pilots,
+    register_pilots,
+    renewable_credentials,
+    report_glideins,
+)
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.rpc.framework.calls import caller
+from pilotage_server.rpc.framework.tokens import TokenIssuer
+from pilotage_server.rpc.framework.transactions import Transactions
+from pilotage_server.rpc.framework.wire_values import check_count, check_not_empty
+from pilotage_server.storage.database.transaction import Transaction
+
+
+def new_pilots_from_wire(message: pilot_service_pb2.RegisterPilotsRequest) -> tuple[NewPilots, Leadership | None]:
+    """Return the wanted pilots, and the leadership of the agent that registers them."""
+    fields = Fields(message)
+    queue = fields("queue", queue_from_wire)
+    count = fields("count", _pilot_count)
+    vos = fields("vos", lambda vos: all_from_wire(vos, _vo))
+    fields.length("lifetime_s")
+    leadership = fields.if_set("turn", leadership_from_wire)
+    fields.done()
+    return NewPilots(queue, count, vos), leadership
+
+
+def stamps_to_renew_from_wire(message: pilot_service_pb2.RenewCredentialsRequest) -> tuple[str, ...]:
+    """Return the stamps of the pilots whose credentials are renewed."""
+    fields = Fields(message)
+    fields.faults.unless(1 <= len(message.stamps) <= MOST_AT_ONCE, "stamps", f"names none, or more than {MOST_AT_ONCE}")
+    stamps = fields("stamps", lambda stamps: all_from_wire(stamps, text_from_wire))
+    fields.length("lifetime_s")
+    fields.done()
+    return stamps
+
+
+def _pilot_count(number: int) -> int:
+    if not 1 <= number <= MOST_AT_ONCE:
+        raise InvalidInputError(Violation("", f"{number} is not a number of pilots from 1 to {MOST_AT_ONCE}"))
+    return number
+
+
+def _vo(text: str) -> str:
+    if not text.strip() or "\0" in text:
+        raise InvalidInputError(Violation("", "is not the name of a VO"))
+    return text
+
+
+def glidein_reports_from_wire(message: pilot_service_pb2.ReportGlideinsRequest) -> tuple[GlideinReport, ...]:
+    """Return an agent's reports on glideins."""
+    fields = Fields(message)
+    fields("reports", check_count)
+    reports = fields("reports", lambda reports: all_from_wire(reports, glidein_report_from_wire))
+    fields.done()
+    return reports
+
+
+def pilot_to_wire(info: PilotInfo) -> pilot_service_pb2.Pilot:
+    """Return the message of a pilot."""
+    pilot = info.pilot
+    return pilot_service_pb2.Pilot(
+        stamp=pilot.stamp,
+        queue=queue_to_wire(pilot.queue),
+        glidein_id=pilot.glidein_id,
+        state=enum_to_wire(pilot_service_pb2.PilotState, pilot.state.name),
+        reason=pilot.reason,
+        node=pilot.node,
+        registered=time_to_wire(pilot.registered),
+        last_seen=time_to_wire(pilot.last_seen),
+        ends=time_to_wire(pilot.ends),
+        jobs=info.jobs,
+        jobs_ended=pilot.jobs_ended,
+        vos=pilot.vos,
+    )
+
+
+def slot_info_to_wire(info: SlotInfo, ad: str = "") -> node_service_pb2.SlotInfo:
+    """Return the message of a slot with its location, and with its ad if that is wanted."""
+    return node_service_pb2.SlotInfo(
+        slot=_slot_to_wire(info.slot),
+        node=info.node,
+        pilot_stamp=info.pilot_stamp,
+        queue=queue_to_wire(info.queue),
+        last_seen=time_to_wire(info.last_seen),
+        ad=ad,
+    )
+
+
+def node_ids_from_wire(messages: Sequence[node_service_pb2.NodeId]) -> tuple[NodeId, ...]:
+    """Return the nodes of a call."""
+    check_count(messages)
+    return all_from_wire(messages, _node_id)
+
+
+def _node_id(message: node_service_pb2.NodeId) -> NodeId:
+    fields = Fields(message)
+    node = NodeId(fields("site", _name), fields("node", _name))
+    fields.done()
+    return node
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise InvalidInputError(Violation("", "is missing"))
+    return text_from_wire(text)
+
+
+def node_settings_to_wire(settings: NodeSettings) -> node_service_pb2.NodeSettings:
+    """Return the message of a node's attributes."""
+    return node_service_pb2.NodeSettings(
+        node=node_service_pb2.NodeId(site=settings.node.site, node=settings.node.node),
+        settings=[
+            node_service_pb2.NodeSetting(
+                name=each.name, expression=each.expression, set_by=each.set_by, set=time_to_wire(each.set)
+            )
+            for each in settings.settings
+        ],
+    )
+
+
+def farm_use_to_wire(farm: FarmUse) -> node_service_pb2.GetNodeUseResponse:
+    """Return the message of the use of nodes, and of the jobs that wait for them."""
+    return node_service_pb2.GetNodeUseResponse(
+        nodes=[_node_use_to_wire(node) for node in farm.nodes],
+        waiting=_widths_to_wire(farm.widths),
+        queues=map(queue_to_wire, farm.queues),
+        demands=[
+            node_service_pb2.WaitingJobs(cpus=each.cpus, jobs=each.jobs, queue_indexes=each.queues)
+            for each in farm.waiting
+        ],
+    )
+
+
+def _node_use_to_wire(use: NodeUse) -> node_service_pb2.NodeUse:
+    return node_service_pb2.NodeUse(
+        node=node_service_pb2.NodeId(site=use.node.site, node=use.node.node),
+        parts=[
+            node_service_pb2.PartUse(
+                free_cpus=part.free_cpus, running=_widths_to_wire(part.running), queue_index=part.queue
+            )
+            for part in use.parts
+        ],
+        settable=use.settable,
+        holds=use.is_true,
+        told_by=use.set_by,
+    )
+
+
+def _widths_to_wire(jobs: Mapping[int, int]) -> list[node_service_pb2.WidthCount]:
+    return [node_service_pb2.WidthCount(cpus=cpus, jobs=count) for cpus, count in sorted(jobs.items())]
+
+
+def _slot_to_wire(slot: ReportedSlot) -> matcher_service_pb2.SlotState:
+    message = matcher_service_pb2.SlotState(
+        name=slot.name,
+        state=slot.state,
+        activity=slot.activity,
+        amounts=amounts_to_wire(slot.amounts),
+        free=amounts_to_wire(slot.free),
+        job_id=slot.job_id,
+        since=time_to_wire(slot.since),
+        load=slot.load,
+        partitionable=slot.partitionable,
+        attempt=slot.attempt,
+        since_state=time_to_wire(slot.since_state),
+    )
+    section_to_wire(slot.attributes, message.attributes)
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class PilotTokens:
+    """Issues tokens for pilots."""
+
+    issuer: TokenIssuer
+    clock: Clock
+    default_lifetime: timedelta
+    max_lifetime: timedelta
+
+    def lifetime(self, wanted_s: float) -> timedelta:
+        """Return the lifetime of a token, 0 s = the default; raises InvalidInputError above the maximum."""
+        wanted = timedelta(seconds=wanted_s) if wanted_s else self.default_lifetime
+        if wanted > self.max_lifetime:
+            why = f"is longer than {self.max_lifetime.total_seconds():.0f} s, the longest that a token may hold"
+            raise InvalidInputError(Violation("lifetime_s", why))
+        return wanted
+
+    def issue(self, credential: PilotCredential, lifetime: timedelta) -> str:
+        """Return the token of one pilot."""
+        identity = Identity(f"pilot:{credential.stamp}", "", (), frozenset({Role.PILOT}), credential)
+        return self.issuer.issue(identity, lifetime, self.clock())
+
+
+class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
+    """Registers, shows and drains pilots."""
+
+    def __init__(self, transactions: Transactions, tokens: PilotTokens) -> None:
+        self._transactions = transactions
+        self._tokens = tokens
+
+    async def RegisterPilots(
+        self, request: pilot_service_pb2.RegisterPilotsRequest, context: Any
+    ) -> pilot_service_pb2.RegisterPilotsResponse:
+        identity = caller()
+        wanted, leadership = new_pilots_from_wire(request)
+        lifetime = self._tokens.lifetime(request.lifetime_s)
+
+        def register(unit: Any, world: Any) -> pilot_service_pb2.RegisterPilotsResponse:
+            lock_leadership(unit, leadership)
+            credentials = register_pilots(unit, world, identity, wanted, _new_stamp)
+            stamps = [pilot_service_pb2.PilotCredential(stamp=made.stamp) for made in credentials]
+            return pilot_service_pb2.RegisterPilotsResponse(pilots=stamps)
+
+        # The stored answer has no tokens, so that none lie in the database; a repeated request gets new ones.
+        response = await self._transactions.once(
+            identity, "RegisterPilots", request, pilot_service_pb2.RegisterPilotsResponse, register
+        )
+        for pilot in response.pilots:
+            pilot.token = self._tokens.issue(PilotCredential(pilot.stamp, wanted.queue, wanted.vos), lifetime)
+        return response
+
+    async def RenewCredentials(
+        self, request: pilot_service_pb2.RenewCredentialsRequest, context: Any
+    ) -> pilot_service_pb2.RenewCredentialsResponse:
+        stamps, lifetime = stamps_to_renew_from_wire(request), self._tokens.lifetime(request.lifetime_s)
+        credentials = await self._transactions.read(lambda unit, _: renewable_credentials(unit, stamps))
+        pilots = [
+            pilot_service_pb2.PilotCredential(stamp=each.stamp, token=self._tokens.issue(each, lifetime))
+            for each in credentials
+        ]
+        return pilot_service_pb2.RenewCredentialsResponse(pilots=pilots)
+
+    async def ReportGlideins(
+        self, request: pilot_service_pb2.ReportGlideinsRequest, context: Any
+    ) -> pilot_service_pb2.ReportGlideinsResponse:
+        identity, reports = caller(), glidein_reports_from_wire(request)
+
+        def report(unit: Any, world: Any) -> pilot_service_pb2.ReportGlideinsResponse:
+            results = report_glideins(unit, world, identity, reports)
+            return pilot_service_pb2.ReportGlideinsResponse(
+                unknown_stamps=results.unknown, worked_stamps=results.worked
+            )
+
+        return await self._transactions.once(
+            identity, "ReportGlideins", request, pilot_service_pb2.ReportGlideinsResponse, report
+        )
+
+    async def ListPilots(
+        self, request: pilot_service_pb2.ListPilotsRequest, context: Any
+    ) -> pilot_service_pb2.ListPilotsResponse:
+        fields = Fields(request)
+        queue = fields.if_set("queue", queue_from_wire)
+        fields.done()
+
+        def show(unit: Any, _: Any) -> pilot_service_pb2.ListPilotsResponse:
+            pilots = list_pilots(unit, queue, ended=request.ended)
+            return pilot_service_pb2.ListPilotsResponse(pilots=[pilot_to_wire(pilot) for pilot in pilots])
+
+        return await self._transactions.read(show)
+
+    async def DrainPilots(
+        self, request: pilot_service_pb2.DrainPilotsRequest, context: Any
+    ) -> pilot_service_pb2.DrainPilotsResponse:
+        fields = Fields(request)
+        fields("stamps", check_count)
+        fields("stamps", check_not_empty)
+        stamps = fields("stamps", lambda stamps: all_from_wire(stamps, text_from_wire))
+        reason = fields("reason", reason_from_wire)
+        fields.done()
+
+        def drain(unit: Any, world: Any) -> pilot_service_pb2.DrainPilotsResponse:
+            unknown = drain_pilots(unit, world, stamps, reason, evict=request.evict)
+            return pilot_service_pb2.DrainPilotsResponse(unknown_stamps=unknown)
+
+        return await self._transactions.once(
+            caller(), "DrainPilots", request, pilot_service_pb2.DrainPilotsResponse, drain
+        )
+
+
+def _new_stamp() -> str:
+    return secrets.token_hex(16)
+
+
+class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
+    """Shows nodes and slots, and sets attributes of nodes."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def ListSlots(
+        self, request: node_service_pb2.ListSlotsRequest, context: Any
+    ) -> node_service_pb2.ListSlotsResponse:
+        fields = Fields(request)
+        queue = fields.if_set("queue", queue_from_wire)
+        constraint = fields("constraint", text_from_wire)
+        fields.done()
+
+        def show(unit: Transaction, _: ServerState) -> node_service_pb2.ListSlotsResponse:
+            slots = list_slots(unit, queue, constraint, ads_wanted=request.ads_wanted)
+            return node_service_pb2.ListSlotsResponse(slots=[slot_info_to_wire(each.info, each.ad) for each in slots])
+
+        return await self._transactions.read(show)
+
+    async def SetNodeAttributes(
+        self, request: node_service_pb2.SetNodeAttributesRequest, context: Any
+    ) -> node_service_pb2.SetNodeAttributesResponse:
+        identity = caller()
+        fields = Fields(request)
+        nodes = fields("nodes", node_ids_from_wire)
+        leadership = fields.if_set("turn", leadership_from_wire)
+        fields.done()
+        change = (dict(request.set), tuple(request.unset))
+
+        def set_them(unit: Transaction, world: ServerState) -> node_service_pb2.SetNodeAttributesResponse:
+            lock_leadership(unit, leadership)
+            agent = leadership.agent if leadership is not None else ""
+            changed = set_node_attributes(unit, world, identity, nodes, change, agent)
+            return node_service_pb2.SetNodeAttributesResponse(nodes=map(node_settings_to_wire, changed))
+
+        return await self._transactions.once(
+            identity, "SetNodeAttributes", request, node_service_pb2.SetNodeAttributesResponse, set_them
+        )
+
+    async def ListNodeAttributes(
+        self, request: node_service_pb2.ListNodeAttributesRequest, context: Any
+    ) -> node_service_pb2.ListNodeAttributesResponse:
+        fields = Fields(request)
+        nodes = fields("nodes", node_ids_from_wire)
+        fields.done()
+
+        def show(unit: Transaction, _: ServerState) -> node_service_pb2.ListNodeAttributesResponse:
+            return node_service_pb2.ListNodeAttributesResponse(
+                nodes=map(node_settings_to_wire, list_node_attributes(unit, nodes))
+            )
+
+        return await self._transactions.read(show)
+
+    async def GetNodeUse(
+        self, request: node_service_pb2.GetNodeUseRequest, context: Any
+    ) -> node_service_pb2.GetNodeUseResponse:
+        fields = Fields(request)
+        attribute = fields("attribute", name_from_wire)
+        fields("queues", check_count)
+        queues = fields("queues", lambda queues: all_from_wire(queues, queue_from_wire))
+        fields.done()
+        return await self._transactions.read(
+            lambda unit, world: farm_use_to_wire(get_node_use(unit, world, queues, attribute))
+        )

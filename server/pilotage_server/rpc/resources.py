@@ -1,0 +1,359 @@
+"""ResourceService and PoolService: the tree, queues, bans, circuit breakers, pools and demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from heapq import nsmallest
+from typing import Any
+
+from pilotage.resources.tree import QueueId
+from pilotage.rpc.wire import queue_to_wire, section_from_wire, section_to_wire, time_to_wire
+from pilotage.v1 import pool_service_pb2, pool_service_pb2_grpc, resource_service_pb2, resource_service_pb2_grpc
+from pilotage.values.wire.demand import demand_answer_to_wire
+from pilotage.values.wire.fields import Fields, reason_from_wire
+from pilotage_server.core.queueing.tree_plan import TreeEffect, TreePlan
+from pilotage_server.core.resources.bans import BanRecord, TreeNode
+from pilotage_server.operations.cooperative import cooperative, gc_frozen
+from pilotage_server.operations.health import hold_place, list_health, open_place
+from pilotage_server.operations.matching.demand import get_demand
+from pilotage_server.operations.put_tree import get_tree, put_tree, try_tree
+from pilotage_server.operations.resources.bans import BanOrder, ban, list_bans, unban
+from pilotage_server.operations.resources.pools import (
+    PoolView,
+    clean_pools,
+    list_pools,
+    plan_cleaning,
+    plan_refresh,
+    refresh_pools,
+)
+from pilotage_server.operations.resources.queues import NodeQuery, QueueView, get_eligible_nodes, list_queues
+from pilotage_server.operations.resources.tree import NewTree, parse_tree
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.rpc.framework.calls import caller
+from pilotage_server.rpc.framework.transactions import Transactions
+from pilotage_server.rpc.framework.wire_values import queues_from_wire
+from pilotage_server.rpc.health import closed_by_from_wire, location_from_wire, throttle_to_wire
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.resources import TreeText
+
+MAX_CHANGES = 1000
+"""Limit of the pools that a response lists with their changes."""
+
+MAX_QUEUES_NAMED = 5000
+"""Limit of the queues in these lists: 10,000 pools times 5,000 queues would exceed any message."""
+
+
+def tree_effect_to_wire(effect: TreeEffect) -> resource_service_pb2.PutTreeResponse:
+    """Return the effect of a tree."""
+    budget = MAX_QUEUES_NAMED
+    changes: list[resource_service_pb2.PoolChange] = []
+    for change in effect.changes[:MAX_CHANGES]:
+        message = resource_service_pb2.PoolChange(
+            pool_id=change.pool_id, gained_count=len(change.gained), lost_count=len(change.lost)
+        )
+        message.gained.extend(map(queue_to_wire, _first(budget, change.gained)))
+        message.lost.extend(map(queue_to_wire, _first(budget - len(message.gained), change.lost)))
+        budget -= len(message.gained) + len(message.lost)
+        changes.append(message)
+    return resource_service_pb2.PutTreeResponse(
+        version=effect.version,
+        warnings=[str(warning) for warning in effect.warnings],
+        changes=changes,
+        pools_changed=len(effect.changes),
+        jobs_runnable=effect.jobs_runnable,
+        jobs_stuck=effect.jobs_stuck,
+        pools_rekeyed=effect.pools_rekeyed,
+    )
+
+
+def _first(count: int, queues: Iterable[QueueId]) -> list[QueueId]:
+    return nsmallest(count, queues) if count else []
+
+
+def tree_text_to_wire(tree: TreeText) -> resource_service_pb2.GetTreeResponse:
+    """Return the active tree."""
+    return resource_service_pb2.GetTreeResponse(
+        version=tree.version,
+        text=tree.text,
+        format=tree.format,
+        created=time_to_wire(tree.created),
+        created_by=tree.created_by,
+    )
+
+
+def queue_view_to_wire(view: QueueView) -> resource_service_pb2.QueueInfo:
+    """Return the message of a queue with its effective values."""
+    message = resource_service_pb2.QueueInfo(
+        queue=queue_to_wire(view.id),
+        origins=view.origins,
+        enabled=view.enabled,
+        banned=view.banned,
+        pools=view.pools,
+        waiting=view.waiting,
+        running=view.running,
+        pilots=view.pilots,
+    )
+    section_to_wire(view.parameters, message.parameters)
+    return message
+
+
+def eligible_to_wire(
+    sites: Mapping[str, Mapping[str, Sequence[str]]],
+) -> resource_service_pb2.GetEligibleNodesResponse:
+    """Return the tree of eligible nodes."""
+    return resource_service_pb2.GetEligibleNodesResponse(
+        sites=[
+            resource_service_pb2.EligibleSite(
+                name=site,
+                ces=[resource_service_pb2.EligibleCe(name=ce, queues=queues) for ce, queues in ces.items()],
+            )
+            for site, ces in sites.items()
+        ]
+    )
+
+
+def ban_from_wire(message: resource_service_pb2.BanRequest) -> BanOrder:
+    """Return an order to ban; raises InvalidInputError with all faults of the request."""
+    fields = Fields(message)
+    _check_node(fields, message)
+    order = BanOrder(_node(message), fields("reason", reason_from_wire), fields.time("until"))
+    fields.done()
+    return order
+
+
+def unban_from_wire(message: resource_service_pb2.UnbanRequest) -> TreeNode:
+    """Return the node to unban; raises InvalidInputError with all faults of the request."""
+    fields = Fields(message)
+    _check_node(fields, message)
+    fields.done()
+    return _node(message)
+
+
+_BanMessage = resource_service_pb2.BanRequest | resource_service_pb2.UnbanRequest
+
+
+def _check_node(fields: Fields, message: _BanMessage) -> None:
+    for name in ("site", "ce", "queue"):
+        fields.text(name)
+    fields.faults.unless(bool(message.site), "site", "is missing")
+    fields.faults.unless(bool(message.ce) or not message.queue, "ce", "is missing, but a queue is named")
+
+
+def _node(message: _BanMessage) -> TreeNode:
+    return TreeNode(message.site, message.ce or None, message.queue or None)
+
+
+def ban_to_wire(record: BanRecord) -> resource_service_pb2.BanInfo:
+    """Return the message of a ban."""
+    return resource_service_pb2.BanInfo(
+        id=record.id,
+        site=record.ban.site,
+        ce=record.ban.ce or "",
+        queue=record.ban.queue or "",
+        reason=record.ban.reason,
+        until=time_to_wire(record.ban.until),
+        by=record.by,
+        since=time_to_wire(record.since),
+    )
+
+
+def pool_to_wire(pool: PoolView) -> pool_service_pb2.Pool:
+    """Return the message of a pool."""
+    message = pool_service_pb2.Pool(
+        id=pool.id,
+        vo=pool.vo,
+        waiting=pool.waiting,
+        running=pool.running,
+        queues=[queue_to_wire(queue) for queue in pool.queues],
+        mapped=time_to_wire(pool.mapped),
+        tree_version=pool.tree_version,
+        created=time_to_wire(pool.created),
+    )
+    section_to_wire(pool.requirements, message.requirements)
+    return message
+
+
+class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
+    """Stores the resource tree and shows its queues, bans and circuit breakers."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def PutTree(
+        self, request: resource_service_pb2.PutTreeRequest, context: Any
+    ) -> resource_service_pb2.PutTreeResponse:
+        identity = caller()
+        with gc_frozen():
+            new = await asyncio.to_thread(parse_tree, request.text, request.format, cooperative)
+            plan, planned = await self._transactions.read(partial(_plan_tree, new))
+        if request.validate_only:
+            return planned
+
+        def put(unit: Transaction, world: ServerState) -> resource_service_pb2.PutTreeResponse:
+            effect = put_tree(unit, world, identity, new, plan)
+            return planned if effect is plan.effect else tree_effect_to_wire(effect)
+
+        return await self._transactions.once(identity, "PutTree", request, resource_service_pb2.PutTreeResponse, put)
+
+    async def GetTree(
+        self, request: resource_service_pb2.GetTreeRequest, context: Any
+    ) -> resource_service_pb2.GetTreeResponse:
+        return await self._transactions.read(lambda unit, _: tree_text_to_wire(get_tree(unit)))
+
+    async def ListQueues(
+        self, request: resource_service_pb2.ListQueuesRequest, context: Any
+    ) -> resource_service_pb2.ListQueuesResponse:
+        identity = caller()
+        fields = Fields(request)
+        vo, site = fields.text("vo"), fields.text("site")
+        fields.done()
+
+        def show(unit: Any, world: Any) -> resource_service_pb2.ListQueuesResponse:
+            queues = list_queues(unit, world, identity, vo, site)
+            return resource_service_pb2.ListQueuesResponse(queues=[queue_view_to_wire(queue) for queue in queues])
+
+        return await self._transactions.read(show)
+
+    async def GetEligibleNodes(
+        self, request: resource_service_pb2.GetEligibleNodesRequest, context: Any
+    ) -> resource_service_pb2.GetEligibleNodesResponse:
+        identity = caller()
+        fields = Fields(request)
+        ce_select = fields("ce_select", section_from_wire)
+        queue_select = fields("queue_select", section_from_wire)
+        vo, level = fields.text("vo"), fields.text("level")
+        fields.done()
+        query = NodeQuery(vo, level, ce_select, queue_select)
+        return await self._transactions.read(
+            lambda unit, world: eligible_to_wire(get_eligible_nodes(unit, world, identity, query))
+        )
+
+    async def Ban(self, request: resource_service_pb2.BanRequest, context: Any) -> resource_service_pb2.BanResponse:
+        identity, order = caller(), ban_from_wire(request)
+
+        def put(unit: Any, world: Any) -> resource_service_pb2.BanResponse:
+            return resource_service_pb2.BanResponse(ban=ban_to_wire(ban(unit, world, identity, order)))
+
+        return await self._transactions.once(identity, "Ban", request, resource_service_pb2.BanResponse, put)
+
+    async def Unban(
+        self, request: resource_service_pb2.UnbanRequest, context: Any
+    ) -> resource_service_pb2.UnbanResponse:
+        node = unban_from_wire(request)
+
+        def lift(unit: Any, world: Any) -> resource_service_pb2.UnbanResponse:
+            ended = unban(unit, world, node)
+            return resource_service_pb2.UnbanResponse(bans=[ban_to_wire(record) for record in ended])
+
+        return await self._transactions.once(caller(), "Unban", request, resource_service_pb2.UnbanResponse, lift)
+
+    async def ListBans(
+        self, request: resource_service_pb2.ListBansRequest, context: Any
+    ) -> resource_service_pb2.ListBansResponse:
+        records = await self._transactions.read(lambda unit, _: list_bans(unit))
+        return resource_service_pb2.ListBansResponse(bans=[ban_to_wire(record) for record in records])
+
+    async def ListThrottles(
+        self, request: resource_service_pb2.ListThrottlesRequest, context: Any
+    ) -> resource_service_pb2.ListThrottlesResponse:
+        throttles = await self._transactions.read(lambda unit, _: list_health(unit))
+        return resource_service_pb2.ListThrottlesResponse(throttles=[throttle_to_wire(each) for each in throttles])
+
+    async def HoldPlace(
+        self, request: resource_service_pb2.HoldPlaceRequest, context: Any
+    ) -> resource_service_pb2.HoldPlaceResponse:
+        order = closed_by_from_wire(request, caller().owner)
+
+        def hold(unit: Transaction, world: ServerState) -> resource_service_pb2.HoldPlaceResponse:
+            held = hold_place(unit, world, order)
+            return resource_service_pb2.HoldPlaceResponse(
+                throttle=throttle_to_wire(held.throttle), warnings=held.warnings
+            )
+
+        return await self._transactions.once(
+            caller(), "HoldPlace", request, resource_service_pb2.HoldPlaceResponse, hold
+        )
+
+    async def OpenPlace(
+        self, request: resource_service_pb2.OpenPlaceRequest, context: Any
+    ) -> resource_service_pb2.OpenPlaceResponse:
+        identity, fields = caller(), Fields(request)
+        location = fields("place", location_from_wire)
+        fields.done()
+
+        def open_breaker(unit: Transaction, world: ServerState) -> resource_service_pb2.OpenPlaceResponse:
+            opened = open_place(unit, world, location, identity.owner)
+            return resource_service_pb2.OpenPlaceResponse(throttle=throttle_to_wire(opened))
+
+        return await self._transactions.once(
+            identity, "OpenPlace", request, resource_service_pb2.OpenPlaceResponse, open_breaker
+        )
+
+
+def _plan_tree(
+    new: NewTree, unit: Transaction, world: ServerState
+) -> tuple[TreePlan, resource_service_pb2.PutTreeResponse]:
+    """Return the plan of a tree and its answer, made before the transaction because many queues take long."""
+    plan = try_tree(unit, world, new)
+    return plan, tree_effect_to_wire(plan.effect)
+
+
+class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
+    """Shows pools and keeps their mappings up to date."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    async def ListPools(
+        self, request: pool_service_pb2.ListPoolsRequest, context: Any
+    ) -> pool_service_pb2.ListPoolsResponse:
+        identity = caller()
+        fields = Fields(request)
+        vo = fields.text("vo")
+        fields.done()
+
+        def show(unit: Any, world: Any) -> pool_service_pb2.ListPoolsResponse:
+            pools = list_pools(unit, world, identity, vo)
+            return pool_service_pb2.ListPoolsResponse(pools=[pool_to_wire(pool) for pool in pools])
+
+        return await self._transactions.read(show)
+
+    async def RefreshPools(
+        self, request: pool_service_pb2.RefreshPoolsRequest, context: Any
+    ) -> pool_service_pb2.RefreshPoolsResponse:
+        fields = Fields(request)
+        older_than = fields.length("older_than_s")
+        fields.done()
+
+        planned = await self._transactions.read(lambda unit, world: plan_refresh(unit, world, older_than))
+
+        def refresh(unit: Any, world: Any) -> pool_service_pb2.RefreshPoolsResponse:
+            return pool_service_pb2.RefreshPoolsResponse(refreshed=refresh_pools(unit, world, planned))
+
+        return await self._transactions.once(
+            caller(), "RefreshPools", request, pool_service_pb2.RefreshPoolsResponse, refresh
+        )
+
+    async def CleanPools(
+        self, request: pool_service_pb2.CleanPoolsRequest, context: Any
+    ) -> pool_service_pb2.CleanPoolsResponse:
+        fields = Fields(request)
+        grace = fields.length("grace_s")
+        fields.done()
+
+        planned = await self._transactions.read(lambda unit, _: plan_cleaning(unit, grace))
+
+        def clean(unit: Any, world: Any) -> pool_service_pb2.CleanPoolsResponse:
+            return pool_service_pb2.CleanPoolsResponse(removed=clean_pools(unit, world, grace, planned))
+
+        return await self._transactions.once(
+            caller(), "CleanPools", request, pool_service_pb2.CleanPoolsResponse, clean
+        )
+
+    async def GetDemand(
+        self, request: pool_service_pb2.GetDemandRequest, context: Any
+    ) -> pool_service_pb2.GetDemandResponse:
+        queues = queues_from_wire(request.queues)
+        return await self._transactions.read(lambda unit, world: demand_answer_to_wire(get_demand(unit, world, queues)))

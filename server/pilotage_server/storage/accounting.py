@@ -1,0 +1,141 @@
+"""Accounting in the database: use of ended attempts, counts of running limits, priority factors and group quotas.
+
+Use is decayed up to a stored time. Rows are locked in the order of their keys, so that transactions never wait for
+each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Table, delete, select, update
+from sqlmodel import Session
+
+from pilotage.accounts import Quota, QuotaUnit
+from pilotage.values.accounts import Account, GroupId
+from pilotage_server.core.accounting.fair_share import ShareOverrides, Use
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.sql import insert_if_absent
+from pilotage_server.storage.database.tables import metadata
+
+USAGE = metadata.tables["usage"]
+
+
+def load_uses(session: Session) -> dict[Account, Use]:
+    """Return the use of each account by ended attempts."""
+    rows = session.execute(select(USAGE))
+    return {Account(row.vo, row.group, row.owner): Use(row.core_s, row.updated) for row in rows}
+
+
+def delete_faded(session: Session, charged_before: datetime, limit: int) -> tuple[Account, ...]:
+    """Remove the use of at most `limit` accounts that were not charged since then; return these accounts.
+
+    `events.lock_feed` comes first, as for `charge`.
+    """
+    faded = select(USAGE.c.vo, USAGE.c.group, USAGE.c.owner).where(USAGE.c.updated < charged_before)
+    rows = session.execute(faded.order_by(USAGE.c.updated).limit(limit)).all()
+    for vo, group, owner in rows:
+        session.execute(delete(USAGE).where(USAGE.c.vo == vo, USAGE.c.group == group, USAGE.c.owner == owner))
+    return tuple(Account(*row) for row in rows)
+
+
+_OF_OWNERS = 'SELECT vo, "group", owner, core_s, updated FROM usage WHERE owner = ANY(?)'
+
+
+def charge(session: Session, charges: Mapping[Account, float], now: datetime, half_life: timedelta) -> None:
+    """Add core seconds, already decayed up to `now`, to the use of accounts.
+
+    `events.lock_feed` comes first, so that no other transaction inserts or changes these rows.
+    """
+    rows = sql.rows(session, _OF_OWNERS, sorted({account.owner for account in charges}))
+    uses = {Account(*key): Use(core_s, sql.utc_time(updated)) for *key, core_s, updated in rows}
+    known = [account for account in charges if account in uses]
+    after = [uses[account].up_to(now, half_life) for account in known]
+    core_s = [use.core_s + charges[account] for account, use in zip(known, after, strict=True)]
+    sql.update_rows(session, USAGE, _key(known), {"core_s": core_s, "updated": [use.at for use in after]})
+    new = [account for account in charges if account not in uses]
+    amounts: sql.Columns = {"core_s": [charges[account] for account in new], "updated": [now] * len(new)}
+    sql.insert_rows(session, USAGE, {**_key(new), **amounts})
+
+
+def _key(accounts: Sequence[Account]) -> sql.Columns:
+    return {
+        "vo": [account.vo for account in accounts],
+        "group": [account.group for account in accounts],
+        "owner": [account.owner for account in accounts],
+    }
+
+
+_READ = "SELECT key, running FROM running_counts WHERE key = ANY(?)"
+_LOCK = "SELECT running FROM running_counts WHERE key = ? FOR UPDATE"
+_ADD = (
+    "INSERT INTO running_counts (key, running) VALUES (?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET running = running_counts.running + excluded.running"
+)
+_TAKE = f"{_ADD} WHERE running_counts.running + excluded.running <= ?"
+_SET = (
+    "INSERT INTO running_counts (key, running) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET running = excluded.running"
+)
+
+
+def read_counts(session: Session, keys: Iterable[str]) -> dict[str, int]:
+    """Return the number of jobs counted under each key; keys without a row are left out."""
+    return dict(sql.rows(session, _READ, sorted(keys)))
+
+
+def lock_counts(session: Session, keys: Iterable[str]) -> None:
+    """Lock these counts until the transaction ends."""
+    for key in sorted(keys):
+        sql.rows(session, _LOCK, key)
+
+
+def add(session: Session, key: str, by: int) -> int:
+    """Add `by`, which may be negative, to a count and return the new count."""
+    ((running,),) = sql.rows(session, f"{_ADD} RETURNING running", key, by)
+    return int(running)
+
+
+def take(session: Session, key: str, by: int, at_most: int) -> int | None:
+    """Add `by` to a count and return the new count; None = it would exceed `at_most`, and nothing changes."""
+    taken = sql.rows(session, f"{_TAKE} RETURNING running", key, by, at_most)
+    return int(taken[0][0]) if taken else None
+
+
+def set_counts(session: Session, counts: Mapping[str, int]) -> None:
+    """Set the counts."""
+    sql.execute_many(session, _SET, sorted(counts.items()))
+
+
+FACTORS = metadata.tables["priority_factors"]
+QUOTAS = metadata.tables["group_quotas"]
+
+
+def load_set_shares(session: Session) -> ShareOverrides:
+    """Return all priority factors and quotas that operators have set."""
+    factors = {Account(row.vo, row.group, row.owner): row.factor for row in session.execute(select(FACTORS))}
+    quotas = {
+        GroupId(row.vo, row.group): Quota(row.amount, QuotaUnit(row.unit)) for row in session.execute(select(QUOTAS))
+    }
+    return ShareOverrides(factors, quotas)
+
+
+def store_factor(session: Session, account: Account, factor: float | None) -> None:
+    """Store the priority factor of an account; None removes it."""
+    key = {"vo": account.vo, "group": account.group, "owner": account.owner}
+    _store(session, FACTORS, key, None if factor is None else {"factor": factor})
+
+
+def store_quota(session: Session, group: GroupId, quota: Quota | None) -> None:
+    """Store the quota of a group; None removes it."""
+    key = {"vo": group.vo, "group": group.name}
+    _store(session, QUOTAS, key, None if quota is None else {"amount": quota.amount, "unit": quota.unit.value})
+
+
+def _store(session: Session, table: Table, key: Mapping[str, str], values: Mapping[str, Any] | None) -> None:
+    this = [table.c[name] == value for name, value in key.items()]
+    if values is None:
+        session.execute(delete(table).where(*this))
+    elif not insert_if_absent(session, table, {**key, **values}):
+        session.execute(update(table).where(*this).values(**values))

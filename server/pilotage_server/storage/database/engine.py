@@ -1,0 +1,219 @@
+"""The database: write transactions, alone or in groups, read transactions, and the upgrade of the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.resources import files
+from typing import TypeVar
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+from sqlmodel import Session
+
+from pilotage import clock as machine
+from pilotage.clock import Clock
+from pilotage.errors import WorldError
+from pilotage_server.storage.database import sql
+from pilotage_server.storage.database.connections import (
+    ONE_SNAPSHOT,
+    Checkpointer,
+    ConnectionPool,
+    PooledConnection,
+    open_engines,
+)
+from pilotage_server.storage.database.group_commit import Batch, GroupCommit, SingleOperations
+from pilotage_server.storage.database.transaction import Transaction, WriteConflictError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_RETRYABLE_STATES = frozenset({"40001", "40P01"})
+"""SQLSTATE codes with which PostgreSQL aborts one of several transactions: serialization failures and deadlocks."""
+_TRIES = 5
+_MOST_CONNECTIONS = 32
+"""More connections than a server has open: after so many lost ones in a row, the database is unavailable."""
+_OPERATIONS_AT_ONCE = 64
+
+
+class Database:
+    """A database with its threads: writers (one for SQLite, which supports only one) and readers.
+
+    `clock` gives the time of transactions; None = the clock of the database, which all servers on it share. SQLite uses
+    the clock of this machine.
+    """
+
+    def __init__(self, url: str, clock: Clock | None = None, *, writers: int = 4, readers: int = 4) -> None:
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine, self.write_engine = open_engines(url)
+        self.read_connections = ConnectionPool(self.engine, {} if self.is_sqlite else ONE_SNAPSHOT)
+        self.write_connections = ConnectionPool(self.write_engine)
+        self._clock = clock
+        self._operations = SingleOperations(_OPERATIONS_AT_ONCE if self.is_sqlite else 1)
+        self.writers = 1 if self.is_sqlite else writers
+        self._checkpoints = Checkpointer(self.engine) if self.engine is not self.write_engine else None
+        self._groups = GroupCommit(self._commit, threads=self.writers, mixed=self.is_sqlite)
+        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="reader")
+
+    def write(self, operation: Callable[[Transaction], Result]) -> Result:
+        """Run `operation` in one transaction, in this thread, and return its result once it is on disk."""
+        unit, result = self._commit(operation)
+        unit.run_after_commit()
+        return result
+
+    def _commit(self, operation: Callable[[Transaction], Result]) -> tuple[Transaction, Result]:
+        """Run `operation` in one transaction and return both once it is on disk; the caller runs the hooks.
+
+        After a conflict or an abort by PostgreSQL the transaction has had no effect, and it runs again.
+        """
+        for earlier_tries in range(_TRIES - 1):
+            try:
+                return self._commit_once(operation, again=earlier_tries > 0)
+            except WorldError as error:
+                if not _is_retryable(error):
+                    raise
+        return self._commit_once(operation, again=True)
+
+    def _commit_once(self, operation: Callable[[Transaction], Result], *, again: bool) -> tuple[Transaction, Result]:
+        with _translated_errors():
+            line, unit = self._begin(self.write_connections)
+            unit.is_retry = again
+            try:
+                result = operation(unit)
+                unit.flush_deferred()
+                line.commit()
+            except BaseException:
+                line.close()
+                unit.run_on_rollback()
+                raise
+        self.write_connections.release(line)
+        if self._checkpoints is not None:
+            self._checkpoints.notify()
+        return unit, result
+
+    def read(self, operation: Callable[[Transaction], Result]) -> Result:
+        """Run `operation` on a snapshot that is rolled back afterwards, in this thread."""
+        with _translated_errors():
+            line, unit = self._begin(self.read_connections)
+            try:
+                result = operation(unit)
+                line.roll_back()
+            except BaseException:
+                line.close()
+                raise
+            finally:
+                unit.run_on_rollback()
+        self.read_connections.release(line)
+        return result
+
+    def _begin(self, lines: ConnectionPool) -> tuple[PooledConnection, Transaction]:
+        """Begin a transaction; its time is not before that of a transaction that it had to wait for.
+
+        Connections that were lost while they were idle are replaced, because nothing has been executed yet.
+        """
+        for _ in range(_MOST_CONNECTIONS):
+            try:
+                return self._begin_on(lines.acquire())
+            except OperationalError as error:
+                if not error.connection_invalidated:
+                    raise
+        return self._begin_on(lines.acquire())
+
+    def _begin_on(self, line: PooledConnection) -> tuple[PooledConnection, Transaction]:
+        try:
+            line.begin()
+            return line, Transaction(line.session, self._now(line.session))
+        except BaseException:
+            line.close()
+            raise
+
+    def _now(self, session: Session) -> datetime:
+        """Return the time at the begin of a transaction: leases end on one clock for all servers."""
+        if self._clock is not None:
+            return self._clock()
+        if self.is_sqlite:
+            return machine.now()
+        ((time,),) = sql.rows(session, "SELECT clock_timestamp()")
+        return sql.utc_time(time)
+
+    def submit_write(self, operation: Callable[[Transaction], Result]) -> Future[Result]:
+        """Run `operation` in a writer thread; the result is set once it is on disk. Operations share commits."""
+        return self._groups.submit(self._operations, operation)
+
+    def submit_batch(self, batch: Batch[Item, Result], item: Item) -> Future[Result]:
+        """Handle `item` in a writer thread, together with the other items that wait for the same batch."""
+        return self._groups.submit(batch, item)
+
+    def submit_read(self, operation: Callable[[Transaction], Result]) -> Future[Result]:
+        """Run `read` in a reader thread."""
+        return self._readers.submit(self.read, operation)
+
+    def close(self) -> None:
+        """Wait for running transactions, then close every connection."""
+        self._groups.close()
+        self._readers.shutdown(wait=True)
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        self.read_connections.close_idle()
+        self.write_connections.close_idle()
+        self.engine.dispose()
+        self.write_engine.dispose()
+
+
+def _is_retryable(error: WorldError) -> bool:
+    return (
+        isinstance(error, WriteConflictError)
+        or getattr(getattr(error.__cause__, "orig", None), "sqlstate", "") in _RETRYABLE_STATES
+    )
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """Turn a full disk, a read-only folder or a lost connection into one clear WorldError."""
+    try:
+        yield
+    except OperationalError as error:
+        raise WorldError(f"the database is not available: {error.orig}", transient=True) from error
+
+
+@contextmanager
+def closing(database: Database) -> Iterator[Database]:
+    """Close the database at the end of the block."""
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+_SCHEMA_LOCK = 0x70696C73
+"""Number of the advisory lock that a server holds while it changes the schema."""
+
+
+def upgrade(database: Database) -> None:
+    """Upgrade the schema of the database to this release; create it in an empty database.
+
+    Raises
+    ------
+    WorldError
+        The database cannot be reached or written, or a later release has changed its schema.
+    """
+    database.write(_upgrade)
+
+
+def _upgrade(unit: Transaction) -> None:
+    if not sql.is_sqlite(unit.session):
+        unit.session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
+    config = Config()
+    config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))
+    config.attributes["connection"] = unit.session.connection()
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise WorldError(f"the database does not belong to this release: {error}", transient=False) from error

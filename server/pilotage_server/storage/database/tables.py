@@ -1,0 +1,577 @@
+"""All tables of the database, and the conditions of their partial indexes.
+
+Rules
+-----
+Rows are built from valid domain values only and never leave `storage`. Times are aware and in UTC. Amounts: cores,
+MiB, GPUs. Texts named `*_json` hold canonical JSON.
+
+Queries use the exact texts of the conditions, so that planners see that an index applies. A database evaluates a
+condition again whenever one of its columns is written: so few conditions contain columns that every transition of a
+job changes, and these begin with the cheap part.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TextClause,
+    TypeDecorator,
+    false,
+    text,
+)
+from sqlalchemy.types import TypeEngine
+from sqlmodel import Field, SQLModel
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+BigId = BigInteger().with_variant(Integer, "sqlite")
+"""64 bits everywhere; SQLite gives rowids to INTEGER keys only."""
+NEVER_REUSED = {"sqlite_autoincrement": True}
+"""For ids that people and feeds keep: SQLite must not reuse the id of a removed row."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A time that is aware and in UTC in Python, whatever the database stores of its zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the time in UTC; a naive time is a bug."""
+        assert value is None or value.tzinfo is not None, "times are aware"
+        return value and value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the time in UTC; SQLite returns naive times."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(SQLModel):
+    """The base of all tables."""
+
+    metadata: ClassVar[MetaData] = metadata
+
+
+def id_column() -> Column[int]:
+    """Return the column of an id that the database assigns."""
+    return Column(BigId, primary_key=True, autoincrement=True)
+
+
+def time_column(*, nullable: bool = False, index: bool = False) -> Column[datetime]:
+    """Return the column of a time."""
+    return Column(UtcDateTime(), nullable=nullable, index=index)
+
+
+class UsageRow(Base, table=True):
+    """The use of an account: core seconds, decayed up to `updated`."""
+
+    __tablename__ = "usage"
+    vo: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    core_s: float
+    updated: datetime = Field(sa_column=time_column())
+
+
+class PriorityFactorRow(Base, table=True):
+    """A priority factor that an operator has set; other accounts have that of the settings."""
+
+    __tablename__ = "priority_factors"
+    vo: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    factor: float
+
+
+class GroupQuotaRow(Base, table=True):
+    """A quota that an operator has set, in one of the units of `pilotage.accounts`."""
+
+    __tablename__ = "group_quotas"
+    vo: str = Field(primary_key=True)
+    group: str = Field(primary_key=True)
+    amount: float
+    unit: str
+
+
+class RequestRow(Base, table=True):
+    """An answered request: when the same caller repeats it, it gets the same answer."""
+
+    __tablename__ = "requests"
+    caller: str = Field(primary_key=True)
+    request_id: str = Field(primary_key=True, max_length=64)
+    method: str
+    digest: str = Field(max_length=64)
+    response: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    answered: datetime = Field(sa_column=time_column(index=True))
+
+
+class ServerLifeRow(Base, table=True):
+    """The time when a server was last alive; a time without servers extends the leases."""
+
+    __tablename__ = "server_life"
+    id: int = Field(primary_key=True)
+    last_alive: datetime = Field(sa_column=time_column())
+
+
+class TreeRow(Base, table=True):
+    """One version of the resource tree, as uploaded; the highest version is the active one."""
+
+    __tablename__ = "trees"
+    version: int = Field(primary_key=True)
+    text: str = Field(sa_column=Column(Text, nullable=False))
+    format: str
+    created: datetime = Field(sa_column=time_column())
+    created_by: str
+
+
+class BanRow(Base, table=True):
+    """A banned site, CE or queue; `ce` and `queue` empty = all below; `until` None = until it is removed."""
+
+    __tablename__ = "bans"
+    id: int | None = Field(default=None, sa_column=id_column())
+    site: str
+    ce: str
+    queue: str
+    reason: str
+    by: str
+    since: datetime = Field(sa_column=time_column())
+    until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class PoolRow(Base, table=True):
+    """A submit pool: its canonical text, and the time and tree version of its mapping, from which its queues follow.
+
+    `mapped` None = it has no mapping and is eligible nowhere. Each later tree maps all pools with a mapping again when
+    it is created; the rows do not change for that, because writing 10,000 rows would block everything else.
+    `idle_since` = when the cleanup first saw it without a live job; the next job sets it to None, so that no other job
+    costs a write.
+    """
+
+    __tablename__ = "pools"
+    id: str = Field(primary_key=True, max_length=64)
+    vo: str
+    canonical: str = Field(sa_column=Column(Text, nullable=False))
+    requirements_json: str = Field(sa_column=Column(Text, nullable=False))
+    created: datetime = Field(sa_column=time_column())
+    idle_since: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    mapped: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    tree_version: int = 0
+
+
+LIVE_JOB = "ended IS NULL"
+"""Jobs that are not in a final state; they keep their pool and their task queue alive."""
+
+WAITING_JOB = "state = 'WAITING' AND lease_until IS NULL"
+"""Jobs that may be matched: they wait and are not fenced."""
+
+TIMED_JOB = "lease_until IS NOT NULL"
+"""Jobs with a lease or a fence."""
+
+LEASED_JOB = "lease_until IS NOT NULL AND state IN ('MATCHED', 'RUNNING', 'SUSPENDED', 'COMPLETING')"
+"""Jobs with a lease; queries use the index on TIMED_JOB."""
+
+FENCED_JOB = "lease_until IS NOT NULL AND state IN ('WAITING', 'HELD', 'REMOVED', 'DONE')"
+"""Fenced jobs: a pilot that they were taken from may run them until then. Queries use the index on TIMED_JOB."""
+
+WATCHED_JOB = "watch > 0 AND ended IS NULL"
+"""Jobs whose policies must be evaluated."""
+
+RACING_JOB = "race > 0"
+"""Jobs that take part in a race, or took part as copies."""
+
+LIVE_REPEATABLE_JOB = "race_set > 0 AND ended IS NULL"
+"""Live jobs that may be repeated."""
+
+OPEN_RACE = "ended IS NULL"
+"""Open races."""
+
+ENDED_JOB = "ended IS NOT NULL"
+"""Jobs in a final state."""
+
+UNREPORTED = "NOT reported"
+"""Attempts whose end the pilot has not reported."""
+
+TAKEN = "reported IS FALSE AND ended IS NOT NULL"
+"""Attempts that were taken from a pilot which has not reported their end.
+
+The condition differs from NOT reported, so that planners do not use the index of all unreported attempts here.
+"""
+
+EMPTY = "came_back_empty"
+"""Pilots that never ran a job and ended without work, without time left, or by their batch system."""
+
+
+def _partial(name: str, *columns: str | TextClause, where: str) -> Index:
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
+def _zero(kind: type[Any] | TypeEngine[Any]) -> Column[Any]:
+    """Return a column with the server default 0 or false."""
+    return Column(kind, nullable=False, server_default="0")
+
+
+def _no_text() -> Column[str]:
+    """Return a text column with the server default ""."""
+    return Column(String, nullable=False, server_default="")
+
+
+class TaskQueueRow(Base, table=True):
+    """A task queue: all waiting jobs that no slot can distinguish; its text is canonical, its key a hash."""
+
+    __tablename__ = "task_queues"
+    __table_args__ = (NEVER_REUSED,)
+    id: int | None = Field(default=None, sa_column=id_column())
+    key: str = Field(max_length=64, unique=True)
+    vo: str
+    group: str
+    owner: str
+    pool_id: str = Field(default="", max_length=64, index=True)
+    needs_json: str = Field(sa_column=Column(Text, nullable=False))
+    created: datetime = Field(sa_column=time_column())
+
+
+class SignificantAttributeRow(Base, table=True):
+    """A significant attribute, by its folded name: a slot's policy refers to it, so task queues differ by it."""
+
+    __tablename__ = "significant_attributes"
+    name: str = Field(primary_key=True)
+    since: datetime = Field(sa_column=time_column())
+
+
+class TemplateRow(Base, table=True):
+    """A submitted description with its owner, shared by all jobs of an array; it never changes.
+
+    `jobs` = the number of these jobs; the template is removed with the last one.
+    """
+
+    __tablename__ = "templates"
+    __table_args__ = (NEVER_REUSED,)
+    id: int | None = Field(default=None, sa_column=id_column())
+    owner: str
+    vo: str
+    group: str
+    description_json: str = Field(sa_column=Column(Text, nullable=False))
+    jobs: int = Field(default=0, sa_column=_zero(Integer))
+
+
+class JobRow(Base, table=True):
+    """The present state of a job; its history is in its events.
+
+    `lease_until` of a job without a lease = the end of its fence: the pilot of its last attempt may run it until then.
+    `watch` = when its policies must be evaluated, 0 = never. `race` = the original of the race that it takes part in,
+    `race_set` = the set of repeatable jobs that it belongs to, 0 = none.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        _partial("ix_jobs_waiting", "task_queue_id", text("priority DESC"), "id", where=WAITING_JOB),
+        _partial("ix_jobs_timed", "lease_until", where=TIMED_JOB),
+        _partial("ix_jobs_live", "task_queue_id", "template_id", where=LIVE_JOB),
+        _partial("ix_jobs_watched", "watch", "id", where=WATCHED_JOB),
+        _partial("ix_jobs_ended", "ended", where=ENDED_JOB),
+        _partial("ix_jobs_race", "race", where=RACING_JOB),
+        _partial("ix_jobs_race_set", "race_set", "id", where=LIVE_REPEATABLE_JOB),
+        Index("ix_jobs_owner_id", "owner", "id"),
+        NEVER_REUSED,
+    )
+    id: int | None = Field(default=None, sa_column=id_column())
+    template_id: int = Field(sa_column=Column(BigId, nullable=False))
+    cluster: int = Field(sa_column=Column(BigId, nullable=False))
+    process: int
+    owner: str
+    vo: str
+    group: str
+    name: str
+    state: str
+    reason: str
+    priority: int
+    task_queue_id: int = Field(sa_column=Column(BigId, nullable=False))
+    pool_id: str = Field(default="", max_length=64)
+    attempt: int = 0
+    spent_attempts: int = 0
+    lease_s: float = 0.0
+    lease_until: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    pilot_stamp: str = ""
+    site: str = ""
+    ce: str = ""
+    queue: str = ""
+    node: str = ""
+    slot: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    submitted: datetime = Field(sa_column=time_column())
+    started: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    state_since: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    starts: int = Field(default=0, sa_column=_zero(Integer))
+    wall_clock_s: float = Field(default=0.0, sa_column=_zero(Float))
+    suspended_s: float = Field(default=0.0, sa_column=_zero(Float))
+    hold_code: int | None = None
+    hold_subcode: int | None = None
+    hold_history_json: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+    watch: int = Field(default=0, sa_column=_zero(Integer))
+    race: int = Field(default=0, sa_column=_zero(BigId))
+    race_set: int = Field(default=0, sa_column=_zero(BigId))
+
+
+class AttemptRow(Base, table=True):
+    """One attempt of a job: pilot, outcome and use; `ended` None = it holds its lease.
+
+    `reported` = its pilot has reported its end; until then the pilot may still run it. The `charged_…` columns name
+    the account that is charged, and `weight` = the core seconds that it is charged for each second. `metered` = since
+    when it is charged, None = not now. `trial` = it probes a throttled location. `plugged` = its payload has failed and
+    keeps its slot for a while.
+    """
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        _partial("ix_attempts_unreported", "pilot_stamp", "job_id", "attempt", where=UNREPORTED),
+        _partial("ix_attempts_taken", "pilot_stamp", "job_id", "attempt", where=TAKEN),
+    )
+    job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    attempt: int = Field(primary_key=True)
+    pilot_stamp: str
+    site: str
+    ce: str
+    queue: str
+    node: str
+    slot: str
+    cpus: int
+    matched: datetime = Field(sa_column=time_column())
+    started: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    outcome: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    suspended_s: float = 0.0
+    peak_memory_mib: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+    reported: bool = False
+    weight: float = Field(default=0.0, sa_column=_zero(Float))
+    charged_vo: str = Field(default="", sa_column=_no_text())
+    charged_group: str = Field(default="", sa_column=_no_text())
+    charged_owner: str = Field(default="", sa_column=_no_text())
+    metered: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    trial: bool = Field(default=False, sa_column=_zero(Boolean))
+    plugged: bool = Field(default=False, sa_column=_zero(Boolean))
+
+
+class JobEventRow(Base, table=True):
+    """One transition of a job; `id` is its position in the feed."""
+
+    __tablename__ = "job_events"
+    __table_args__ = (NEVER_REUSED,)
+    id: int | None = Field(default=None, sa_column=id_column())
+    job_id: int = Field(sa_column=Column(BigId, nullable=False, index=True))
+    time: datetime = Field(sa_column=time_column())
+    from_state: str
+    to_state: str
+    cause: str
+    reason: str
+    attempt: int
+    actor: str
+
+
+class PilotRow(Base, table=True):
+    """A pilot, by its stamp; `vos_json` is a list, empty = all that the queue allows.
+
+    `came_back_empty` = it has ended without ever running a job, and not by an order. `glidein_seen` = when its batch
+    system last listed its glidein before the pilot arrived.
+    """
+
+    __tablename__ = "pilots"
+    __table_args__ = (
+        Index("ix_pilots_queue", "site", "ce", "queue", "registered"),
+        Index("ix_pilots_empty", "ended", sqlite_where=text(EMPTY), postgresql_where=text(EMPTY)),
+    )
+    stamp: str = Field(primary_key=True)
+    site: str
+    ce: str
+    queue: str
+    vos_json: str
+    state: str = Field(index=True)
+    reason: str = ""
+    glidein_id: str = ""
+    node: str = ""
+    node_json: str = Field(default="", sa_column=Column(Text, nullable=False))
+    drain_reason: str = ""
+    drain_evicts: bool = False
+    jobs_ended: int = 0
+    registered: datetime = Field(sa_column=time_column())
+    registered_by: str
+    last_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ends: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
+    came_back_empty: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
+    glidein_seen: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class SlotRow(Base, table=True):
+    """A slot as its pilot last reported it; `ad` is its ClassAd without the values in `state_json`."""
+
+    __tablename__ = "slots"
+    pilot_stamp: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    state_json: str = Field(sa_column=Column(Text, nullable=False))
+    ad: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
+
+
+class NodeSettingsRow(Base, table=True):
+    """The settings of a node by operators and agents; the version grows with every change."""
+
+    __tablename__ = "node_settings"
+    site: str = Field(primary_key=True)
+    node: str = Field(primary_key=True)
+    version: int
+    settings_json: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class RaceSetRow(Base, table=True):
+    """The repeatable jobs of one submission: `id` and `last_id` are those of the first and the last job."""
+
+    __tablename__ = "race_sets"
+    id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    last_id: int = Field(sa_column=Column(BigId, nullable=False))
+    jobs: int
+    urgent: bool
+    vo: str
+    group: str
+    owner: str
+    created: datetime = Field(sa_column=time_column())
+
+
+class RaceRow(Base, table=True):
+    """The last race of a job; `ended` None = it is open, `winner` 0 = none."""
+
+    __tablename__ = "races"
+    job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    vo: str
+    group: str
+    owner: str
+    began: datetime = Field(sa_column=time_column())
+    reason: str = Field(sa_column=Column(Text, nullable=False))
+    copies: int = Field(sa_column=Column(Integer, nullable=False))
+    first_copy: int = Field(sa_column=Column(BigId, nullable=False))
+    attempt: int = Field(sa_column=Column(Integer, nullable=False))
+    ended: datetime | None = Field(default=None, sa_column=time_column(nullable=True, index=True))
+    winner: int = Field(sa_column=Column(BigId, nullable=False))
+    outcome: str = Field(sa_column=Column(Text, nullable=False))
+    lost_core_s: float = Field(sa_column=Column(Float, nullable=False))
+
+
+class StoredFileRow(Base, table=True):
+    """An uploaded file by checksum, one row for each owner: users can fetch only files that they have uploaded."""
+
+    __tablename__ = "stored_files"
+    checksum: str = Field(primary_key=True, max_length=64)
+    vo: str = Field(primary_key=True)
+    owner: str = Field(primary_key=True)
+    size: int = Field(sa_column=Column(BigId, nullable=False))
+    stored: datetime = Field(sa_column=time_column(index=True))
+
+
+class OutputFileRow(Base, table=True):
+    """An output file of an attempt."""
+
+    __tablename__ = "output_files"
+    job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    attempt: int = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    checksum: str = Field(max_length=64, index=True)
+    size: int = Field(sa_column=Column(BigId, nullable=False))
+    truncated: bool = False
+
+
+class InputFileRow(Base, table=True):
+    """An input file of a template; files with a row here are not removed."""
+
+    __tablename__ = "input_files"
+    template_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    name: str = Field(primary_key=True)
+    checksum: str = Field(max_length=64, index=True)
+
+
+class CopyRow(Base, table=True):
+    """A routed job that a router has made, or was about to make: an attempt of a job; kept as long as the job.
+
+    `reference` = its id at the target, "" = not known. `attributes_json` = the attributes that the router's hooks have
+    set, None = nothing.
+    """
+
+    __tablename__ = "copies"
+    job_id: int = Field(sa_column=Column(BigId, primary_key=True, autoincrement=False))
+    attempt: int = Field(primary_key=True)
+    router: str
+    route: str
+    target: str
+    reference: str = Field(sa_column=Column(Text, nullable=False))
+    routed: datetime = Field(sa_column=time_column())
+    attributes_json: str | None = Field(sa_column=Column(Text))
+
+
+class RouterRow(Base, table=True):
+    """The routes that a router has last published, as canonical JSON."""
+
+    __tablename__ = "routers"
+    name: str = Field(primary_key=True)
+    told: datetime = Field(sa_column=time_column())
+    routes_json: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class ThrottleRow(Base, table=True):
+    """A throttled location: a black hole, or held or opened by an operator; `place` is the key of the location."""
+
+    __tablename__ = "throttles"
+    place: str = Field(primary_key=True)
+    state: str
+    since: datetime = Field(sa_column=time_column())
+    reason: str = Field(sa_column=Column(Text, nullable=False))
+    ordered_by: str
+    failures: int
+    ends: int
+    proofs: int
+    pause_s: float
+    next_trial: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    judged: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+
+
+class TurnRow(Base, table=True):
+    """The leading replica of an agent and the end of its term; `place` is its host, for people."""
+
+    __tablename__ = "turns"
+    agent: str = Field(primary_key=True)
+    holder: str
+    place: str
+    until: datetime = Field(sa_column=time_column())
+
+
+class RunningCountRow(Base, table=True):
+    """The number of jobs with a lease that a limit counts; `key` = canonical text of location, attribute and value."""
+
+    __tablename__ = "running_counts"
+    key: str = Field(primary_key=True)
+    running: int

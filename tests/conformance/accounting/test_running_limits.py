@@ -1,0 +1,304 @@
+"""How many jobs of a kind run at once under a limit, on every database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pilotage.resources.tree import QueueId
+from pilotage.values.attempts import Outcome
+from pilotage_server.core.accounting.limits import limit_key
+from pilotage_server.core.attempts.reports import JobReport
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.rules import Rules, RunningLimit
+from pilotage_server.operations.accounting.limits import (
+    count_matched,
+    fresh_counts,
+    limits_at_present,
+    recount_limits,
+    refresh_counts,
+    running_counts,
+)
+from pilotage_server.operations.matching.work import Match
+from pilotage_server.operations.startup.loading import rekey_for_limits
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
+from support.database import quick_sqlite, while_first_is_locked
+from support.grid import LONG, Grid, Pilot, a_slot
+from support.submissions import a_user
+from support.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock)
+
+
+def test_a_running_limit_is_exact(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("cern", None, None, "JobType", "mc", at_most=2)
+    grid = Grid(database, clock, LONG, "CERN/ce02/q", "FNAL/ce/q", rules=Rules(running_limits=(limit,)))
+    ids = grid.submit(count=5, attributes={"jobtype": "MC"})
+    (other,) = grid.submit(attributes={"JobType": "user"})
+    pilot = grid.start_pilot()
+    taken = pilot.ask(*(a_slot(f"s{n}") for n in range(4))).matches
+    assert sorted(match.job_id for match in taken) == sorted([*ids[:2], other])
+    assert grid.start_pilot("CERN/ce02/q").claim() == []
+    assert grid.start_pilot("FNAL/ce/q").claim() == [ids[2]]
+    pilot.finish(next(match for match in taken if match.job_id == ids[0]))
+    assert grid.start_pilot("CERN/ce02/q").claim(a_slot("a"), a_slot("b")) == [ids[3]]
+
+
+def test_the_end_of_a_job_that_a_limit_counts_is_told_to_who_waits_for_another(
+    database: Database, clock: VirtualClock
+) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", 1)
+    grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    first, _ = grid.submit(a_user("alice"), count=2)
+    grid.submit(a_user("bob"))
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    assert match.job_id == first
+    told: list[str] = []
+    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
+    pilot.finish(match)
+    assert told == ["alice"]
+
+
+def test_a_new_limit_tells_jobs_apart_that_came_before_it(database: Database, clock: VirtualClock) -> None:
+    before = Grid(database, clock)
+    ids = before.submit(attributes={"JobType": "MC"}) + before.submit(attributes={"JobType": "user"})
+    ids += before.submit(attributes={"JobType": "mc"})
+    limit = RunningLimit("CERN", None, None, "jobtype", "MC", at_most=1)
+    after = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    assert after.write(rekey_for_limits) == 1
+    assert after.write(rekey_for_limits) == 0
+    assert len({job.task_queue_id for job in after.jobs(ids).values()}) == 3  # values are kept as they were written
+    assert after.start_pilot().claim(*(a_slot(f"s{n}") for n in range(3))) == ids[:2]
+
+
+def counts(grid: Grid, queue: str = LONG) -> list[int]:
+    """Return what the limits at a queue count, in the order of the rules."""
+    return list(grid.read(lambda unit, world: running_counts(unit, world, [QueueId.parse(queue)])).values())
+
+
+def test_a_job_with_a_list_counts_for_each_of_its_values(database: Database, clock: VirtualClock) -> None:
+    limits = tuple(RunningLimit("CERN", None, None, "Tags", value, at_most=1) for value in ("a", "b", "c"))
+    grid = Grid(database, clock, rules=Rules(running_limits=limits))
+    both, _, of_c = (grid.submit(attributes={"Tags": tags})[0] for tags in (("A", "b"), ("b",), ("c",)))
+    assert grid.start_pilot().claim(*(a_slot(f"s{n}") for n in range(3))) == [both, of_c]
+    assert counts(grid) == [1, 1, 1]
+
+
+def test_limits_of_one_place_and_value_count_the_same_jobs_once(database: Database, clock: VirtualClock) -> None:
+    limits = tuple(RunningLimit("CERN", None, None, "owner", name, most) for name, most in (("alice", 3), ("Alice", 2)))
+    grid = Grid(database, clock, rules=Rules(running_limits=limits))
+    grid.submit(count=4)
+    pilot = grid.start_pilot()
+    assert len(pilot.claim(*(a_slot(f"s{n}") for n in range(4)))) == 2
+    assert counts(grid) == [2, 2]
+
+
+def test_what_a_request_brings_back_makes_room_for_what_it_takes(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=1)
+    grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    first, second = grid.submit(count=2)
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    done = JobReport(match.job_id, match.attempt, outcome=Outcome.EXITED, exit_code=0)
+    assert [each.job_id for each in pilot.ask(reports=[done]).matches] == [second]
+    assert grid.job(first).state is JobState.DONE
+    assert counts(grid) == [1]
+
+
+def test_a_pilot_that_comes_back_with_its_job_is_not_refused_by_a_limit(
+    database: Database, clock: VirtualClock
+) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=1)
+    grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    (lost,) = grid.submit()
+    away = grid.start_pilot()
+    match = away.take()
+    clock.advance(minutes=25)
+    grid.sweep()
+    assert counts(grid) == [0]
+    (urgent,) = grid.submit(priority=5)
+    assert grid.start_pilot().claim() == [urgent]
+    assert match.job_id == lost
+    assert away.start(match).accepted
+    assert counts(grid) == [2]
+
+
+def test_counts_that_are_wrong_are_put_right_at_a_servers_start(database: Database, clock: VirtualClock) -> None:
+    before = Grid(database, clock)
+    before.submit(count=3)
+    pilot = before.start_pilot()
+    matches = pilot.ask(a_slot("a"), a_slot("b")).matches
+    limits = tuple(RunningLimit("cern", None, None, "owner", name, at_most=3) for name in ("ALICE", "bob"))
+    after = Grid(database, clock, rules=Rules(running_limits=limits))
+    assert counts(after) == [0, 0]
+    after.write(recount_limits)
+    assert counts(after) == [2, 0]
+    pilot.grid = after
+    pilot.finish(matches[0])
+    assert counts(after) == [1, 0]
+
+
+def test_room_that_another_server_makes_below_a_limit_is_told_to_who_waits_here(
+    database: Database, clock: VirtualClock
+) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", 2)
+    here = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    here.submit(count=5)
+    there = here.restarted()
+    pilot = there.start_pilot()
+    matches = pilot.ask(a_slot("a"), a_slot("b")).matches
+    here.read(refresh_counts)
+    told: list[tuple[str, int]] = []
+    here.world.waiting_listeners.append(lambda task_queue, count: told.append((task_queue.account.owner, count)))
+    here.read(refresh_counts)
+    assert told == []
+    for match in matches:
+        pilot.finish(match)
+    here.read(refresh_counts)
+    here.read(refresh_counts)
+    assert told == [("alice", 2)]
+
+
+def test_the_end_of_a_job_far_below_its_limit_is_told_to_nobody(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=1000)
+    grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    grid.submit(count=2)
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    told: list[str] = []
+    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
+    pilot.finish(match)
+    assert told == []
+
+
+def test_who_is_overtaken_at_a_limit_that_seemed_far_matches_again(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=2)
+    grid = Grid(postgresql_database, clock, rules=Rules(running_limits=(limit,)))
+    (job,) = grid.submit()
+    queue = QueueId.parse(LONG)
+    task_queue = grid.world.waiting.task_queue(grid.job(job).task_queue_id)
+    assert task_queue is not None
+    rounds: list[RunningLimit | None] = []
+
+    def match_one(unit: Transaction) -> None:
+        count_matched(unit, grid.world, queue, [task_queue])
+
+    def match_slowly(unit: Transaction) -> None:
+        reached = limits_at_present(unit, grid.world, [queue], 1).reached(task_queue.traits)
+        rounds.append(reached)
+        if len(rounds) == 1:  # two others come first
+            for _ in range(2):
+                postgresql_database.submit_write(match_one).result(30)
+        if reached is None:
+            match_one(unit)
+
+    postgresql_database.write(match_slowly)
+    assert rounds == [None, limit]
+    assert counts(grid) == [2]
+
+
+@pytest.mark.parametrize("values", ["abcdefgh", "hgfedcba"])
+@pytest.mark.parametrize("counts_one_more", [True, False])
+def test_counts_of_limits_are_locked_in_order_of_keys(
+    postgresql_database: Database, clock: VirtualClock, values: str, *, counts_one_more: bool
+) -> None:
+    limits = tuple(RunningLimit("CERN", None, None, "Tags", value, at_most=5) for value in values)
+    grid = Grid(postgresql_database, clock, rules=Rules(running_limits=limits))
+    grid.submit(count=2, attributes={"Tags": tuple(values)})
+    match = grid.start_pilot().take()
+    queue = QueueId.parse(LONG)
+    task_queue = grid.world.waiting.task_queue(grid.job(match.job_id).task_queue_id)
+    assert task_queue is not None
+
+    def act(unit: Transaction) -> None:
+        if counts_one_more:
+            count_matched(unit, grid.world, queue, [task_queue])
+        else:
+            limits_at_present(unit, grid.world, [queue], 5)
+
+    lock = "SELECT key FROM running_counts WHERE key = :key FOR UPDATE NOWAIT"
+    while_first_is_locked(postgresql_database, lock, sorted(map(limit_key, limits)), act)
+    assert counts(grid) == [1 + counts_one_more] * len(values)
+
+
+LIMITS = (
+    RunningLimit("CERN", None, None, "owner", "alice", at_most=2),
+    RunningLimit("CERN", "ce01", None, "kind", "mc", at_most=3),
+    RunningLimit("CERN", "ce02", "q", "vo", "lhcb", at_most=100),
+)
+ACTS = ("submit", "ask", "finish", "fail", "sweep", "remove", "hold", "release", "gone", "late")
+
+
+class History:
+    """A grid under limits to which anything happens."""
+
+    def __init__(self, database: Database, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.grid = Grid(database, clock, LONG, "CERN/ce02/q", rules=Rules(running_limits=LIMITS))
+        self.pilots = [self.grid.start_pilot(queue) for queue in (LONG, "CERN/ce02/q") for _ in range(2)]
+        self.jobs: list[int] = []
+        self.matches: list[tuple[Pilot, Match]] = []
+
+    def act(self, act: str, which: int) -> None:
+        """Let something happen to the job, pilot or match that `which` falls on."""
+        pilot = self.pilots[which % len(self.pilots)]
+        match act:
+            case "submit":
+                kinds: list[Any] = [{}, {"Kind": "MC"}, {"Kind": ("mc", "fast")}]
+                user = a_user(("alice", "bob")[which % 2])
+                self.jobs += self.grid.submit(user, count=1 + which % 3, attributes=kinds[which % len(kinds)])
+            case "ask":
+                answer = pilot.ask(*(a_slot(f"s{n}") for n in range(1 + which % 3)))
+                self.matches += [(pilot, each) for each in answer.matches]
+            case "sweep":
+                self.clock.advance(minutes=25)
+                self.grid.sweep()
+            case "gone":
+                self.grid.glidein_ended(self.pilots.pop(which % len(self.pilots)))
+                self.pilots.append(self.grid.start_pilot())
+            case "finish" | "fail" | "late" if self.matches:
+                self._report(act, which)
+            case "remove" | "hold" | "release" if self.jobs:
+                self.grid.change(JobChange(act), self.jobs[which % len(self.jobs)])
+            case _:
+                pass
+
+    def _report(self, act: str, which: int) -> None:
+        pilot, match = self.matches[which % len(self.matches)]
+        match act:
+            case "finish":
+                pilot.finish(match)
+            case "fail":
+                pilot.report(match, Outcome.START_FAILED, reason="no such program")
+            case _:
+                pilot.start(match)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(acts=st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 30)), max_size=40))
+def test_whatever_happens_the_counts_are_what_one_finds_by_counting(acts: list[tuple[str, int]]) -> None:
+    clock = VirtualClock()
+    with TemporaryDirectory() as folder, quick_sqlite(Path(folder, "pilotage.db"), clock) as database:
+        history = History(database, clock)
+        for act, which in [("submit", 0), ("submit", 1), ("ask", 2), *acts]:
+            history.act(act, which)
+            assert kept(history.grid) == history.grid.read(fresh_counts)
+
+
+def kept(grid: Grid) -> dict[RunningLimit, int]:
+    """Return what the limits at both queues count."""
+    queues = [QueueId.parse(LONG), QueueId.parse("CERN/ce02/q")]
+    return grid.read(lambda unit, world: running_counts(unit, world, queues))

@@ -1,0 +1,242 @@
+"""Priority factors and quotas that operators set: for all servers, over restarts, in the order of matches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pilotage.accounts import Quota, QuotaUnit
+from pilotage.errors import PermissionDeniedError
+from pilotage.values.accounts import Account, GroupId
+from pilotage.values.attempts import Outcome
+from pilotage.values.offers import SlotOffer
+from pilotage_server.core.accounting.shares import Shares
+from pilotage_server.core.attempts.reports import JobReport
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.rules import Rules, Sharing
+from pilotage_server.operations.accounting.shares import list_shares, refresh_pool_size, set_shares
+from pilotage_server.operations.startup.loading import refresh_state
+from pilotage_server.storage.database.engine import Database
+from support.grid import Grid, a_slot, an_idle_slot
+from support.submissions import a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+BIG, SMALL = GroupId("lhcb", "big"), GroupId("lhcb", "small")
+ANN, BEN = Account("lhcb", "big", "ann"), Account("lhcb", "small", "ben")
+
+
+def submit(grid: Grid, account: Account, count: int = 1, **fields: object) -> list[int]:
+    """Submit jobs of an account's owner under his group."""
+    return grid.submit(a_user(account.owner, account.vo, account.group), count, **fields)
+
+
+def give(grid: Grid, quotas: dict[GroupId, Quota | None], factors: dict[Account, float | None] | None = None) -> None:
+    """Set quotas and factors as an operator does."""
+    grid.write(lambda unit, world: set_shares(unit, world, factors or {}, quotas))
+
+
+def shown(grid: Grid, identity: Identity | None = None, vo: str = "") -> Shares:
+    return grid.read(lambda unit, world: list_shares(unit, world, identity or an_operator(), vo))
+
+
+def owners(grid: Grid, slots: int) -> list[str]:
+    """Let a pilot ask for so many slots and return whose jobs it gets, in order."""
+    answer = grid.start_pilot().ask(*(a_slot(f"s{number}") for number in range(slots)))
+    return [match.owner for match in answer.matches]
+
+
+def test_a_factor_that_is_set_counts_in_the_next_match_until_it_is_taken_back(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, rules=Rules(sharing=Sharing(priority_factor=10)))
+    one, other = Account("lhcb", "big", "one"), Account("lhcb", "big", "two")
+    submit(grid, one, 20)
+    submit(grid, other, 20)
+    give(grid, {}, {other: 1.0})
+    assert owners(grid, 11).count("two") == 10
+    give(grid, {}, {other: None})
+    assert grid.world.shares.settings.factor(other) == 10
+
+
+def test_what_is_set_is_known_to_other_servers_and_after_a_restart(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    neighbour = grid.restarted()
+    give(grid, {BIG: Quota(0.25, QuotaUnit.PART), SMALL: Quota(7)}, {ANN: 3.0, BEN: 4.0})
+    give(grid, {SMALL: Quota(8, QuotaUnit.CORES)}, {BEN: None})
+    neighbour.read(refresh_state)
+    for server in (grid, neighbour, grid.restarted()):
+        settings = server.world.shares.settings
+        assert (settings.factor(ANN), settings.factor(BEN)) == (3, 1)
+        assert (settings.quota(BIG), settings.quota(SMALL)) == (
+            Quota(0.25, QuotaUnit.PART),
+            Quota(8, QuotaUnit.CORES),
+        )
+
+
+def test_weights_divide_the_slots(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    submit(grid, ANN, 20)
+    submit(grid, BEN, 20)
+    give(grid, {BIG: Quota(3)})
+    assert owners(grid, 12).count("ann") == 9
+
+
+def test_a_group_gets_the_cores_of_its_quota_first_and_more_only_after_the_others(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock)
+    give(grid, {BIG: Quota(2, QuotaUnit.CORES)})
+    submit(grid, ANN, 9)
+    submit(grid, BEN, 3)
+    assert owners(grid, 7) == ["ann", "ann", "ben", "ben", "ben", "ann", "ann"]
+
+
+def test_a_quota_that_bars_leaves_slots_empty_and_says_why(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False), lease=timedelta(days=1)))
+    give(grid, {BIG: Quota(2, QuotaUnit.CORES)})
+    jobs = submit(grid, ANN, 4)
+    pilot = grid.start_pilot()
+    first, _ = pilot.ask(*(a_slot(f"s{number}") for number in range(4))).matches
+    pilot.show(an_idle_slot())
+    (outlook,) = grid.why(jobs[3]).eligible_queues
+    assert outlook.obstacle == "its group has a quota of 2 cores and uses them"
+    woken: list[int] = []
+    grid.world.waiting_listeners.append(lambda task_queue, _: woken.append(task_queue.id))
+    pilot.finish(first)
+    assert woken == [grid.job(jobs[3]).task_queue_id]
+    assert pilot.claim() == [jobs[2]]
+    assert pilot.claim() == []
+    looks: list[bool] = []
+    grid.world.access_listeners.append(lambda: looks.append(True))
+    give(grid, {BIG: Quota(2, QuotaUnit.CORES)})
+    assert not looks
+    give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
+    assert looks
+    assert pilot.claim() == [jobs[3]]
+
+
+def test_who_waits_at_a_quota_that_bars_is_told_how_many_may_run_now(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
+    give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
+    submit(grid, ANN, 6)
+    pilot = grid.start_pilot()
+    early = pilot.ask(a_slot("s1"), a_slot("s2")).matches
+    clock.advance(seconds=1)
+    runs = (*early, *pilot.ask(a_slot("s3")).matches)
+    told: list[int] = []
+    grid.world.waiting_listeners.append(lambda _, count: told.append(count))
+    done = [JobReport(run.job_id, run.attempt, outcome=Outcome.EXITED, exit_code=0) for run in runs]
+    pilot.beat(*done)
+    assert told == [3]
+
+
+@pytest.mark.parametrize(
+    ("slot", "taken"),
+    [
+        (a_slot(cpus=4), 0),
+        (a_slot(cpus=4, partitionable=True), 3),
+        (a_slot(cpus=4, partitionable=True, ad_changes="[ SlotWeight = Cpus * 1.5 ]"), 2),
+        (a_slot(cpus=4, ad_changes="[ SlotWeight = 3 ]"), 1),
+    ],
+)
+def test_a_quota_that_bars_weighs_what_a_job_gets_not_what_it_asks(
+    database: Database, clock: VirtualClock, slot: SlotOffer, taken: int
+) -> None:
+    grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
+    give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
+    (job_id, *_) = submit(grid, ANN, 4)
+    pilot = grid.start_pilot()
+    assert len(pilot.claim(slot)) == taken
+    if not taken:
+        pilot.show(an_idle_slot(cpus=4))
+        (outlook,) = grid.why(job_id).eligible_queues
+        assert outlook.obstacle == "its group has a quota of 3 cores and uses them"
+
+
+def test_a_part_of_the_pie_counts_no_slot_twice(database: Database, clock: VirtualClock) -> None:
+    sharing = Sharing(machine_constraint="CAN_RUN_WHOLE_MACHINE == False")
+    grid = Grid(database, clock, rules=Rules(sharing=sharing))
+    part, whole = "[ CAN_RUN_WHOLE_MACHINE = false ]", "[ CAN_RUN_WHOLE_MACHINE = true ]"
+    singles = [replace(an_idle_slot(f"slot{number}"), ad=part) for number in range(1, 9)]
+    pilot = grid.start_pilot()
+    pilot.ask()
+    pilot.show(*singles, replace(an_idle_slot("slot9", 8), ad=whole))
+    give(grid, {BIG: Quota(0.25, QuotaUnit.PART)})
+    assert grid.world.shares.settings.entitled_cores(BIG) == 2
+    (big,) = [each for each in shown(grid).groups if each.group == BIG]
+    assert (shown(grid).pool_size, big.entitled_cores) == (8, 2)
+    other = grid.start_pilot()
+    other.ask()
+    other.show(*singles)
+    grid.read(refresh_pool_size)
+    assert grid.world.shares.settings.entitled_cores(BIG) == 4
+    assert grid.restarted().world.shares.settings.entitled_cores(BIG) == 4
+
+
+def test_who_was_barred_by_a_part_of_the_pie_looks_again_when_it_has_grown(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
+    give(grid, {BIG: Quota(0.5, QuotaUnit.PART)})
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot(cpus=2))
+    grid.read(refresh_pool_size)
+    jobs = submit(grid, ANN, 2)
+    assert pilot.claim(a_slot("s1"), a_slot("s2")) == jobs[:1]
+    looks: list[bool] = []
+    grid.world.access_listeners.append(lambda: looks.append(True))
+    grid.read(refresh_pool_size)
+    assert not looks
+    pilot.show(an_idle_slot(cpus=4))
+    grid.read(refresh_pool_size)
+    assert looks
+    assert pilot.claim(a_slot("s2")) == jobs[1:]
+
+
+def test_shares_show_use_entitlement_and_who_waits(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(lease=timedelta(days=1)))
+    give(grid, {BIG: Quota(3)}, {BEN: 2.0})
+    submit(grid, ANN, 1)
+    submit(grid, BEN, 3)
+    grid.start_pilot().claim(a_slot("s1"), a_slot("s2"))
+    grid.pass_time(hours=1)
+    found = shown(grid)
+    big, small = found.groups
+    assert (big.group, big.quota, big.quota_is_set, big.cores, big.waiting) == (BIG, Quota(3), True, 1, 0)
+    assert (small.group, small.quota_is_set, small.waiting) == (SMALL, False, 2)
+    assert (big.entitled_part, small.entitled_part) == (0.75, 0.25)
+    assert (big.used_part, small.used_part) == pytest.approx((0.5, 0.5))
+    ann, ben = found.accounts
+    assert (ann.account, ann.factor_is_set, ann.use.cores, ann.waiting) == (ANN, False, 1, 0)
+    assert (ben.account, ben.factor, ben.factor_is_set, ben.waiting) == (BEN, 2, True, 2)
+    assert (ann.user_priority, ben.user_priority) == pytest.approx((0.5, 1))
+    assert ann.use.core_s == pytest.approx(3600, rel=0.02)
+
+
+def test_runs_that_began_at_once_and_later_all_count_after_a_restart(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, rules=Rules(lease=timedelta(days=1)))
+    submit(grid, ANN, 4)
+    grid.start_pilot().ask(*(a_slot(f"s{number}") for number in range(3)))
+    grid.pass_time(hours=1)
+    grid.start_pilot().ask(a_slot("s1"))
+    grid.pass_time(hours=1)
+
+    used, after = (server.world.shares.use(ANN, clock()) for server in (grid, grid.restarted()))
+
+    assert (after.cores, after.runs) == (used.cores, used.runs) == (4, 4)
+    assert after.core_s == pytest.approx(used.core_s)
+
+
+def test_users_see_the_shares_of_their_own_vo_only(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    submit(grid, ANN)
+    submit(grid, Account("cms", "", "carl"))
+    assert [each.account for each in shown(grid, a_user("ann", "LHCb")).accounts] == [ANN]
+    assert len(shown(grid).accounts) == 2
+    assert len(shown(grid, vo="cms").groups) == 1
+    with pytest.raises(PermissionDeniedError, match="other VOs"):
+        shown(grid, a_user("ann", "lhcb"), "cms")

@@ -1,0 +1,118 @@
+"""How long a pilot has a job, and what gives it back or keeps it, on every database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.attempts.expiry import record_server_life
+from pilotage_server.operations.attempts.pilot_calls import DrainPilot
+from pilotage_server.storage.database.engine import Database
+from support.grid import Grid
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock)
+
+
+def test_a_lease_that_nobody_renews_gives_the_job_back(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    grid.start_pilot().take()
+    assert grid.pass_time(minutes=19).jobs == ()
+    assert grid.pass_time(minutes=2).jobs == (job_id,)
+    assert (grid.job(job_id).state, grid.job(job_id).spent_attempts) == (JobState.WAITING, 1)
+    assert grid.start_pilot().claim() == [job_id]
+
+
+def test_heartbeats_keep_the_lease(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    pilot.take()
+    for _ in range(6):
+        assert grid.pass_time(minutes=15).jobs == ()
+        assert [lease.job_id for lease in pilot.beat().renewed] == [job_id]
+
+
+def test_a_job_may_ask_for_its_own_length_of_lease(grid: Grid) -> None:
+    (job_id,) = grid.submit(lease=timedelta(minutes=2))
+    pilot = grid.start_pilot()
+    assert pilot.take().lease == timedelta(minutes=2)
+    assert pilot.beat().next_in == timedelta(seconds=30)
+    assert grid.pass_time(minutes=3).jobs == (job_id,)
+
+
+def test_a_held_attempt_that_was_given_up_is_adopted_by_a_heartbeat(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    pilot.start(pilot.take())
+    grid.pass_time(minutes=30)
+    answer = pilot.beat()
+    assert ([lease.job_id for lease in answer.renewed], answer.lost) == ([job_id], ())
+    assert (grid.job(job_id).state, grid.job(job_id).spent_attempts) == (JobState.RUNNING, 0)
+
+
+def test_a_pilot_hears_which_of_its_attempts_are_lost(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    match = pilot.take()
+    grid.pass_time(minutes=30)
+    grid.start_pilot().take()
+    (lost,) = pilot.beat().lost
+    assert (lost.job_id, lost.attempt) == (job_id, match.attempt)
+    assert "lease lost" in lost.reason
+
+
+def test_a_glidein_that_is_gone_ends_its_leases_at_once(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    pilot.take()
+    grid.glidein_ended(pilot)
+    job = grid.job(job_id)
+    assert (job.state, job.spent_attempts) == (JobState.WAITING, 1)
+    assert isinstance(pilot.ask().commands[-1], DrainPilot)
+
+
+def test_a_pilot_that_says_good_bye_gives_its_jobs_back_unspent(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    pilot.take()
+    pilot.beat(ending=True, ending_reason="its time is over")
+    job = grid.job(job_id)
+    assert (job.state, job.spent_attempts, job.reason) == (JobState.WAITING, 0, "its time is over")
+    assert pilot.claim() == []
+
+
+def test_a_server_that_was_stopped_for_a_while_gives_no_lease_up_for_that(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    grid.start_pilot().take()
+    grid.sweep()
+    grid.clock.advance(timedelta(hours=3))
+    swept = grid.sweep()
+    assert (swept.jobs, swept.gap) == ((), timedelta(hours=3))
+    assert grid.job(job_id).state is JobState.MATCHED
+
+
+def test_time_without_any_server_extends_the_leases(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    grid.write(record_server_life)
+    pilot = grid.start_pilot()
+    pilot.take()
+    grid.clock.advance(hours=3)
+    assert grid.write(record_server_life) == timedelta(hours=3)
+    assert grid.sweep().jobs == ()
+    assert grid.sweep().pilots == ()
+    assert grid.pass_time(minutes=21).jobs == (job_id,)
+
+
+def test_server_with_slow_clock_does_not_set_life_mark_back(grid: Grid) -> None:
+    grid.write(record_server_life)
+    grid.clock.advance(hours=-3)
+    assert grid.write(record_server_life) == timedelta(0)
+    grid.clock.advance(hours=3)
+    assert grid.write(record_server_life) == timedelta(0)

@@ -1,0 +1,199 @@
+"""A repeated request has one effect and the same answer, on every database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import insert, select
+
+from pilotage.errors import InvalidInputError, PilotageError
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.files import Retention
+from pilotage_server.operations.idempotency import (
+    IdempotentRequest,
+    ServedRequest,
+    run_each_once,
+    run_once,
+    stored_answers,
+)
+from pilotage_server.operations.jobs.retention import remove_old_requests
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.engine import Database, closing
+from pilotage_server.storage.database.tables import metadata
+from pilotage_server.storage.database.transaction import Transaction
+from support.submissions import a_pilot_identity, a_user
+from support.virtual_clock import VirtualClock
+
+ALICE = a_user("alice")
+BANS = metadata.tables["bans"]
+WAIT_S = 30
+
+
+class Counter:
+    """An effect that can be counted; each answer is different."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self) -> bytes:
+        self.runs += 1
+        return f"answer {self.runs}".encode()
+
+
+def ask(
+    database: Database, counter: Counter, request_id: str = "r1", digest: str = "d", identity: Identity = ALICE
+) -> bytes:
+    return database.write(
+        lambda unit: run_once(unit, IdempotentRequest.of(identity, "Submit", request_id, digest), counter.run)
+    )
+
+
+def test_the_second_time_the_first_answer_comes_back(database: Database) -> None:
+    counter = Counter()
+    assert [ask(database, counter), ask(database, counter)] == [b"answer 1", b"answer 1"]
+    assert counter.runs == 1
+
+
+def test_the_same_id_of_another_caller_is_another_request(database: Database) -> None:
+    counter = Counter()
+    callers = [ALICE, a_user("bob"), a_user("alice", "atlas"), a_pilot_identity("p1"), a_pilot_identity("p2")]
+    answers = [ask(database, counter, identity=caller) for caller in callers]
+    assert len(set(answers)) == len(callers)
+
+
+def test_the_same_id_for_another_request_is_refused(database: Database) -> None:
+    counter = Counter()
+    ask(database, counter)
+    with pytest.raises(InvalidInputError) as refused:
+        ask(database, counter, digest="other")
+    assert refused.value.violations[0].where == "request_id"
+    with pytest.raises(InvalidInputError):
+        database.write(lambda unit: run_once(unit, IdempotentRequest.of(ALICE, "Change", "r1", "d"), counter.run))
+    assert counter.runs == 1
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 65, "a\nb", "a\0b"])
+def test_a_request_needs_an_id(database: Database, request_id: str) -> None:
+    with pytest.raises(InvalidInputError):
+        ask(database, Counter(), request_id)
+
+
+def test_an_id_that_no_request_may_have_is_the_fault_of_that_request_alone(database: Database) -> None:
+    ask(database, Counter())
+    together = [IdempotentRequest.of(ALICE, "Submit", request_id, "d") for request_id in ("a\0b", "r1", "new")]
+    faulty, known, new = database.write(lambda unit: stored_answers(unit, together))
+    assert isinstance(faulty, InvalidInputError)
+    assert (known, new) == (b"answer 1", None)
+
+
+def test_an_effect_that_failed_may_be_tried_again(database: Database) -> None:
+    def fail(unit: Transaction) -> bytes:
+        run_once(unit, IdempotentRequest.of(ALICE, "Submit", "r1", "d"), lambda: b"lost")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        database.write(fail)
+    assert ask(database, Counter()) == b"answer 1"
+
+
+def test_a_request_that_comes_twice_at_once_has_one_effect(database: Database) -> None:
+    counter = Counter()
+    answers: list[bytes] = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(database, counter))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [b"answer 1"] * 6
+
+
+class Bans:
+    """A batch that bans the sites it is asked for, each request once; `keeps` = its answers are kept."""
+
+    most = 10
+
+    def __init__(self) -> None:
+        self.keeps = True
+
+    def run(self, unit: Transaction, items: Sequence[IdempotentRequest]) -> list[bytes | PilotageError]:
+        return run_each_once(unit, items, lambda fresh: [self._ban(unit, items[place]) for place in fresh], self._again)
+
+    def _ban(self, unit: Transaction, asked: IdempotentRequest) -> ServedRequest[bytes]:
+        site = asked.key.request_id
+        row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
+        unit.session.execute(insert(BANS).values(**row))
+        return ServedRequest(site.encode(), site.encode() if self.keeps else None)
+
+    def _again(self, _place: int, kept: bytes) -> bytes:
+        return b"again " + kept
+
+
+@pytest.mark.parametrize("brings_something", [True, False])
+def test_of_requests_served_together_one_that_comes_again_has_no_second_effect(
+    database: Database, brings_something: bool
+) -> None:
+    batch = Bans()
+    first, other = (IdempotentRequest.of(ALICE, "Ban", site, "d") for site in "AB")
+    assert database.submit_batch(batch, first).result(WAIT_S) == b"A"
+    batch.keeps = brings_something
+    together = database.write(lambda unit: batch.run(unit, [other, first]))
+    assert together == [b"B", b"again A"]
+    assert database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A", "B"]
+
+
+class BansAtOnce(Bans):
+    """A batch that at its first try waits, when it has served its requests, until another has done so too."""
+
+    def __init__(self, meeting: threading.Barrier) -> None:
+        super().__init__()
+        self._meeting = meeting
+
+    def _ban(self, unit: Transaction, asked: IdempotentRequest) -> ServedRequest[bytes]:
+        served = super()._ban(unit, asked)
+        if not unit.is_retry:
+            self._meeting.wait(WAIT_S)
+        return served
+
+
+def test_a_request_that_two_servers_serve_at_once_has_one_effect(postgresql_database: Database) -> None:
+    asked, meeting = IdempotentRequest.of(ALICE, "Ban", "A", "d"), threading.Barrier(2)
+    with closing(Database(postgresql_database.url.render_as_string(hide_password=False))) as other:
+        answers = [each.submit_batch(BansAtOnce(meeting), asked) for each in (postgresql_database, other)]
+        assert sorted(answer.result(WAIT_S) for answer in answers) == [b"A", b"again A"]
+    assert postgresql_database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A"]
+
+
+def test_of_requests_served_together_one_that_was_another_before_is_refused_alone(database: Database) -> None:
+    batch = Bans()
+    database.submit_batch(batch, IdempotentRequest.of(ALICE, "Ban", "A", "d")).result(WAIT_S)
+    together = [IdempotentRequest.of(ALICE, "Ban", site, "other") for site in "AB"]
+    refused, done = database.write(lambda unit: batch.run(unit, together))
+    assert isinstance(refused, InvalidInputError)
+    assert done == b"B"
+
+
+def test_second_request_with_the_same_id_in_one_group_is_refused(database: Database) -> None:
+    batch = Bans()
+    together = [IdempotentRequest.of(ALICE, "Ban", "A", digest) for digest in ("d", "other", "d")]
+    done, refused, repeated = database.write(lambda unit: batch.run(unit, together))
+    assert isinstance(refused, InvalidInputError)
+    assert (done, repeated) == (b"A", b"A")
+    assert database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A"]
+
+
+def test_old_answers_are_removed_in_batches(database: Database, clock: VirtualClock) -> None:
+    kept = Retention(requests=timedelta(hours=1), batch=2)
+    world = ServerState(rules=replace(ServerState().rules, retention=kept))
+    counter = Counter()
+    for number in range(3):
+        ask(database, counter, f"r{number}")
+    clock.advance(minutes=61)
+    ask(database, counter, "young")
+    removed = [database.write(lambda unit: remove_old_requests(unit, world)) for _ in range(3)]
+    assert removed == [2, 1, 0]
+    assert ask(database, counter, "young") == b"answer 4"
+    assert ask(database, counter, "r0") == b"answer 5"

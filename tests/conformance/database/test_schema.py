@@ -1,0 +1,110 @@
+"""Migrations on every database: they make the schema that the tables describe, once, and say what is wrong."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from pilotage.errors import WorldError
+from pilotage_server.storage.database.engine import Database, closing, upgrade
+from pilotage_server.storage.database.tables import metadata
+from pilotage_server.storage.database.transaction import Transaction
+from support.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def empty(database_url: str, clock: VirtualClock) -> Iterator[Database]:
+    with closing(Database(database_url, clock)) as opened:
+        yield opened
+
+
+def objects(database: Database) -> dict[str, str]:
+    """Return the statements that made the tables and indexes of a SQLite database, by name."""
+    query = text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
+    rows = database.read(lambda unit: unit.session.execute(query).all())
+    return {name: _normal(sql) for name, sql in rows if name != "alembic_version"}
+
+
+def _normal(sql: str) -> str:
+    return re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", sql)).strip()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_postgresql_gets_the_schema_of_the_tables(empty: Database) -> None:
+    upgrade(empty)
+    with empty.engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    assert differences == []
+
+
+def test_sqlite_gets_exactly_what_the_tables_would_make(tmp_path: Path, clock: VirtualClock) -> None:
+    migrated = Database(f"sqlite:///{tmp_path / 'migrated.db'}", clock)
+    created = Database(f"sqlite:///{tmp_path / 'created.db'}", clock)
+    with closing(migrated), closing(created):
+        upgrade(migrated)
+        metadata.create_all(created.engine)
+        assert objects(migrated) == objects(created)
+
+
+def test_a_database_of_this_release_is_left_as_it_is(empty: Database) -> None:
+    upgrade(empty)
+    empty.write(_insert_a_ban)
+    upgrade(empty)
+    assert empty.read(lambda unit: unit.session.execute(text("SELECT site FROM bans")).scalar_one()) == "A"
+
+
+def _insert_a_ban(unit: Transaction) -> None:
+    row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now}
+    unit.session.execute(metadata.tables["bans"].insert().values(row))
+
+
+def test_servers_that_start_at_once_do_it_once(empty: Database) -> None:
+    failures: list[Exception] = []
+
+    def start() -> None:
+        try:
+            upgrade(empty)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_database_of_a_later_release_is_refused(empty: Database) -> None:
+    upgrade(empty)
+    empty.write(lambda unit: unit.session.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    with pytest.raises(WorldError, match="9999") as refused:
+        upgrade(empty)
+    assert not refused.value.transient
+
+
+def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path, clock: VirtualClock) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'absent' / 'pilotage.db'}", clock)
+    with closing(database), pytest.raises(WorldError, match="unable to open database file"):
+        upgrade(database)
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_what_was_acknowledged(sqlite_database: Database) -> None:
+    sqlite_database.write(_insert_a_ban)
+    fill = text("INSERT INTO bans SELECT NULL, hex(zeroblob(8000000)), '', '', '', '', '2026-01-01', NULL")
+
+    def write_too_much(unit: Transaction) -> None:
+        unit.session.execute(text("PRAGMA max_page_count = 100"))
+        unit.session.execute(fill)
+
+    with pytest.raises(WorldError, match="the database is not available: database or disk is full") as failed:
+        sqlite_database.write(write_too_much)
+    assert failed.value.transient
+    assert sqlite_database.read(lambda unit: unit.session.execute(text("SELECT count(*) FROM bans")).scalar_one()) == 1

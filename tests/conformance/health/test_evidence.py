@@ -1,0 +1,176 @@
+"""What attempts that ended or run tell of their places, on every database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pilotage.values.attempts import Outcome
+from pilotage_server.core.health.evidence import AttemptGroup, RunningFilter
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.rules import Rules
+from pilotage_server.operations.health import HealthWatch
+from pilotage_server.storage.attempts import has_failures, load_ended, mark_trials
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.events import feed_bounds
+from support.grid import Grid
+from support.races import SITES, B, Runner, start_race
+from support.statements import statements
+from support.throttles import FAST, a_pilot, grid, look, running
+from support.virtual_clock import VirtualClock
+
+__all__ = ["grid"]
+
+pytestmark = pytest.mark.any_database
+
+
+def ended(grid: Grid, after: int = 0) -> list[tuple[str, bool, int]]:
+    def read(unit: Transaction) -> list[AttemptGroup]:
+        _, newest = feed_bounds(unit.session)
+        found = load_ended(unit.session, after, newest, FAST)
+        assert has_failures(unit.session, after, newest) or not any(each.failed for each in found)
+        return found
+
+    return sorted((each.key.node, each.failed, each.number) for each in grid.database.read(read))
+
+
+def test_attempts_that_did_alike_at_a_node_are_told_together(grid: Grid) -> None:
+    pilot, other = a_pilot(grid), a_pilot(grid, "n2")
+    for _ in range(2):
+        pilot.report(pilot.take(), Outcome.EXITED, exit_code=1, wall_s=3)
+    pilot.report(pilot.take(), Outcome.START_FAILED, reason="no space left")
+    pilot.report(pilot.take(), Outcome.EXITED, exit_code=0, wall_s=3)
+    other.report(other.take(), Outcome.EXITED, exit_code=1, wall_s=61)
+    assert ended(grid) == [("n1", False, 1), ("n1", True, 3), ("n2", False, 1)]
+
+
+def test_what_ends_for_other_reasons_tells_nothing_of_its_place(grid: Grid) -> None:
+    pilot = a_pilot(grid)
+    pilot.report(pilot.take(), Outcome.EVICTED, reason="its owner came back")
+    pilot.report(pilot.take(), Outcome.DECLINED, reason="START has changed")
+    match = pilot.take()
+    pilot.start(match)
+    grid.glidein_ended(pilot)
+    assert ended(grid) == []
+
+
+def test_a_payload_that_is_plugged_has_failed_there_and_then_and_not_again_at_its_end(
+    grid: Grid, clock: VirtualClock
+) -> None:
+    pilot = a_pilot(grid)
+    match = pilot.take()
+    pilot.start(match)
+    failed: dict[str, Any] = {"exit_code": 1, "wall_s": 3}
+    pilot.report(match, state=JobState.RUNNING, plugged=True, **failed)
+    pilot.report(match, state=JobState.RUNNING, plugged=True, **failed)
+    job = grid.job(match.job_id)
+    assert (job.state, job.reason) == (JobState.RUNNING, "exit code 1 after 3 s: its slot is kept for a while")
+    assert ended(grid) == [("n1", True, 1)]
+    clock.advance(minutes=5)
+    assert running(grid) == []
+    pilot.report(match, Outcome.EXITED, **failed)
+    job = grid.job(match.job_id)
+    assert (job.state, job.reason, job.wall_clock) == (JobState.FAILED, "exit code 1", timedelta(seconds=3))
+    assert ended(grid) == [("n1", True, 1)]
+
+
+def test_a_failure_that_is_left_to_copies_counts_once_whatever_becomes_of_them(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, *SITES)
+    original, _ = start_race(grid)
+    copy = Runner(grid, B)
+    original.ends(exit_code=3, wall_s=2)
+    assert ended(grid) == [("", True, 1)]
+    copy.ends(exit_code=4, wall_s=100)
+    assert original.job.state is JobState.FAILED
+    assert ended(grid) == [("", False, 1), ("", True, 1)]
+
+
+def test_output_that_could_not_be_stored_says_nothing_of_the_place(grid: Grid) -> None:
+    pilot = a_pilot(grid)
+    match = pilot.take()
+    pilot.report(match, Outcome.OUTPUT_LOST, reason="it could not be stored: the server's disk is full", wall_s=3)
+    assert grid.history(match.job_id) == [(1, "output lost")]
+    assert grid.job(match.job_id).state is JobState.WAITING
+    assert ended(grid) == []
+
+
+def test_a_start_that_failed_as_the_last_attempt_of_its_job_is_a_failure(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, rules=Rules(attempt_limit=1))
+    (job,) = grid.submit()
+    pilot = a_pilot(grid)
+    pilot.report(pilot.take(), Outcome.START_FAILED, reason="no space left")
+    assert grid.job(job).state is JobState.FAILED
+    assert ended(grid) == [("n1", True, 1)]
+
+
+def test_a_signal_is_a_failure(grid: Grid) -> None:
+    pilot = a_pilot(grid)
+    pilot.report(pilot.take(), Outcome.EXITED, signal=11, wall_s=0.1)
+    assert ended(grid) == [("n1", True, 1)]
+
+
+def test_a_job_counts_as_lasting_as_soon_as_it_has_run_for_so_long(grid: Grid, clock: VirtualClock) -> None:
+    pilot = a_pilot(grid)
+    pilot.start(pilot.take())
+    clock.advance(seconds=59)
+    (young,) = running(grid)
+    assert (young.key.node, young.longest, young.lasted) == ("n1", timedelta(seconds=59), None)
+    clock.advance(seconds=1)
+    (old,) = running(grid)
+    assert old.lasted == AttemptGroup(old.key, False, 1, clock() - FAST, FAST)
+
+
+def test_of_those_that_run_only_trials_and_what_is_wanted_is_told(grid: Grid, clock: VirtualClock) -> None:
+    pilot = a_pilot(grid)
+    match = pilot.take()
+    pilot.start(match)
+    clock.advance(minutes=1)
+    nothing = RunningFilter(sites=frozenset({"LYON"}), owners=frozenset({"nobody"}))
+    assert running(grid, nothing) == []
+    owner = grid.job(match.job_id).owner
+    assert [each.key.account.owner for each in running(grid, RunningFilter(owners=frozenset({owner})))] == [owner]
+    grid.database.write(lambda unit: mark_trials(unit.session, [(match.job_id, match.attempt)]))
+    (trial,) = running(grid, nothing)
+    assert trial.lasted is not None
+    assert trial.lasted.trial
+
+
+def test_what_runs_is_not_read_for_fewer_failures_than_a_place_may_have(grid: Grid) -> None:
+    pilot, watch = a_pilot(grid), HealthWatch()
+    look(grid, watch)
+    asked: list[bool] = []
+    for _ in range(6):
+        pilot.report(pilot.take(), Outcome.EXITED, exit_code=1, wall_s=1)
+        with statements(grid.database) as said:
+            look(grid, watch)
+        asked.append(any("AS running" in each for each in said))
+    assert asked == [False] * 5 + [True]
+
+
+def test_a_node_whose_clock_is_behind_does_not_make_its_jobs_older(grid: Grid, clock: VirtualClock) -> None:
+    pilot = a_pilot(grid)
+    match = pilot.take()
+    pilot.report(match, state=JobState.RUNNING, started=clock() - timedelta(minutes=4))
+    assert running(grid) == []
+    clock.advance(minutes=2)
+    (each,) = running(grid)
+    assert each.longest == timedelta(minutes=2)
+
+
+def test_of_those_that_run_at_a_node_the_oldest_is_told_and_how_many_have_lasted(
+    grid: Grid, clock: VirtualClock
+) -> None:
+    for pilot in (a_pilot(grid), a_pilot(grid), a_pilot(grid)):
+        pilot.start(pilot.take())
+        clock.advance(seconds=40)
+    (each,) = running(grid)
+    assert each.longest == timedelta(minutes=2)
+    assert each.lasted is not None
+    assert (each.lasted.number, each.lasted.matched) == (2, clock() - timedelta(seconds=80))

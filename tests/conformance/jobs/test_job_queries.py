@@ -1,0 +1,186 @@
+"""Questions about jobs and their events, on every database: pages, filters, and who sees what."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+
+from pilotage.errors import InvalidInputError, NotFoundError
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.descriptions import single_groups
+from pilotage_server.core.jobs.record import FeedEvent, FeedPage
+from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.operations.jobs import queries
+from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.queries import (
+    JobFilter,
+    JobPage,
+    get_description,
+    get_events,
+    get_jobs,
+    list_jobs,
+    read_feed,
+)
+from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.engine import Database
+from support.submissions import a_description, a_user, an_operator
+
+ALICE, BOB, OLGA = a_user("alice"), a_user("bob"), an_operator()
+
+
+@pytest.fixture
+def world() -> ServerState:
+    return ServerState()
+
+
+def submit(database: Database, world: ServerState, identity: Identity, count: int = 1) -> tuple[int, ...]:
+    return database.write(
+        lambda unit: submit_jobs(unit, world, identity, single_groups([a_description(count=count)]))
+    ).job_ids
+
+
+def listing(database: Database, wanted: JobFilter, size: int, token: str = "") -> JobPage:
+    return database.read(lambda unit: list_jobs(unit, ALICE, wanted, size, token))
+
+
+def listed(database: Database, identity: Identity, wanted: JobFilter = JobFilter()) -> list[int]:  # noqa: B008
+    return [job.id for job in database.read(lambda unit: list_jobs(unit, identity, wanted)).jobs]
+
+
+def test_jobs_come_in_the_order_asked_and_as_often(database: Database, world: ServerState) -> None:
+    first, second = submit(database, world, ALICE, 2)
+    jobs = database.read(lambda unit: get_jobs(unit, ALICE, [second, first, second]))
+    assert [job.id for job in jobs] == [second, first, second]
+
+
+def test_a_job_of_another_is_not_there(database: Database, world: ServerState) -> None:
+    (hers,) = submit(database, world, ALICE)
+    for question in (get_description, get_events):
+        with pytest.raises(NotFoundError, match=f"there is no job {hers}"):
+            database.read(partial(question, identity=BOB, job_id=hers))
+    with pytest.raises(NotFoundError):
+        database.read(lambda unit: get_jobs(unit, a_user("alice", "atlas"), [hers]))
+    assert database.read(lambda unit: get_jobs(unit, OLGA, [hers]))[0].id == hers
+
+
+def test_pages_follow_one_another_without_gap_or_overlap(database: Database, world: ServerState) -> None:
+    ids = submit(database, world, ALICE, 7)
+    submit(database, world, BOB, 3)
+    seen: list[int] = []
+    token = ""
+    for size in (3, 3, 1):
+        page = listing(database, JobFilter(), 3, token)
+        assert len(page.jobs) == size
+        seen += [job.id for job in page.jobs]
+        token = page.next_page_token
+    assert seen == list(ids)
+    assert token == ""
+
+
+def test_pages_may_come_newest_first_and_do_not_mix_with_those_of_the_other_order(
+    database: Database, world: ServerState
+) -> None:
+    ids = submit(database, world, ALICE, 5)
+    newest = JobFilter(newest_first=True)
+    first = listing(database, newest, 3)
+    rest = listing(database, newest, 3, first.next_page_token)
+    assert [job.id for job in (*first.jobs, *rest.jobs)] == [*reversed(ids)]
+    assert rest.next_page_token == ""
+    with pytest.raises(InvalidInputError, match="other filters"):
+        listing(database, JobFilter(), 3, first.next_page_token)
+
+
+def test_jobs_are_listed_by_state_owner_and_pool(database: Database, world: ServerState) -> None:
+    hers = submit(database, world, ALICE, 2)
+    (his,) = submit(database, world, BOB)
+    with_pool = database.write(
+        lambda unit: submit_jobs(unit, world, ALICE, single_groups([a_description(requirements={"Memory": 1})]))
+    ).job_ids
+    pool = database.read(lambda unit: get_jobs(unit, ALICE, with_pool))[0].pool_id
+    database.write(lambda unit: change_jobs(unit, world, ALICE, [hers[0]], JobChange.HOLD, ""))
+    assert listed(database, ALICE, JobFilter(states=frozenset({JobState.HELD}))) == [hers[0]]
+    assert listed(database, ALICE, JobFilter(pool=pool)) == [*with_pool]
+    assert listed(database, ALICE) == [*hers, *with_pool]
+    assert listed(database, ALICE, JobFilter(owner="*")) == [*hers, *with_pool]
+    assert listed(database, ALICE, JobFilter(owner="bob")) == []
+    assert listed(database, OLGA) == []
+    assert listed(database, OLGA, JobFilter(owner="bob")) == [his]
+    assert listed(database, OLGA, JobFilter(owner="*")) == [*hers, his, *with_pool]
+
+
+def test_a_page_out_of_bounds_or_of_another_question_is_refused(database: Database, world: ServerState) -> None:
+    submit(database, world, ALICE, 3)
+    token = listing(database, JobFilter(), 1).next_page_token
+    held = JobFilter(states=frozenset({JobState.HELD}))
+    for wanted, size, given in ((JobFilter(), -1, ""), (JobFilter(), 10_001, ""), (held, 1, token)):
+        with pytest.raises(InvalidInputError):
+            listing(database, wanted, size, given)
+
+
+def test_the_feed_is_read_page_by_page_from_a_position(database: Database, world: ServerState) -> None:
+    ids = submit(database, world, ALICE, 5)
+    first = database.read(lambda unit: read_feed(unit, ALICE, 0, limit=3))
+    assert [event.job_id for event in first.events] == list(ids[:3])
+    assert not first.at_end
+    rest = database.read(lambda unit: read_feed(unit, ALICE, first.position, limit=3))
+    assert [event.job_id for event in rest.events] == list(ids[3:])
+    assert rest.at_end
+    database.write(lambda unit: change_jobs(unit, world, ALICE, ids[:1], JobChange.HOLD, "why"))
+    (news,) = database.read(lambda unit: read_feed(unit, ALICE, rest.position)).events
+    assert (news.cause, news.reason, news.actor, news.position > rest.position) == (JobCause.HELD, "why", "alice", True)
+
+
+def test_the_feed_shows_what_the_caller_may_see_and_what_he_asks_for(database: Database, world: ServerState) -> None:
+    hers = submit(database, world, ALICE, 2)
+    his = submit(database, world, BOB, 2)
+    assert [event.job_id for event in database.read(lambda unit: read_feed(unit, BOB, 0)).events] == [*his]
+    assert len(database.read(lambda unit: read_feed(unit, OLGA, 0)).events) == 4
+    asked = [hers[1], his[0]]
+    assert [e.job_id for e in database.read(lambda unit: read_feed(unit, OLGA, 0, asked)).events] == asked
+    assert [e.job_id for e in database.read(lambda unit: read_feed(unit, ALICE, 0, asked)).events] == [hers[1]]
+
+
+def test_an_empty_feed_is_at_its_end_where_it_was_asked(database: Database) -> None:
+    page = database.read(lambda unit: read_feed(unit, ALICE, 17))
+    assert (page.events, page.position, page.at_end) == ((), 17, True)
+
+
+def test_a_feed_among_many_events_of_others_goes_on_in_bounded_windows(
+    database: Database, world: ServerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "WINDOW", 4)
+    submit(database, world, BOB, 10)
+    (hers,) = submit(database, world, ALICE)
+    pages: list[FeedPage] = []
+    while not pages or not pages[-1].at_end:
+        after = pages[-1].position if pages else 0
+        pages.append(database.read(partial(read_feed, identity=ALICE, after_position=after)))
+    assert [len(page.events) for page in pages] == [0, 0, 1]
+    assert pages[-1].events[0].job_id == hers
+
+
+def test_a_reader_that_follows_the_feed_misses_nothing_that_writers_commit_at_once(
+    database: Database, world: ServerState
+) -> None:
+    """On PostgreSQL ids are given before the commit; a position must not appear after a higher one was read."""
+
+    def write() -> None:
+        for _ in range(15):
+            submit(database, world, ALICE, 2)
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    followed: list[FeedEvent] = []
+    page = FeedPage((), 0, at_end=False)
+    while any(writer.is_alive() for writer in writers) or not page.at_end:
+        page = database.read(partial(read_feed, identity=ALICE, after_position=page.position, limit=7))
+        followed += page.events
+    followed += database.read(partial(read_feed, identity=ALICE, after_position=page.position)).events
+    everything = database.read(partial(read_feed, identity=ALICE, after_position=0)).events
+    assert tuple(followed) == everything
+    assert len(everything) == 4 * 15 * 2

@@ -1,0 +1,194 @@
+"""The jobs' own policies as time passes, on every database."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.job_description import JobPolicy
+from pilotage.values.attempts import Outcome
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.record import PolicyWatch
+from pilotage_server.core.jobs.states import Hold, HoldCode, JobCause, JobState
+from pilotage_server.storage.database.engine import Database
+from support.grid import a_slot
+from support.policy_grid import PolicyGrid
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+SHORT = JobPolicy(periodic_remove="LongRunningJob =!= True && RemoteWallClockTime >= 60 * 60")
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
+    return PolicyGrid(database, clock)
+
+
+# Removed by its own policy
+
+
+def test_a_short_job_that_ran_for_an_hour_is_removed_when_it_is_evicted(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT)
+    pilot = grid.start_pilot()
+    match = grid.run_for(pilot, 3600)
+    assert grid.look() == []
+    assert grid.look_round() == []
+    pilot.report(match, Outcome.EVICTED, reason="its hour is over")
+    assert grid.look() == [job_id]
+    job = grid.job(job_id)
+    assert job.state is JobState.REMOVED
+    assert job.reason == ("its periodic_remove became true: LongRunningJob =!= True && RemoteWallClockTime >= 60 * 60")
+
+
+def test_a_short_job_that_ran_for_less_goes_on_waiting(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT)
+    pilot = grid.start_pilot()
+    pilot.report(grid.run_for(pilot, 3599), Outcome.EVICTED)
+    assert grid.look() == []
+    assert grid.job(job_id).state is JobState.WAITING
+
+
+def test_the_hour_of_a_short_job_is_the_sum_of_its_runs(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT)
+    pilot = grid.start_pilot()
+    for _ in range(2):
+        assert grid.look() == []
+        pilot.report(grid.run_for(pilot, 1800), Outcome.EVICTED)
+    assert grid.look() == [job_id]
+
+
+def test_a_long_job_of_any_age_stays(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT, attributes={"LongRunningJob": True})
+    pilot = grid.start_pilot()
+    pilot.report(grid.run_for(pilot, 36_000), Outcome.EVICTED)
+    assert grid.look() == []
+    assert grid.look_round(PolicyWatch.ON_CHANGE) == []
+    assert grid.job(job_id).state is JobState.WAITING
+
+
+def test_the_policy_as_the_text_of_bologna_has_it_removes_what_never_ran(grid: PolicyGrid) -> None:
+    policy = JobPolicy(periodic_remove="LongRunningJob =!= True && RemoteWallClockTime < 60 * 60")
+    (job_id,) = grid.submit(policy=policy)
+    assert grid.job(job_id).state is JobState.REMOVED
+
+
+def test_what_a_policy_wants_of_a_new_job_is_done_before_it_can_be_matched(grid: PolicyGrid) -> None:
+    kept, held, gone = (
+        grid.submit(policy=JobPolicy(periodic_hold=hold, periodic_remove=remove))[0]
+        for hold, remove in ((None, "false || NumJobStarts > 0"), ("JobStatus == 1", None), (None, "JobStatus == 1"))
+    )
+    assert [grid.job(job_id).state for job_id in (held, gone)] == [JobState.HELD, JobState.REMOVED]
+    assert grid.causes(held) == [JobCause.ENQUEUED, JobCause.HELD]
+    assert grid.start_pilot().claim(*(a_slot(f"slot{number}") for number in range(3))) == [kept]
+    assert grid.world.waiting.waiting() == ()
+
+
+def test_a_running_job_that_its_policy_removes_is_killed_by_its_pilot(grid: PolicyGrid) -> None:
+    policy = JobPolicy(periodic_remove="JobStatus == 2 && time() - EnteredCurrentStatus > 300")
+    (job_id,) = grid.submit(policy=policy)
+    pilot = grid.start_pilot()
+    match = grid.run_for(pilot, 300)
+    assert grid.look_round() == []
+    grid.pass_time(seconds=1)
+    assert grid.look_round() == [job_id]
+    answer = pilot.beat()
+    assert [lost.job_id for lost in answer.lost] == [match.job_id]
+    assert grid.history(job_id) == [(1, "removed")]
+
+
+def test_a_policy_is_looked_at_when_its_job_is_matched_and_when_it_starts(grid: PolicyGrid) -> None:
+    matched, started = (
+        grid.submit(policy=JobPolicy(periodic_remove=when))[0] for when in ("NumJobMatches > 0", "NumJobStarts > 0")
+    )
+    assert grid.look() == []
+    pilot = grid.start_pilot()
+    _, starting = pilot.take(), pilot.take()
+    assert grid.look() == [matched]
+    pilot.start(starting)
+    assert grid.look() == [started]
+
+
+# Held, released
+
+
+def test_a_hold_by_policy_is_counted_by_its_reason(grid: PolicyGrid) -> None:
+    policy = JobPolicy(
+        periodic_hold="NumJobStarts > 0 && JobStatus == 1",
+        periodic_hold_reason='strcat("evicted after ", NumJobStarts, " starts")',
+        periodic_hold_subcode="40 + NumJobStarts",
+    )
+    (job_id,) = grid.submit(policy=policy)
+    pilot = grid.start_pilot()
+    pilot.report(grid.run_for(pilot, 10), Outcome.EVICTED)
+    assert grid.look() == [job_id]
+    held = grid.job(job_id)
+    assert (held.state, held.reason) == (JobState.HELD, "evicted after 1 starts")
+    assert (held.hold_code, held.hold_subcode) == (HoldCode.JOB_POLICY, 41)
+    grid.change(JobChange.RELEASE, job_id)
+    assert grid.job(job_id).hold_code is None
+    assert grid.look() == [job_id]
+    again = grid.job(job_id)
+    assert (again.holds, again.hold_history.by_reason(), again.hold_code) == (2, {"JobPolicy": 2}, 3)
+    assert again.hold_history.last == Hold(3, 41, "evicted after 1 starts")
+
+
+def test_a_held_job_is_released_when_its_time_has_come(grid: PolicyGrid) -> None:
+    policy = JobPolicy(
+        periodic_hold="JobStatus == 1 && NumHolds =?= undefined || NumHolds == 0",
+        periodic_release="time() - EnteredCurrentStatus >= 600",
+    )
+    (job_id,) = grid.submit(policy=policy)
+    assert grid.job(job_id).state is JobState.HELD
+    grid.pass_time(seconds=599)
+    assert grid.look_round() == []
+    grid.pass_time(seconds=1)
+    assert grid.look_round() == [job_id]
+    job = grid.job(job_id)
+    assert (job.state, grid.world.waiting.count(job.task_queue_id)) == (JobState.WAITING, 1)
+    assert grid.causes(job_id) == [JobCause.ENQUEUED, JobCause.HELD, JobCause.RELEASED]
+
+
+def test_a_hold_that_somebody_asked_for_is_not_lifted_by_an_expression(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=JobPolicy(periodic_release="HoldReasonCode =!= 99"))
+    grid.change(JobChange.HOLD, job_id)
+    assert grid.look() == []
+    assert grid.job(job_id).state is JobState.HELD
+
+
+def test_hold_goes_before_remove_and_remove_follows(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=JobPolicy(periodic_hold="true", periodic_remove="true"))
+    assert grid.job(job_id).state is JobState.HELD
+    assert grid.look() == []  # what a policy has just moved is looked at again a minute later
+    grid.pass_time(seconds=60)
+    assert grid.look() == [job_id]
+    assert grid.job(job_id).state is JobState.REMOVED
+
+
+def test_policies_that_undo_one_another_do_so_once_a_minute(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=JobPolicy(periodic_hold="true", periodic_release="true"))
+    states = []
+    for _ in range(4):
+        grid.look()
+        grid.look()
+        states.append(grid.job(job_id).state)
+        grid.pass_time(seconds=60)
+    assert states == [JobState.HELD, JobState.WAITING, JobState.HELD, JobState.WAITING]
+
+
+@pytest.mark.parametrize("expression", ["Unknown > 3", "1 / 0", '"true"', "1"])
+def test_only_true_itself_counts(grid: PolicyGrid, expression: str) -> None:
+    (job_id,) = grid.submit(policy=JobPolicy(periodic_hold=expression, periodic_remove=expression))
+    assert grid.look() == []
+    assert grid.look_round(PolicyWatch.ON_CHANGE) == []
+    assert grid.job(job_id).state is JobState.WAITING
+
+
+def test_a_job_is_held_when_it_runs_longer_than_it_is_allowed_to(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(attributes={"AllowedJobDuration": 300})
+    pilot = grid.start_pilot()
+    grid.run_for(pilot, 300)
+    assert grid.look_round() == []
+    grid.pass_time(seconds=1)
+    assert grid.look_round() == [job_id]
+    job = grid.job(job_id)
+    assert (job.state, job.hold_code) == (JobState.HELD, 46)

@@ -1,0 +1,277 @@
+"""Many threads ask for jobs at once, on every database: no job twice, none forgotten, limits exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier, Event
+from typing import TypeVar
+from unittest.mock import ANY
+
+import pytest
+from sqlalchemy import text
+
+from pilotage.errors import PilotageError
+from pilotage.job_description import JobDescription
+from pilotage.values.attempts import Outcome
+from pilotage_server.core.attempts.reports import JobReport
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.rules import Rules, RunningLimit
+from pilotage_server.operations.attempts.expiry import record_server_life
+from pilotage_server.operations.attempts.reports import record_reports
+from pilotage_server.operations.attempts.transitions import release_fences_of_pilots
+from pilotage_server.operations.idempotency import IdempotentRequest
+from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.edit import edit_job
+from pilotage_server.operations.matching.request_jobs import WorkBatch, WorkCall, WorkDone
+from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state
+from pilotage_server.operations.startup.sync import sync_events
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.task_queues import load_task_queues
+from support.database import somebody_waits, while_first_is_locked
+from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+THREADS = 6
+
+Result = TypeVar("Result")
+
+
+def at_once(act: Callable[[int], Result]) -> list[Result]:
+    """Run `act` in many threads that start together, and return what came of it."""
+    start = Barrier(THREADS)
+
+    def run(number: int) -> Result:
+        start.wait(timeout=30)
+        return act(number)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(run, range(THREADS)))
+
+
+def take_all(pilot: Pilot, *, rounds: int) -> list[int]:
+    """Ask again and again, two slots at a time, and return the ids of all that came."""
+    return [job for _ in range(rounds) for job in pilot.claim(a_slot("a"), a_slot("b"))]
+
+
+def test_no_job_goes_to_two_pilots_and_none_is_forgotten(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=30) + grid.submit(count=30, request_memory_mib=0, priority=1)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=4)) for job in jobs]
+    assert max(Counter(taken).values()) == 1
+    left = [job for job, record in grid.jobs(ids).items() if record.state is JobState.WAITING]
+    assert sorted(taken + left) == ids
+    assert take_all(grid.start_pilot(), rounds=1 + len(left) // 2) == sorted(left, key=lambda job: (job <= 30, job))
+
+
+def test_servers_that_share_a_database_never_give_a_job_twice(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=40)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    servers = [grid.restarted() for _ in range(THREADS)]
+    for pilot, server in zip(pilots, servers, strict=True):
+        pilot.grid = server
+    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=3)) for job in jobs]
+    assert max(Counter(taken).values()) == 1
+    grid.read(lambda unit, world: refresh_state(unit, world))
+    rest = take_all(grid.start_pilot(), rounds=20)
+    assert sorted(taken + rest) == ids
+
+
+def test_a_running_limit_holds_when_all_ask_at_once(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=5)
+    grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
+    grid.submit(count=40)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    servers = [grid.restarted() for _ in range(THREADS)]
+    for pilot, server in zip(pilots, servers, strict=True):
+        pilot.grid = server
+    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=3)) for job in jobs]
+    assert len(taken) == 5
+
+
+def test_outcomes_and_sweeps_that_race_are_recorded_once(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=THREADS * 2)
+    pilots = [grid.start_pilot() for _ in range(THREADS)]
+    matches = [[pilot.take(), pilot.take()] for pilot in pilots]
+    clock.advance(minutes=30)
+
+    def race(number: int) -> int:
+        grid.sweep()
+        return sum(pilots[number].report(match, Outcome.EXITED, exit_code=0).accepted for match in matches[number])
+
+    accepted = sum(at_once(race))
+    states = Counter(record.state for record in grid.jobs(ids).values())
+    assert states[JobState.DONE] == accepted == len(ids)
+
+
+def test_a_server_hears_of_jobs_that_another_took_in(database: Database, clock: VirtualClock) -> None:
+    one, other = Grid(database, clock), Grid(database, clock)
+    told: list[tuple[str, int]] = []
+    other.world.waiting_listeners.append(lambda queue, count: told.append((queue.account.owner, count)))
+    one.submit(count=3)
+    other.read(refresh_state)
+    other.read(refresh_state)
+    assert told == [("alice", 3)]
+
+
+def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_description_belongs(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    database = postgresql_database
+    grid = Grid(database, clock)
+    (job_id,) = grid.submit(hold=True)
+    edited, go_on = Event(), Event()
+
+    def edit(unit: Transaction) -> None:
+        edit_job(unit, grid.world, an_operator(), job_id, JobDescription("/bin/true", request_cpus=4))
+        edited.set()
+        assert go_on.wait(timeout=30)
+
+    editing = database.submit_write(edit)
+    assert edited.wait(timeout=30)
+    releasing = database.submit_write(
+        lambda unit: change_jobs(unit, grid.world, an_operator(), [job_id], JobChange.RELEASE, "")
+    )
+    while not database.read(somebody_waits):
+        assert not releasing.done()
+    go_on.set()
+    editing.result(timeout=30)
+    releasing.result(timeout=30)
+    (task_queue,) = database.read(lambda unit: load_task_queues(unit.session, [grid.job(job_id).task_queue_id]))
+    assert (grid.job(job_id).state, task_queue.needs.cpus) == (JobState.WAITING, 4)
+    assert grid.start_pilot().claim(a_slot(cpus=4)) == [job_id]
+
+
+def _hold_both(unit: Transaction, pilot: Pilot) -> None:
+    ids = [lease.job_id for lease in pilot.held]
+    change_jobs(unit, pilot.grid.world, an_operator(), ids[::-1], JobChange.HOLD, "")
+
+
+def _extend_leases(unit: Transaction, pilot: Pilot) -> None:
+    assert record_server_life(unit, pilot.grid.world) == timedelta(hours=3)
+
+
+def _end_pilot(unit: Transaction, pilot: Pilot) -> None:
+    release_fences_of_pilots(unit, pilot.grid.world, [pilot.stamp])
+
+
+@pytest.mark.parametrize("act", [_hold_both, _extend_leases, _end_pilot])
+def test_rows_of_several_jobs_are_locked_in_order_of_ids(
+    postgresql_database: Database, clock: VirtualClock, act: Callable[[Transaction, Pilot], None]
+) -> None:
+    database = postgresql_database
+    grid = Grid(database, clock)
+    first, second = grid.submit(count=2)
+    pilot = grid.start_pilot()
+    pilot.claim(a_slot("a"), a_slot("b"))
+    if act is _end_pilot:
+        grid.change(JobChange.RESCHEDULE, first, second)
+    grid.write(record_server_life)
+    clock.advance(hours=3)
+    # A changed row moves behind the others of its table.
+    move_back = text("UPDATE jobs SET priority = priority + 1 WHERE id = :id")
+    database.write(lambda unit: unit.session.execute(move_back, {"id": first}))
+
+    def act_in_order_of_rows(unit: Transaction) -> None:
+        unit.session.execute(text("SET LOCAL enable_indexscan = off"))
+        act(unit, pilot)
+
+    lock = "SELECT id FROM jobs WHERE id = :key FOR UPDATE NOWAIT"
+    while_first_is_locked(database, lock, [first, second], act_in_order_of_rows)
+
+
+def test_of_reports_that_say_different_things_the_pilots_are_locked_in_one_order(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    database = postgresql_database
+    grid = Grid(database, clock)
+    grid.submit(count=2)
+    pilots = [grid.start_pilot() for _ in range(2)]
+    matches = [pilot.take() for pilot in pilots]
+    ended = [
+        (pilot.identity, [JobReport(match.job_id, 1, outcome=Outcome.EXITED, exit_code=code)])
+        for pilot, match, code in zip(pilots, matches, (1, 0), strict=True)
+    ]
+    results = while_first_is_locked(
+        database,
+        "SELECT stamp FROM pilots WHERE stamp = :key FOR UPDATE NOWAIT",
+        [pilot.stamp for pilot in pilots],
+        lambda unit: record_reports(unit, grid.world, ended[::-1]),
+    )
+    assert [result.accepted for (result,) in results] == [True, True]
+
+
+def test_a_request_that_two_servers_serve_at_once_gets_one_answer(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    database = postgresql_database
+    here = Grid(database, clock)
+    ids = here.submit(count=2)
+    pilot = here.start_pilot()
+    one, other = (WorkBatch(grid.world, _jobs_of) for grid in (here, here.restarted()))
+    call = WorkCall(IdempotentRequest.of(pilot.identity, "RequestJobs", "r1", "digest"), WorkRequest((a_slot(),)))
+    again: list[Future[WorkDone]] = []
+
+    def serve_both(unit: Transaction) -> list[WorkDone | PilotageError]:
+        done = one.run(unit, [call])
+        again.append(database.submit_batch(other, call))
+        while not database.read(somebody_waits):
+            assert not again[0].done()
+        return done
+
+    assert database.write(serve_both) == [WorkDone(b"1", ANY)]
+    assert again[0].result(timeout=30) == WorkDone(b"1", None)
+    states = [here.job(job_id).state for job_id in ids]
+    assert states == [JobState.MATCHED, JobState.WAITING]
+
+
+def _jobs_of(answer: WorkAnswer, _waited: timedelta) -> bytes:
+    return b",".join(b"%d" % match.job_id for match in answer.matches)
+
+
+def test_who_follows_another_server_in_many_threads_at_once_counts_its_jobs_once(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    there = Grid(postgresql_database, clock)
+    there.submit()
+    here = there.restarted()
+    (task_queue_id,) = here.world.waiting.ids()
+    for round_ in range(1, 6):
+        there.submit(count=3)
+        assert sum(at_once(lambda _: here.read(sync_events))) == 3
+        assert here.world.waiting.count(task_queue_id) == 1 + 3 * round_
+
+
+def test_jobs_that_another_server_could_not_keep_are_found_again(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    here = Grid(postgresql_database, clock)
+    ids = here.submit(count=2)
+    there = here.restarted()
+    mine, others = here.start_pilot(), there.start_pilot()
+    told: list[int] = []
+    here.world.waiting_listeners.append(lambda task_queue, count: told.append(count))
+
+    def match_and_fail(unit: Transaction, world: ServerState) -> None:
+        request_jobs(unit, world, others.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+        assert mine.claim() == []
+        raise LookupError("before the commit")
+
+    with pytest.raises(LookupError):
+        there.write(match_and_fail)
+    assert mine.claim() == []
+    queue_recounts(here.world)
+    before = here.world.waiting.snapshot()
+    here.read(lambda unit, world: count_pending(unit, world, before))
+    assert told == [2]
+    assert mine.claim(a_slot("a"), a_slot("b")) == ids

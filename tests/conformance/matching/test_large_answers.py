@@ -1,0 +1,118 @@
+"""No answer to a request for jobs is larger than messages may be: what it has no room for waits for the next one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.rpc.channel import MAX_MESSAGE_BYTES
+from pilotage.values.offers import SlotOffer
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.matching.offers import MAX_ANSWER_CHARS
+from pilotage_server.operations.matching.request_jobs import request_many
+from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
+from pilotage_server.operations.server_state import DescriptionCache
+from pilotage_server.rpc.matching.match_encoding import MatchWriter
+from pilotage_server.storage.attempts import load_history
+from pilotage_server.storage.database.engine import Database
+from support.grid import Grid, a_slot, request_jobs
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+TWELFTH = "x" * (MAX_ANSWER_CHARS // 12 - 1000)
+QUARTER = dict.fromkeys("ABC", TWELFTH)
+"""Of jobs with such an environment four have room in an answer."""
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock)
+
+
+def slots(count: int, **fields: bool) -> list[SlotOffer]:
+    return [a_slot(f"slot{number}", **fields) for number in range(count)]
+
+
+@pytest.mark.parametrize("rank", [None, "TARGET.Cpus"], ids=["the quick way", "the plain way"])
+def test_large_jobs_come_in_several_answers_in_their_order(grid: Grid, rank: str | None) -> None:
+    ids = grid.submit(count=10, environment=QUARTER, rank=rank)
+    pilot = grid.start_pilot()
+    assert [pilot.claim(*slots(10)) for _ in range(4)] == [ids[:4], ids[4:8], ids[8:], []]
+    grid.world.matcher.check()
+
+
+def test_what_an_answer_has_no_room_for_waits_as_if_nobody_had_asked(grid: Grid) -> None:
+    ids = grid.submit(count=10, environment=QUARTER)
+    before = grid.job(ids[4])
+    grid.start_pilot().ask(*slots(10))
+    assert grid.job(ids[4]) == before
+    assert grid.read(lambda unit, _: load_history(unit.session, ids[4])) == ()
+    assert grid.restarted().start_pilot().claim(*slots(4)) == ids[4:8]
+
+
+def test_jobs_described_one_by_one_have_no_more_room_together(grid: Grid) -> None:
+    ids = [job_id for number in range(6) for job_id in grid.submit(environment=QUARTER, name=str(number))]
+    assert grid.start_pilot().claim(*slots(10)) == ids[:4]
+
+
+def test_a_job_that_is_larger_than_answers_usually_are_comes_alone(grid: Grid) -> None:
+    ids = grid.submit(count=2, environment=dict.fromkeys("ABCDEFGHIJKLMN", TWELFTH))
+    pilot = grid.start_pilot()
+    assert [pilot.claim(*slots(2)) for _ in range(2)] == [[ids[0]], [ids[1]]]
+
+
+def test_each_of_those_who_ask_together_has_room_of_his_own(grid: Grid) -> None:
+    ids = grid.submit(count=10, environment=QUARTER)
+    pilots, asked = [grid.start_pilot(), grid.start_pilot()], WorkRequest(tuple(slots(5)))
+    answers = grid.write(lambda unit, world: request_many(unit, world, [(pilot.identity, asked) for pilot in pilots]))
+    given = [[match.job_id for match in answer.matches] for answer in answers if isinstance(answer, WorkAnswer)]
+    assert [len(each) for each in given] == [4, 4]
+    assert sorted(grid.start_pilot().claim(*slots(5))) == sorted(set(ids) - {*given[0], *given[1]})
+
+
+def test_an_answer_that_was_cut_and_then_lost_leaves_all_jobs_waiting(grid: Grid) -> None:
+    ids = grid.submit(count=6, environment=QUARTER)
+    pilot = grid.start_pilot()
+    with pytest.raises(ZeroDivisionError):
+        grid.write(
+            lambda unit, world: (
+                request_jobs(unit, world, pilot.identity, WorkRequest(tuple(slots(6)))).matches and 1 / 0
+            )
+        )
+    grid.world.matcher.check()
+    assert {grid.job(job_id).state for job_id in ids} == {JobState.WAITING}
+    assert [pilot.claim(*slots(6)) for _ in range(3)] == [ids[:4], ids[4:], []]
+
+
+def test_an_answer_with_the_ads_of_large_jobs_is_far_from_too_large(grid: Grid) -> None:
+    grid.submit(count=70, arguments="'" + '""' * 100_000 + "𝄞" * 100_000 + "'")
+    answer = grid.start_pilot().ask(*slots(70, job_ad_wanted=True))
+    assert 1 < len(answer.matches) < 70
+    assert all(match.job_ad for match in answer.matches)
+    assert len(MatchWriter().encode(answer, timedelta(0))) < MAX_MESSAGE_BYTES // 2
+
+
+def test_small_jobs_are_not_counted_out(grid: Grid) -> None:
+    ids = grid.submit(count=300, environment={"A": "x" * 1000})
+    assert grid.start_pilot().claim(*slots(300, job_ad_wanted=True)) == ids
+
+
+def test_the_size_of_a_description_is_the_same_whether_it_was_read_or_not(grid: Grid) -> None:
+    ids = [job_id for size in (1, 2, 20_000, 20_001) for job_id in grid.submit(arguments="é" * size)]
+    templates = [job.template_id for job in grid.jobs(ids).values()]
+    memory = DescriptionCache()
+    unread = grid.read(lambda unit, _: memory.sizes(unit, templates))
+    grid.read(lambda unit, _: memory.load(unit, templates))
+    assert grid.read(lambda unit, _: memory.sizes(unit, templates)) == unread
+    assert [unread[id_] - unread[templates[0]] for id_ in templates] == [0, 1, 19_999, 20_000]
+
+
+def test_descriptions_that_are_too_large_to_remember_are_read_each_time(grid: Grid) -> None:
+    ids = [job_id for number in range(5) for job_id in grid.submit(arguments=str(number) * 1000)]
+    templates = {job.template_id: str(number) * 1000 for number, job in enumerate(grid.jobs(ids).values())}
+    memory = DescriptionCache(most_bytes=1500)
+    for _ in ("read", "read again"):
+        found = grid.read(lambda unit, _: memory.load(unit, templates))
+        assert {id_: description.arguments for id_, description in found.items()} == templates

@@ -1,0 +1,156 @@
+"""Slots with their ads, and what operators set on nodes from afar, on every database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from pilotage.classads.evaluation import Ad
+from pilotage.errors import InvalidInputError, NotFoundError
+from pilotage_server.core.attempts.reports import ReportedSlot
+from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
+from pilotage_server.operations.pilots.nodes import list_node_attributes, list_slots, set_node_attributes
+from pilotage_server.storage.database.engine import Database
+from support.grid import Grid, Pilot, a_busy_slot, an_idle_slot
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+WHOLE = "[SlotID = 9; CAN_RUN_WHOLE_MACHINE = SlotID == 9; Memory = 16054; Cpus = 8]"
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock)
+
+
+@pytest.fixture
+def pilot(grid: Grid) -> Pilot:
+    """Return a pilot whose policy lets OnlyMulticore be set."""
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot(), settable_attributes=("OnlyMulticore", "StartJobs"))
+    return pilot
+
+
+def node_of(pilot: Pilot) -> NodeId:
+    return NodeId("CERN", f"node-of-{pilot.stamp}")
+
+
+def change(grid: Grid, pilot: Pilot, new: Mapping[str, str], unset: Sequence[str] = ()) -> NodeSettings:
+    """Set and unset attributes of a pilot's node and return what is set now."""
+    nodes = [node_of(pilot)]
+    (settings,) = grid.write(lambda unit, world: set_node_attributes(unit, world, an_operator(), nodes, (new, unset)))
+    return settings
+
+
+def with_ad(slot: ReportedSlot, ad: str) -> ReportedSlot:
+    return ReportedSlot(slot.name, slot.state, slot.activity, slot.amounts, slot.free, ad=ad)
+
+
+def names_of(grid: Grid, constraint: str = "") -> list[str]:
+    return [each.info.slot.name for each in grid.read(lambda unit, _: list_slots(unit, constraint=constraint))]
+
+
+def test_a_constraint_chooses_slots_by_their_ads(grid: Grid) -> None:
+    grid.start_pilot().show(an_idle_slot("slot1"), with_ad(an_idle_slot("slot9", 8), WHOLE))
+    assert names_of(grid) == ["slot1", "slot9"]
+    assert names_of(grid, "CAN_RUN_WHOLE_MACHINE =!= True") == ["slot1"]
+    assert names_of(grid, "CAN_RUN_WHOLE_MACHINE") == ["slot9"]
+    assert names_of(grid, 'State == "Unclaimed" && Cpus == 8 && Site == "CERN"') == ["slot9"]
+
+
+@pytest.mark.parametrize("constraint", ["1", '"true"', "NoSuchAttribute", "1 / 0"])
+def test_only_true_itself_passes_a_constraint(grid: Grid, constraint: str) -> None:
+    grid.start_pilot().show(an_idle_slot())
+    assert names_of(grid, constraint) == []
+
+
+def test_a_constraint_that_is_no_expression_is_refused(grid: Grid) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        names_of(grid, "Cpus ==")
+    assert [violation.where for violation in caught.value.violations] == ["constraint"]
+
+
+def test_an_ad_that_is_not_told_again_stays_and_the_state_in_it_is_the_latest(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    pilot.show(with_ad(an_idle_slot("slot9", 8), WHOLE))
+    pilot.show(a_busy_slot("slot9", 8))
+    (listed,) = grid.read(lambda unit, _: list_slots(unit, ads_wanted=True))
+    ad = Ad.read(listed.ad)
+    assert (ad.value("SlotID"), ad.value("CAN_RUN_WHOLE_MACHINE")) == (9, True)
+    assert (ad.value("State"), ad.value("Activity"), ad.value("JobId")) == ("Claimed", "Busy", "1")
+
+
+def test_what_a_pilot_tells_of_its_node_and_of_the_load_is_seen_in_the_ads_of_its_slots(grid: Grid) -> None:
+    idle = an_idle_slot("slot9", 8)
+    loaded = replace(with_ad(idle, WHOLE), load=0.5, attributes={"LoadAvg": 0.5, "KeyboardIdle": 7})
+    grid.start_pilot().show(loaded, attributes={"PolicyFault": "line 3", "Cpus": 99, "ShareFrom": ("a", "b")})
+    (listed,) = grid.read(lambda unit, _: list_slots(unit, ads_wanted=True))
+    ad = Ad.read(listed.ad)
+    assert [ad.value(name) for name in ("LoadAvg", "KeyboardIdle", "PolicyFault", "Cpus")] == [0.5, 7, "line 3", 8]
+    assert names_of(grid, 'member("b", ShareFrom)') == ["slot9"]
+
+
+def test_what_is_set_reaches_the_pilot_once_and_every_pilot_after_it(grid: Grid, pilot: Pilot) -> None:
+    assert change(grid, pilot, {"OnlyMulticore": "True"}).expressions == {"OnlyMulticore": "True"}
+    told = pilot.beat().node_settings
+    assert told is not None
+    assert (told.version, told.expressions) == (1, {"OnlyMulticore": "True"})
+    assert pilot.beat(node_settings_version=1).node_settings is None
+    again = grid.restarted().start_pilot()
+    answer = again.show(an_idle_slot())
+    assert answer.node_settings is None, "another node"
+
+
+def test_attributes_are_unset_and_the_version_grows_on(grid: Grid, pilot: Pilot) -> None:
+    change(grid, pilot, {"OnlyMulticore": "True", "StartJobs": "False"})
+    left = change(grid, pilot, {}, ["onlymulticore"])
+    assert (left.version, left.expressions) == (2, {"StartJobs": "False"})
+    change(grid, pilot, {}, ["StartJobs"])
+    told = pilot.beat(node_settings_version=2).node_settings
+    assert told is not None
+    assert (told.version, told.expressions) == (3, {})
+    assert grid.read(lambda unit, _: list_node_attributes(unit)) == ()
+
+
+def test_who_set_what_is_listed(grid: Grid, pilot: Pilot) -> None:
+    change(grid, pilot, {"OnlyMulticore": "True"})
+    (settings,) = grid.read(lambda unit, _: list_node_attributes(unit))
+    (setting,) = settings.settings
+    assert (settings.node, setting.name, setting.set_by) == (node_of(pilot), "OnlyMulticore", an_operator().owner)
+
+
+def test_only_what_the_policy_lets_be_set_is_set_on_all_nodes_or_none(grid: Grid, pilot: Pilot) -> None:
+    other = grid.start_pilot()
+    other.show(an_idle_slot())
+    nodes = [node_of(pilot), node_of(other)]
+    with pytest.raises(InvalidInputError) as caught:
+        grid.write(
+            lambda unit, world: set_node_attributes(
+                unit, world, an_operator(), nodes, ({"OnlyMulticore": "True", "START": "False"}, ())
+            )
+        )
+    assert sorted(violation.where for violation in caught.value.violations) == [
+        "set.OnlyMulticore",
+        "set.START",
+        "set.START",
+    ]
+    assert pilot.beat().node_settings is None
+
+
+def test_a_node_without_a_live_pilot_takes_no_settings_but_loses_them(grid: Grid, pilot: Pilot) -> None:
+    change(grid, pilot, {"OnlyMulticore": "True"})
+    pilot.beat(ending=True)
+    with pytest.raises(NotFoundError):
+        change(grid, pilot, {"OnlyMulticore": "False"})
+    assert change(grid, pilot, {}, ["OnlyMulticore"]).expressions == {}
+
+
+@pytest.mark.parametrize("expression", ["True &&", "random(8)", "(" * 60 + "1" + ")" * 60])
+def test_an_expression_that_cannot_be_is_refused_by_its_name(grid: Grid, pilot: Pilot, expression: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        change(grid, pilot, {"OnlyMulticore": expression})
+    assert [violation.where for violation in caught.value.violations] == ["set.OnlyMulticore"]

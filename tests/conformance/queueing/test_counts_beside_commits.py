@@ -1,0 +1,242 @@
+"""What waits is counted while a transaction has told only a part of what it does: no job counts twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Event
+
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage.resources.tree import QueueId
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.descriptions import single_groups
+from pilotage_server.core.queueing.index import CountSnapshot
+from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.matching.demand import get_demand
+from pilotage_server.operations.matching.work import WorkRequest
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.operations.startup.loading import count_pending, queue_recounts, refresh_state
+from pilotage_server.operations.startup.sync import sync_events
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.resources import active_tree_version
+from support.grid import LONG, Grid, a_slot, request_jobs
+from support.submissions import a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+Count = Callable[[Grid], None]
+
+
+def count_doubted(grid: Grid) -> None:
+    queue_recounts(grid.world)
+    before = grid.world.waiting.snapshot()
+    grid.read(lambda unit, world: count_pending(unit, world, before))
+
+
+def count_all(grid: Grid) -> None:
+    before = grid.world.waiting.snapshot()
+    grid.read(lambda unit, world: refresh_state(unit, world, before))
+
+
+counts = pytest.mark.parametrize("count", [count_doubted, count_all])
+
+
+def waiting(grid: Grid) -> int:
+    """Return how many jobs wait by what a site director is told."""
+    demand = grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(LONG)]))
+    return sum(each.waiting for each in demand.demands)
+
+
+def submit_two(grid: Grid, count: Count) -> None:
+    """Submit two jobs, and count when they are on disk and not told yet."""
+
+    def submit(unit: Transaction, world: ServerState) -> None:
+        unit.after_commit(lambda: count(grid))
+        submit_jobs(unit, world, a_user(), single_groups([JobDescription("/bin/true", count=2)]))
+
+    grid.write(submit)
+
+
+def emptied(database: Database, clock: VirtualClock) -> Grid:
+    """Return a grid in whose one task queue nothing waits any more."""
+    grid = Grid(database, clock, LONG)
+    ids = grid.submit()
+    assert grid.start_pilot().claim() == ids
+    return grid
+
+
+@counts
+def test_jobs_that_are_on_disk_and_not_told_yet_count_once(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = emptied(database, clock)
+    submit_two(grid, count)
+    assert waiting(grid) == 2
+    count(grid)
+    assert waiting(grid) == 2
+
+
+@counts
+def test_a_job_that_comes_back_to_wait_and_is_not_told_yet_counts_once(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = emptied(database, clock)
+    (job_id,) = grid.submit(hold=True)
+
+    def release(unit: Transaction, world: ServerState) -> None:
+        unit.after_commit(lambda: count(grid))
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.RELEASE, "")
+
+    grid.write(release)
+    assert waiting(grid) == 1
+
+
+@counts
+def test_a_job_that_a_match_has_taken_ahead_of_its_commit_does_not_count(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = Grid(database, clock, LONG)
+    pilot, (job_id,) = grid.start_pilot(), grid.submit()
+
+    def match(unit: Transaction, world: ServerState) -> list[int]:
+        answer = request_jobs(unit, world, pilot.identity, WorkRequest((a_slot(),)))
+        count(grid)
+        return [match.job_id for match in answer.matches]
+
+    assert grid.write(match) == [job_id]
+    assert waiting(grid) == 0
+
+
+@counts
+def test_a_job_that_is_removed_in_a_transaction_under_way_does_not_count(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = Grid(database, clock, LONG)
+    (job_id,) = grid.submit()
+
+    def remove(unit: Transaction, world: ServerState) -> None:
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
+        count(grid)
+
+    grid.write(remove)
+    assert waiting(grid) == 0
+
+
+@counts
+def test_a_transaction_that_fails_keeps_no_task_queue_from_being_counted(
+    database: Database, clock: VirtualClock, count: Count
+) -> None:
+    grid = emptied(database, clock)
+    (job_id,) = grid.submit()
+    task_queue_id = grid.job(job_id).task_queue_id
+
+    def remove_and_fail(unit: Transaction, world: ServerState) -> None:
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
+        submit_jobs(unit, world, a_user(), single_groups([JobDescription("/bin/true")]))
+        raise LookupError("before the commit")
+
+    with pytest.raises(LookupError):
+        grid.write(remove_and_fail)
+    grid.world.remove_waiting(task_queue_id, job_id)
+    count(grid)
+    assert waiting(grid) == 1
+
+
+def test_a_job_that_is_removed_while_the_database_is_asked_does_not_count(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, LONG)
+    (job_id,) = grid.submit()
+    before: dict[int, CountSnapshot] = {}
+    sees_the_job, is_removed = Event(), Event()
+
+    def count(unit: Transaction) -> None:
+        active_tree_version(unit.session)  # which fixes what the transaction sees
+        sees_the_job.set()
+        assert is_removed.wait(timeout=30)
+        count_pending(unit, grid.world, before)
+
+    def remove(unit: Transaction, world: ServerState) -> Future[None]:
+        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
+        queue_recounts(world)
+        before.update(world.waiting.snapshot())
+        counting = database.submit_read(count)
+        assert sees_the_job.wait(timeout=30)
+        return counting
+
+    counting = grid.write(remove)
+    is_removed.set()
+    counting.result(timeout=30)
+    assert waiting(grid) == 0
+
+
+def test_jobs_of_a_task_queue_that_was_new_and_is_not_told_yet_count_once(
+    database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(database, clock, LONG)
+    submit_two(grid, count_all)
+    assert waiting(grid) == 2
+
+
+def test_a_match_that_found_less_than_was_known_keeps_no_task_queue_from_being_counted(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    grid = Grid(postgresql_database, clock, LONG)
+    first, second = [job_id for _ in range(2) for job_id in grid.submit()]
+    other = grid.restarted()
+    assert other.start_pilot().claim() == [first]
+    assert grid.start_pilot().claim(a_slot("a"), a_slot("b")) == [second]
+    grid.read(sync_events)
+    grid.world.remove_waiting(grid.job(first).task_queue_id, 0)  # one too few, as if something had been missed
+    (last,) = grid.submit()
+    count_all(grid)
+    assert waiting(grid) == 1
+    assert grid.start_pilot().claim() == [last]
+    assert not grid.world.waiting.has_jobs(grid.job(last).task_queue_id), "nobody is under way any more"
+
+
+@pytest.mark.parametrize("own", [1, 2])
+def test_jobs_of_another_server_that_a_match_saw_before_they_were_told_count_once(
+    postgresql_database: Database, clock: VirtualClock, own: int
+) -> None:
+    here = Grid(postgresql_database, clock, LONG)
+    first, *_ = here.submit(count=own)
+    there = here.restarted()
+    there.submit(count=3)
+    here.world.refresh_head(here.job(first).task_queue_id, None)
+    assert here.start_pilot().claim() == [first]
+    here.read(sync_events)
+    count_doubted(here)
+    assert waiting(here) == own - 1 + 3
+
+
+def test_jobs_of_a_task_queue_that_another_server_has_made_count_once(
+    postgresql_database: Database, clock: VirtualClock
+) -> None:
+    here = Grid(postgresql_database, clock, LONG)
+    there = here.restarted()
+    there.submit(count=2)
+    here.read(sync_events)
+    there.submit(count=3)
+    assert len(here.start_pilot().claim()) == 1
+    here.read(sync_events)
+    before = here.world.waiting.snapshot()
+    here.read(lambda unit, world: count_pending(unit, world, before))
+    assert waiting(here) == 4
+
+
+def test_jobs_count_once_whose_transaction_asks_also_for_heads(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock, LONG)
+    pilot, ids = grid.start_pilot(), grid.submit(count=2)
+    grid.world.refresh_head(grid.job(ids[0]).task_queue_id, None)
+
+    def submit_and_match(unit: Transaction, world: ServerState) -> list[int]:
+        submit_jobs(unit, world, a_user(), single_groups([JobDescription("/bin/true", count=3)]))
+        answer = request_jobs(unit, world, pilot.identity, WorkRequest((a_slot(),)))
+        return [match.job_id for match in answer.matches]
+
+    assert grid.write(submit_and_match) == ids[:1]
+    assert waiting(grid) == 4

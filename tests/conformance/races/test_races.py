@@ -1,0 +1,224 @@
+"""Races of copies: the first good result wins, the others are stopped, on every database."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from pilotage.errors import StateConflictError
+from pilotage.job_description import JobDescription
+from pilotage.values.attempts import Outcome, ReportedOutput
+from pilotage_server.core.attempts.reports import JobReport
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.attempts.heartbeats import ReceivedHeartbeat, report_states
+from pilotage_server.operations.jobs.edit import edit_job
+from pilotage_server.operations.jobs.queries import JobFilter, list_jobs
+from pilotage_server.storage.attempts import load_history
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.templates import last_ended_attempt, outputs_of
+from support.grid import Grid
+from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
+from support.submissions import a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock, *SITES)
+
+
+def test_a_copy_that_ends_well_first_wins_and_the_original_is_stopped(grid: Grid) -> None:
+    original, copy_id = start_race(grid)
+    copy = Runner(grid, B)
+    assert copy.match.job_id == copy_id
+    grid.pass_time(minutes=5)
+    assert copy.ends().accepted
+    job = original.job
+    assert (job.state, job.exit_code, job.attempt, str(job.queue)) == (JobState.DONE, 0, 2, B)
+    assert job.reason == f"copy {copy_id} was the first to end well, on {B}"
+    assert grid.history(job.id) == [(1, "won by a copy"), (2, "exited")]
+    assert original.is_told_to_stop()
+    assert copy.job.state is JobState.DONE
+
+
+def test_an_original_that_ends_well_first_stops_its_copies(grid: Grid) -> None:
+    original, copy_id = start_race(grid)
+    copy = Runner(grid, B)
+    waiting = start_copy(grid, original.match.job_id).copy_id
+    assert original.ends().accepted
+    assert original.job.state is JobState.DONE
+    for loser in (copy_id, waiting):
+        why = f"it lost the race for job {original.job.id}: it was quicker itself"
+        assert (grid.job(loser).state, grid.job(loser).reason) == (JobState.REMOVED, why)
+    assert copy.is_told_to_stop()
+    assert grid.start_pilot(C).claim() == []
+
+
+def test_the_output_of_the_winner_is_that_of_the_original(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    checksum = hashlib.sha256(b"42").hexdigest()
+    Runner(grid, B).ends(output_files=(ReportedOutput("answer", checksum, 2, b"42"),))
+    job_id = original.job.id
+    attempt = grid.read(lambda unit, _: last_ended_attempt(unit.session, job_id))
+    (left,) = grid.read(lambda unit, _: outputs_of(unit.session, job_id, attempt))
+    assert (left.name, left.checksum, left.size) == ("answer", checksum, 2)
+
+
+def test_a_good_result_that_comes_late_is_kept_and_changes_nothing(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    Runner(grid, B).ends()
+    before = original.job
+    assert original.ends().accepted
+    assert original.job == before._replace(lease_until=None), "and nothing of it lingers any more"
+    late, won = grid.read(lambda unit, _: load_history(unit.session, before.id))
+    assert (late.reason, won.reason) == ("the job was won by a copy before", before.reason)
+
+
+def test_of_an_original_and_its_copy_that_end_well_in_one_call_the_original_wins(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    copy = Runner(grid, B)
+    beats = [
+        (
+            each.pilot.identity,
+            ReceivedHeartbeat(reports=(JobReport(each.match.job_id, 1, outcome=Outcome.EXITED, exit_code=0),)),
+        )
+        for each in (copy, original)
+    ]
+    grid.write(lambda unit, world: report_states(unit, world, beats))
+    assert grid.history(original.job.id) == [(1, "exited")]
+    assert race_of(grid, original.job.id).race.winner == original.job.id
+    assert copy.job.state is JobState.DONE
+
+
+def test_a_race_goes_on_when_leases_are_lost(grid: Grid) -> None:
+    original, copy_id = start_race(grid)
+    Runner(grid, B)
+    grid.pass_time(minutes=21)
+    assert {original.job.state, grid.job(copy_id).state} == {JobState.WAITING}
+    assert grid.start_pilot(A).claim() == [original.job.id], "the copy keeps off its site"
+    copy = Runner(grid, B)
+    assert copy.ends().accepted
+    assert original.job.state is JobState.DONE
+
+
+def test_an_original_that_waits_again_is_done_with_its_copy_and_matched_no_more(grid: Grid) -> None:
+    original, copy_id = start_race(grid)
+    copy = Runner(grid, B)
+    original.pilot.report(original.match, Outcome.EVICTED)
+    assert original.job.state is JobState.WAITING
+    copy.ends()
+    assert (original.job.state, grid.job(copy_id).state) == (JobState.DONE, JobState.DONE)
+    assert grid.start_pilot(A).claim() == []
+
+
+@pytest.mark.parametrize("change", [JobChange.REMOVE, JobChange.HOLD, JobChange.RESCHEDULE])
+@pytest.mark.parametrize("failed", [False, True])
+def test_who_takes_the_original_out_of_the_race_ends_it(grid: Grid, change: JobChange, failed: bool) -> None:
+    original, copy_id = start_race(grid)
+    copy = Runner(grid, B)
+    if failed:
+        original.ends(exit_code=1)
+    grid.change(change, original.job.id)
+    after = {
+        JobChange.REMOVE: JobState.REMOVED,
+        JobChange.HOLD: JobState.HELD,
+        JobChange.RESCHEDULE: JobState.WAITING,
+    }
+    assert (original.job.state, original.job.race) == (after[change], 0)
+    assert grid.job(copy_id).state is JobState.REMOVED
+    assert copy.is_told_to_stop()
+    assert copy.ends().accepted
+    assert original.job.state is after[change]
+
+
+def test_an_original_that_is_edited_while_it_waits_again_races_no_more(grid: Grid) -> None:
+    original, copy_id = start_race(grid)
+    original.pilot.report(original.match, Outcome.EVICTED)
+    job_id = original.job.id
+    grid.write(lambda unit, world: edit_job(unit, world, an_operator(), job_id, JobDescription("/bin/false")))
+    assert (original.job.state, grid.job(copy_id).state) == (JobState.WAITING, JobState.REMOVED)
+
+
+def test_a_copy_is_neither_edited_nor_rescheduled_nor_copied(grid: Grid) -> None:
+    original, copy_id = start_race(grid)
+    with pytest.raises(StateConflictError, match="is a copy of job"):
+        grid.write(lambda unit, world: edit_job(unit, world, an_operator(), copy_id, JobDescription("/bin/false")))
+    Runner(grid, B)
+    assert start_copy(grid, copy_id).refusal == f"job {copy_id} is itself a copy of job {original.job.id}"
+    original.ends()
+    grid.change(JobChange.RESCHEDULE, copy_id)
+    assert grid.job(copy_id).state is JobState.REMOVED
+
+
+def test_only_jobs_that_run_and_may_be_repeated_are_copied_one_copy_after_the_other(grid: Grid) -> None:
+    (plain,) = grid.submit()
+    assert start_copy(grid, plain).refusal == f"job {plain} does not have MayBeRepeated = true"
+    grid.change(JobChange.REMOVE, plain)
+    (job_id,) = grid.submit(attributes=REPEATABLE)
+    assert start_copy(grid, job_id).refusal == f"job {job_id} is WAITING; only a running job is raced"
+    assert start_copy(grid, 999).refusal == "there is no job 999"
+    Runner(grid, A)
+    copy_id = start_copy(grid, job_id).copy_id
+    assert start_copy(grid, job_id).refusal == f"copy {copy_id} of job {job_id} has not started yet"
+
+
+def test_copies_keep_off_the_sites_of_the_original_and_of_each_other(grid: Grid) -> None:
+    original, _ = start_race(grid, banned_sites=("D",))
+    Runner(grid, B)
+    assert start_copy(grid, original.job.id).copy_id
+    assert [grid.start_pilot(queue).claim() for queue in (A, B)] == [[], []]
+    assert Runner(grid, C).job.is_race_copy
+
+
+def test_a_copy_has_the_number_and_the_place_in_the_array_of_its_original(grid: Grid) -> None:
+    ids = grid.submit(count=3, attributes=REPEATABLE, arguments="$(Process)")
+    runners = [Runner(grid, A) for _ in ids]
+    start_copy(grid, ids[2])
+    copy = Runner(grid, B)
+    assert copy.match.rendered().arguments == runners[2].match.rendered().arguments == "2"
+    assert (copy.job.cluster, copy.job.process) == (ids[0], 2)
+
+
+def test_copies_are_listed_only_when_asked_for(grid: Grid) -> None:
+    original, copy_id = start_race(grid)
+
+    def listed(*, copies: bool) -> list[int]:
+        wanted = JobFilter(copies=copies)
+        return [job.id for job in grid.read(lambda unit, _: list_jobs(unit, a_user(), wanted)).jobs]
+
+    assert listed(copies=False) == [original.job.id]
+    assert listed(copies=True) == [original.job.id, copy_id]
+
+
+def test_a_race_costs_what_those_spend_who_do_not_win(grid: Grid) -> None:
+    original, _ = start_race(grid, request_cpus=2)
+    copy = Runner(grid, B, cpus=2)
+    grid.pass_time(minutes=5)
+    assert race_of(grid, original.job.id).lost_core_s == 600, "of a race that goes on, what the copies have spent"
+    copy.ends()
+    view = race_of(grid, original.job.id)
+    assert (view.race.winner, view.lost_core_s) == (copy.job.id, 600), "the original's five minutes"
+
+
+def test_a_copy_that_loses_costs_its_time_and_nobody_pays_twice(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    grid.pass_time(minutes=5)
+    copy = Runner(grid, B)
+    grid.pass_time(minutes=5)
+    original.ends()
+    assert race_of(grid, original.job.id).lost_core_s == 300
+    used = grid.world.shares.use(copy.match.terms.account, grid.clock()).core_s
+    assert used == pytest.approx(600 + 300, rel=0.01)
+
+
+def test_what_a_winner_used_is_paid_for_once(grid: Grid) -> None:
+    start_race(grid)
+    copy = Runner(grid, B)
+    grid.pass_time(minutes=5)
+    copy.ends()
+    used = grid.world.shares.use(copy.match.terms.account, grid.clock()).core_s
+    assert used == pytest.approx(600, rel=0.01)

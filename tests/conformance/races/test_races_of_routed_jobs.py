@@ -1,0 +1,126 @@
+"""Races in which a job router holds the job or its copy, on every database."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.errors import NotFoundError
+from pilotage.values.attempts import Outcome
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.jobs.retention import remove_finished
+from pilotage_server.operations.routing.route_jobs import load_routable_jobs
+from pilotage_server.storage.database.engine import Database
+from support.grid import Grid
+from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
+from support.routers import Router, a_copy, open_jobs, router
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+__all__ = ["router"]
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock, *SITES)
+
+
+def beaten_along_a_route(grid: Grid, router: Router) -> int:
+    """Let a copy win against a job that runs at another server, and return the job."""
+    (job_id,) = grid.submit(attributes=REPEATABLE)
+    router.take(job_id, target="elsewhere.example.org")
+    router.start(job_id)
+    start_copy(grid, job_id)
+    Runner(grid, B).ends()
+    return job_id
+
+
+def test_a_copy_beats_a_job_that_runs_on_another_server_where_it_is_wanted_no_more(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
+    assert grid.job(job_id).state is JobState.DONE
+    assert router.unwanted() == [(job_id, 1)]
+    router.finish(job_id)
+    assert router.unwanted() == []
+    assert grid.history(job_id) == [(1, "exited"), (2, "exited")]
+
+
+def test_a_job_that_a_copy_has_won_is_free_of_its_router_once_that_has_told_the_end(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
+    assert grid.job(job_id).is_fenced
+    router.report(job_id, Outcome.KILLED)
+    assert not grid.job(job_id).is_fenced
+    grid.change(JobChange.RESCHEDULE, job_id)
+    assert grid.start_pilot(C).claim() == [job_id]
+
+
+def test_a_job_that_a_copy_has_won_is_kept_until_its_router_has_told_the_end(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
+    grid.pass_time(days=400)
+    grid.write(remove_finished)
+    assert grid.job(job_id).state is JobState.DONE
+    router.report(job_id, Outcome.KILLED)
+    grid.write(remove_finished)
+    with pytest.raises(NotFoundError):
+        grid.job(job_id)
+
+
+def test_a_job_that_a_copy_has_won_is_free_of_a_router_that_is_given_up(grid: Grid, router: Router) -> None:
+    job_id = beaten_along_a_route(grid, router)
+    router.stop()
+    assert open_jobs(router.give_up().copies) == [job_id]
+    assert not grid.job(job_id).is_fenced
+
+
+def test_a_copy_that_goes_along_a_route_wins_like_any_other(grid: Grid, router: Router) -> None:
+    original, copy_id = start_race(grid)
+    assert router.take(copy_id, target=B) == [copy_id]
+    router.start(copy_id)
+    router.finish(copy_id)
+    assert (original.job.state, str(original.job.queue)) == (JobState.DONE, B)
+    assert race_of(grid, original.job.id).race.winner == copy_id
+    assert original.is_told_to_stop()
+
+
+def test_a_copy_does_not_go_along_a_route_to_the_site_of_its_original(grid: Grid, router: Router) -> None:
+    original, copy_id = start_race(grid)
+    assert original.job.queue is not None
+    assert router.take(copy_id, target=str(original.job.queue)) == []
+
+
+def test_a_copy_takes_along_which_sites_its_job_wants_and_where_its_rivals_are(grid: Grid) -> None:
+    (job_id,) = grid.submit(attributes=REPEATABLE, sites=("A", "B"))
+    Runner(grid, A)
+    copy_id = start_copy(grid, job_id).copy_id
+    (routable,) = grid.read(lambda unit, world: list(load_routable_jobs(unit, world, [copy_id])))
+    assert (routable.description.sites, routable.description.banned_sites) == (("A", "B"), ("A",))
+
+
+def test_a_job_that_wants_sites_of_the_tree_goes_to_no_other_server_nor_does_its_copy(
+    grid: Grid, router: Router
+) -> None:
+    (job_id,) = grid.submit(attributes=REPEATABLE, sites=("a", "B"))
+    there = "elsewhere.example.org"
+    assert router.refusal(a_copy(job_id, there)) == "the job wants sites that are here"
+    Runner(grid, A)
+    copy_id = start_copy(grid, job_id).copy_id
+    assert router.refusal(a_copy(copy_id, there)) == "the job wants sites that are here"
+    assert router.take(copy_id, target=B) == [copy_id]
+
+
+@pytest.mark.parametrize("sites", [("A", "Far"), ("ELSEWHERE.example.org", "A"), ("any",)])
+def test_a_job_that_wants_sites_that_are_not_here_may_go_to_another_server(
+    grid: Grid, router: Router, sites: tuple[str, ...]
+) -> None:
+    (job_id,) = grid.submit(sites=sites)
+    assert router.take(job_id, target="elsewhere.example.org") == [job_id]
+
+
+def test_a_copy_does_not_go_to_the_server_where_its_original_runs(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit(attributes=REPEATABLE)
+    router.take(job_id, target="elsewhere.example.org")
+    router.start(job_id)
+    copy_id = start_copy(grid, job_id).copy_id
+    why = router.refusal(a_copy(copy_id, "elsewhere.example.org"))
+    assert why == "the job wants to avoid server elsewhere.example.org"
+    assert router.take(copy_id, target="another.example.org") == [copy_id]

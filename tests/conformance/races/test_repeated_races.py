@@ -1,0 +1,190 @@
+"""What is left of a race, and jobs that run and race again after one, on every database."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.errors import NotFoundError
+from pilotage.job_description import JobDescription
+from pilotage.values.attempts import Outcome
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.states import JobState
+from pilotage_server.operations.attempts.transitions import release_fences_of_pilots
+from pilotage_server.operations.jobs.edit import edit_job
+from pilotage_server.operations.jobs.retention import remove_finished
+from pilotage_server.operations.races.races import RaceFilter, list_races
+from pilotage_server.operations.races.stragglers import find_stragglers, race_loads
+from pilotage_server.storage.database.engine import Database
+from support.grid import Grid
+from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock, *SITES)
+
+
+def test_a_copy_that_is_made_when_all_others_have_failed_goes_on_with_the_race(grid: Grid) -> None:
+    original, first = start_race(grid)
+    Runner(grid, B).ends(exit_code=1)
+    second = start_copy(grid, original.job.id).copy_id
+    assert grid.start_pilot(B).claim() == [], "where a copy failed is no place for another"
+    copy = Runner(grid, C)
+    view = race_of(grid, original.job.id)
+    assert ([each.id for each in view.copies], view.race.copies, view.race.ended) == ([first, second], 2, None)
+    copy.ends()
+    assert original.job.state is JobState.DONE
+
+
+def test_a_job_that_was_rescheduled_after_its_race_can_race_again(grid: Grid) -> None:
+    original, first = start_race(grid)
+    Runner(grid, B).ends()
+    grid.pass_time(minutes=30)
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    again = Runner(grid, A)
+    assert again.job.id == original.job.id
+    second = start_copy(grid, again.job.id).copy_id
+    Runner(grid, C).ends(exit_code=1)
+    assert again.job.state is JobState.RUNNING, "the copy that won long ago decides nothing"
+    assert [copy.id for copy in race_of(grid, again.job.id).copies] == [second]
+    assert first != second
+
+
+def test_races_are_kept_as_long_as_their_originals(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    original.ends()
+    job_id = original.job.id
+    grid.pass_time(days=400)
+    grid.write(remove_finished)
+    with pytest.raises(ValueError, match="not enough values"):
+        race_of(grid, job_id)
+
+
+def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_has_answered(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    Runner(grid, B).ends()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    assert grid.start_pilot(C).claim() == []
+    original.killed()
+    assert grid.start_pilot(C).claim() == [original.job.id]
+
+
+def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_is_gone(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    Runner(grid, B).ends()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    grid.write(lambda unit, world: release_fences_of_pilots(unit, world, [original.pilot.stamp]))
+    assert grid.start_pilot(C).claim() == [original.job.id]
+
+
+def test_a_result_of_a_former_run_decides_nothing_for_a_job_that_runs_again_at_once(grid: Grid) -> None:
+    original, first = start_race(grid)
+    Runner(grid, B).ends()
+    original.killed()
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    again = Runner(grid, A)
+    second = start_copy(grid, again.job.id).copy_id
+    assert [copy.id for copy in race_of(grid, again.job.id).copies] == [second]
+    Runner(grid, C).ends(exit_code=1)
+    assert (again.job.state, grid.job(first).state) == (JobState.RUNNING, JobState.DONE)
+
+
+def copies_made(grid: Grid) -> int:
+    (look,) = grid.read(lambda unit, world: find_stragglers(unit, world, 0)).sets
+    return look.stragglers[0].copies_made
+
+
+def urgent_job(grid: Grid) -> tuple[Runner, int]:
+    """Let an urgent job run of which the one copy has failed; return it and the copy."""
+    grid.submit(attributes={**REPEATABLE, "Urgent": True})
+    original = Runner(grid, A)
+    copy_id = start_copy(grid, original.job.id).copy_id
+    Runner(grid, B).ends(exit_code=1)
+    return original, copy_id
+
+
+def test_copies_count_for_a_job_also_after_it_has_lost_its_slot(grid: Grid) -> None:
+    original, first = urgent_job(grid)
+    assert copies_made(grid) == 1
+    original.pilot.report(original.match, Outcome.EVICTED)
+    again = Runner(grid, A)
+    assert (again.job.id, again.job.attempt, copies_made(grid)) == (original.job.id, 2, 1)
+    second = start_copy(grid, again.job.id).copy_id
+    assert grid.start_pilot(B).claim() == [], "where a copy failed before is no place still"
+    Runner(grid, C)
+    assert copies_made(grid) == 2
+    assert [copy.id for copy in race_of(grid, again.job.id).copies] == [first, second]
+
+
+def test_copies_count_for_a_job_also_after_a_hold(grid: Grid) -> None:
+    original, _ = urgent_job(grid)
+    grid.change(JobChange.HOLD, original.job.id)
+    original.killed()
+    grid.change(JobChange.RELEASE, original.job.id)
+    Runner(grid, A)
+    assert copies_made(grid) == 1
+
+
+def test_copies_that_are_not_known_any_more_count_still(grid: Grid) -> None:
+    original, copy_id = urgent_job(grid)
+    for _ in range(40):
+        grid.pass_time(days=10)
+        original.pilot.beat()
+    grid.write(remove_finished)
+    with pytest.raises(NotFoundError):
+        grid.job(copy_id)
+    assert copies_made(grid) == 1
+
+
+@pytest.mark.parametrize("how", ["rescheduled", "edited"])
+def test_a_job_that_begins_anew_may_have_as_many_copies_again(grid: Grid, how: str) -> None:
+    original, _ = urgent_job(grid)
+    if how == "rescheduled":
+        grid.change(JobChange.RESCHEDULE, original.job.id)
+        original.killed()
+    else:
+        original.pilot.report(original.match, Outcome.EVICTED)
+        anew = JobDescription("/bin/false", attributes={**REPEATABLE, "Urgent": True})
+        grid.write(lambda unit, world: edit_job(unit, world, an_operator(), original.job.id, anew))
+    Runner(grid, A)
+    assert copies_made(grid) == 0
+
+
+def test_what_former_races_of_a_job_have_cost_is_not_forgotten(grid: Grid) -> None:
+    original, _ = start_race(grid)
+    copy = Runner(grid, B)
+    grid.pass_time(minutes=5)
+    copy.ends(exit_code=1)
+    assert race_of(grid, original.job.id).lost_core_s == 300
+    grid.pass_time(minutes=5)
+    start_copy(grid, original.job.id)
+    Runner(grid, C)
+    grid.pass_time(minutes=1)
+    assert race_of(grid, original.job.id).lost_core_s == 360, "the race goes on"
+    (load,) = grid.read(lambda unit, _: race_loads(unit))
+    assert load.lost_core_s == 360
+    original.ends()
+    assert race_of(grid, original.job.id).lost_core_s == 360
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    again = Runner(grid, A)
+    start_copy(grid, again.job.id)
+    Runner(grid, B)
+    grid.pass_time(minutes=2)
+    again.ends()
+    (cost,) = grid.read(lambda unit, _: list_races(unit, an_operator(), RaceFilter("*"))).costs
+    assert cost.lost_core_s == 360 + 120
+
+
+def test_copies_that_were_stopped_in_a_former_run_are_none_of_a_job_that_runs_again(grid: Grid) -> None:
+    original, first = start_race(grid)
+    grid.change(JobChange.RESCHEDULE, original.job.id)
+    original.killed()
+    again = Runner(grid, A)
+    assert grid.job(first).state is JobState.REMOVED
+    second = start_copy(grid, again.job.id).copy_id
+    view = race_of(grid, again.job.id)
+    assert ([copy.id for copy in view.copies], view.race.copies) == ([second], 1)

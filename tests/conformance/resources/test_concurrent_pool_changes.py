@@ -1,0 +1,239 @@
+"""Pools under real concurrency: jobs come while pools are removed, and while the tree changes what they mean."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+
+import pytest
+from sqlalchemy import select, text
+
+from pilotage import clock as real_time
+from pilotage.clock import Clock
+from pilotage.job_description import JobDescription, Value
+from pilotage.resources.requirements import pool_id, read_requirements
+from pilotage_server.core.jobs.descriptions import single_groups
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.jobs.submission import submit_jobs
+from pilotage_server.operations.queueing.rekeying import add_references
+from pilotage_server.operations.resources.pools import clean_pools, plan_cleaning
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.tables import LIVE_JOB, metadata
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.jobs import load_job
+from pilotage_server.storage.templates import load_description
+from support.leased_jobs import lease_to
+from support.pool_bench import BIG, FAR, PoolBench, a_user, three_queues
+
+JOBS = metadata.tables["jobs"]
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return the real time: what happens at once must not happen at one and the same moment."""
+    return real_time.now
+
+
+@pytest.fixture
+def bench(database: Database) -> PoolBench:
+    bench = PoolBench(database)
+    bench.put(three_queues())
+    return bench
+
+
+class Midway:
+    """An operation that stops before its commit until the test lets it go on."""
+
+    def __init__(self, operation: Callable[[Transaction, ServerState], object]) -> None:
+        self._operation = operation
+        self._done = threading.Event()
+        self._go_on = threading.Event()
+
+    def __call__(self, unit: Transaction, world: ServerState) -> object:
+        result = self._operation(unit, world)
+        self._done.set()
+        assert self._go_on.wait(TIMEOUT_S)
+        return result
+
+    def wait(self) -> None:
+        """Wait until all but the commit is done."""
+        assert self._done.wait(TIMEOUT_S)
+
+    def let_go_on(self) -> None:
+        """Let it commit."""
+        self._go_on.set()
+
+
+def a_submission(unit: Transaction, world: ServerState) -> int:
+    job = JobDescription("run.sh", requirements={"Memory": 3000})
+    return submit_jobs(unit, world, a_user(), single_groups([job])).job_ids[0]
+
+
+def a_cleanup(unit: Transaction, world: ServerState) -> tuple[str, ...]:
+    return clean_pools(unit, world, timedelta(0), plan_cleaning(unit, timedelta(0)))
+
+
+def an_idle_pool(bench: PoolBench) -> str:
+    job = bench.submit(Memory=3000)
+    bench.remove(job)
+    return job.pool_id
+
+
+def assert_sound(bench: PoolBench) -> None:
+    """Check that every live job has its pool and task queue, and that the memory knows them as they are."""
+    query = select(JOBS.c.pool_id).where(text(LIVE_JOB)).distinct()
+    live = set(bench.database.read(lambda unit: unit.session.execute(query).scalars().all()))
+    assert live <= bench.stored().keys()
+    task_queues = metadata.tables["task_queues"]
+    orphans = select(JOBS.c.id).where(text(f"jobs.{LIVE_JOB}"), JOBS.c.task_queue_id.not_in(select(task_queues.c.id)))
+    assert bench.database.read(lambda unit: unit.session.execute(orphans).all()) == []
+    bench.agree()
+
+
+def test_a_pool_stays_when_a_job_has_come_but_is_not_committed_yet(bench: PoolBench) -> None:
+    pool = an_idle_pool(bench)
+    submission = Midway(a_submission)
+    with ThreadPoolExecutor(2) as threads:
+        submitted = threads.submit(bench.write, submission)
+        submission.wait()
+        cleaned = threads.submit(bench.write, a_cleanup)
+        submission.let_go_on()
+        submitted.result(TIMEOUT_S)
+        assert cleaned.result(TIMEOUT_S) == ()
+    assert bench.stored_queues(pool) == {BIG, FAR}
+    assert_sound(bench)
+
+
+def test_a_pool_comes_back_when_a_job_comes_while_its_removal_is_not_committed_yet(bench: PoolBench) -> None:
+    pool = an_idle_pool(bench)
+    cleanup = Midway(a_cleanup)
+    with ThreadPoolExecutor(2) as threads:
+        cleaned = threads.submit(bench.write, cleanup)
+        cleanup.wait()
+        submitted = threads.submit(bench.write, a_submission)
+        cleanup.let_go_on()
+        assert cleaned.result(TIMEOUT_S) == (pool,)
+        submitted.result(TIMEOUT_S)
+    assert bench.stored_queues(pool) == {BIG, FAR}
+    assert bench.world.mappings.queues(pool) == {BIG, FAR}
+    assert_sound(bench)
+
+
+def test_no_live_job_loses_its_pool_while_others_clean_all_the_time(bench: PoolBench) -> None:
+    def come_and_go(memory: int) -> None:
+        for _ in range(10):
+            job = bench.submit(Memory=memory)
+            assert bench.world.mappings.queues(job.pool_id) == bench.stored_queues(job.pool_id) != frozenset()
+            bench.remove(job)
+        bench.submit(Memory=memory)
+
+    def clean(_: int) -> None:
+        for _ in range(20):
+            bench.clean(hours=0)
+
+    _run_together(*(lambda memory=memory: come_and_go(memory) for memory in (1000, 1000, 3000)), lambda: clean(0))
+    assert_sound(bench)
+
+
+def test_jobs_that_come_while_the_tree_is_redeclared_end_in_the_pools_of_the_last_tree(bench: PoolBench) -> None:
+    as_value = three_queues(parameters={"Memory": {"type": "value"}})
+    as_capacity = three_queues()
+
+    def submit() -> None:
+        for _ in range(10):
+            bench.submit(Memory="2000 MB")
+            bench.submit(Memory=2000)
+
+    def redeclare() -> None:
+        for _ in range(4):
+            bench.put(as_value)
+            bench.put(as_capacity)
+        bench.put(as_value)
+
+    _run_together(submit, submit, redeclare)
+    query = select(JOBS.c.template_id, JOBS.c.pool_id).where(text(LIVE_JOB))
+
+    def check(unit: Transaction) -> None:
+        rows = unit.session.execute(query).all()
+        assert len(rows) == 40
+        for template_id, pool in rows:
+            section = load_description(unit.session, template_id).requirements or {}
+            assert pool == pool_id(read_requirements(section, "cms", as_value.tree.declarations))
+
+    bench.database.read(check)
+    assert_sound(bench)
+
+
+def test_jobs_that_policies_tell_apart_while_the_tree_is_redeclared_end_where_both_lead(bench: PoolBench) -> None:
+    names = [f"a{number}" for number in range(12)]
+    as_value = three_queues(parameters={"Memory": {"type": "value"}})
+    as_capacity = three_queues()
+    jobs = [_submit_with(bench, {name: "x"}) for name in names]
+
+    def refer() -> None:
+        for name in names:
+            bench.write(partial(add_references, names=[name]))
+
+    def redeclare() -> None:
+        for _ in range(5):
+            bench.put(as_value)
+            bench.put(as_capacity)
+        bench.put(as_value)
+
+    _run_together(refer, redeclare)
+    pool = pool_id(read_requirements({"Memory": 2000}, "cms", as_value.tree.declarations))
+    for name, job_id in zip(names, jobs, strict=True):
+        job = bench.job(job_id)
+        task_queue = bench.world.waiting.task_queue(job.task_queue_id)
+        assert job.pool_id == pool
+        assert task_queue is not None
+        assert (task_queue.traits.pool_id, task_queue.traits.value(name)) == (pool, "x")
+    assert_sound(bench)
+
+
+def test_a_job_whose_pool_is_redeclared_while_it_comes_back_ends_where_both_lead(
+    postgresql_database: Database,
+) -> None:
+    bench = PoolBench(postgresql_database)
+    bench.put(three_queues())
+    bench.write(lambda unit, world: add_references(unit, world, ["numjobstarts"]))
+    job_id = _submit_with(bench, {})
+    lease_to(bench.database, bench.world, job_id)
+    as_value = three_queues(parameters={"Memory": {"type": "value"}})
+
+    def come_back(unit: Transaction, world: ServerState) -> None:
+        job = load_job(unit.session, job_id)
+        bench.put(as_value)  # in a transaction of its own
+        apply_transition(unit, world, job, JobCause.EVICTED, reason="", actor="pilot:p1")
+
+    bench.write(come_back)
+    pool = pool_id(read_requirements({"Memory": 2000}, "cms", as_value.tree.declarations))
+    job = bench.job(job_id)
+    task_queue = bench.world.waiting.task_queue(job.task_queue_id)
+    assert task_queue is not None
+    assert (job.pool_id, task_queue.pool_id, task_queue.traits.value("NumJobStarts")) == (pool, pool, 1)
+    assert_sound(bench)
+
+
+def _submit_with(bench: PoolBench, attributes: dict[str, Value]) -> int:
+    job = JobDescription("run.sh", requirements={"Memory": 2000}, attributes=attributes)
+    return bench.write(lambda unit, world: submit_jobs(unit, world, a_user(), single_groups([job]))).job_ids[0]
+
+
+def _run_together(*acts: Callable[[], None]) -> None:
+    start = threading.Barrier(len(acts))
+
+    def run(act: Callable[[], None]) -> None:
+        start.wait(TIMEOUT_S)
+        act()
+
+    with ThreadPoolExecutor(len(acts)) as threads:
+        futures: list[Future[None]] = [threads.submit(run, act) for act in acts]
+        for future in futures:
+            future.result(TIMEOUT_S)

@@ -1,0 +1,194 @@
+"""Pools on every database: made with their first job, refreshed, removed when idle, and held by jobs that come."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import update
+
+from pilotage.resources.requirements import pool_id, read_requirements
+from pilotage_server.core.resources.pools import PoolIdClashError
+from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.tables import metadata
+from support.pool_bench import BIG, FAR, SMALL, PoolBench, a_user, three_queues
+from support.trees import asking
+from support.virtual_clock import VirtualClock
+
+POOLS = metadata.tables["pools"]
+
+
+@pytest.fixture
+def bench(database: Database) -> PoolBench:
+    bench = PoolBench(database)
+    bench.put(three_queues())
+    return bench
+
+
+def test_the_first_job_of_a_pool_makes_it_with_its_mapping(bench: PoolBench, clock: VirtualClock) -> None:
+    job = bench.submit(Memory=3000)
+    assert job.pool_id == pool_id(asking(Memory=3000))
+    assert bench.stored_queues(job.pool_id) == {BIG, FAR} == bench.world.mappings.queues(job.pool_id)
+    pool = bench.stored()[job.pool_id]
+    assert (pool.vo, pool.section, pool.mapped, pool.tree_version) == ("cms", {"Memory": 3000}, clock(), 1)
+    assert pool.canonical == asking(Memory=3000).canonical_form()
+    bench.agree()
+
+
+def test_jobs_that_ask_the_same_share_a_pool_whatever_way_they_type_it(bench: PoolBench) -> None:
+    first = bench.submit(Memory=3000)
+    second = bench.submit(memory="3000 MB")
+    assert first.pool_id == second.pool_id
+    assert bench.stored()[first.pool_id].section == {"Memory": 3000}
+
+
+def test_a_job_without_requirements_has_no_pool(bench: PoolBench) -> None:
+    assert bench.submit().pool_id == ""
+    assert bench.stored() == {}
+
+
+def test_a_pool_without_eligible_queues_is_mapped_to_nowhere(bench: PoolBench) -> None:
+    job = bench.submit(Memory=9000)
+    assert bench.stored_queues(job.pool_id) == frozenset()
+    assert bench.stored()[job.pool_id].mapped is not None
+
+
+def test_an_id_that_belongs_to_other_requirements_is_refused(bench: PoolBench) -> None:
+    job = bench.submit(Memory=3000)
+    forged = update(POOLS).where(POOLS.c.id == job.pool_id).values(canonical="something else")
+    bench.database.write(lambda unit: unit.session.execute(forged))
+    with pytest.raises(PoolIdClashError, match=job.pool_id[:12]):
+        bench.submit(Memory=3000)
+
+
+def test_a_refresh_takes_only_mappings_of_that_age(bench: PoolBench, clock: VirtualClock) -> None:
+    old = bench.submit(Memory=1000)
+    clock.advance(minutes=10)
+    young = bench.submit(Memory=3000)
+    clock.advance(minutes=5)
+    assert bench.refresh(minutes=15) == (old.pool_id,)
+    pools = bench.stored()
+    assert pools[old.pool_id].mapped == clock()
+    assert pools[young.pool_id].mapped != clock()
+    assert bench.refresh(minutes=15) == ()
+    bench.agree()
+
+
+def test_a_refresh_repairs_a_mapping_that_is_missing(bench: PoolBench) -> None:
+    job = bench.submit(Memory=3000)
+    bench.database.write(lambda unit: unit.session.execute(update(POOLS).values(mapped=None)))
+    assert bench.stored_queues(job.pool_id) == frozenset()
+    assert bench.refresh(minutes=15) == (job.pool_id,)
+    assert bench.stored_queues(job.pool_id) == {BIG, FAR}
+
+
+def test_a_pool_with_a_live_job_is_never_removed(bench: PoolBench, clock: VirtualClock) -> None:
+    job = bench.submit(Memory=3000)
+    for _ in range(5):
+        clock.advance(days=1)
+        assert bench.clean(hours=1) == ()
+    assert job.pool_id in bench.stored()
+
+
+def test_an_idle_pool_is_removed_after_the_grace_period(bench: PoolBench, clock: VirtualClock) -> None:
+    job = bench.submit(Memory=3000)
+    clock.advance(days=2)
+    bench.remove(job)
+    assert bench.clean(hours=1) == ()
+    clock.advance(minutes=59)
+    assert bench.clean(hours=1) == ()
+    clock.advance(minutes=1)
+    assert bench.clean(hours=1) == (job.pool_id,)
+    assert bench.stored() == {}
+    assert bench.world.mappings.pools(BIG) == frozenset()
+    bench.agree()
+
+
+def test_without_a_grace_period_an_idle_pool_is_removed_at_once(bench: PoolBench) -> None:
+    job = bench.submit(Memory=3000)
+    bench.remove(job)
+    assert bench.clean(hours=0) == (job.pool_id,)
+
+
+def test_a_job_that_came_and_went_starts_the_grace_period_anew(bench: PoolBench, clock: VirtualClock) -> None:
+    bench.remove(bench.submit(Memory=3000))
+    bench.clean(hours=1)
+    clock.advance(minutes=50)
+    bench.remove(bench.submit(Memory=3000))
+    clock.advance(minutes=20)
+    assert bench.clean(hours=1) == ()
+    clock.advance(hours=1)
+    assert len(bench.clean(hours=1)) == 1
+
+
+def test_a_pool_that_was_removed_comes_back_with_the_next_job(bench: PoolBench, clock: VirtualClock) -> None:
+    first = bench.submit(Memory=3000)
+    bench.remove(first)
+    bench.clean(hours=0)
+    clock.advance(hours=1)
+    second = bench.submit(Memory=3000)
+    assert second.pool_id == first.pool_id
+    assert second.task_queue_id != first.task_queue_id
+    assert bench.world.mappings.queues(second.pool_id) == {BIG, FAR}
+    bench.agree()
+
+
+def test_two_servers_on_one_database_learn_of_each_others_pools(database: Database) -> None:
+    here, there = PoolBench(database), PoolBench(database)
+    here.put(three_queues())
+    job = here.submit(Memory=1000)
+    assert there.submit(Memory=1000).pool_id == job.pool_id
+    assert there.world.mappings.queues(job.pool_id) == {BIG, SMALL, FAR}
+
+
+def test_a_server_that_missed_a_tree_places_jobs_by_the_one_in_force(database: Database) -> None:
+    here, there = PoolBench(database), PoolBench(database)
+    here.put(three_queues())
+    there.submit(Memory=1000)
+    declared = three_queues(parameters={"Memory": {"type": "value"}})
+    here.put(declared)
+    job = there.submit(Memory=2000)
+    assert there.world.tree.version == 2
+    assert job.pool_id == pool_id(read_requirements({"Memory": 2000}, "cms", declared.tree.declarations))
+    assert there.stored_queues(job.pool_id) == {SMALL}
+
+
+def test_pools_of_other_vos_are_other_pools(bench: PoolBench) -> None:
+    cms = bench.submit(a_user("cms"), Memory=3000)
+    lhcb = bench.submit(a_user("lhcb"), Memory=3000)
+    assert cms.pool_id != lhcb.pool_id
+    assert bench.stored_queues(lhcb.pool_id) == {BIG}
+
+
+def test_a_server_to_which_a_job_came_under_a_new_tree_catches_up_with_all_other_pools(database: Database) -> None:
+    here, there = PoolBench(database), PoolBench(database)
+    here.put(three_queues())
+    early, gone = here.submit(Memory=3000), here.submit(Memory=1000)
+    there.catch_up()
+    here.put(three_queues(big=3500))
+    here.remove(gone)
+    here.clean(hours=0)
+
+    late = there.submit(Memory=3600)
+    there.catch_up()
+
+    assert there.world.mappings.queues(early.pool_id) == {BIG, FAR}
+    assert there.world.mappings.queues(late.pool_id) == {FAR}
+    known = {(mapping.pool_id, mapping.tree_version) for mapping in there.world.mappings.all()}
+    assert known == {(early.pool_id, 2), (late.pool_id, 2)}
+
+
+def test_a_server_catches_up_with_trees_and_pools_that_came_and_went(database: Database) -> None:
+    here, there = PoolBench(database), PoolBench(database)
+    here.put(three_queues())
+    kept, gone = here.submit(Memory=1000), here.submit(Memory=3000)
+    there.catch_up()
+    assert there.world.mappings.queues(gone.pool_id) == {BIG, FAR}
+    here.remove(gone)
+    here.clean(hours=0)
+    here.put(three_queues(big=500))
+    woken: list[str] = []
+    there.world.access_listeners.append(lambda: woken.append("now"))
+    there.catch_up()
+    there.catch_up()
+    assert there.world.tree.version == 2
+    assert {mapping.pool_id: mapping.queues for mapping in there.world.mappings.all()} == {kept.pool_id: {SMALL, FAR}}
+    assert woken == ["now"]

@@ -1,0 +1,178 @@
+"""What people and pilots are shown of pools, queues and nodes, on every database."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.errors import InvalidInputError, InvalidRequirementsError, PermissionDeniedError
+from pilotage.resources.tree import QueueId
+from pilotage_server.core.identity import Identity, PilotCredential, Role
+from pilotage_server.core.jobs.states import JobCause
+from pilotage_server.core.resources.bans import TreeNode
+from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.resources.bans import BanOrder, ban
+from pilotage_server.operations.resources.pools import PoolView, QueuePools, get_submit_pools_for_queue, list_pools
+from pilotage_server.operations.resources.queues import (
+    EligibleNodes,
+    NodeQuery,
+    QueueView,
+    get_eligible_nodes,
+    list_queues,
+)
+from pilotage_server.storage.database.engine import Database
+from support.pool_bench import BIG, FAR, OPERATOR, SMALL, PoolBench, a_new_tree, a_user, three_queues
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+NOWHERE = QueueId("CERN", "ce01", "nowhere")
+AGENT = Identity("agent:director", "", (), frozenset({Role.AGENT}))
+
+
+@pytest.fixture
+def bench(database: Database) -> PoolBench:
+    bench = PoolBench(database)
+    bench.put(three_queues(defaults={"OS": "el9"}))
+    return bench
+
+
+def a_pilot(queue: QueueId, *vos: str) -> Identity:
+    return Identity("pilot:p", "", (), frozenset({Role.PILOT}), PilotCredential("p", queue, vos))
+
+
+def ban_node(bench: PoolBench, *names: str) -> None:
+    bench.write(lambda unit, world: ban(unit, world, OPERATOR, BanOrder(TreeNode(*names), "broken")))
+
+
+def pools(bench: PoolBench, identity: Identity, vo: str = "") -> tuple[PoolView, ...]:
+    return bench.read(lambda unit, world: list_pools(unit, world, identity, vo))
+
+
+def queues(bench: PoolBench, identity: Identity, vo: str = "", site: str = "") -> tuple[QueueView, ...]:
+    return bench.read(lambda unit, world: list_queues(unit, world, identity, vo, site))
+
+
+def nodes(bench: PoolBench, identity: Identity, query: NodeQuery) -> EligibleNodes:
+    return bench.read(lambda unit, world: get_eligible_nodes(unit, world, identity, query))
+
+
+def run_at(bench: PoolBench, job_id: int, queue: QueueId, clock: VirtualClock) -> None:
+    job = bench.job(job_id)
+    until = clock()
+    bench.write(
+        lambda unit, world: apply_transition(
+            unit, world, job, JobCause.MATCHED, reason="", actor="p", attempt=1, queue=queue, lease_until=until
+        )
+    )
+
+
+def test_pools_are_listed_with_their_counts_most_waiting_first(bench: PoolBench, clock: VirtualClock) -> None:
+    few = bench.submit(count=2, Memory=3000)
+    many = bench.submit(count=5, Memory=1000)
+    run_at(bench, few.id, BIG, clock)
+    first, second = pools(bench, OPERATOR)
+    assert (first.id, first.waiting, first.running) == (many.pool_id, 5, 0)
+    assert (second.id, second.waiting, second.running) == (few.pool_id, 1, 1)
+    assert (second.requirements, second.queues) == ({"Memory": 3000}, (BIG, FAR))
+    assert (second.mapped, second.tree_version, second.created) == (clock(), 1, clock())
+
+
+def test_users_see_the_pools_of_their_vo_and_operators_all(bench: PoolBench) -> None:
+    cms = bench.submit(a_user("cms"), Memory=3000).pool_id
+    lhcb = bench.submit(a_user("lhcb"), Memory=3000).pool_id
+    assert [pool.id for pool in pools(bench, a_user("CMS"))] == [cms]
+    assert {pool.id for pool in pools(bench, OPERATOR)} == {cms, lhcb} == {pool.id for pool in pools(bench, AGENT)}
+    assert [pool.id for pool in pools(bench, OPERATOR, "LHCb")] == [lhcb]
+    with pytest.raises(PermissionDeniedError):
+        pools(bench, a_user("cms"), "lhcb")
+
+
+def test_the_pools_of_many_queues_are_told_in_the_order_asked_sorted_by_id(bench: PoolBench) -> None:
+    ids = {memory: bench.submit(Memory=memory).pool_id for memory in (1000, 3000, 6000)}
+    answer = get_submit_pools_for_queue(bench.world, AGENT, [SMALL, BIG, NOWHERE])
+    assert answer == (
+        QueuePools(SMALL, known=True, pool_ids=(ids[1000],)),
+        QueuePools(BIG, known=True, pool_ids=tuple(sorted(ids.values()))),
+        QueuePools(NOWHERE, known=False, pool_ids=()),
+    )
+
+
+def test_a_disabled_queue_is_known_and_has_no_pools(bench: PoolBench) -> None:
+    bench.submit(Memory=1000)
+    queue = {"Memory": 2000, "Enabled": False}
+    bench.put(a_new_tree(sites={"CERN": {"ces": {"ce01": {"queues": {"small": queue}}}}}))
+    assert get_submit_pools_for_queue(bench.world, AGENT, [SMALL, BIG]) == (
+        QueuePools(SMALL, known=True, pool_ids=()),
+        QueuePools(BIG, known=False, pool_ids=()),
+    )
+
+
+def test_a_banned_queue_keeps_its_pools_for_the_ban_may_end_before_the_pilot_starts(bench: PoolBench) -> None:
+    job = bench.submit(Memory=1000)
+    ban_node(bench, "CERN")
+    (answer,) = get_submit_pools_for_queue(bench.world, AGENT, [SMALL])
+    assert answer.pool_ids == (job.pool_id,)
+
+
+def test_a_pilot_hears_only_of_its_own_queue_and_vos(bench: PoolBench) -> None:
+    cms = bench.submit(a_user("cms"), Memory=1000).pool_id
+    lhcb = bench.submit(a_user("lhcb"), Memory=1000).pool_id
+    all_, only = a_pilot(BIG), a_pilot(BIG, "LHCb")
+    assert get_submit_pools_for_queue(bench.world, all_, [BIG])[0].pool_ids == tuple(sorted((cms, lhcb)))
+    assert get_submit_pools_for_queue(bench.world, only, [BIG])[0].pool_ids == (lhcb,)
+    with pytest.raises(PermissionDeniedError, match="bound to CERN/ce01/big"):
+        get_submit_pools_for_queue(bench.world, all_, [SMALL])
+
+
+def test_queues_are_listed_with_values_origins_and_counts(bench: PoolBench, clock: VirtualClock) -> None:
+    bench.submit(count=2, Memory=1000)
+    bench.submit(Memory=6000)
+    bench.submit(count=3)
+    run_at(bench, bench.submit(Memory=3000).id, BIG, clock)
+    big, small, far = queues(bench, OPERATOR)
+    assert [view.id for view in (big, small, far)] == [BIG, SMALL, FAR]
+    assert big.parameters == {"OS": "el9", "Memory": 8000}
+    assert big.origins == {"OS": "defaults", "Memory": "queue"}
+    assert (big.enabled, big.banned, big.pilots) == (True, "", 0)
+    assert (big.pools, big.waiting, big.running) == (3, 6, 1)
+    assert (small.pools, small.waiting, small.running) == (1, 5, 0)
+
+
+def test_a_queue_without_access_for_the_users_vo_does_not_exist_for_him(bench: PoolBench) -> None:
+    bench.submit(a_user("cms"), Memory=1000)
+    assert [view.id for view in queues(bench, a_user("lhcb"))] == [BIG, SMALL]
+    assert [view.waiting for view in queues(bench, a_user("lhcb"))] == [0, 0]
+    assert [view.pools for view in queues(bench, a_user("lhcb"))] == [0, 0]
+    assert [view.id for view in queues(bench, a_user("CMS"), site="fnal")] == [FAR]
+    with pytest.raises(PermissionDeniedError):
+        queues(bench, a_user("lhcb"), "cms")
+
+
+def test_a_banned_queue_says_why(bench: PoolBench) -> None:
+    ban_node(bench, "CERN", "ce01", "big")
+    assert [view.banned for view in queues(bench, OPERATOR)] == ["CERN/ce01/big is banned: broken", "", ""]
+
+
+def test_eligible_nodes_are_a_tree_down_to_the_level_asked_for(bench: PoolBench) -> None:
+    select = {"Memory": 3000}
+    user = a_user("cms")
+    down_to_queues = {"CERN": {"ce01": ("big",)}, "FNAL": {"ce02": ("far",)}}
+    assert nodes(bench, user, NodeQuery(queue_select=select)) == down_to_queues
+    down_to_ces = {"CERN": {"ce01": ()}, "FNAL": {"ce02": ()}}
+    assert nodes(bench, user, NodeQuery(level="ce", queue_select=select)) == down_to_ces
+    assert nodes(bench, user, NodeQuery(level="Site", queue_select=select)) == {"CERN": {}, "FNAL": {}}
+    assert nodes(bench, user, NodeQuery(ce_select={"OS": "el9"}, queue_select={"Memory": 9000})) == {}
+    assert nodes(bench, a_user("lhcb"), NodeQuery(queue_select=select)) == {"CERN": {"ce01": ("big",)}}
+
+
+def test_a_banned_node_is_not_eligible_and_leaves_nothing_empty_behind(bench: PoolBench) -> None:
+    ban_node(bench, "FNAL", "ce02", "far")
+    ban_node(bench, "CERN", "ce01", "small")
+    assert nodes(bench, OPERATOR, NodeQuery()) == {"CERN": {"ce01": ("big",)}}
+
+
+def test_a_selection_without_a_meaning_is_refused(bench: PoolBench) -> None:
+    with pytest.raises(InvalidRequirementsError, match="Memory"):
+        nodes(bench, OPERATOR, NodeQuery(queue_select={"Memory": ()}))
+    with pytest.raises(InvalidInputError, match="Site, CE, Queue"):
+        nodes(bench, OPERATOR, NodeQuery(level="rack"))

@@ -1,0 +1,289 @@
+"""New versions of the tree on every database: taken with all that follows, only tried, or refused whole."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.errors import InvalidTreeError
+from pilotage.resources.parameters import SHIPPED, ParameterDeclaration, ParameterType
+from pilotage.resources.requirements import pool_id, read_requirements
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.core.queueing.tree_plan import PoolChange
+from pilotage_server.operations.attempts.transitions import apply_transition
+from pilotage_server.operations.explain import explain_job
+from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.put_tree import get_tree, put_tree, try_tree
+from pilotage_server.operations.resources.pools import plan_refresh, refresh_pools
+from pilotage_server.operations.resources.tree import parse_tree
+from pilotage_server.storage.database.engine import Database
+from support.pool_bench import BIG, FAR, OPERATOR, SMALL, PoolBench, a_new_tree, a_user, three_queues
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+
+@pytest.fixture
+def bench(database: Database) -> PoolBench:
+    bench = PoolBench(database)
+    bench.put(three_queues())
+    return bench
+
+
+def declared_as(type_: ParameterType, section: dict[str, str | int], unit: str | None = None) -> str:
+    declarations = SHIPPED.extended([ParameterDeclaration("Memory", type_, unit)])
+    return pool_id(read_requirements(section, "cms", declarations))
+
+
+def memory_is(type_: str) -> dict[str, dict[str, str]]:
+    return {"Memory": {"type": type_}}
+
+
+def test_before_any_tree_there_is_version_0_and_no_queue(database: Database) -> None:
+    bench = PoolBench(database)
+    assert database.read(get_tree).version == 0
+    assert bench.world.tree.queues == ()
+    job = bench.submit(Memory=1000)
+    assert bench.stored_queues(job.pool_id) == frozenset()
+
+
+def test_a_tree_is_kept_as_it_was_given(bench: PoolBench, clock: VirtualClock) -> None:
+    text = "sites:\n  CERN:\n    ces:\n      ce01:\n        queues: {long: {Memory: 3000}}\n"
+    effect = bench.put(parse_tree(text, "yaml"))
+    stored = bench.database.read(get_tree)
+    assert effect.version == stored.version == 2
+    assert (stored.text, stored.format, stored.created, stored.created_by) == (text, "yaml", clock(), "olga")
+
+
+def test_a_server_starts_with_the_tree_in_force(bench: PoolBench) -> None:
+    bench.put(three_queues(big=16000))
+    again = PoolBench(bench.database)
+    assert again.world.tree.version == 2
+    assert again.world.tree.queues == (BIG, SMALL, FAR)
+
+
+def test_a_tree_with_a_fault_is_refused_with_its_path() -> None:
+    with pytest.raises(InvalidTreeError, match=r"sites\.CERN\.ces\.ce01"):
+        a_new_tree(sites={"CERN": {"ces": {"ce01": 3}}})
+
+
+def test_a_tree_maps_all_pools_anew(bench: PoolBench, clock: VirtualClock) -> None:
+    big, small = bench.submit(Memory=6000), bench.submit(Memory=1000)
+    clock.advance(minutes=1)
+    effect = bench.put(three_queues(big=3000))
+    assert effect.changes == (PoolChange(big.pool_id, gained=frozenset(), lost={BIG}),)
+    assert bench.stored_queues(big.pool_id) == frozenset()
+    assert {pool.tree_version for pool in bench.stored().values()} == {2}
+    assert {pool.mapped for pool in bench.stored().values()} == {clock()}
+    assert bench.world.mappings.queues(small.pool_id) == {BIG, SMALL, FAR}
+    bench.agree()
+
+
+def test_a_tree_wakes_those_who_wait_for_a_change_of_reach(bench: PoolBench) -> None:
+    woken: list[str] = []
+    bench.world.access_listeners.append(lambda: woken.append("now"))
+    bench.put(three_queues())
+    assert woken == ["now"]
+
+
+def test_trying_a_tree_tells_the_same_as_taking_it_and_changes_nothing(bench: PoolBench) -> None:
+    bench.submit(Memory=6000)
+    bench.submit(count=3, Memory=10_000)
+    before = bench.stored()
+    new = three_queues(big=12_000)
+    tried = bench.attempt(new)
+    assert tried.version == 2
+    assert bench.world.tree.version == 1
+    assert bench.stored() == before
+    assert bench.put(new) == tried
+
+
+def test_waiting_jobs_that_become_runnable_or_stuck_are_counted(bench: PoolBench) -> None:
+    bench.submit(a_user("lhcb"), count=3, Memory=6000)
+    bench.submit(count=2, Memory=10_000)
+    bench.submit(Memory=1000)
+    assert (bench.attempt(three_queues(big=3000)).jobs_runnable, bench.attempt(three_queues(big=3000)).jobs_stuck) == (
+        0,
+        3,
+    )
+    assert bench.attempt(three_queues(big=12_000)).jobs_runnable == 2
+
+
+def test_jobs_without_requirements_are_counted_too(bench: PoolBench) -> None:
+    bench.submit(count=4)
+    effect = bench.attempt(a_new_tree())
+    assert effect.jobs_stuck == 4
+
+
+def test_what_is_not_understood_at_the_top_of_a_tree_is_a_warning(bench: PoolBench) -> None:
+    assert "provenance" in bench.put(three_queues(provenance="a list")).warnings[0]
+
+
+def test_a_parameter_declared_otherwise_gives_the_pools_that_ask_for_it_new_ids(bench: PoolBench) -> None:
+    job, other = bench.submit(Memory=2000), bench.submit(OS="el9")
+    effect = bench.put(three_queues(parameters=memory_is("value")))
+    moved = bench.job(job.id)
+    assert effect.pools_rekeyed == 1
+    assert moved.pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
+    assert moved.task_queue_id != job.task_queue_id
+    assert bench.stored().keys() == {moved.pool_id, other.pool_id}
+    assert bench.stored_queues(moved.pool_id) == {SMALL}
+    assert effect.changes == (PoolChange(job.pool_id, gained=frozenset(), lost={BIG, FAR}),)
+    assert bench.world.waiting.count(moved.task_queue_id) == 1
+    bench.agree()
+
+
+def test_jobs_of_one_pool_part_when_what_they_typed_no_longer_means_the_same(bench: PoolBench) -> None:
+    number, text = bench.submit(count=2, Memory=2000), bench.submit(Memory="2000 MB")
+    assert number.pool_id == text.pool_id
+    bench.put(three_queues(parameters=memory_is("value")))
+    assert bench.job(number.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
+    assert bench.job(text.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": "2000 MB"})
+    assert bench.world.waiting.count(bench.job(number.id).task_queue_id) == 2
+    bench.agree()
+
+
+def test_jobs_of_two_pools_meet_when_what_they_typed_now_means_the_same(bench: PoolBench) -> None:
+    bench.put(three_queues(parameters=memory_is("value")))
+    number, text = bench.submit(Memory=2000), bench.submit(Memory="2000 MB")
+    assert number.pool_id != text.pool_id
+    effect = bench.put(three_queues())
+    pools = {bench.job(number.id).pool_id, bench.job(text.id).pool_id}
+    assert pools == {declared_as(ParameterType.CAPACITY, {"Memory": 2000}, "MiB")} == bench.stored().keys()
+    assert effect.pools_rekeyed == 2
+    bench.agree()
+
+
+def test_waiting_jobs_whose_requirements_lose_their_meaning_are_held_with_the_reason(bench: PoolBench) -> None:
+    text = bench.submit(Memory="2000 MB")
+    number = bench.submit(Memory=2000)
+    effect = bench.put(three_queues(parameters=memory_is("flag")))
+    held = bench.job(text.id)
+    assert held.state is JobState.HELD
+    assert "Memory" in held.reason
+    assert "version 2" in held.reason
+    assert any("held" in warning for warning in effect.warnings)
+    assert effect.jobs_stuck == 2
+    assert bench.job(number.id).state is JobState.HELD
+    assert bench.stored_queues(held.pool_id) == frozenset()
+    bench.agree()
+
+
+def test_a_job_whose_requirements_lost_their_meaning_is_explained_by_just_that(bench: PoolBench) -> None:
+    job = bench.submit(Memory="2000 MB")
+    bench.put(three_queues(parameters=memory_is("flag")))
+    explanation = bench.read(lambda unit, world: explain_job(unit, world, a_user(), job.id))
+    assert [(each.parameter, each.queues) for each in explanation.exclusions] == [("Memory", 3)]
+    assert explanation.eligible_queues == ()
+
+
+def test_a_held_job_is_released_once_a_tree_gives_its_requirements_their_meaning_back(bench: PoolBench) -> None:
+    job = bench.submit(Memory="2000 MB")
+    bench.put(three_queues(parameters=memory_is("flag")))
+    release = JobChange.RELEASE
+    refused = bench.write(lambda unit, world: change_jobs(unit, world, a_user(), [job.id], release, ""))
+    assert refused[0].state is JobState.HELD
+    assert "Memory" in refused[0].refusal
+    bench.put(three_queues())
+    bench.write(lambda unit, world: change_jobs(unit, world, a_user(), [job.id], release, ""))
+    released = bench.job(job.id)
+    assert (released.state, released.pool_id) == (JobState.WAITING, job.pool_id)
+    assert bench.stored_queues(job.pool_id) == {BIG, SMALL, FAR}
+    bench.agree()
+
+
+def test_a_pool_keeps_its_id_for_jobs_whose_requirements_mean_the_same(bench: PoolBench) -> None:
+    bench.put(three_queues(parameters={"Scratch": {"type": "capacity", "unit": "MB"}}, defaults={"Scratch": 50}))
+    text, number = bench.submit(Scratch="20 MB"), bench.submit(Scratch=20)
+    assert text.pool_id == number.pool_id
+    bench.put(three_queues(parameters={"Scratch": {"type": "capacity"}}, defaults={"Scratch": 50}))
+    assert bench.job(number.id).pool_id == number.pool_id
+    assert bench.stored()[number.pool_id].section == {"Scratch": 20}
+    assert bench.stored_queues(number.pool_id) == {BIG, SMALL, FAR}
+    assert bench.job(text.id).state is JobState.HELD
+    bench.agree()
+
+
+def test_a_job_that_holds_a_lease_keeps_it_and_its_pool_follows(bench: PoolBench, clock: VirtualClock) -> None:
+    job = bench.submit(Memory=2000)
+    until = clock.advance(minutes=1)
+    bench.write(
+        lambda unit, world: apply_transition(
+            unit, world, job, JobCause.MATCHED, reason="", actor="pilot:p", attempt=1, queue=SMALL, lease_until=until
+        )
+    )
+    bench.put(three_queues(parameters=memory_is("value")))
+    leased = bench.job(job.id)
+    assert (leased.state, leased.attempt, leased.queue) == (JobState.MATCHED, 1, SMALL)
+    assert leased.pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
+
+
+def test_finished_jobs_keep_the_pool_that_they_had(bench: PoolBench) -> None:
+    job = bench.submit(Memory=2000)
+    bench.remove(job)
+    bench.put(three_queues(parameters=memory_is("value")))
+    assert bench.job(job.id).pool_id == job.pool_id
+    assert bench.stored() == {}
+
+
+def test_after_the_tree_came_a_new_job_joins_those_that_were_moved(bench: PoolBench) -> None:
+    old = bench.submit(Memory=2000)
+    bench.put(three_queues(parameters=memory_is("value")))
+    new = bench.submit(Memory=2000)
+    assert (new.pool_id, new.task_queue_id) == (bench.job(old.id).pool_id, bench.job(old.id).task_queue_id)
+    bench.agree()
+
+
+def test_a_pool_that_came_after_a_tree_was_tried_is_mapped_by_it(bench: PoolBench) -> None:
+    new = three_queues(big=3000)
+    gone = bench.submit(Memory=500)
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    came = bench.submit(Memory=2500)
+    bench.remove(gone)
+    bench.clean(hours=0)
+    bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert bench.world.mappings.queues(came.pool_id) == {BIG, FAR} == bench.stored_queues(came.pool_id)
+    bench.agree()
+
+
+def test_a_tree_that_was_tried_on_another_than_the_one_in_force_is_tried_again(bench: PoolBench) -> None:
+    job = bench.submit(Memory=6000)
+    new = three_queues(big=12_000)
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    bench.put(three_queues(big=3000))
+    effect = bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert effect.version == 3
+    assert effect.changes == (PoolChange(job.pool_id, gained={BIG}, lost=frozenset()),)
+    bench.agree()
+
+
+def test_jobs_that_came_after_a_redeclaring_tree_was_tried_are_moved_too(bench: PoolBench) -> None:
+    new = three_queues(parameters=memory_is("value"))
+    bench.submit(Memory=1000)
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    late = bench.submit(Memory=2000)
+    bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
+    bench.agree()
+
+
+def test_jobs_of_the_first_pool_that_a_redeclaring_tree_touches_are_moved_too(bench: PoolBench) -> None:
+    new = three_queues(parameters=memory_is("value"))
+    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    assert not plan.touches_jobs
+    late = bench.submit(Memory=2000)
+    effect = bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
+    assert effect.pools_rekeyed == 1
+    bench.agree()
+
+
+def test_a_refresh_that_was_planned_before_a_new_tree_came_changes_nothing(bench: PoolBench) -> None:
+    job = bench.submit(Memory=6000)
+    planned = bench.read(lambda unit, world: plan_refresh(unit, world, timedelta(0)))
+    bench.put(three_queues(big=3000))
+    assert bench.write(lambda unit, world: refresh_pools(unit, world, planned)) == ()
+    assert bench.world.mappings.queues(job.pool_id) == frozenset()
+    bench.agree()

@@ -1,0 +1,92 @@
+"""Who fetches what a routed job brings, on every database: the router that holds it, in its turn, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import LeadershipLostError, NotFoundError
+from pilotage.job_description import InputFile
+from pilotage_server.core.identity import Identity, Role
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.operations.jobs.files import check_download, record_upload
+from pilotage_server.storage.blobs import FolderStore
+from pilotage_server.storage.database.engine import Database
+from support.grid import Grid
+from support.routers import AN_AGENT, Router, router
+from support.submissions import a_user
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+__all__ = ["router"]
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    return Grid(database, clock)
+
+
+@pytest.fixture
+def checksum(grid: Grid, tmp_path: Path) -> str:
+    """Return the checksum of a content that a user has uploaded."""
+    store = FolderStore(tmp_path, 10**6)
+    checksum = store.put(b"hers")
+    grid.database.write(lambda unit: record_upload(unit, store, a_user(), checksum, 4))
+    return checksum
+
+
+def may_fetch(router: Router, job_id: int, checksum: str, identity: Identity = AN_AGENT) -> bool:
+    try:
+        router.grid.read(lambda unit, _: check_download(unit, identity, job_id, checksum, router.turn))
+    except NotFoundError:
+        return False
+    return True
+
+
+def a_job_with(grid: Grid, checksum: str) -> int:
+    (job_id,) = grid.submit(input_files=(InputFile("in", checksum=checksum),))
+    return job_id
+
+
+def test_a_router_fetches_what_a_job_brings_for_as_long_as_it_holds_the_job(
+    grid: Grid, router: Router, checksum: str
+) -> None:
+    job_id = a_job_with(grid, checksum)
+    assert not may_fetch(router, job_id, checksum)
+    router.take(job_id)
+    assert may_fetch(router, job_id, checksum)
+    assert not may_fetch(router, job_id, "0" * 64)
+    grid.change(JobChange.RESCHEDULE, job_id)
+    assert not may_fetch(router, job_id, checksum)
+
+
+def test_another_router_fetches_nothing_of_it(grid: Grid, router: Router, checksum: str) -> None:
+    job_id = a_job_with(grid, checksum)
+    router.take(job_id)
+    assert not may_fetch(Router(grid, "another").begin(), job_id, checksum)
+
+
+def test_a_router_out_of_turn_fetches_nothing(grid: Grid, router: Router, checksum: str) -> None:
+    job_id = a_job_with(grid, checksum)
+    router.take(job_id)
+    with pytest.raises(LeadershipLostError):
+        may_fetch(Router(grid, holder="two"), job_id, checksum)
+    router.stop()
+    with pytest.raises(LeadershipLostError):
+        may_fetch(router, job_id, checksum)
+
+
+def test_an_agent_that_names_no_turn_fetches_nothing(grid: Grid, router: Router, checksum: str) -> None:
+    job_id = a_job_with(grid, checksum)
+    router.take(job_id)
+    with pytest.raises(NotFoundError):
+        grid.read(lambda unit, _: check_download(unit, AN_AGENT, job_id, checksum))
+
+
+def test_a_turn_opens_nothing_to_a_user(grid: Grid, router: Router, checksum: str) -> None:
+    job_id = a_job_with(grid, checksum)
+    router.take(job_id)
+    bob = Identity("bob", "lhcb", ("users",), frozenset({Role.USER}))
+    assert not may_fetch(router, job_id, checksum, bob)

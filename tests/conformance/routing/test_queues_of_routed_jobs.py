@@ -1,0 +1,86 @@
+"""Where copies of jobs may go, on every database: what holds for matches there holds for them too."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from pilotage_server.core.health.black_holes import Location, LocationLevel
+from pilotage_server.core.health.throttles import HoldOrder
+from pilotage_server.core.resources.bans import TreeNode
+from pilotage_server.core.rules import Rules, RunningLimit
+from pilotage_server.operations.health import hold_place
+from pilotage_server.operations.resources.bans import BanOrder, ban
+from pilotage_server.storage.database.engine import Database
+from support.grid import LONG, Grid
+from support.routers import SHORT, Router, a_copy, grid, router
+from support.submissions import an_operator
+from support.virtual_clock import VirtualClock
+
+pytestmark = pytest.mark.any_database
+
+__all__ = ["grid", "router"]
+
+
+def test_the_unknown_queue_is_refused(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    assert router.refusal(a_copy(job_id, "CERN/ce01/none")) == "the active tree has no queue CERN/ce01/none"
+
+
+def test_a_queue_that_the_job_does_not_fit_says_the_first_reason(grid: Grid, router: Router) -> None:
+    grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"Memory": 1000, "Enabled": True}}}}}}})
+    (wide,) = grid.submit(request_memory_mib=4000)
+    (tagged,) = grid.submit(requirements={"Tags": ["GPU"]})
+    assert router.refusal(a_copy(wide)).startswith(f"queue {LONG} cannot run it: Memory: 1000 MiB is less than 4000")
+    assert router.refusal(a_copy(tagged)) == f"queue {LONG} cannot run it: Tags: it is not stated for this queue"
+
+
+def test_a_queue_that_is_closed_to_the_job_s_vo_is_refused(grid: Grid, router: Router) -> None:
+    grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"VOs": ["atlas"]}}}}}}})
+    (job_id,) = grid.submit()
+    vo = grid.job(job_id).vo
+    assert router.refusal(a_copy(job_id)) == f"VO {vo} may not use queue {LONG}"
+
+
+def test_another_server_admits_whom_it_likes(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit(requirements={"Tags": ["GPU"]})
+    assert router.take(job_id, target="far.example:4711") == [job_id]
+    job = grid.job(job_id)
+    assert job.queue is not None
+    assert tuple(job.queue) == ("far.example:4711", "", "")
+    assert "by route north to server far.example:4711, attempt 1" in grid.why(job_id).summary
+
+
+def test_running_limits_hold_for_copies_too(database: Database, clock: VirtualClock) -> None:
+    limit = RunningLimit("CERN", None, None, "vo", "lhcb", 3)
+    grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
+    router = Router(grid).begin()
+    ids = grid.submit(count=5)
+    assert grid.start_pilot().claim() == ids[:1]
+    assert router.take(*ids[1:]) == ids[1:3]
+    assert router.refusal(a_copy(ids[4])) == f"the limit is reached: {limit}"
+    assert grid.start_pilot().claim() == []
+    router.finish(ids[1])
+    assert router.take(*ids[3:]) == ids[3:4]
+
+
+def test_a_place_that_is_held_gets_no_copy_and_a_throttled_one_a_single_one(grid: Grid, router: Router) -> None:
+    ids = grid.submit(count=4)
+    queue = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
+    held = HoldOrder(queue, "too many fail", "olga", grid.clock() + timedelta(minutes=10))
+    grid.write(lambda unit, world: hold_place(unit, world, held))
+    assert "queue CERN/ce01/long is held by olga: too many fail" in router.refusal(a_copy(ids[0]))
+    assert router.take(ids[0], target=SHORT) == ids[:1]
+    grid.clock.advance(minutes=11)
+    assert router.take(*ids[1:]) == ids[1:2]
+    marked = text("SELECT job_id, attempt FROM attempts WHERE trial")
+    assert grid.read(lambda unit, _: unit.session.execute(marked).all()) == [(ids[1], 1)]
+
+
+def test_a_banned_queue_gets_no_copy(grid: Grid, router: Router) -> None:
+    (job_id,) = grid.submit()
+    order = BanOrder(TreeNode("CERN"), "power cut")
+    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
+    assert router.refusal(a_copy(job_id)) == "CERN is banned: power cut"

@@ -1,0 +1,271 @@
+"""The agents' commands against a real server, with the local batch system."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage.jobs.wire import description_to_wire
+from pilotage.processes import exclusive_folder
+from pilotage.v1 import (
+    job_service_pb2,
+    node_service_pb2,
+    pilot_service_pb2,
+    pool_service_pb2,
+    resource_service_pb2,
+    values_pb2,
+)
+from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.matcher_service_pb2 import NodeState, ReportStateRequest, SlotState
+from pilotage.v1.matcher_service_pb2_grpc import MatcherServiceStub
+from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
+from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
+from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage_agents.batch_systems.local import facts_of
+from pilotage_agents.main import run
+from pilotage_server.core.identity import Role
+from support.server import RunningServer, request_id, server
+from support.turn_lengths import LONG, followed_soon
+
+__all__ = ["server"]
+
+TREE = """
+[sites.Lyon.ces.ce1]
+CEType = "local"
+CPUs = 1
+queues = { short = { Memory = 1000 }, long = { Memory = 8000 } }
+"""
+
+
+class Operator:
+    """What an operator, who has jobs too, does and sees."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._jobs, self._pools = JobServiceStub(channel), PoolServiceStub(channel)
+        self._nodes = NodeServiceStub(channel)
+        self._pilots, self._resources = PilotServiceStub(channel), ResourceServiceStub(channel)
+
+    def put_tree(self, text: str) -> None:
+        self._resources.PutTree(resource_service_pb2.PutTreeRequest(request_id=request_id(), text=text, format="toml"))
+
+    def submit(self, count: int, *, cpus: int = 1, **requirements: int) -> list[int]:
+        job = JobDescription("/bin/true", requirements=requirements or None, count=count, request_cpus=cpus)
+        request = job_service_pb2.SubmitJobsRequest(request_id=request_id(), descriptions=[description_to_wire(job)])
+        return list(self._jobs.SubmitJobs(request).job_ids)
+
+    def remove(self, job_ids: list[int]) -> None:
+        change = job_service_pb2.JOB_CHANGE_REMOVE
+        self._jobs.ChangeJobs(
+            job_service_pb2.ChangeJobsRequest(request_id=request_id(), job_ids=job_ids, change=change)
+        )
+
+    def pilots(self) -> list[pilot_service_pb2.Pilot]:
+        return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=True)).pilots)
+
+    def node_attributes(self) -> dict[str, tuple[str, str, str]]:
+        """Return what is set on nodes, and who has set it, by node."""
+        answer = self._nodes.ListNodeAttributes(node_service_pb2.ListNodeAttributesRequest())
+        return {of.node.node: (each.name, each.expression, each.set_by) for of in answer.nodes for each in of.settings}
+
+    def register(self) -> pilot_service_pb2.PilotCredential:
+        """Return a pilot of the long queue."""
+        queue = values_pb2.QueueId(site="Lyon", ce="ce1", queue="long")
+        request = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue, count=1)
+        return self._pilots.RegisterPilots(request).pilots[0]
+
+    def pools(self) -> list[pool_service_pb2.Pool]:
+        return list(self._pools.ListPools(pool_service_pb2.ListPoolsRequest()).pools)
+
+
+@pytest.fixture
+def operator(server: RunningServer) -> Iterator[Operator]:
+    with server.channel(server.token(Role.USER, Role.OPERATOR)) as channel:
+        operator = Operator(channel)
+        operator.put_tree(TREE)
+        yield operator
+
+
+@pytest.fixture
+def config(server: RunningServer, tmp_path: Path) -> Path:
+    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
+    path = tmp_path / "agents.toml"
+    path.write_text(f"""
+server = "{server.address}"
+token_file = "agent.token"
+{LONG}
+[site_director]
+folder = "director"
+pilot_command = ["sh", "-c", "exec sleep 1000"]
+[site_director.batch_systems.local]
+type = "local"
+[pool_cleanup]
+refresh_older_than_s = 0
+grace_s = 0
+""")
+    return path
+
+
+def report_node(
+    server: RunningServer, operator: Operator, name: str, *, free: int, single: int, settable: bool
+) -> Callable[..., None]:
+    """Let a pilot on a node of 16 cores report its slots, and return what lets it report again."""
+    credential = operator.register()
+
+    def report(free: int, single: int) -> None:
+        whole = values_pb2.Amounts(cpus=16)
+        slots = [SlotState(name="slot1", partitionable=True, amounts=whole, free=values_pb2.Amounts(cpus=free))]
+        one = values_pb2.Amounts(cpus=1)
+        slots += (SlotState(name=f"slot1_{number}", amounts=one, job_id=number + 1) for number in range(single))
+        node = NodeState(name=name, amounts=whole, slots=slots, settable_attributes=["OnlyMulticore"] * settable)
+        with server.channel(credential.token) as channel:
+            MatcherServiceStub(channel).ReportState(ReportStateRequest(request_id=request_id(), node=node))
+
+    report(free, single)
+    return report
+
+
+def ended(pilot: pilot_service_pb2.Pilot) -> bool:
+    return pilot.state == pilot_service_pb2.PILOT_STATE_ENDED
+
+
+def kill(pilot: pilot_service_pb2.Pilot) -> None:
+    """End the process of a pilot, which is a child of this test, and wait until it has."""
+    pid = int(pilot.glidein_id.split(".")[1])
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_round_sends_pilots_to_where_jobs_can_run_and_the_next_reports_those_that_are_gone(
+    config: Path, operator: Operator
+) -> None:
+    operator.submit(2, Memory=4000)
+    for _ in range(2):
+        assert run(["site-director", "--once", "--config", str(config)]) == 0
+    pilots = operator.pilots()
+    assert {pilot.queue.queue for pilot in pilots} == {"long"}
+    assert len(pilots) == 2
+    assert not any(map(ended, pilots))
+    for pilot in pilots:
+        kill(pilot)
+    operator.remove([1, 2])
+    assert run(["site-director", "--once", "--config", str(config)]) == 0
+    assert [pilot.reason for pilot in operator.pilots() if ended(pilot)] == ["exit code 137"] * 2
+    assert all(facts_of(int(pilot.glidein_id.split(".")[1])) is None for pilot in pilots)
+
+
+def test_a_dry_run_prints_what_a_round_would_do(
+    config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator.submit(3, Memory=4000)
+    assert run(["site-director", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Lyon/ce1/short: 0 pilots (no demand)",
+        "Lyon/ce1/long: 3 pilots (3 jobs more to run)",
+    ]
+    assert operator.pilots() == []
+
+
+def test_pool_cleanup_refreshes_mappings_and_removes_pools_without_live_jobs(
+    config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, gone = operator.submit(1, Memory=4000), operator.submit(1, Memory=5000)
+    assert len(operator.pools()) == 2
+    mapped = {pool.id: pool.mapped.ToDatetime() for pool in operator.pools()}
+    operator.remove(gone)
+    assert run(["pool-cleanup", "--dry-run", "--config", str(config)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len([line for line in said if line.startswith("refresh ")]) == 2
+    assert len([line for line in said if line.startswith("remove ")]) == 1
+    for _ in range(2):  # a pool counts as idle from the first look that finds it so
+        assert run(["pool-cleanup", "--once", "--config", str(config)]) == 0
+    (pool,) = operator.pools()
+    assert pool.waiting == len(kept)
+    assert pool.mapped.ToDatetime() > mapped[pool.id]
+
+
+def test_two_directors_of_one_folder_are_refused(
+    config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator.submit(1)
+    with exclusive_folder(config.parent / "director", "another site director"):
+        assert run(["site-director", "--once", "--config", str(config)]) == 1
+    assert "another site director works with" in capsys.readouterr().err
+    assert operator.pilots() == []
+
+
+@contextmanager
+def a_copy(config: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a pool cleanup as a process of its own."""
+    program = Path(sys.executable).with_name("pilotage-agents")
+    command = [str(program), "pool-cleanup", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def heard(copy: subprocess.Popen[str], event: str) -> dict[str, object]:
+    """Return the next line of a copy's log that tells of this event."""
+    assert copy.stderr is not None
+    for line in copy.stderr:
+        told: dict[str, object] = json.loads(line)
+        if told["event"] == event:
+            return told
+    pytest.fail(f"it ended before it said {event!r}")
+
+
+def test_of_two_copies_one_acts_until_it_is_killed_and_then_the_other(config: Path, operator: Operator) -> None:
+    followed_soon(config)
+    with a_copy(config) as first:
+        heard(first, "turn taken")
+        with a_copy(config) as second:
+            assert f"(process {first.pid})" in str(heard(second, "another copy of the agent acts")["at"])
+            first.kill()
+            heard(second, "turn taken")
+
+
+def test_a_copy_that_is_stopped_gives_its_turn_back_and_a_single_round_is_refused_meanwhile(
+    config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with a_copy(config) as first:
+        heard(first, "turn taken")
+        assert run(["pool-cleanup", "--once", "--config", str(config)]) == 1
+        assert f"(process {first.pid})" in capsys.readouterr().err
+        assert run(["pool-cleanup", "--dry-run", "--config", str(config)]) == 0
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(30) == 0
+    assert run(["pool-cleanup", "--once", "--config", str(config)]) == 0
+
+
+def test_drains_are_planned_from_what_pilots_say_and_nodes_are_told(
+    server: RunningServer, config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator.put_tree(TREE.replace("CPUs = 1", "CPUs = 16"))
+    busy = report_node(server, operator, "node1", free=0, single=16, settable=True)
+    report_node(server, operator, "node2", free=0, single=16, settable=False)
+    operator.submit(3)
+    operator.submit(2, cpus=8)
+    assert run(["drain", "-s", "350", "-n", "0", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "350 cores are 44 multicore jobs; 0 run and 0 nodes drain for one: 44 missing",
+        "Lyon/node1: OnlyMulticore = True"
+        " (it has 0 cores free beside 16 single-core jobs, and is nearest to room for 8)",
+    ]
+    assert operator.node_attributes() == {}
+    assert run(["drain", "-s", "350", "-n", "0", "--once", "--config", str(config)]) == 0
+    assert operator.node_attributes() == {"node1": ("OnlyMulticore", "True", "agent:test")}
+    busy(free=16, single=0)
+    assert run(["drain", "-s", "0", "-n", "0", "--once", "--config", str(config)]) == 0
+    assert operator.node_attributes() == {"node1": ("OnlyMulticore", "False", "agent:test")}

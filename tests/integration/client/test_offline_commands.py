@@ -1,0 +1,131 @@
+"""The commands that need no server, as people and scripts run them over real files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.offline import objects, pilotage, run, tree
+
+__all__ = ["tree"]
+
+KEYS = [
+    "executable", "arguments", "requirements", "requirements_expression", "site", "banned_sites", "platform",
+    "cpu_time_s", "request_cpus", "request_memory_mb", "request_disk_mb", "request_gpus", "input_files",
+    "output_files", "stdout", "stderr", "environment", "attributes", "count", "warnings",
+]  # fmt: skip
+
+
+def test_convert_prints_one_object_a_line_with_all_its_keys(shared_data: Path) -> None:
+    done = pilotage("convert", shared_data / "data/jdl/DIRAC__Test_ParametricJob.py_L49.jdl", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    jobs = objects(done.stdout)
+    assert [list(job) for job in jobs] == [KEYS] * 3
+    assert [job["arguments"] for job in jobs] == ["1 a", "3 b", "7 c"]
+    assert [job["attributes"]["JobName"] for job in jobs] == ["Test_0", "Test_1", "Test_2"]
+    assert {job["requirements"] for job in jobs} == {None}
+
+
+def test_convert_says_file_line_and_cause_and_exits_2(shared_data: Path) -> None:
+    file = shared_data / "data/jdl/WMS-Test-Suite__dag2.jdl"
+    done = pilotage("convert", file, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{file}:2: a DAG is not supported\n"
+
+
+@pytest.mark.parametrize(("folder", "files"), [("jdl", 54), ("submit", 72)])
+def test_convert_reads_every_real_file_or_says_where_it_cannot(folder: str, files: int, shared_data: Path) -> None:
+    seen = 0
+    for file in sorted((shared_data / "data" / folder).iterdir()):
+        result = run("convert", file, "--json")
+        seen += 1
+        if result.exit_code == 0:
+            jobs = objects(result.stdout)
+            assert jobs
+            assert all(list(job) == KEYS and job["executable"] for job in jobs), file
+        else:
+            place, _, cause = result.stderr.removeprefix(f"{file}:").partition(": ")
+            assert (result.exit_code, result.stdout, place.isdigit()) == (2, "", True), file
+            assert cause.count("\n") == 1
+    assert seen == files
+
+
+def test_convert_tells_nothing_but_the_error_where_htcondors_parser_would_chat(tmp_path: Path) -> None:
+    file = tmp_path / "job.sub"
+    file.write_text("executable = x\nif nonsense\nqueue\nendif\n")
+    done = pilotage("convert", file)
+    assert (done.returncode, done.stderr) == (2, f"{file}:2: not a submit command: if nonsense\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "cause"),
+    [
+        (None, "", "no such file or directory"),
+        (b"", ":1", "there is no Executable"),
+        (b"\x7fELF\0\0", ":1", "not a text"),
+        (b'Executable = "a";\nX = <y>;\n', ":2", "X: <y> is not a ClassAd expression; is this a template that was not"),
+    ],
+)
+def test_a_file_that_describes_no_job_is_told_by_its_name(
+    content: bytes | None, place: str, cause: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.jdl"
+    if content is not None:
+        file.write_bytes(content)
+    result = run("convert", file, "--json")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"{file}{place}: {cause}")
+
+
+@pytest.mark.parametrize("command", [["convert"], ["tree", "resolve"], ["tree", "eligible", "--vo", "cms"]])
+def test_a_folder_or_nothing_at_all_is_no_file(command: list[str], tmp_path: Path) -> None:
+    for path, cause in ((tmp_path, "is a directory"), (tmp_path / "none.json", "no such file or directory")):
+        result = run(*command, path)
+        assert (result.exit_code, result.stderr) == (2, f"{path}: {cause}\n")
+
+
+@pytest.mark.parametrize("command", [["convert"], ["tree", "resolve"]])
+def test_a_file_without_an_end_is_refused(command: list[str], tmp_path: Path) -> None:
+    endless = tmp_path / "endless.json"
+    endless.symlink_to("/dev/zero")
+    result = run(*command, endless)
+    assert (result.exit_code, result.stderr) == (2, f"{endless}: file too large\n")
+
+
+def test_convert_for_people_leaves_out_what_was_not_said(tmp_path: Path) -> None:
+    (tmp_path / "job.jdl").write_text('Executable = "a"; Requirements = [ Tags = { "é" } ];')
+    shown = json.loads(run("convert", tmp_path / "job.jdl").stdout)
+    assert shown == {"executable": "a", "requirements": {"Tags": ["é"]}, "attributes": {}, "warnings": []}
+
+
+def test_the_language_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text('executable = "a"\nqueue = 3\n')
+    assert "queue is not a key of a job" in run("convert", tmp_path / "job", "--language", "toml").stderr
+    assert "is a semicolon missing?" in run("convert", tmp_path / "job", "--language", "jdl").stderr
+    assert "there is no queue statement" in run("convert", tmp_path / "job", "--language", "submit").stderr
+
+
+Offer = dict[str, Any]
+
+
+def test_a_reader_that_goes_away_is_no_error(shared_data: Path) -> None:
+    command = [str(Path(sys.executable).with_name("pilotage")), "tree", "resolve"]
+    tree = shared_data / "data/resources/tree.json"
+    with subprocess.Popen([*command, tree, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        assert process.wait(60) == 0
+
+
+def test_a_full_disk_is_one_clear_line(tree: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = pilotage("tree", "resolve", tree, "--json", stdout=full.fileno())
+    assert (done.returncode, done.stderr) == (1, "pilotage: no space left on device\n")

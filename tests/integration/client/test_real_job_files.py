@@ -1,0 +1,220 @@
+"""Every real JDL and submit file gives jobs, or an error at the right line, and nothing in it is lost."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pilotage.job_description import JobDescription
+from pilotage_client.readers import read_jobs
+from pilotage_client.readers.draft import ReadError, as_json
+
+JDL_ERRORS = {
+    "DIRAC__Test_ParametricJob.py_L62.jdl": (9, "4 values for 3 jobs"),
+    "DIRAC__index.rst_L96.jdl": (1, "not a statement"),
+    "WMS-Test-Suite__35250.jdl": (2, "not supported"),
+    "WMS-Test-Suite__36145.jdl": (2, "not supported"),
+    "WMS-Test-Suite__advisory4039.jdl": (9, "semicolon"),
+    "WMS-Test-Suite__dag2.jdl": (2, "not supported"),
+    "glite-testsuites__lb-test-wild.sh_L158.jdl": (5, "$JDL_HEADER"),
+    "glite-testsuites__lb-test-wild.sh_L187.jdl": (5, "$JDL_HEADER"),
+    "org.glite.wms__34508.jdl": (21, "not supported"),
+    "org.glite.wms__35250.jdl": (2, "not supported"),
+    "org.glite.wms__WMS-jdl.template.jdl": (8, "template"),
+}
+
+SUBMIT_ERRORS = {
+    "HELAC-on-HTCondor__condor_submit.sub": (15, "seeds.txt"),
+    "HHbbVV-gen__submit_templ_lpc.jdl.sub": (18, "SEEDFILE"),
+    "HHbbVV-gen__submit_templ_lxplus.jdl.sub": (20, "SEEDFILE"),
+    "electron-correlation-microscopy__submit_R_data.sub": (37, "input_Rs.in"),
+    "example-R-iris__job.submit.sub": (1, "empty"),
+    "glideinwms__job.condor.sub": (33, "GLIDEIN_COUNT"),
+    "glideinwms__job.condorx.sub": (33, "GLIDEIN_COUNT"),
+    "glideinwms__job.condorxx.sub": (33, "GLIDEIN_COUNT"),
+    "harvester_configurations__htcondor-ce.sdf.sub": (44, "customSubmitAttributes"),
+    "harvester_configurations__htcondor-ce.sdfx.sub": (44, "customSubmitAttributes"),
+    "htcondor-bonn__Debian12_render_scenes.jdl.sub": (22, "nothing matches"),
+    "nano-skimmer__submit.jdl.sub": (25, "file_list.txt"),
+    "snd-scripts__condor.sub": (13, "paramlist_neutrinoMC.txt"),
+    "tutorial-AutoDockVina__vina_multijob.submit.sub": (16, "nothing matches"),
+    "tutorial-ScalingUp-Python__ScalingUp-PythonCals.submitx.sub": (17, "job_values.txt"),
+    "tutorial-ScalingUp-Python__ScalingUp-PythonCals.submitxx.sub": (19, "job_values.txt"),
+    "user-school-2019__squares.sub": (59, "find-anagrams.out"),
+    "user-school-2019__squaresx.sub": (9, "find-anagrams.out"),
+}
+
+# Where the words of a file went that are no attributes of the job any more.
+HONOURED = {
+    "allowedexecuteduration": "wall_time",
+    "arguments": "arguments",
+    "batchname": "name",
+    "cputime": "cpu_time",
+    "environment": "environment",
+    "error": "stderr",
+    "executable": "executable",
+    "input": "stdin",
+    "inputfile": "input_files",
+    "inputsandbox": "input_files",
+    "jobbatchname": "name",
+    "jobname": "name",
+    "my.requestmemory": "request_memory_mib",
+    "numberofprocessors": "request_cpus",
+    "output": "stdout",
+    "outputsandbox": "output_files",
+    "priority": "priority",
+    "rank": "rank",
+    "requestcpus": "request_cpus",
+    "requestdisk": "request_disk_mib",
+    "requestgpus": "request_gpus",
+    "requestmemory": "request_memory_mib",
+    "requirements": "requirements_expression",
+    "stderror": "stderr",
+    "stdoutput": "stdout",
+    "transferinputfiles": "input_files",
+    "transferoutputfiles": "output_files",
+    "ttl": "wall_time",
+    "workdirectorysize": "request_disk_mib",
+}
+CONSUMED = {"parameters", "parameterstart", "parameterstep", "parameterfactor"}
+
+
+def read_all(folder: Path) -> tuple[dict[str, list[JobDescription]], dict[str, ReadError]]:
+    """Return the jobs of the files that have some, and the errors of the others."""
+    jobs, errors = {}, {}
+    for file in sorted(folder.iterdir()):
+        try:
+            jobs[file.name] = read_jobs(file)
+        except ReadError as error:
+            errors[file.name] = error
+    return jobs, errors
+
+
+def assert_errors_are(errors: dict[str, ReadError], expected: dict[str, tuple[int, str]], folder: Path) -> None:
+    assert {name: error.line for name, error in errors.items()} == {name: line for name, (line, _) in expected.items()}
+    for name, (line, cause) in expected.items():
+        assert str(errors[name]).startswith(f"{folder / name}:{line}: ")
+        assert cause in str(errors[name])
+
+
+def squashed(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def lost_names(names: set[str], text: str, jobs: list[JobDescription]) -> list[str]:
+    """Return the names written in a file that show nowhere in its jobs."""
+    lost = []
+    for name in sorted(names):
+        referred = re.search(rf"\$\w*\({re.escape(name)}[):]", text, re.IGNORECASE)
+        if referred is None and not any(is_accounted_for(name, job) for job in jobs):
+            lost.append(name)
+    return lost
+
+
+def is_accounted_for(name: str, job: JobDescription) -> bool:
+    key = squashed(name)
+    kept = {squashed(attribute) for attribute in job.attributes}
+    field = HONOURED.get(key)
+    in_field = field is not None and getattr(job, field) not in (None, "", (), {})
+    return in_field or key.removeprefix("my.") in kept or any(warning.startswith(name) for warning in job.warnings)
+
+
+def test_every_real_jdl_file_gives_jobs_or_an_error_at_its_line(shared_data: Path) -> None:
+    folder = shared_data / "data" / "jdl"
+    jobs, errors = read_all(folder)
+    assert len(jobs) + len(errors) == 54
+    assert_errors_are(errors, JDL_ERRORS, folder)
+    assert all(each for each in jobs.values())
+
+
+def test_every_real_submit_file_gives_jobs_or_an_error_at_its_line(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLIDEIN_COUNT", raising=False)
+    folder = shared_data / "data" / "submit"
+    jobs, errors = read_all(folder)
+    assert len(jobs) + len(errors) == 72
+    assert_errors_are(errors, SUBMIT_ERRORS, folder)
+    assert all(each for each in jobs.values())
+
+
+def test_a_glidein_of_a_factory_gives_jobs_in_the_factory_s_environment(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLIDEIN_COUNT", "3")
+    monkeypatch.setenv("GLIDEIN_ARGUMENTS", "-v std")
+    jobs = read_jobs(shared_data / "data" / "submit" / "glideinwms__job.condor.sub")
+    assert [job.arguments for job in jobs] == ["-v std"] * 3
+    assert any(warning.startswith("Universe ") for warning in jobs[0].warnings)
+
+
+def test_no_attribute_of_a_real_jdl_file_is_lost(shared_data: Path) -> None:
+    folder = shared_data / "data" / "jdl"
+    jobs, _ = read_all(folder)
+    lost = {}
+    for name, descriptions in jobs.items():
+        text = (folder / name).read_text()
+        if "JobRequirements" in text:  # a section; what is inside it is kept with it
+            text = re.sub(r"(?s)(JobRequirements\s*=).*?\];", r"\1 0;", text)
+        visible = re.sub(r"(?m)^\s*(#|//).*$", "", text)
+        names = set(re.findall(r"(?m)^\s*\[?\s*([A-Za-z_][\w.]*)\s*=(?!=)", visible))
+        names = {each for each in names if each.partition(".")[0].lower() not in CONSUMED}
+        names = {each for each in names if not is_said_empty(each, visible)}
+        if found := lost_names(names, text, descriptions):
+            lost[name] = found
+    assert lost == {}
+
+
+def is_said_empty(name: str, text: str) -> bool:
+    return re.search(rf"(?m)\b{re.escape(name)}\s*=\s*(\"\"|\{{\s*\}})\s*;", text) is not None
+
+
+def test_no_command_of_a_real_submit_file_is_lost(shared_data: Path) -> None:
+    folder = shared_data / "data" / "submit"
+    jobs, _ = read_all(folder)
+    lost = {}
+    for name, descriptions in jobs.items():
+        text = (folder / name).read_text()
+        commands = re.findall(r"(?m)^[ \t]*(\+?)([A-Za-z_][\w.]*)[ \t]*=[ \t]*(.*)$", text)
+        told = {warning for job in descriptions for warning in job.warnings}
+        names = {f"MY.{each}" if plus else each for plus, each, value in commands if not comes_to_nothing(value, told)}
+        if found := lost_names(names, text, descriptions):
+            lost[name] = found
+    assert lost == {}
+
+
+def comes_to_nothing(value: str, warnings: set[str]) -> bool:
+    """Say whether a value is empty, or made of macros alone whose emptiness was warned of."""
+    return all(f"{word} has no value here" in warnings for word in value.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (
+            "jdl/WMS-Test-Suite__77055.jdl",
+            [
+                {"stdout": f"echo{n}.out", "environment": {f"MYPATH{n}": "$PATH:/bin:/usr/bin:$HOME"}}
+                for n in (0, 2, 4, 6, 8)
+            ],
+        ),
+        ("jdl/DIRAC__Test_ParametricJob.py_L37.jdl", [{"arguments": "1"}, {"arguments": "3"}, {"arguments": "7"}]),
+        ("jdl/DIRAC__Test_Agent_JobAgent.py_L388.jdl", [{"request_cpus": 16, "requirements": None}]),
+        (
+            "jdl/AliPhysics__rawmerge.jdl",
+            [{"requirements_expression": 'member(other.GridPartitions,"ultrapower")', "request_disk_mb": 6000}],
+        ),
+        ("submit/titan-htcondor__test-submit.sub", [{"count": 1000, "executable": "/bin/sleep", "arguments": "10"}]),
+        ("submit/tutorial-error101__error101_job.submit.sub", [{"request_memory_mb": 2 * 1024 * 1024}]),
+        ("submit/matlab-mcc-htcondor__condor.sub", [{"arguments": "999"}, {"arguments": "2"}, {"arguments": "3"}]),
+        (
+            "submit/htcondor_ex__science3.sub",
+            [{"input_files": ["infile-A.txt", "infile-B.txt"], "request_disk_mb": 1024}] * 100,
+        ),
+    ],
+)
+def test_real_files_mean_what_their_systems_say(name: str, shown: list[dict[str, object]], shared_data: Path) -> None:
+    jobs = [as_json(job) for job in read_jobs(shared_data / "data" / name)]
+    assert [{key: job[key] for key in expected} for job, expected in zip(jobs, shown, strict=True)] == shown

@@ -1,0 +1,116 @@
+"""What `pilotage slots` prints in each of its forms, and what it says to a wrong request, on a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.v1 import matcher_service_pb2, values_pb2
+from pilotage_server.core.identity import Role
+from support.command import Command, environment_of
+from support.server import RunningServer, running_server
+from support.wire_grid import WireGrid
+
+pytestmark = pytest.mark.process
+
+AMOUNTS = values_pb2.Amounts(cpus=1, memory_mib=2000)
+
+
+def a_slot(name: str, ad: str) -> matcher_service_pb2.SlotState:
+    return matcher_service_pb2.SlotState(
+        name=name, state="Unclaimed", activity="Idle", amounts=AMOUNTS, free=AMOUNTS, ad=ad
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_server(tmp_path_factory.mktemp("slots") / "data") as running:
+        grid = WireGrid(running)
+        grid.put_tree()
+        slots = [a_slot("slot1", '[ Fast = true; Kind = "old" ]'), a_slot("slot2", "[ Fast = Cpus > 1 ]")]
+        node = matcher_service_pb2.NodeState(name="node1", amounts=AMOUNTS, slots=slots)
+        grid.start_pilot().heartbeat(node=node)
+        yield running
+        grid.close()
+
+
+@pytest.fixture
+def pilotage(server: RunningServer, tmp_path: Path) -> Command:
+    return Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token(Role.USER)))
+
+
+def test_values_are_printed_as_classads_have_them_as_often_as_they_are_asked(pilotage: Command) -> None:
+    asked = ["Name", "Fast", "Kind", "Memory * 2", "Name"]
+    assert pilotage("slots", "--af", *asked).splitlines() == [
+        "slot1@node1 true old 4000 slot1@node1",
+        "slot2@node1 false undefined 4000 slot2@node1",
+    ]
+    assert pilotage.objects("slots", "--af", "Fast", "Kind") == [
+        {"Fast": True, "Kind": "old"},
+        {"Fast": False, "Kind": "undefined"},
+    ]
+
+
+def test_whole_ads_are_printed_for_people_and_for_programs(pilotage: Command) -> None:
+    first, second = pilotage("slots", "--long").split("\n\n")
+    assert "Fast = true\n" in first
+    assert "Fast = Cpus > 1\n" in second
+    ads = pilotage.objects("slots", "--long")
+    assert [(ad["Name"], ad["Fast"], ad["Memory"]) for ad in ads] == [
+        ("slot1@node1", True, 2000),
+        ("slot2@node1", "Cpus > 1", 2000),
+    ]
+
+
+@pytest.mark.parametrize(("form", "printed"), [([], "no slots\n"), (["--long"], ""), (["--json"], "")])
+def test_no_slot_is_no_error(pilotage: Command, form: list[str], printed: str) -> None:
+    assert pilotage("slots", "--constraint", "Fast && Cpus > 1", *form) == printed
+
+
+def test_a_constraint_that_is_no_true_or_false_holds_of_no_slot(pilotage: Command) -> None:
+    for constraint in ("NoSuchThing", '"true"', "1", "Kind + 1"):
+        assert pilotage("slots", "--constraint", constraint) == "no slots\n"
+    (only,) = pilotage.objects("slots", "--constraint", "fast")
+    assert only["name"] == "slot1"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--constraint", "(("], "constraint: ( is not closed"),
+        (["--constraint", "1; Cpus"], "constraint: a semicolon inside a value"),
+        (["--constraint", "random() > 0"], "constraint: random functions are not allowed"),
+        (["--af"], "--af needs attributes to print"),
+        (["Name"], "attributes need --af"),
+        (["--af", "--long", "Name"], "--af and --long cannot be combined"),
+        (["--af", "Name", "((", "1 +"], "--af ((: ( is not closed\n--af 1 +: "),
+    ],
+)
+def test_a_wrong_request_says_what_is_wrong_and_exits_with_2(
+    pilotage: Command, words: list[str], complaint: str
+) -> None:
+    done = pilotage.run("slots", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+
+
+def test_a_server_that_is_not_there_is_told_apart_from_a_wrong_request(pilotage: Command) -> None:
+    for words in (["slots"], ["shares"], ["shares", "set-factor", "sky//ann", "2"], ["node", "list"]):
+        done = pilotage.run(*words, "--server", "127.0.0.1:1")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "127.0.0.1:1" in done.stderr
+
+
+def test_thousands_of_slots_are_shown(server: RunningServer, pilotage: Command) -> None:
+    grid = WireGrid(server)
+    ad = f'[ Filler = "{"x" * 2000}" ]'
+    slots = [a_slot(f"many{number}", ad) for number in range(3000)]
+    node = matcher_service_pb2.NodeState(name="node2", amounts=AMOUNTS, slots=slots)
+    grid.start_pilot().heartbeat(node=node)
+    lines = pilotage("slots", "--long", "--constraint", "Filler =!= undefined").splitlines()
+    assert sum(line.startswith("Name = ") for line in lines) == 3000
+    assert [json.loads(line)["node"] for line in pilotage("slots", "--json").splitlines()].count("node2") == 3000
+    grid.close()

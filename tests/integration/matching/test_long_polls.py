@@ -1,0 +1,154 @@
+"""Calls that wait in a real server: what ends the wait of a pilot or a user, and for whom."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pilotage.clock import boot_time_s
+from pilotage.resources.tree import QueueId
+from pilotage.v1 import job_service_pb2, jobs_pb2, pilot_service_pb2, resource_service_pb2
+from support.polls import SOON_S, Polls
+from support.server import request_id
+from support.wire_grid import WireGrid, a_job
+
+
+async def test_a_new_job_ends_the_wait_of_as_many_pilots_as_it_needs(grid: WireGrid, polls: Polls) -> None:
+    waiting = [await polls.begin(grid.start_pilot()) for _ in range(4)]
+
+    job_ids = await asyncio.to_thread(grid.submit, a_job(), a_job())
+    while sum(poll.done() for poll in waiting) < len(job_ids):
+        await asyncio.wait([poll for poll in waiting if not poll.done()], return_when=asyncio.FIRST_COMPLETED)
+
+    served = [poll for poll in waiting if poll.done()]
+    assert sorted(match.job_id for poll in served for match in poll.result().matches) == job_ids
+    assert len(served) == len(job_ids)
+
+
+async def test_a_job_goes_by_a_pilot_that_may_not_run_it(grid: WireGrid, polls: Polls) -> None:
+    small = await polls.begin(grid.start_pilot(QueueId("SITE", "ce1", "short")))
+    large = await polls.begin(grid.start_pilot())
+
+    (job_id,) = await asyncio.to_thread(grid.submit, a_job(Memory=3000))
+
+    assert [match.job_id for match in (await large).matches] == [job_id]
+    assert not small.done()
+
+
+async def test_a_burst_finds_every_waiting_pilot(grid: WireGrid, polls: Polls) -> None:
+    waiting = [await polls.begin(grid.start_pilot()) for _ in range(8)]
+
+    job_ids = await asyncio.to_thread(grid.submit, *(a_job(Memory=1000 + number) for number in range(8)))
+    answers = await asyncio.gather(*waiting)
+
+    assert sorted(match.job_id for answer in answers for match in answer.matches) == job_ids
+
+
+async def test_a_cancelled_poll_takes_no_job_with_it(grid: WireGrid, polls: Polls) -> None:
+    gone, staying = grid.start_pilot(), grid.start_pilot()
+    (await polls.begin(gone)).cancel()
+    there = await polls.begin(staying)
+
+    (job_id,) = await asyncio.to_thread(grid.submit, a_job())
+
+    assert [match.job_id for match in (await there).matches] == [job_id]
+
+
+async def test_a_drain_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
+    pilot = grid.start_pilot()
+    poll = await polls.begin(pilot)
+
+    drain = pilot_service_pb2.DrainPilotsRequest(request_id=request_id(), stamps=[pilot.stamp], reason="maintenance")
+    await asyncio.to_thread(grid.pilots.DrainPilots, drain)
+
+    commands = (await poll).commands
+    assert [command.drain.reason for command in commands] == ["maintenance"]
+
+
+async def test_the_removal_of_its_job_ends_the_wait_of_a_pilot(grid: WireGrid, polls: Polls) -> None:
+    pilot = grid.start_pilot()
+    (job_id,) = grid.submit(a_job())
+    assert [match.job_id for match in pilot.ask().matches] == [job_id]
+    assert pilot.report(job_id).accepted
+    poll = await polls.begin(pilot)
+
+    await asyncio.to_thread(grid.change, job_service_pb2.JOB_CHANGE_REMOVE, job_id)
+
+    assert [(command.kill.job_id, command.kill.attempt) for command in (await poll).commands] == [(job_id, 1)]
+
+
+async def test_a_lifted_ban_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
+    grid.resources.Ban(resource_service_pb2.BanRequest(request_id=request_id(), site="SITE", reason="broken"))
+    (job_id,) = grid.submit(a_job())
+    pilot = grid.start_pilot()
+    assert not pilot.ask().matches
+    poll = await polls.begin(pilot)
+
+    await asyncio.to_thread(
+        grid.resources.Unban, resource_service_pb2.UnbanRequest(request_id=request_id(), site="SITE")
+    )
+
+    assert [match.job_id for match in (await poll).matches] == [job_id]
+
+
+async def test_a_new_tree_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
+    (job_id,) = grid.submit(a_job(Memory=5000))
+    poll = await polls.begin(grid.start_pilot())
+
+    await asyncio.to_thread(
+        grid.put_tree, '{"sites": {"SITE": {"ces": {"ce1": {"queues": {"long": {"Memory": 8000}}}}}}}'
+    )
+
+    assert [match.job_id for match in (await poll).matches] == [job_id]
+
+
+def test_a_poll_without_work_ends_empty_and_before_its_deadline(grid: WireGrid) -> None:
+    pilot = grid.start_pilot()
+    started = boot_time_s()
+
+    answer = pilot.matcher.RequestJobs(pilot.request(wait_s=3600), timeout=4)
+
+    assert not answer.matches
+    assert 0.3 < boot_time_s() - started < 4
+
+
+async def test_waiting_for_jobs_ends_with_the_last_of_them(grid: WireGrid) -> None:
+    pilot = grid.start_pilot()
+    job_ids = grid.submit(a_job(), a_job())
+    request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=SOON_S)
+    wait = asyncio.create_task(asyncio.to_thread(grid.jobs.WaitForJobs, request, timeout=SOON_S + 20))
+
+    for _ in job_ids:
+        (match,) = (await asyncio.to_thread(pilot.ask)).matches
+        assert not wait.done()
+        await asyncio.to_thread(pilot.finish, match.job_id)
+
+    answer = await wait
+    assert answer.all_final
+    assert [job.state for job in answer.jobs] == [jobs_pb2.JOB_STATE_DONE] * 2
+
+
+async def test_waiting_for_jobs_of_which_one_has_ended_before_ends_with_the_others(grid: WireGrid) -> None:
+    pilot = grid.start_pilot()
+    job_ids = grid.submit(a_job(), a_job())
+    pilot.finish(pilot.ask().matches[0].job_id)
+    (last,) = pilot.ask().matches
+    request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=3600)
+    wait = asyncio.create_task(asyncio.to_thread(grid.jobs.WaitForJobs, request, timeout=SOON_S))
+    # Nothing says when the call has begun to wait; while pilots ask and are answered it does.
+    for _ in range(20):
+        await asyncio.to_thread(pilot.ask, cpus=100)
+
+    began_s = boot_time_s()
+    await asyncio.to_thread(pilot.finish, last.job_id)
+
+    assert (await wait).all_final
+    assert boot_time_s() - began_s < SOON_S / 2
+
+
+def test_waiting_for_jobs_ends_at_its_time_with_those_that_are_not_final(grid: WireGrid) -> None:
+    job_ids = grid.submit(a_job())
+
+    answer = grid.jobs.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=0.05))
+
+    assert not answer.all_final
+    assert answer.jobs[0].state == jobs_pb2.JOB_STATE_WAITING

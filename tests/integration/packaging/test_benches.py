@@ -1,0 +1,90 @@
+"""The benches work: at a hundredth of their size each says what it measures, in which unit, against which budget."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from support.postgresql_process import PostgresqlServer
+from support.shared_data import shared_data_dir
+
+CHECKOUT = Path(__file__).parents[3]
+RATES = {
+    "one job a call": "jobs/s",
+    "one job a call, Bologna's policy": "jobs/s",
+    "99 % of calls at a steady 1,000/s": "ms",
+    "50 slots a call": "jobs/s",
+    "reports in 50s": "reports/s",
+    "submission in 1,000s": "jobs/s",
+    "an array of 100,000": "s",
+}
+FIGURES: Mapping[str, str] = {
+    "empty call": "1/s",
+    **{f"rates-sqlite: {name}": unit for name, unit in RATES.items()},
+    **{f"rates-postgresql: {name}": unit for name, unit in RATES.items()},
+    "growth: CPU of a match at 10,000 jobs": "µs",
+    "growth: CPU of a match at 10 million jobs": "µs",
+    "growth: CPU of a match, long queue to short": "ratio",
+    "growth: memory at 10 million jobs": "MB",
+    "growth: memory over that at 10,000": "MB",
+    "growth: start with 10 million jobs": "s",
+    "wide: CPU of a match with 500 task queues": "µs",
+    "wide: CPU of a match with 20,000": "µs",
+    "wide: memory with 20,000 task queues": "MB",
+    "wide: match rate with 20,000 task queues to 500": "ratio",
+    "crowd: CPU share of idle pilots": "%",
+    "crowd: from submission to start": "ms",
+    "crowd: memory": "MB",
+    "refresh: 99 % of calls before": "ms",
+    "refresh: a new tree in force": "s",
+    "refresh: 99 % of calls meanwhile": "ms",
+    "refresh: the slowest call meanwhile": "ms",
+    "servers: CPU of a match, one server": "µs",
+    "servers: CPU of a match, two servers to one": "ratio",
+    "servers: CPU of a match, four servers to one": "ratio",
+    "servers: choices that another server was quicker with": "%",
+    "servers: attempts given twice": "attempts",
+    "end-to-end: processes alone": "1/s",
+    "end-to-end: /bin/true through two slots": "jobs/s",
+    "pools": "s",
+    "slots: one poll of 64 slots": "ms",
+    "slots: one job's end among 64 slots": "ms",
+    "match-without-policy": "ms",
+    "match-under-bologna": "ms",
+    "policies": "ratio",
+    "router: jobs routed and done, 10,000 wait": "jobs/s",
+    "router: memory, 10,000 wait": "MB",
+    "router: jobs routed and done, 100,000 wait": "jobs/s",
+    "router: memory, 100,000 wait": "MB",
+    "router: cost of a job, 100,000 by 10,000 that wait": "ratio",
+    "latency": "ms",
+    "latency: 99 % of jobs": "ms",
+}
+
+
+@pytest.mark.shared_data
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_every_bench_says_its_figures_with_their_units_and_budgets(postgresql_server: PostgresqlServer) -> None:
+    del postgresql_server  # the benches start their own; with this one it is installed, or the test skipped
+    if shared_data_dir() is None:
+        pytest.skip("there is no real input")
+    command = [sys.executable, str(CHECKOUT / "bench" / "bench_all.py"), "--scale", "0.01"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert {line["name"]: line["unit"] for line in said} == FIGURES
+    assert all(times == 1 for name, times in Counter(line["name"] for line in said).items() if name != "empty call")
+    for line in said:
+        assert isinstance(line["figure"], int | float), line
+        assert isinstance(line["budget"], int | float | None), line
+        assert isinstance(line["ok"], bool), line
+    table = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert len(table) == len(said) + 2, "the table ends with all figures, below their names"

@@ -1,0 +1,157 @@
+"""The processes of a payload: all of them are stopped, suspended and killed, and none stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from pilotage.values.attempts import AttemptKey
+from pilotage_pilot.supervise.payload_runner import PayloadRules
+from pilotage_pilot.supervise.proc import read_process
+from support.payloads import of_payload, shell, states_of, wrote
+from support.real_workshop import Bench, a_workshop
+from support.until import until
+
+
+async def test_a_kill_reaches_daemons_that_left_their_session(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("setsid sh -c 'setsid sleep 600 & sleep 600' & sleep 600 & echo up > up; wait"))
+        await until(wrote(bench.work_of(key) / "up"))
+        await until(lambda: len(of_payload(key)) >= 4)
+        bench.workshop.kill(key)
+        end = await bench.ends()
+        assert (end.exit_code, end.signal) == (None, signal.SIGKILL)
+        assert of_payload(key) == set()
+
+
+async def test_what_a_payload_leaves_running_is_killed_when_it_ends(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("setsid sleep 600 & sleep 600 & echo left"))
+        end = await bench.ends()
+        assert end.exit_code == 0
+        assert of_payload(key) == set()
+
+
+async def test_a_daemon_that_throws_its_marker_away_is_killed_with_the_only_payload(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("env -i /usr/bin/setsid sleep 600 & echo $! > pid; wait"))
+        await until(wrote(bench.work_of(key) / "pid"))
+        daemon = int((bench.work_of(key) / "pid").read_text())
+        bench.workshop.kill(key)
+        await bench.ends()
+        assert read_process(daemon) is None
+
+
+async def test_a_stop_lets_the_payload_end_itself_also_when_it_is_suspended(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("trap 'echo bye; exit 7' TERM; echo up > up; while :; do sleep 0.05; done"))
+        await until(wrote(bench.work_of(key) / "up"))
+        bench.workshop.suspend(key)
+        bench.workshop.stop(key)
+        end = await bench.ends()
+        files, _ = await bench.store(key)
+    assert end.exit_code == 7
+    assert files["stdout"].content == b"bye\n"
+
+
+async def test_suspension_stops_the_whole_tree_and_lets_it_go_on(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"))
+        await until(wrote(bench.work_of(key) / "up"))
+        await until(lambda: len(of_payload(key)) >= 4)
+
+        bench.workshop.suspend(key)
+        await until(lambda: states_of(key) == {"T"})
+        bench.workshop.resume(key)
+        await until(lambda: "T" not in states_of(key))
+
+
+SPINS = "while :; do :; done"
+
+
+def cpu_s_of(bench: Bench, key: AttemptKey) -> float:
+    return next(time.cpu_s for time in bench.workshop.cpu_times() if time.key == key)
+
+
+async def test_the_cpu_time_of_a_suspended_payload_stands_still_and_that_of_another_does_not(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell(f"(setsid sh -c '{SPINS}' &) ; {SPINS}"))
+        other = await bench.start(shell(SPINS, 2))
+        await until(lambda: len(of_payload(key)) == 2 and cpu_s_of(bench, key) > 0.1)
+        bench.workshop.suspend(key)
+        await until(lambda: states_of(key) == {"T"})
+        before, passed = cpu_s_of(bench, key), cpu_s_of(bench, other)
+        await until(lambda: cpu_s_of(bench, other) > passed + 0.3)
+        assert cpu_s_of(bench, key) == before
+        bench.workshop.resume(key)
+        await until(lambda: cpu_s_of(bench, key) > before)
+
+
+async def test_a_vacated_payload_that_ignores_the_signal_is_killed_with_all_its_processes(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        stubborn = "trap '' TERM; setsid sleep 600 & sleep 600 & echo up > up; while :; do wait; done"
+        key = await bench.start(shell(stubborn))
+        await until(wrote(bench.work_of(key) / "up"))
+        bench.workshop.suspend(key)
+        bench.workshop.stop(key)
+        await until(lambda: "T" not in states_of(key))
+        assert len(of_payload(key)) >= 3
+        bench.workshop.kill(key)
+        assert (await bench.ends()).signal == signal.SIGKILL
+        assert of_payload(key) == set()
+
+
+async def test_a_warning_is_a_file_and_a_signal(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path, PayloadRules(warn_signal=signal.SIGUSR1)) as bench:
+        key = await bench.start(
+            shell("trap 'cat $PILOTAGE_WARNING_FILE; exit 0' USR1; echo up > up; while :; do sleep 0.05; done")
+        )
+        await until(wrote(bench.work_of(key) / "up"))
+        bench.workshop.warn(key, 240.0)
+        await bench.ends()
+        files, _ = await bench.store(key)
+    assert files["stdout"].content == b"240\n"
+
+
+async def test_a_pipe_in_place_of_the_warning_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell('mkfifo "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600'))
+        await until(wrote(bench.work_of(key) / "up"))
+        warning = asyncio.create_task(asyncio.to_thread(bench.workshop.warn, key, 240.0))
+        warned, _ = await asyncio.wait({warning}, timeout=10)
+        os.close(os.open(bench.work_of(key).parent / "glidein-ends", os.O_RDONLY | os.O_NONBLOCK))
+        assert warned
+        bench.workshop.kill(key)
+        await bench.ends()
+
+
+async def test_a_link_in_place_of_the_warning_leads_to_no_other_file(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(
+            shell('echo mine > other; ln -s work/other "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600')
+        )
+        await until(wrote(bench.work_of(key) / "up"))
+        bench.workshop.warn(key, 240.0)
+        assert (bench.work_of(key) / "other").read_text() == "mine\n"
+        bench.workshop.kill(key)
+        await bench.ends()
+
+
+async def test_a_second_warning_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("sleep 600"))
+        for left_s in (1234.0, 5.0):
+            bench.workshop.warn(key, left_s)
+        assert (bench.work_of(key).parent / "glidein-ends").read_text() == "5\n"
+        bench.workshop.kill(key)
+        await bench.ends()
+
+
+async def test_closing_ends_every_payload_and_leaves_no_folder(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("sleep 600"))
+        assert of_payload(key)
+    assert of_payload(AttemptKey(1, 1)) == set()
+    assert os.listdir(tmp_path) == []

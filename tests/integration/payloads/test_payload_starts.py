@@ -1,0 +1,156 @@
+"""What a payload is given before it starts, and why one is not started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.jobs.files import JobFaultError
+from pilotage_pilot.supervise.base import NodeFaultError
+from support.payloads import shell
+from support.pilot_bench import a_job
+from support.real_workshop import SITE, a_workshop
+
+_A_PROGRAM = Path("/bin/true").read_bytes()
+
+
+async def test_a_job_finds_its_input_and_leaves_its_output(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = shell(
+            "cat data/in.txt; echo oops >&2; echo made > results/a.dat; exit 3",
+            input_files=(bench.an_input("data/in.txt", b"hello\n"), bench.an_input("results/keep", b"")),
+            output_files=("results/*.dat",),
+        )
+        end, files, notes = await bench.run(job)
+    assert (end.exit_code, end.signal, notes) == (3, None, "")
+    assert {name: file.content for name, file in files.items()} == {
+        "stdout": b"hello\n",
+        "stderr": b"oops\n",
+        "results/a.dat": b"made\n",
+    }
+
+
+async def test_streams_go_where_the_job_says_and_may_be_one_file(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        both = shell("echo out; echo err >&2", stdout="logs/both.txt", stderr="logs/both.txt")
+        _, files, _ = await bench.run(both)
+        none = shell("cat; echo out", 2, stdout="/dev/null", stdin="in", input_files=(bench.an_input("in", b"x"),))
+        _, fewer, _ = await bench.run(none)
+    assert {name: file.content for name, file in files.items()} == {"logs/both.txt": b"out\nerr\n"}
+    assert set(fewer) == {"stderr"}
+
+
+async def test_the_environment_has_what_the_job_says_and_nothing_of_the_pilot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PILOTAGE_PILOT_TOKEN", "secret")
+    monkeypatch.setenv("SITE_SECRET", "secret")
+    async with a_workshop(tmp_path) as bench:
+        job = shell("env", environment={"GREETING": "good day", "PILOTAGE_ATTEMPT": "forged"}, cpus=2)
+        _, files, _ = await bench.run(job)
+    lines = (files["stdout"].content or b"").decode().splitlines()
+    environment = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert environment["GREETING"] == "good day"
+    assert environment["PILOTAGE_ATTEMPT"] == f"{SITE.marker}/1.1"
+    assert (environment["PILOTAGE_JOB_ID"], environment["OMP_NUM_THREADS"]) == ("1", "2")
+    assert environment["HOME"] == environment["PWD"] == environment["_CONDOR_SCRATCH_DIR"]
+    assert "secret" not in "\n".join(lines)
+
+
+async def test_a_program_among_the_files_is_found_first_and_made_executable(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        mine = bench.an_input("true", b"#!/bin/sh\necho mine\n")
+        _, files, _ = await bench.run(a_job(1, executable="true", input_files=(mine,)))
+        plain = bench.an_input("run", b"echo without a first line $1\n")
+        _, more, _ = await bench.run(a_job(2, executable="./run", arguments="x", input_files=(plain,)))
+    assert files["stdout"].content == b"mine\n"
+    assert more["stdout"].content == b"without a first line x\n"
+
+
+@pytest.mark.parametrize(
+    ("description", "why"),
+    [
+        ({"executable": "no-such-program"}, "there is no program no-such-program"),
+        ({"executable": "/no/such/program"}, "there is no program /no/such/program"),
+        ({"executable": "/etc/passwd"}, "may not be executed"),
+        ({"executable": ""}, "names no program"),
+        ({"executable": "/bin/true", "arguments": "'open"}, "arguments"),
+        ({"executable": "/bin/true", "stdin": "absent"}, "standard input absent"),
+        ({"executable": "/bin/true", "stdout": "../out"}, "does not stay inside"),
+        ({"executable": "/bin/true", "stderr": "/tmp/err"}, "does not stay inside"),
+        ({"executable": "../../bin/true"}, "does not stay inside"),
+        ({"executable": "/".join(["b" * 200] * 20) + "b" * 75}, "File name too long"),
+        ({"executable": "/bin/true", "stdout": "a/" * 1500 + "x"}, "has more than 100 parts"),
+        ({"executable": "/bin/true", "stdout": "logs", "stderr": "logs/err"}, "logs/err cannot be opened"),
+    ],
+)
+async def test_what_cannot_be_started_through_the_jobs_fault_says_why(
+    tmp_path: Path, description: dict[str, Any], why: str
+) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = a_job(1, **description)
+        await bench.prepare(job)
+        with pytest.raises(JobFaultError, match=why):
+            bench.workshop.start(job.key)
+
+
+async def test_an_interpreter_that_is_not_there_is_the_jobs_fault(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = a_job(1, executable="run", input_files=(bench.an_input("run", b"#!/no/such/interpreter\n"),))
+        await bench.prepare(job)
+        with pytest.raises(JobFaultError, match="interpreter"):
+            bench.workshop.start(job.key)
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("a", "a/b"), "the same path"),
+        (("a", "a/b/c"), "Not a directory"),
+        (("a/" * 1500 + "x",), "more than 100 parts"),
+    ],
+)
+async def test_input_files_that_have_no_place_are_the_jobs_fault(
+    tmp_path: Path, names: tuple[str, ...], why: str
+) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = a_job(1, input_files=tuple(bench.an_input(name, b"x") for name in names))
+        with pytest.raises(JobFaultError, match=why):
+            await bench.prepare(job)
+
+
+async def test_a_stream_below_an_input_file_is_the_jobs_fault(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = shell("true", stdout="out/log", input_files=(bench.an_input("out", b"x"),))
+        with pytest.raises(JobFaultError, match="out/log cannot be opened"):
+            await bench.start(job)
+
+
+async def test_a_program_of_the_job_that_is_not_whole_is_the_jobs_fault(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        cut = bench.an_input("prog", _A_PROGRAM[:800])
+        with pytest.raises(JobFaultError, match="the program prog cannot be run: it is damaged"):
+            await bench.start(a_job(1, executable="prog", input_files=(cut,)))
+
+
+async def test_input_that_the_server_has_not_is_refused_and_a_wrong_one_is_the_nodes_trouble(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        absent = a_job(1, input_files=(bench.an_input("a", b"content"),))
+        bench.link.files.clear()
+        with pytest.raises(JobFaultError, match="a is not on the server"):
+            await bench.prepare(absent)
+        spoiled = a_job(2, input_files=(bench.an_input("b", b"content"),))
+        bench.link.files = dict.fromkeys(bench.link.files, b"CONTENT")
+        with pytest.raises(NodeFaultError, match="did not arrive as it was stored"):
+            await bench.prepare(spoiled)
+
+
+async def test_input_is_brought_once_and_a_job_that_changes_it_changes_its_own_copy(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        file = bench.an_input("in", b"first")
+        await bench.run(shell("echo changed > in", 1, input_files=(file,)))
+        bench.link.files.clear()
+        _, files, _ = await bench.run(shell("cat in", 2, input_files=(file,)))
+    assert files["stdout"].content == b"first"

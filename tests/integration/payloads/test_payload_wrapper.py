@@ -1,0 +1,135 @@
+"""The job wrapper of a node, and the ads that it and the job find as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pilotage_pilot.core.model import GrantedJob
+from pilotage_pilot.supervise.base import NodeFaultError
+from support.payloads import of_payload, shell
+from support.pilot_bench import a_job
+from support.policies import SHIPPED
+from support.real_workshop import Bench, a_workshop
+from support.until import until
+
+WHOLE = "[SlotID = 9; CAN_RUN_WHOLE_MACHINE = SlotID == 9; Start = TARGET.RequiresWholeMachine =?= true]"
+SINGLE = WHOLE.replace("SlotID = 9;", "SlotID = 1;")
+
+
+def a_wrapper(folder: Path, text: str, *, mode: int = 0o755) -> Path:
+    path = folder / "wrapper"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+async def output(bench: Bench, job: GrantedJob, machine_ad: str = "") -> tuple[int | None, str, str]:
+    """Return exit code, output and errors of a job in a slot with this ad."""
+    end, files, _ = await bench.run(job, machine_ad=machine_ad)
+    return end.exit_code, (files["stdout"].content or b"").decode(), (files["stderr"].content or b"").decode()
+
+
+async def test_a_wrapper_is_run_with_the_job_and_its_arguments(tmp_path: Path) -> None:
+    wrapper = a_wrapper(tmp_path, '#!/bin/sh\nfor each in "$@"; do echo "<$each>"; done\nexec "$@"\n')
+    async with a_workshop(tmp_path / "scratch") as bench:
+        bench.workshop.wrap(wrapper)
+        job = a_job(1, executable="echo", arguments="'two words' $HOME ''")
+        assert await output(bench, job) == (0, "</usr/bin/echo>\n<two words>\n<$HOME>\n<>\ntwo words $HOME \n", "")
+
+
+async def test_a_wrapper_finds_a_program_of_the_jobs_own_by_its_path(tmp_path: Path) -> None:
+    wrapper = a_wrapper(tmp_path, '#!/bin/sh\nexec "$@"\n')
+    async with a_workshop(tmp_path / "scratch") as bench:
+        bench.workshop.wrap(wrapper)
+        mine = bench.an_input("run", b"#!/bin/sh\necho mine $1; exit 4\n")
+        job = a_job(1, executable="run", arguments="x", input_files=(mine,))
+        assert await output(bench, job) == (4, "mine x\n", "")
+
+
+async def test_a_wrapper_that_is_taken_away_again_wraps_no_more(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path / "scratch") as bench:
+        bench.workshop.wrap(a_wrapper(tmp_path, "#!/bin/sh\nexit 1\n"))
+        assert (await output(bench, shell("true", 1)))[0] == 1
+        bench.workshop.wrap(None)
+        assert (await output(bench, shell("true", 2)))[0] == 0
+
+
+@pytest.mark.parametrize("text", ["", "#!/no/such/interpreter\n"])
+async def test_a_wrapper_that_cannot_be_run_is_the_nodes_fault(tmp_path: Path, text: str) -> None:
+    wrapper = a_wrapper(tmp_path, text)
+    if not text:
+        wrapper.unlink()
+    async with a_workshop(tmp_path / "scratch") as bench:
+        bench.workshop.wrap(wrapper)
+        await bench.prepare(a_job(1))
+        with pytest.raises(NodeFaultError, match=r"job wrapper .*/wrapper cannot be run"):
+            bench.workshop.start(a_job(1).key)
+
+
+async def test_a_job_finds_the_ads_of_its_slot_and_of_itself_as_files(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        script = 'cat "$_CONDOR_MACHINE_AD" "$_CONDOR_JOB_AD"; echo "$_CONDOR_SLOT $_CONDOR_JOB_IWD"; pwd'
+        order = {"machine_ad": SINGLE, "job_ad": '[Owner = "ann"; RequestCpus = 1]'}
+        _, files, _ = await bench.run(shell(script), **order)
+        lines = (files["stdout"].content or b"").decode().splitlines()
+    assert lines[:3] == ["SlotID = 1", "CAN_RUN_WHOLE_MACHINE = false", "Start = TARGET.RequiresWholeMachine =?= true"]
+    assert lines[3:-2] == ['Owner = "ann"', "RequestCpus = 1"]
+    assert lines[-2] == f"slot1_1 {lines[-1]}"
+
+
+async def test_the_ad_files_are_no_output_and_without_ads_there_are_none(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        job = shell("echo ${_CONDOR_MACHINE_AD-none} ${_CONDOR_JOB_AD-none}", new_files_come_back=True)
+        _, files, _ = await bench.run(job)
+        assert files["stdout"].content == b"none none\n"
+        again = shell("true", 2, new_files_come_back=True)
+        _, files, _ = await bench.run(again, machine_ad=WHOLE, job_ad="[Owner = 1]")
+        assert set(files) == {"stdout", "stderr"}
+
+
+@pytest.fixture(params=["shipped", "the recipe's"])
+def waiting_wrapper(request: pytest.FixtureRequest, shared_data: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Return the wrapper for whole-machine jobs, to sleep so long; the recipe's with the lines set that it says to."""
+    if request.param == "shipped":
+        script = (SHIPPED / "whole_machine_job_wrapper").read_text()
+    else:
+        text = (shared_data / "seeds/htcondor-whole-machine.txt").read_text()
+        script = text[text.index("#!/bin/sh\n") : text.index('exec "$@"') + len('exec "$@"\n')]
+        script = script.replace("condor_history=condor_history", f"condor_history={SHIPPED / 'condor_history'}")
+    return lambda sleep: a_wrapper(tmp_path, script.replace("sleep_time=10", f"sleep_time={sleep}"))
+
+
+async def test_a_whole_machine_job_waits_before_it_begins_and_no_other_does(
+    tmp_path: Path, waiting_wrapper: Callable[[str], Path]
+) -> None:
+    async with a_workshop(tmp_path / "scratch") as bench:
+        bench.workshop.wrap(waiting_wrapper("600"))
+        assert await output(bench, shell("echo ran"), SINGLE) == (0, "ran\n", "")
+        key = await bench.start(shell("echo began > began", 2), machine_ad=WHOLE)
+        await until(lambda: any(is_program(pid, "sleep") for pid in of_payload(key)))
+        assert not (bench.work_of(key) / "began").exists()
+        bench.workshop.kill(key)
+        await bench.ends()
+        bench.workshop.wrap(waiting_wrapper("0.1"))
+        assert await output(bench, shell("echo ran", 3), WHOLE) == (0, "ran\n", "")
+
+
+def is_program(pid: int, name: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == name
+    except (FileNotFoundError, ProcessLookupError):  # it has ended since it was found
+        return False
+
+
+async def test_without_a_machine_ad_the_wrapper_does_not_start_the_job(
+    tmp_path: Path, waiting_wrapper: Callable[[str], Path]
+) -> None:
+    async with a_workshop(tmp_path / "scratch") as bench:
+        bench.workshop.wrap(waiting_wrapper("600"))
+        code, said, errors = await output(bench, shell("echo ran"))
+    assert code == 1
+    assert "ran" not in said
+    assert "machine ad" in said + errors

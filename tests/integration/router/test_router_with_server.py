@@ -1,0 +1,199 @@
+"""The job router's command against a real server, with real programs run by the local batch system."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pilotage.clock import now
+from pilotage.processes import exclusive_folder
+from pilotage.v1 import jobs_pb2, route_service_pb2
+from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
+from pilotage_agents.main import run
+from pilotage_server.core.identity import Role
+from support.router_process import CONFIG, TABLE, TREE, User, a_router, copies, log_of, on_a_host, put_tree, until
+from support.server import RunningServer, server
+from support.turn_lengths import followed_soon
+
+__all__ = ["server"]
+
+
+@pytest.fixture
+def user(server: RunningServer) -> User:
+    put_tree(server, TREE)
+    return User(server)
+
+
+@pytest.fixture
+def config(server: RunningServer, tmp_path: Path) -> Path:
+    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:router"))
+    (tmp_path / "routes.ads").write_text(TABLE)
+    path = tmp_path / "agents.toml"
+    path.write_text(CONFIG.format(server=server.address))
+    return path
+
+
+def test_jobs_are_run_by_the_queues_batch_system_and_come_home(server: RunningServer, user: User, config: Path) -> None:
+    jobs = user.submit("echo $SENT $PILOTAGE_JOB_ID", count=9)
+    (bad,) = user.submit("exit 7")
+    with a_router(config) as router:
+        assert [job.state for job in user.done(jobs)] == [jobs_pb2.JOB_STATE_DONE] * 9
+        assert user.done([bad])[0].exit_code == 7
+        router.terminate()
+        assert router.wait(30) == 0
+    assert [user.stdout(job) for job in jobs] == [f"here {job}\n" for job in jobs]
+    assert {(job.queue.site, job.slot, job.attempt) for job in user.done(jobs)} == {("Lyon", "Lyon", 1)}
+    assert copies(server) == []
+    assert list((config.parent / "router" / "copies").glob("pilotage-*")) == []
+
+
+def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
+    server: RunningServer, user: User, config: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    followed_soon(config)
+    jobs = user.submit(f"sleep 0.2; mktemp {runs}/$PILOTAGE_JOB_ID.XXXXXX", count=12)
+    for ended in (2, 5, 8):
+        with a_router(config):
+            user.done(jobs[:ended])
+    with a_router(config):
+        assert {job.state for job in user.done(jobs)} == {jobs_pb2.JOB_STATE_DONE}
+        until(lambda: not list((tmp_path / "router" / "copies").iterdir()))
+    ran = sorted(int(path.name.split(".")[0]) for path in runs.iterdir())
+    assert ran == sorted(jobs)
+
+
+def test_of_two_routers_in_folders_of_their_own_one_brings_home_what_the_other_has_sent(
+    server: RunningServer, user: User, config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    followed_soon(config)
+    first, second = (on_a_host(config, host) for host in ("first", "second"))
+    running = tmp_path / "running"
+    running.mkdir()
+    jobs = user.submit(f"mktemp {running}/XXXXXX; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", count=3)
+    with a_router(first) as acting:
+        until(lambda: len(list(running.iterdir())) == 3)
+        with a_router(second):
+            until(lambda: "another copy of the agent acts" in log_of(second))
+            assert {each.router for each in copies(server)} == {"job router of jobrouter"}
+            acting.kill()
+            (tmp_path / "go").touch()
+            ended = user.done(jobs)
+            (late,) = user.submit("echo hello")
+            user.done([late])
+            until(lambda: not list((tmp_path / "shared" / "copies").glob("pilotage-*")))
+    assert [(each.state, each.attempt) for each in ended] == [(jobs_pb2.JOB_STATE_DONE, 1)] * 3
+    assert len(list(running.iterdir())) == 3, "no copy ran twice"
+    assert user.stdout(late) == "hello\n"
+
+
+def test_what_lies_in_the_router_s_folder_of_copies_that_nobody_knows_goes_when_it_is_old(
+    user: User, config: Path, tmp_path: Path
+) -> None:
+    (job,) = user.submit("sleep 0.1")
+    assert run(["job-router", "--once", "--config", str(config)]) == 0
+    copies = tmp_path / "router" / "copies"
+    (known,) = (path.name for path in copies.iterdir())
+    origin = known.rpartition("-")[2]
+    new, old, others = f"pilotage-998-1-{origin}", f"pilotage-999-1-{origin}", "pilotage-999-1-another"
+    for name in (new, old, others):
+        (copies / name / "work").mkdir(parents=True)
+        (copies / name / "proxy").write_text("secret")
+    days_ago = (now() - timedelta(days=3)).timestamp()
+    for name in (known, old, others):
+        os.utime(copies / name, (days_ago, days_ago))
+    assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert {new, others} <= {path.name for path in copies.iterdir()} <= {known, new, others}
+    while not user.has_ended(job, within_s=0.2):
+        assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert user.job(job).state == jobs_pb2.JOB_STATE_DONE
+
+
+def test_the_program_of_a_job_that_is_removed_is_stopped(
+    server: RunningServer, user: User, config: Path, tmp_path: Path
+) -> None:
+    trap = f'trap "echo > {tmp_path}/stopped; exit" TERM; touch {tmp_path}/ready'
+    (job,) = user.submit(f"{trap}; while :; do sleep 0.05; done")
+    with a_router(config):
+        until((tmp_path / "ready").exists)
+        until(lambda: user.job(job).state == jobs_pb2.JOB_STATE_RUNNING)
+        user.remove(job)
+        until((tmp_path / "stopped").exists)
+        until(lambda: copies(server) == [])
+    assert user.job(job).state == jobs_pb2.JOB_STATE_REMOVED
+
+
+def test_a_single_round_sends_and_the_next_ones_bring_home(
+    server: RunningServer, user: User, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job,) = user.submit("echo hello")
+    assert run(["job-router", "--dry-run", "--config", str(config)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"Lyon -> queue Lyon/ce1/long: 1 jobs ({job}); it has 0 of 4 copies, 0 idle of 50",
+        'Nowhere: left out: no target is configured for the route or for its GridResource "gt2 nowhere"',
+        "0 jobs would stay waiting",
+    ]
+    assert user.job(job).state == jobs_pb2.JOB_STATE_WAITING
+
+    while not user.has_ended(job, within_s=0.2):
+        assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert user.stdout(job) == "hello\n"
+    with server.channel(server.token()) as channel:
+        (told,) = RouteServiceStub(channel).ListRoutes(route_service_pb2.ListRoutesRequest()).routers
+    assert (told.name, [route.name for route in told.routes]) == ("job router of jobrouter", ["Lyon"])
+
+
+def test_a_route_to_a_queue_of_another_kind_gets_no_job_until_the_tree_is_right_and_people_see_why(
+    server: RunningServer, user: User, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_tree(server, TREE.replace('"local"', '"arc"'))
+    (job,) = user.submit("echo hello")
+    assert run(["job-router", "--dry-run", "--config", str(config)]) == 0
+    assert run(["job-router", "--once", "--config", str(config)]) == 0
+    why = 'its target cannot be opened: Lyon/ce1/long: no batch system is configured for its CEType "arc"'
+    assert why in capsys.readouterr().out
+    assert (user.job(job).state, user.job(job).attempt) == (jobs_pb2.JOB_STATE_WAITING, 0)
+    with server.channel(server.token()) as channel:
+        routes = RouteServiceStub(channel)
+        (told,) = routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers
+        explained = routes.ExplainRoutes(route_service_pb2.ExplainRoutesRequest(job_id=job))
+    assert (why in told.routes[0].closed, told.routes[0].throttled) == (True, "")
+    assert why in str(explained).replace("\\", "")
+    put_tree(server, TREE)
+    while not user.has_ended(job, within_s=0.2):
+        assert run(["job-router", "--once", "--config", str(config)]) == 0
+    assert user.stdout(job) == "hello\n"
+
+
+def test_a_table_with_a_fault_ends_a_single_round_with_its_place(
+    user: User, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user.submit("true")
+    (config.parent / "routes.ads").write_text(TABLE.replace('"batch"', "1 +"))
+    assert run(["job-router", "--once", "--config", str(config)]) == 2
+    assert 'routes.ads, route 1 "Lyon", line 2, GridResource' in capsys.readouterr().err
+
+
+def test_two_routers_of_one_folder_are_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with exclusive_folder(config.parent / "router", "another job router"):
+        assert run(["job-router", "--once", "--config", str(config)]) == 1
+    assert "another job router works with" in capsys.readouterr().err
+
+
+def test_a_newer_table_from_a_command_is_followed_without_a_restart(user: User, config: Path, tmp_path: Path) -> None:
+    printed = tmp_path / "printed"
+    printed.write_text("")
+    text = config.read_text().replace(
+        'table = "routes.ads"', f'table_command = ["cat", "{printed}"]\ntable_refresh_s = 0.2'
+    )
+    config.write_text(text)
+    (job,) = user.submit("true")
+    with a_router(config):
+        until(lambda: "is empty" in log_of(config) or "cycle of an agent failed" in log_of(config))
+        printed.write_text(TABLE)
+        assert user.done([job])[0].state == jobs_pb2.JOB_STATE_DONE

@@ -1,0 +1,135 @@
+"""The server's command: how it starts, what it refuses with one clear line, and the tokens that it prints."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pilotage.v1 import (
+    identity_service_pb2,
+    identity_service_pb2_grpc,
+)
+from support.server import RunningServer, files_bounded_by, running_server
+
+pytestmark = pytest.mark.process
+
+TIMEOUT_S = 60
+
+
+def run_command(*arguments: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*before, sys.executable, "-m", "pilotage_server.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], words: str, code: int = 1) -> None:
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == code, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("pilotage-server: ")
+    assert words in lines[0]
+
+
+def test_the_ready_file_has_the_address_and_goes_with_the_server(server: RunningServer) -> None:
+    ready = server.data / "ready.json"
+    host, port = json.loads(ready.read_text())["address"].split(":")
+    socket.create_connection((host, int(port))).close()
+
+    assert server.stop() == 0
+    assert not ready.exists()
+
+
+def test_a_second_server_on_the_same_data_is_refused(server: RunningServer) -> None:
+    second = run_command("run", "--data", str(server.data), "--listen", "127.0.0.1:0")
+
+    assert server.process is not None
+    assert_one_clear_line(second, f"another server works with {server.data} already (process {server.process.pid})")
+
+
+def test_a_taken_port_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:
+    second = run_command("run", "--data", str(tmp_path / "other"), "--listen", server.address)
+
+    assert_one_clear_line(second, f"cannot listen at {server.address}: Address already in use")
+
+
+def test_a_data_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert_one_clear_line(
+        run_command("run", "--data", str(tmp_path / "file" / "data"), "--listen", "127.0.0.1:0"),
+        "cannot be used: Not a directory",
+    )
+
+
+def test_a_full_disk_at_the_start_is_one_clear_line(tmp_path: Path) -> None:
+    no_room = files_bounded_by(20_000)
+    done = run_command("run", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", before=no_room)
+
+    assert_one_clear_line(done, "database")
+
+
+def test_a_key_that_others_can_read_is_one_clear_line(tmp_path: Path) -> None:
+    assert run_command("token", "--data", str(tmp_path), "--role", "user").returncode == 0
+    (tmp_path / "keys" / "tokens.pem").chmod(0o644)
+
+    done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
+
+    assert_one_clear_line(done, "is open to others (mode 644)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "0.0.0.0:0"], "tls_cert"),
+        (["--listen", "nowhere"], "listen"),
+        (["--config", "/does/not/exist.toml"], "exist.toml: cannot be read"),
+        (["--database", "nonsense"], "is not a URL of sqlite or postgresql"),
+        (["--database", "mysql://host/name"], "is not a URL of sqlite or postgresql"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+    assert_one_clear_line(run_command("run", "--data", str(tmp_path), *arguments), words, code=2)
+
+
+def test_a_database_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
+    nobody = "postgresql+psycopg://somebody@127.0.0.1:1/jobs"
+
+    done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--database", nobody)
+
+    assert_one_clear_line(done, "the database is not available")
+
+
+def test_a_certificate_that_is_none_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(f'tls_cert = "{tmp_path}/config.toml"\ntls_key = "{tmp_path}/absent"\n')
+
+    where = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    done = run_command("run", *where, "--config", str(tmp_path / "config.toml"))
+
+    assert_one_clear_line(done, "cannot be used")
+
+
+def test_a_token_signed_offline_opens_the_door(server: RunningServer) -> None:
+    done = run_command("token", "--data", str(server.data), "--owner", "carol", "--vo", "sea", "--role", "operator")
+
+    with server.channel(done.stdout.strip()) as channel:
+        stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
+        seen = stub.WhoAmI(identity_service_pb2.WhoAmIRequest())
+
+    assert (seen.owner, seen.vo, list(seen.roles)) == ("carol", "sea", ["operator"])
+
+
+def test_bootstrap_tokens_are_for_their_owner_alone(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    with running_server(tmp_path / "data", arguments=["--bootstrap-tokens", str(tokens), "--vo", "sea"]) as server:
+        for name in ("user", "operator", "admin", "agent"):
+            file = tokens / f"{name}.token"
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            with server.channel(file.read_text().strip()) as channel:
+                stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
+                assert name in stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).roles

@@ -1,0 +1,205 @@
+"""A server as a process: how it starts, what it refuses, how it ends, what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+
+from pilotage.errors import ServerUnreachableError, WorldError
+from pilotage.v1 import (
+    identity_service_pb2,
+    identity_service_pb2_grpc,
+    job_service_pb2,
+)
+from support.polls import Polls
+from support.postgresql_process import PostgresqlServer
+from support.server import RunningServer, request_id, running_server
+from support.wire_grid import WireGrid, a_job
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def grid(server: RunningServer) -> Iterator[WireGrid]:
+    grid = WireGrid(server)
+    grid.put_tree()
+    yield grid
+    grid.close()
+
+
+def test_what_was_acknowledged_survives_a_crash(grid: WireGrid) -> None:
+    server = grid.server
+    job_ids = grid.submit(a_job(Memory=2000), a_job())
+    pilot = grid.start_pilot()
+    (match,) = pilot.ask().matches
+    assert pilot.report(match.job_id).accepted
+
+    server.kill()
+    server.start()
+
+    assert {grid.state_of(job_id) for job_id in job_ids} == {"RUNNING", "WAITING"}
+    assert pilot.heartbeat(leases=[{"job_id": match.job_id, "attempt": 1}]).renewed
+    pilot.finish(match.job_id)
+    assert grid.state_of(match.job_id) == "DONE"
+    assert pilot.ask().matches
+
+
+def test_a_repeated_request_after_a_crash_has_one_effect(grid: WireGrid) -> None:
+    id_ = request_id()
+    before = grid.submit(a_job(), id_=id_)
+
+    grid.server.kill()
+    grid.server.start()
+
+    assert grid.submit(a_job(), id_=id_) == before
+
+
+def test_a_call_made_while_the_server_restarts_finds_the_new_one(grid: WireGrid) -> None:
+    grid.server.kill()
+    restart = threading.Thread(target=grid.server.start)
+    restart.start()
+    try:
+        assert [grid.state_of(job_id) for job_id in _submit_patiently(grid)] == ["WAITING"]
+    finally:
+        restart.join()
+
+
+def _submit_patiently(grid: WireGrid) -> list[int]:
+    id_ = request_id()
+    for _ in range(20):  # each call retries for some seconds by itself
+        try:
+            return grid.submit(a_job(), id_=id_)
+        except ServerUnreachableError:
+            continue
+    raise AssertionError("the server did not come back")
+
+
+def test_a_server_that_is_not_there_is_said_so(server: RunningServer) -> None:
+    server.kill()
+
+    with pytest.raises(ServerUnreachableError), server.channel("token") as channel:
+        identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(identity_service_pb2.WhoAmIRequest())
+
+
+async def test_a_server_that_stops_lets_waiting_calls_end(grid: WireGrid) -> None:
+    (job_id,) = grid.submit(a_job(Memory=9999))
+    async with Polls(grid) as polls:
+        poll = await polls.begin(grid.start_pilot())
+        wait = await polls.begin_wait(grid.server.token(vo=grid.vo), job_id)
+
+        assert await asyncio.to_thread(grid.server.stop) == 0
+
+        assert not (await poll).matches
+        assert not (await wait).all_final
+
+
+def test_a_disk_that_fills_is_told_to_the_caller_and_survived(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", max_file_bytes_on_disk=1_500_000) as server:
+        grid = WireGrid(server)
+        with pytest.raises(WorldError, match="database is not available"):
+            _submit_without_end(grid)
+        assert grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(page_size=1)).jobs
+        assert server.process is not None
+        assert server.process.poll() is None
+        assert len(server.log().splitlines()) < 60
+        grid.close()
+
+
+def _submit_without_end(grid: WireGrid) -> None:
+    for _ in range(1000):
+        grid.submit(*(a_job() for _ in range(500)))
+
+
+def test_leases_that_ended_give_their_jobs_back(tmp_path: Path) -> None:
+    with running_server(tmp_path / "data", lease_s=1, shortest_lease_s=1, expire_every_s=0.1) as server:
+        grid = WireGrid(server)
+        grid.put_tree()
+        (job_id,) = grid.submit(a_job())
+        assert grid.start_pilot().ask().matches
+        other = grid.start_pilot()
+
+        (match,) = other.ask(wait_s=30).matches
+
+        assert (match.job_id, match.attempt) == (job_id, 2)
+        grid.close()
+
+
+def test_a_server_stands_on_postgresql(tmp_path: Path, postgresql_server: PostgresqlServer) -> None:
+    url: URL = postgresql_server.new_database()
+    try:
+        with running_server(tmp_path / "data", database=url.render_as_string(hide_password=False)) as server:
+            grid = WireGrid(server)
+            grid.put_tree()
+            (job_id,) = grid.submit(a_job(Memory=2000))
+            pilot = grid.start_pilot()
+            assert [match.job_id for match in pilot.ask(wait_s=20).matches] == [job_id]
+            pilot.finish(job_id)
+            assert grid.state_of(job_id) == "DONE"
+            assert url.password is None or str(url.password) not in server.log()
+            grid.close()
+            assert server.stop() == 0
+    finally:
+        postgresql_server.drop(url)
+
+
+async def test_what_one_server_does_another_on_the_same_database_hears(
+    tmp_path: Path, postgresql_server: PostgresqlServer
+) -> None:
+    url = postgresql_server.new_database()
+    options = {
+        "database": url.render_as_string(hide_password=False),
+        "signing_key": str(tmp_path / "key.pem"),
+        "files": (tmp_path / "files").as_uri(),
+    }
+    try:
+        with running_server(tmp_path / "a", **options) as one:
+            here = WireGrid(one)
+            here.put_tree()
+            with running_server(tmp_path / "b", **options) as other:
+                await _submit_here_run_there(here, WireGrid(other))
+    finally:
+        postgresql_server.drop(url)
+
+
+async def _submit_here_run_there(here: WireGrid, there: WireGrid) -> None:
+    there.vo = here.vo
+    async with Polls(here) as waits, Polls(there) as polls:
+        pilot = there.start_pilot()
+        poll = await polls.begin(pilot)
+        (job_id,) = await asyncio.to_thread(here.submit, a_job(Memory=2000))
+        wait = await waits.begin_wait(here.server.token(vo=here.vo), job_id)
+        assert [match.job_id for match in (await poll).matches] == [job_id]
+        await asyncio.to_thread(pilot.finish, job_id)
+        assert (await wait).all_final
+    here.close()
+    there.close()
+
+
+def test_tls_guards_a_server_that_is_reached_from_elsewhere(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*request.split(), *names, *files], check=True, capture_output=True)
+    with running_server(tmp_path / "data", tls_cert=str(certificate), tls_key=str(key)) as server:
+        with server.encrypted_channel(server.token(), certificate.read_bytes()) as channel:
+            stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
+            assert stub.WhoAmI(identity_service_pb2.WhoAmIRequest()).owner == "alice"
+        with pytest.raises(ServerUnreachableError), server.channel(server.token()) as channel:
+            identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(identity_service_pb2.WhoAmIRequest())
+
+
+def test_a_server_that_stops_says_how_many_jobs_it_has_bound_and_how_often_others_were_quicker(grid: WireGrid) -> None:
+    grid.submit(a_job())
+    assert grid.start_pilot().ask().matches
+
+    assert grid.server.stop() == 0
+    last = json.loads(grid.server.log().splitlines()[-1])
+    assert (last["event"], last["jobs_bound"], last["choices_missed"]) == ("server stopped", 1, 0)

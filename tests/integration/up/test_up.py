@@ -1,0 +1,136 @@
+"""`pilotage up`: the whole stack as a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Literal, get_args
+
+import pytest
+
+from pilotage.job_description import JobDescription
+from support.running_up import PATIENCE_S, running_up
+
+pytestmark = pytest.mark.process
+
+
+def a_job(script: str) -> JobDescription:
+    return JobDescription("/bin/sh", arguments=f"-c '{script}'", stdout="out", request_cpus=1)
+
+
+def test_a_job_runs_and_the_next_up_finds_it_as_it_was(tmp_path: Path) -> None:
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        with up.client() as client:
+            (job_id,) = client.submit([a_job("echo hello")]).job_ids
+            (before,) = client.wait([job_id], PATIENCE_S)
+            assert before.state == "DONE"
+        assert up.stop() == 0
+        up.start()
+        with up.client() as client:
+            assert client.jobs([job_id]) == [before]
+            (out,) = [file for file in client.output_files(job_id) if file.name == "out"]
+            assert client.read_output(job_id, out) == b"hello\n"
+
+
+def test_a_job_that_runs_at_the_stop_goes_back_to_the_queue_and_runs_again(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        with up.client() as client:
+            script = f"if [ -e {started} ]; then exit 0; fi; touch {started}; sleep 1000"
+            (job_id,) = client.submit([a_job(script)]).job_ids
+            up.until(started.exists)
+        assert up.stop() == 0
+        up.start()
+        with up.client() as client:
+            (job,) = client.wait([job_id], PATIENCE_S)
+            causes = [event.cause for event in client.events(job_id)]
+            assert (job.state, job.attempt) == ("DONE", 2), causes
+    assert "evicted" in causes
+
+
+def test_nothing_is_left_running_after_the_stop(tmp_path: Path) -> None:
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        with up.client() as client:
+            up.until(lambda: any(pilot.node for pilot in client.pilots()))
+        children = up.children()
+        assert len(children) == 2
+        up.stop(signal.SIGTERM)
+    mark = f"{tmp_path}/".encode()
+    left = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _content(path)]
+    assert left == []
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_second_up_on_the_same_data_is_refused_in_one_line(tmp_path: Path) -> None:
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        with running_up(tmp_path / "data") as second:
+            exit_code, printed = second.run()
+    assert exit_code == 1
+    assert printed.startswith("pilotage: another `pilotage up` works with ")
+    assert printed.count("\n") == 1
+
+
+def test_agents_that_are_killed_are_started_again(tmp_path: Path) -> None:
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        os.kill(up.children()[-1], signal.SIGKILL)
+        up.until(lambda: "the agents ended with signal 9" in up.printed)
+        up.until(lambda: len(up.children()) == 2)
+        with up.client() as client:
+            (job_id,) = client.submit([a_job("exit 0")]).job_ids
+            (job,) = client.wait([job_id], PATIENCE_S)
+            assert job.state == "DONE"
+
+
+def test_a_job_outlives_the_death_of_the_server(tmp_path: Path) -> None:
+    go, started = tmp_path / "go", tmp_path / "started"
+    with running_up(tmp_path / "data") as up:
+        up.start()
+        with up.client() as client:
+            script = f"touch {started}; while [ ! -e {go} ]; do sleep 0.05; done"
+            (job_id,) = client.submit([a_job(script)]).job_ids
+            up.until(started.exists)
+        os.kill(up.children()[0], signal.SIGKILL)
+        up.until(lambda: "the server ended with signal 9" in up.printed)
+        up.until(up.answers)
+        go.touch()
+        with up.client() as client:
+            (job,) = client.wait([job_id], PATIENCE_S)
+            assert (job.state, job.attempt) == ("DONE", 1)
+
+
+Obstacle = Literal["port in use", "folder in the way", "no tree"]
+
+
+@pytest.mark.parametrize("what", get_args(Obstacle))
+def test_what_keeps_it_from_starting_is_one_clear_line(tmp_path: Path, what: Obstacle) -> None:
+    data = tmp_path / "data"
+    options, words = ["--port", "0"], ""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        match what:
+            case "port in use":
+                port = taken.getsockname()[1]
+                options, words = ["--port", str(port)], f"pilotage: port {port} is in use"
+            case "folder in the way":
+                data.write_text("")
+                words = f"pilotage: {data} cannot be used: File exists"
+            case "no tree":
+                (tmp_path / "tree.toml").write_text("sites = 3")
+                options, words = [*options, "--tree", str(tmp_path / "tree.toml")], f"{tmp_path}/tree.toml: sites"
+        with running_up(data, *options) as up:
+            exit_code, printed = up.run()
+    assert exit_code in (1, 2)
+    (line,) = printed.splitlines()
+    assert line.startswith(words)

@@ -1,0 +1,204 @@
+"""`why JOB` and the demand, as owners, operators and site directors ask for them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.errors import NotFoundError
+from pilotage.resources.tree import QueueId
+from pilotage.values.amounts import Amounts
+from pilotage.values.demand import DemandAnswer, IdleSlots
+from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.resources.bans import TreeNode
+from pilotage_server.operations.matching.demand import get_demand
+from pilotage_server.operations.resources.bans import BanOrder, ban
+from pilotage_server.storage.database.engine import Database
+from support.grid import LONG, Grid, a_busy_slot, a_slot, a_tree, an_idle_slot
+from support.submissions import a_user, an_operator
+from support.virtual_clock import VirtualClock
+
+SMALL, FAR = "CERN/ce01/small", "FNAL/ce02/far"
+
+
+@pytest.fixture
+def grid(sqlite_database: Database, clock: VirtualClock) -> Grid:
+    tree = a_tree(LONG, SMALL, FAR)
+    queues = tree["sites"]["CERN"]["ces"]["ce01"]["queues"]
+    queues["long"] |= {"Memory": 8000}
+    queues["small"] |= {"Memory": 2000, "Disk": 10}
+    tree["sites"]["FNAL"]["VOs"] = ["cms"]
+    grid = Grid(sqlite_database, clock)
+    grid.put(tree)
+    return grid
+
+
+def demand(grid: Grid, *queues: str) -> DemandAnswer:
+    """Return the demand for these queues."""
+    return grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(queue) for queue in queues]))
+
+
+def test_a_job_that_fits_nowhere_hears_what_excludes_the_queues(grid: Grid) -> None:
+    (job_id,) = grid.submit(requirements={"Memory": 4000, "Disk": 100})
+    why = grid.why(job_id)
+    assert (why.queues_total, why.queues_of_vo, why.eligible_queues) == (3, 2, ())
+    assert [(each.parameter, each.queues, each.queues_alone) for each in why.exclusions] == [
+        ("Disk", 2, 1),
+        ("Memory", 1, 0),
+    ]
+    assert why.exclusions[0].example == "CERN/ce01/long: Disk: it is not stated for this queue"
+    assert why.summary == (
+        "It waits because none of the 2 queues that VO lhcb may use can run it: Disk 100 alone excludes 1 of them."
+    )
+
+
+def test_an_example_names_what_was_asked_what_is_offered_and_where(grid: Grid) -> None:
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    (exclusion,) = grid.why(job_id).exclusions
+    assert (exclusion.parameter, exclusion.asked, exclusion.queues, exclusion.queues_alone) == ("Memory", "4000", 1, 1)
+    assert all(word in exclusion.example for word in (SMALL, "2000", "4000", "queue"))
+
+
+def test_a_job_whose_vo_may_use_nothing_hears_that(grid: Grid) -> None:
+    grid.put({"sites": {"FNAL": {"VOs": ["cms"], "ces": {"ce": {"queues": {"q": {}}}}}}})
+    (job_id,) = grid.submit()
+    assert grid.why(job_id).summary == "It waits because VO lhcb may use none of the 1 queues."
+
+
+def test_a_job_with_queues_and_no_pilot_waits_for_one(grid: Grid) -> None:
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    assert grid.why(job_id).summary == "It waits for a pilot: 1 queue can run it, but no pilot is there."
+    grid.start_pilot()
+    assert grid.why(job_id).summary.endswith("no pilot is there, 1 pilot on the way.")
+
+
+def test_a_job_before_busy_slots_hears_how_many_go_first(grid: Grid) -> None:
+    grid.start_pilot().show(a_busy_slot())
+    grid.submit(count=4)
+    (job_id,) = grid.submit()
+    why = grid.why(job_id)
+    assert why.jobs_ahead == 4
+    assert "1 pilot there, and all their slots are busy, and 4 jobs go first" in why.summary
+
+
+def test_a_slot_that_is_too_small_is_named_as_the_obstacle(grid: Grid) -> None:
+    grid.start_pilot().show(an_idle_slot(cpus=2), ends=grid.clock() + timedelta(hours=1))
+    (wide,) = grid.submit(request_cpus=4)
+    (long_,) = grid.submit(wall_time=timedelta(hours=2))
+    assert "(cpus: 2 free, 4 asked)" in grid.why(wide).summary
+    assert "wall time: 3600 s left, 7200 s asked" in grid.why(long_).summary
+
+
+def test_a_job_with_a_free_slot_waits_for_its_turn(grid: Grid) -> None:
+    grid.start_pilot().show(an_idle_slot())
+    (job_id,) = grid.submit()
+    why = grid.why(job_id)
+    assert why.summary == "It waits for its turn: 2 queues can run it, 1 pilot there, 1 free slot."
+    assert (why.eligible_queues[0].queue, why.eligible_queues[0].free_slots) == (QueueId.parse(LONG), 1)
+
+
+def test_those_who_have_used_less_go_first_and_that_is_said(grid: Grid) -> None:
+    grid.submit(a_user("alice"))
+    grid.start_pilot().take()
+    grid.clock.advance(timedelta(hours=2))
+    (job_id,) = grid.submit(a_user("alice"))
+    grid.submit(a_user("bob"), count=3)
+    why = grid.why(job_id)
+    assert why.jobs_ahead == 3
+    assert "has recently used 1.94 core hours; 1 other account with work for the same queues" in why.order
+
+
+def test_a_pilot_that_drains_is_no_pilot_to_wait_for(grid: Grid) -> None:
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot())
+    (job_id,) = grid.submit()
+    grid.drain(pilot)
+    assert grid.why(job_id).summary == "It waits for a pilot: 2 queues can run it, but no pilot is there."
+
+
+def test_a_pool_without_a_mapping_is_named_as_the_obstacle(grid: Grid) -> None:
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    mapping = grid.world.mappings.get(grid.job(job_id).pool_id)
+    assert mapping is not None
+    grid.world.mappings.remove([mapping])
+    assert [each.obstacle for each in grid.why(job_id).eligible_queues] == ["its pool has no mapping at present"]
+    assert grid.start_pilot().claim() == []
+
+
+def test_a_banned_queue_is_an_exclusion_with_its_reason(grid: Grid) -> None:
+    (job_id,) = grid.submit(requirements={"Memory": 4000})
+    order = BanOrder(TreeNode("CERN", "ce01", "long"), "cooling is broken")
+    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
+    why = grid.why(job_id)
+    assert why.eligible_queues == ()
+    assert any("cooling is broken" in each.example for each in why.exclusions if each.parameter == "Ban")
+    assert grid.start_pilot().claim() == []
+
+
+def test_jobs_that_do_not_wait_say_where_they_are(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    pilot = grid.start_pilot()
+    pilot.show(an_idle_slot())
+    match = pilot.take()
+    place = f"slot slot1 of node-of-{pilot.stamp} at {LONG}, attempt 1"
+    assert grid.why(job_id).summary == f"It is matched to {place} and has not started yet."
+    pilot.start(match)
+    assert grid.why(job_id).summary == f"It runs on {place}."
+    pilot.finish(match, exit_code=2)
+    assert grid.why(job_id).summary == f"It failed on {place}: exit code 2."
+
+
+def test_a_held_job_says_why(grid: Grid) -> None:
+    (job_id,) = grid.submit()
+    grid.change(JobChange.HOLD, job_id)
+    assert grid.why(job_id).summary.startswith("It is held until it is released: ")
+    assert "so it is wanted" in grid.why(job_id).summary
+
+
+def test_nobody_explains_the_jobs_of_others(grid: Grid) -> None:
+    (job_id,) = grid.submit(a_user("alice"))
+    with pytest.raises(NotFoundError):
+        grid.why(job_id, a_user("mallory"))
+
+
+def test_demand_counts_each_job_once_and_names_all_queues_that_could_take_it(grid: Grid) -> None:
+    grid.submit(count=5, request_cpus=2)
+    grid.submit(count=3, requirements={"Memory": 4000}, cpu_time=timedelta(hours=1))
+    grid.submit(a_user(vo="cms"), count=2, sites=("FNAL",))
+    answer = demand(grid, FAR, LONG, SMALL)
+    assert [(each.vo, each.waiting, each.queue_indexes) for each in answer.demands] == [
+        ("lhcb", 5, (1, 2)),
+        ("lhcb", 3, (1,)),
+        ("cms", 2, (0,)),
+    ]
+    assert [(each.amounts, each.cpu_time_s) for each in answer.demands[:2]] == [(Amounts(2), None), (Amounts(1), 3600)]
+
+
+def test_demand_and_match_agree(grid: Grid) -> None:
+    ids = grid.submit(count=2, requirements={"Memory": 4000}) + grid.submit(request_memory_mib=3000)
+    for queue in (LONG, SMALL):
+        wanted = sum(each.waiting for each in demand(grid, queue).demands)
+        taken = [job for _ in ids for job in grid.start_pilot(queue).claim(a_slot(memory_mib=10_000))]
+        assert len(taken) == wanted
+
+
+def test_supplies_tell_pilots_and_idle_cores(grid: Grid) -> None:
+    grid.start_pilot()
+    grid.start_pilot().show(an_idle_slot("a", cpus=3), a_busy_slot("b"))
+    draining = grid.start_pilot()
+    draining.show(an_idle_slot())
+    grid.drain(draining)
+    supply, unknown = demand(grid, LONG, "CERN/ce01/none").supplies
+    assert (supply.known, supply.pilots_waiting, supply.pilots_running) == (True, 1, 2)
+    assert supply.idle == (IdleSlots(Amounts(3), 1),)
+    assert supply.parameters["Memory"] == 8000
+    assert not unknown.known
+
+
+def test_a_banned_queue_has_no_demand(grid: Grid) -> None:
+    grid.submit()
+    order = BanOrder(TreeNode("CERN"), "power cut")
+    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
+    answer = demand(grid, LONG)
+    assert (answer.demands, answer.supplies[0].banned) == ((), True)

@@ -1,0 +1,192 @@
+"""Whole machines among single cores: each numbered behaviour in virtual time, under our texts and the recipe's own.
+
+A node of eight cores: slots 1 to 8 for single-core jobs, slot 9 for jobs that want all of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.classads.evaluation import Ad
+from pilotage_pilot.core.rules import PilotRules as PilotRules
+from support.site_policies import SitePolicies
+from support.virtual_grid import VirtualGrid
+from support.virtual_node import VirtualNode
+
+SINGLES = [f"slot{number}" for number in range(1, 9)]
+POLL_S = 5.0
+DAY_S = 86_400.0
+
+
+@pytest.fixture(params=["whole-machine.conf", "whole_machine_suspend_wm.conf"])
+def node(request: pytest.FixtureRequest, grid: VirtualGrid, policies: SitePolicies) -> VirtualNode:
+    """Return a node on which a job that wants it all waits suspended for single-core jobs."""
+    return grid.node(policies.path(request.param))
+
+
+def a_single(grid: VirtualGrid, run_s: float = 600.0) -> int:
+    return grid.submit(run_s)
+
+
+def a_whole(grid: VirtualGrid, run_s: float = 600.0, expression: str | None = "CAN_RUN_WHOLE_MACHINE =?= True") -> int:
+    return grid.submit(run_s, attributes={"RequiresWholeMachine": True}, expression=expression)
+
+
+def test_whole_machine_1_its_slot_shows_as_owner_while_all_is_idle(node: VirtualNode) -> None:
+    assert node.shows() == ["Unclaimed/Idle"] * 8 + ["Owner/Idle"]
+
+
+def test_whole_machine_2_each_kind_of_job_has_its_slots(grid: VirtualGrid, node: VirtualNode) -> None:
+    singles = [a_single(grid) for _ in range(9)]
+    assert sorted(node.running()) == SINGLES
+    assert grid.states(singles[8]) == ["WAITING"]
+    whole = a_whole(grid)
+    assert grid.place(whole) == "node1/slot9"
+
+
+def test_whole_machine_2_a_job_that_wants_it_all_and_does_not_say_so_starts_nowhere_else(
+    grid: VirtualGrid, node: VirtualNode
+) -> None:
+    first, second = a_whole(grid, expression=None), a_whole(grid, expression=None)
+    assert [grid.place(first), grid.place(second)] == ["node1/slot9", ""]
+
+
+def test_whole_machine_3_idle_slots_become_the_owners_and_running_jobs_go_on(
+    grid: VirtualGrid, node: VirtualNode
+) -> None:
+    running = [a_single(grid, run_s) for run_s in (100, 200)]
+    a_whole(grid)
+    late = a_single(grid)
+    grid.pass_time(2 * POLL_S)
+    assert node.shows(*SINGLES) == ["Claimed/Busy"] * 2 + ["Owner/Idle"] * 6
+    assert grid.states(late) == ["WAITING"]
+    assert grid.until(lambda: grid.finished(*running)) == pytest.approx(200 - 2 * POLL_S, abs=2)
+
+
+def test_whole_machine_4_its_job_is_suspended_within_a_poll_while_singles_run(
+    grid: VirtualGrid, node: VirtualNode
+) -> None:
+    a_single(grid)
+    whole = a_whole(grid)
+    grid.pass_time(0.5)
+    assert node.shows("slot9") == ["Claimed/Busy"]
+    grid.pass_time(POLL_S)
+    assert node.shows("slot9") == ["Claimed/Suspended"]
+    assert grid.states(whole) == ["SUSPENDED"]
+
+
+def test_whole_machine_5_its_job_goes_on_at_the_next_poll_after_the_last_single(
+    grid: VirtualGrid, node: VirtualNode
+) -> None:
+    singles = [a_single(grid, run_s) for run_s in (60, 300)]
+    whole = a_whole(grid, 100)
+    grid.until(lambda: grid.finished(singles[0]))
+    grid.pass_time(2 * POLL_S)
+    assert node.shows("slot9") == ["Claimed/Suspended"]
+    grid.until(lambda: grid.finished(singles[1]))
+    grid.pass_time(POLL_S + 1)
+    assert node.shows("slot9") == ["Claimed/Busy"]
+    grid.until(lambda: grid.finished(whole), within_s=110)
+
+
+def test_whole_machine_6_the_claim_of_a_single_that_is_kept_for_its_user_is_given_up(
+    grid: VirtualGrid, node: VirtualNode
+) -> None:
+    single = a_single(grid, 30)
+    whole = a_whole(grid, 100)
+    second = a_single(grid, 30)
+    grid.until(lambda: grid.finished(single))
+    grid.until(lambda: grid.finished(whole), within_s=130)
+    assert grid.job(second).starts == 0, "it started on a machine that was claimed"
+    grid.until(lambda: grid.finished(second), within_s=60)
+
+
+def test_whole_machine_10_one_users_jobs_follow_each_other_until_the_worklife_of_the_claim_ends(
+    grid: VirtualGrid, policies: SitePolicies
+) -> None:
+    grid.node(policies.path("whole-machine.conf", "CLAIM_WORKLIFE = 250"))
+    wholes = [a_whole(grid, 100) for _ in range(4)]
+    single = a_single(grid, 100)
+    grid.pass_time(290)
+    assert grid.states(*wholes, single) == ["DONE", "DONE", "RUNNING", "WAITING", "WAITING"]
+    grid.until(lambda: grid.place(single) != "", within_s=20)
+
+
+def test_whole_machine_13_the_node_advertises_twice_what_it_has(node: VirtualNode) -> None:
+    ad = Ad.read(node.slots()["slot9"].ad)
+    assert (ad.value("TotalCpus"), ad.value("Cpus"), ad.value("DetectedCpus")) == (16, 8, 8)
+    assert (ad.value("TotalMemory"), ad.value("Memory")) == (2 * 16054, 16054)
+
+
+def test_whole_machine_14_slots_agree_on_one_another_soon_after_a_claim(grid: VirtualGrid, node: VirtualNode) -> None:
+    a_whole(grid)
+    grid.pass_time(2)
+    assert node.shows() == ["Owner/Idle"] * 8 + ["Claimed/Busy"]
+
+
+# Variants -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["whole-machine-suspend-single.conf", "whole_machine_suspend_single.conf"])
+def suspending(request: pytest.FixtureRequest, grid: VirtualGrid, policies: SitePolicies) -> VirtualNode:
+    """Return a node on which single-core jobs are suspended while one has it all."""
+    return grid.node(policies.path(request.param))
+
+
+def test_whole_machine_7_singles_are_suspended_while_one_has_it_all_and_go_on_where_they_were(
+    grid: VirtualGrid, suspending: VirtualNode
+) -> None:
+    single = a_single(grid, 100)
+    grid.pass_time(50)
+    whole = a_whole(grid, 200)
+    grid.pass_time(POLL_S + 1)
+    assert suspending.shows("slot1", "slot9") == ["Claimed/Suspended", "Claimed/Busy"]
+    grid.until(lambda: grid.finished(whole))
+    assert grid.until(lambda: grid.finished(single)) == pytest.approx(50, abs=2 * POLL_S)
+    assert grid.job(single).attempt == 1
+
+
+def test_whole_machine_7_a_steady_stream_of_whole_jobs_starves_singles(
+    grid: VirtualGrid, suspending: VirtualNode
+) -> None:
+    single = a_single(grid, 100)
+    wholes = [a_whole(grid, 300) for _ in range(4)]
+    grid.until(lambda: grid.finished(*wholes[:3]))
+    assert grid.states(single) == ["SUSPENDED"]
+
+
+@pytest.mark.parametrize("policy", ["whole-machine-kick.conf", "whole_machine_kick.conf"])
+def test_whole_machine_8_singles_may_run_for_a_day_and_are_then_kicked(
+    patient_grid: VirtualGrid, policies: SitePolicies, policy: str
+) -> None:
+    grid = patient_grid
+    seldom = PilotRules(wait_s=3600, sample_s=3600, node_refresh_s=3600)
+    node = grid.node(policies.path(policy, "POLLING_INTERVAL = 300"), rules=seldom)
+    short, long = a_single(grid, 3000), a_single(grid, 2 * DAY_S)
+    grid.pass_time(1000)
+    whole = a_whole(grid, 1000)
+    grid.pass_time(400)
+    assert node.shows("slot1", "slot2", "slot9") == ["Claimed/Retiring", "Claimed/Retiring", "Claimed/Suspended"]
+    grid.until(lambda: grid.finished(short))
+    assert node.shows("slot9") == ["Claimed/Suspended"]
+    left = grid.until(lambda: grid.place(long) == "", within_s=DAY_S)
+    assert left + 3000 == pytest.approx(DAY_S, abs=700), "its vacate time lies within its day"
+    assert "PREEMPT" in grid.job(long).reason
+    grid.until(lambda: grid.finished(whole), within_s=1400)
+
+
+@pytest.mark.parametrize("policy", ["whole-machine-sticky.conf", "whole_machine_sticky.conf"])
+def test_whole_machine_9_singles_wait_ten_minutes_after_the_machine_changed_hands(
+    grid: VirtualGrid, policies: SitePolicies, policy: str
+) -> None:
+    grid.node(policies.path(policy))
+    whole = a_whole(grid, 100)
+    grid.until(lambda: grid.finished(whole))
+    single = a_single(grid)
+    grid.pass_time(590)
+    assert grid.states(single) == ["WAITING"]
+    another = a_whole(grid, 100)
+    assert grid.place(another) == "node1/slot9", "jobs that want it all never wait for that"
+    grid.until(lambda: grid.finished(another))
+    waited = grid.until(lambda: grid.place(single) != "", within_s=700)
+    assert waited == pytest.approx(610, abs=15)

@@ -1,0 +1,284 @@
+"""What becomes of jobs that a job router has sent, and of their copies, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import InvalidInputError, Violation, WorldError
+from pilotage.values.routing import LeftOutRoute, PublishedRoutes
+from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.folder import RouterFolder
+from pilotage_agents.router.ports import InputFiles, RoutedJobAnswer, RoutedJobRequest
+from support.fake_router_link import FakeRouterLink
+from support.router_scene import RouterScene, ScenePlace, a_route, target_of
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> RouterScene:
+    return RouterScene(tmp_path)
+
+
+async def test_a_copy_says_what_its_route_sets_and_where_it_comes_from(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(set_remote_queue='"long"', set_RequestMemory=4000))
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    copy = scene.place().of_job(job)
+    assert copy.name == f"pilotage-{job}-1"
+    assert (copy.ad["remote_queue"], copy.ad["WantJobRouter"], copy.description.request_memory_mib) == (
+        "long",
+        True,
+        4000,
+    )
+    said = {name: copy.ad[name] for name in ("RoutedFromJobId", "RoutedBy", "RouteName")}
+    assert said == {"RoutedFromJobId": str(job), "RoutedBy": "jobrouter", "RouteName": "A"}
+
+
+async def test_the_original_shows_where_its_copy_is(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().tell(job, RoutedJobState.RUNNING, node="n17")
+    await scene.rounds()
+    assert (scene.link.jobs[job].state, scene.link.jobs[job].node) == ("RUNNING", "n17")
+    scene.place().tell(job, RoutedJobState.SUSPENDED, node="n17")
+    await scene.rounds()
+    scene.place().tell(job, RoutedJobState.RUNNING, node="n17")
+    await scene.rounds()
+    scene.place().tell(job, RoutedJobState.COMPLETED, exit_code=3, node="n17")
+    await scene.rounds()
+    assert scene.link.jobs[job].history == ["WAITING", "MATCHED", "RUNNING", "SUSPENDED", "RUNNING", "FAILED"]
+    assert scene.link.jobs[job].outcomes[0].status.exit_code == 3
+    assert list(scene.link.jobs[job].output) == ["stdout"]
+    assert scene.place().forgotten == [f"pilotage-{job}-1"]
+
+
+async def test_a_copy_that_is_removed_at_its_target_lets_the_job_wait_and_take_the_present_table(
+    scene: RouterScene,
+) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.change_table(a_route("B"))
+    scene.place().tell(job, RoutedJobState.GONE, reason="removed by an operator")
+    await scene.rounds(2)
+    assert scene.spread() == {"B": 1}
+    assert scene.link.jobs[job].history == ["WAITING", "MATCHED", "WAITING", "MATCHED"]
+    assert scene.link.jobs[job].outcomes[0].outcome == "EVICTED"
+
+
+@pytest.mark.parametrize("deed", ["remove", "hold"])
+async def test_a_job_that_is_taken_away_has_its_copy_stopped_before_anything_else(
+    scene: RouterScene, deed: str
+) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().tell(job, RoutedJobState.RUNNING)
+    await scene.rounds()
+    getattr(scene.link, deed)(job)
+    await scene.rounds(10)
+    assert scene.place().cancelled == [f"ref:pilotage-{job}-1"]
+    assert scene.place().copies == {}
+    assert [end.outcome for end in scene.link.jobs[job].outcomes] == ["KILLED"]
+    assert scene.link.jobs[job].state == {"remove": "REMOVED", "hold": "HELD"}[deed]
+
+
+async def test_a_released_job_is_routed_anew_once_its_first_copy_is_over(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.hold(job)
+    scene.link.release(job)
+    scene.place().is_reachable = False
+    await scene.rounds(12)
+    assert list(scene.place().made) == [f"pilotage-{job}-1"]
+    scene.place().is_reachable = True
+    await scene.rounds(20)
+    assert list(scene.place().made) == [f"pilotage-{job}-1", f"pilotage-{job}-2"]
+
+
+async def test_only_jobs_that_wait_follow_a_new_table(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A", MaxJobs=10))
+    scene.link.submit(30, WantJobRouter=True)
+    await scene.rounds()
+    scene.change_table(a_route("B", "TARGET.ClusterId > 20"))
+    await scene.rounds()
+    assert scene.spread() == {"A": 10, "B": 10}
+    scene.place("A").finish()
+    scene.place("B").finish()
+    await scene.rounds()
+    assert scene.link.states() == {"DONE": 20, "WAITING": 10}
+
+
+async def test_a_faulty_new_table_is_refused_whole_and_the_old_one_stays(scene: RouterScene) -> None:
+    scene.link.submit(1, WantJobRouter=True)
+    await scene.rounds()
+    scene.change_table(a_route("B"), a_route("C", "TARGET.WantJobRouter &&"))
+    scene.link.submit(1, WantJobRouter=True)
+    await scene.rounds(2)
+    assert scene.spread() == {"A": 2}
+    left_out = scene.link.told[-1].left_out[-1]
+    assert left_out.name == "the newer table"
+    assert 'route 2 "C"' in left_out.reason
+
+
+async def test_people_are_told_of_the_routes_and_what_is_on_them(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A", MaxJobs=5), a_route("B", "false"))
+    scene.link.submit(9, WantJobRouter=True)
+    await scene.rounds(2)
+    told = scene.link.told[-1]
+    assert [(route.name, route.target, route.copies, route.idle) for route in told.routes] == [
+        ("A", "queue SITE/ce/A", 5, 5),
+        ("B", "queue SITE/ce/B", 0, 0),
+    ]
+    before = len(scene.link.told)
+    await scene.rounds(5)
+    assert len(scene.link.told) == before
+    scene.router.leadership_gained()
+    await scene.rounds(2)
+    assert scene.link.told[before:] == [told], "another copy may have told of other routes meanwhile"
+
+
+async def test_a_route_with_a_name_that_the_server_does_not_take_is_left_out_and_disturbs_no_other(
+    tmp_path: Path,
+) -> None:
+    scene = RouterScene(tmp_path, a_route("A"), a_route("B").replace('name = "B"', f'name = "{"B" * 501}"'))
+    scene.link.submit(10, WantJobRouter=True)
+    await scene.rounds()
+    assert scene.spread() == {"A": 10}
+    (left_out,) = scene.link.told[-1].left_out
+    assert left_out == LeftOutRoute("B" * 500, "its name has 501 characters, and may have 500")
+
+
+class TakesNoWord(FakeRouterLink):
+    """A server that refuses what it is told of routes."""
+
+    async def publish_routes(self, table: PublishedRoutes) -> None:
+        raise InvalidInputError(Violation("routes", "names 1001, and one call may name 1000"))
+
+
+async def test_a_server_that_takes_no_word_of_the_routes_keeps_nothing_else_from_being_done(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path)
+    scene.link = TakesNoWord()
+    scene.start()
+    scene.link.submit(10, WantJobRouter=True)
+    await scene.rounds(2)
+    assert scene.spread() == {"A": 10}
+    assert RouterFolder(tmp_path / "router", tmp_path / "shared").load_mark().position > 0
+
+
+async def test_what_the_server_does_not_give_is_asked_for_again_later_and_disturbs_no_other_route(
+    tmp_path: Path,
+) -> None:
+    scene = RouterScene(
+        tmp_path, a_route("A", 'TARGET.Dataset == "MinBias"'), a_route("B", 'TARGET.Dataset == "TTbar"')
+    )
+    scene.link.refuses["A"] = "the queue is banned"
+    scene.link.submit(30, Dataset="MinBias")
+    scene.link.submit(30, Dataset="TTbar")
+    await scene.rounds(3)
+    assert scene.spread() == {"B": 30}
+    assert "the queue is banned" in scene.link.told[-1].routes[0].closed
+    scene.link.refuses.clear()
+    await scene.rounds(8)
+    assert scene.spread() == {"A": 30, "B": 30}
+
+
+async def test_jobs_that_the_server_never_gives_keep_none_waiting_that_came_after_them(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=50))
+    never = scene.link.submit(500, WantJobRouter=True)
+    scene.link.never_gives = frozenset(never)
+    scene.link.submit(20, WantJobRouter=True)
+    await scene.rounds()
+    assert scene.spread() == {"A": 20}
+    scene.place().finish()
+    asked = scene.link.calls.count("route")
+    await scene.rounds(360)
+    assert scene.link.states() == {"DONE": 20, "WAITING": 500}
+    assert scene.link.calls.count("route") - asked < 150
+
+
+async def test_a_place_that_gives_no_answer_disturbs_no_other_route_and_loses_nothing(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
+    scene.link.submit(20, WantJobRouter=True)
+    await scene.rounds()
+    scene.place("A").finish()
+    scene.place("B").finish()
+    scene.place("A").is_reachable = False
+    scene.link.submit(20, WantJobRouter=True)
+    await scene.rounds(5)
+    assert scene.spread()["A"] == 10
+    assert scene.link.states()["DONE"] == 10
+    scene.place("A").is_reachable = True
+    await scene.rounds(40)
+    assert scene.link.states()["DONE"] == 20
+    assert all(times == 1 for route in "AB" for times in scene.place(route).made.values())
+
+
+class GivesOut(ScenePlace):
+    """A place that takes one call, and answers no other."""
+
+    calls = 0
+
+    async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
+        self.calls += 1
+        if self.calls > 1:
+            raise WorldError("the place has gone", transient=True)
+        return await super().submit(copies, files)
+
+
+class ForgetsWithTheOthers(ScenePlace):
+    """A place that has nothing forgotten before all others are asked as well."""
+
+    meeting: asyncio.Barrier
+
+    async def forget(self, names: Collection[str]) -> None:
+        await self.meeting.wait()
+        await super().forget(names)
+
+
+async def test_places_are_tidied_beside_one_another(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
+    meeting = asyncio.Barrier(2)
+    for route in "AB":
+        place = ForgetsWithTheOthers(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
+        place.meeting = meeting
+        scene.places.places[str(target_of(route))] = place
+    scene.link.submit(4, WantJobRouter=True)
+    await scene.rounds()
+    scene.place("A").finish()
+    scene.place("B").finish()
+    async with asyncio.timeout(30):
+        await scene.rounds()
+    assert [len(scene.place(route).forgotten) for route in "AB"] == [2, 2]
+
+
+async def test_what_a_place_that_falls_silent_was_not_asked_for_goes_back_at_once(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=200, MaxIdleJobs=-1))
+    place = GivesOut(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
+    scene.places.places[str(target_of("A"))] = place
+    scene.link.submit(150, WantJobRouter=True)
+    await scene.router.run_once()
+    assert place.calls == 2
+    assert scene.link.states() == {"MATCHED": 100, "WAITING": 50}
+    assert {job.outcomes[0].outcome for job in scene.link.jobs.values() if job.state == "WAITING"} == {"DECLINED"}
+
+
+async def test_a_job_that_cannot_be_submitted_goes_back_with_the_reason(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    scene.place().refuses = "no such account"
+    await scene.router.run_once()
+    assert scene.link.jobs[job].state == "WAITING"
+    assert (scene.link.jobs[job].outcomes[0].outcome, scene.link.jobs[job].outcomes[0].reason) == (
+        "DECLINED",
+        "no such account",
+    )
+
+
+async def test_a_job_of_which_a_route_can_make_nothing_takes_another_and_not_that_one_again(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A", eval_set_RequestCpus="Threads"), a_route("B"))
+    jobs = scene.link.submit(4, WantJobRouter=True, Threads="many")
+    await scene.rounds(4)
+    assert scene.spread() == {"B": 4}
+    assert max(scene.link.jobs[job].attempt for job in jobs) == 2
+    assert "RequestCpus" in scene.link.jobs[jobs[0]].outcomes[0].reason

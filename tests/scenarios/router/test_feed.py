@@ -1,0 +1,100 @@
+"""How a job router learns which jobs wait, and what that costs, in virtual time."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.router_scene import RouterScene, a_route
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> RouterScene:
+    return RouterScene(tmp_path)
+
+
+async def test_the_feed_is_followed_from_where_it_was_left(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=10))
+    scene.link.submit(2_500, WantJobRouter=True)
+    await scene.rounds()
+    await scene.router.stop()
+    scene.link.read = 0
+    scene.start()
+    await scene.rounds()
+    assert scene.link.read < 20
+    scene.place().finish()
+    await scene.rounds()
+    assert scene.link.states() == {"DONE": 10, "MATCHED": 10, "WAITING": 2480}
+
+
+async def test_a_full_route_costs_no_look_at_the_jobs_that_wait(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=10))
+    scene.link.submit(5_000, WantJobRouter=True)
+    await scene.rounds()
+    looked_at = scene.link.looked_at
+    await scene.rounds(20)
+    assert scene.link.looked_at == looked_at <= 1000
+
+
+async def test_jobs_that_no_route_takes_are_looked_at_once(scene: RouterScene) -> None:
+    scene.link.submit(3_000)
+    await scene.rounds(5)
+    assert scene.link.looked_at == 3_000
+    scene.change_table(a_route("B"))
+    await scene.rounds(5)
+    assert scene.link.looked_at == 6_000
+
+
+async def test_what_a_job_fulfils_with_time_alone_is_seen_within_ten_minutes(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A", "time() - TARGET.QDate > 3600"))
+    start_s = int(scene.clock().timestamp())
+    (job,) = scene.link.submit(QDate=start_s)
+    while not scene.spread():
+        scene.link.jobs[job].ad["MyCurrentTime"] = int(scene.clock().timestamp())
+        await scene.rounds(every_s=300)
+    assert 3600 < scene.clock().timestamp() - start_s <= 4500
+    assert scene.link.looked_at <= 10
+
+
+async def test_jobs_that_pilots_take_meanwhile_are_left_to_them(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=2))
+    jobs = scene.link.submit(10, WantJobRouter=True)
+    await scene.rounds()
+    for job in jobs[2:9]:
+        scene.link.take(job)
+    scene.place().finish()
+    await scene.rounds()
+    assert [copy.job_id for copy in scene.place().copies.values()] == jobs[9:]
+
+
+async def test_a_dry_run_says_what_would_be_sent_and_why_not_and_changes_nothing(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A", MaxJobs=2), a_route("B", "false"))
+    scene.link.submit(5, WantJobRouter=True)
+    assert await scene.router.dry_run() == (
+        "A -> queue SITE/ce/A: 2 jobs (1, 2); it has 0 of 2 copies, 0 idle of 50",
+        "B -> queue SITE/ce/B: no job; it has 0 of 100 copies, 0 idle of 50",
+        "3 jobs would stay waiting",
+    )
+    assert set(scene.link.calls) == {"next_events", "look_at", "copies"}
+    assert scene.spread() == {}
+
+
+def written(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+async def test_a_mark_that_cannot_be_read_lets_the_feed_be_read_anew(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path)
+    scene.link.submit(3, WantJobRouter=True)
+    await scene.rounds()
+    path = tmp_path / "router" / "feed.json"
+    assert written(path)["position"] > 0
+    path.write_text("[" + os.linesep)
+    scene.link.submit(3, WantJobRouter=True)
+    scene.start()
+    await scene.rounds()
+    assert scene.spread() == {"A": 6}

@@ -1,0 +1,117 @@
+"""What a job router keeps of hooks: each copy whose hooks began is cleaned up once, whoever brings it to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import WorldError
+from pilotage_agents.router.core.model import RoutedJobState
+from pilotage_agents.router.hooks import HookRecords
+from support.hooked_scene import hooked_scene, written
+
+CLEANS = "grep RoutedFromJobId >> $HERE/cleaned"
+
+
+def records(folder: Path) -> list[str]:
+    return [path.name for path in (folder / "shared" / "hooks").iterdir()]
+
+
+def cleaned(*jobs: int) -> str:
+    return "".join(f'RoutedFromJobId = "{job}"\n' for job in jobs)
+
+
+@pytest.mark.parametrize("is_elsewhere", [True, False], ids=["on another host", "on the same host"])
+async def test_a_router_whose_turn_comes_knows_the_hooks_of_the_copies_that_the_other_has_made(
+    tmp_path: Path, is_elsewhere: bool
+) -> None:
+    scene = hooked_scene(tmp_path, finalise="cat > $HERE/given", update="echo 'Progress = 70'", cleanup=CLEANS)
+    second = scene.start(folder="elsewhere" if is_elsewhere else "router")  # it waits for its turn from now on
+    scene.start()
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().move(RoutedJobState.RUNNING)
+    await scene.rounds()
+    scene.router = second
+    scene.place().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
+    await scene.rounds()
+    source, copy = written(tmp_path, "given").split("------\n")
+    assert "Progress = 70\n" in source
+    assert 'Color = "blue"\n' in copy
+    assert written(tmp_path, "cleaned") == cleaned(job)
+    assert scene.link.jobs[job].state == "DONE"
+    assert records(tmp_path) == []
+
+
+async def test_what_has_been_finalised_is_not_finalised_again_by_the_next_router(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, finalise="echo once >> $HERE/finalised", cleanup=f"test -e $HERE/may && {CLEANS}")
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().finish()
+    await scene.rounds(2)
+    scene.start(folder="elsewhere")
+    (tmp_path / "here" / "may").touch()
+    await scene.rounds(2)
+    assert written(tmp_path, "finalised") == "once\n"
+    assert written(tmp_path, "cleaned") == cleaned(job)
+
+
+async def test_a_copy_whose_report_is_refused_is_cleaned_up(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=CLEANS)
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.jobs[job].holder = 0
+    scene.place().move(RoutedJobState.RUNNING)
+    await scene.rounds(8)
+    assert scene.place().cancelled == [f"ref:pilotage-{job}-1"]
+    assert written(tmp_path, "cleaned") == cleaned(job)
+    assert records(tmp_path) == []
+
+
+async def test_a_copy_that_the_server_lists_no_more_is_cleaned_up_once_it_is_stopped(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=CLEANS)
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.link.jobs[job].holder = 0
+    scene.place().is_reachable = False
+    await scene.rounds(60)
+    assert written(tmp_path, "cleaned") == "", "it may run yet"
+    scene.place().is_reachable = True
+    await scene.rounds(60)
+    assert scene.place().cancelled[0] == f"ref:pilotage-{job}-1"
+    assert written(tmp_path, "cleaned") == cleaned(job)
+    assert records(tmp_path) == []
+
+
+async def test_what_a_router_that_died_has_left_is_cleaned_up_by_the_next_until_that_goes_well(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=f"test -e $HERE/may && {CLEANS}")
+    jobs = scene.link.submit(20, WantJobRouter=True)
+    await scene.rounds()
+    for job in jobs:
+        del scene.link.jobs[job]
+    scene.start(folder="elsewhere")
+    await scene.rounds()
+    assert len(records(tmp_path)) == 20
+    (tmp_path / "here" / "may").touch()
+    await scene.rounds(20)
+    assert sorted(written(tmp_path, "cleaned").splitlines()) == sorted(cleaned(*jobs).splitlines())
+    assert records(tmp_path) == []
+
+
+async def test_a_record_that_cannot_be_read_keeps_no_copy_from_its_end(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=CLEANS)
+    first, second = scene.link.submit(2, WantJobRouter=True)
+    await scene.rounds()
+    (tmp_path / "shared" / "hooks" / f"pilotage-{first}-1.json").write_text('{"form": 99}')
+    scene.start(folder="elsewhere")
+    scene.place().finish()
+    await scene.rounds()
+    assert scene.link.states() == {"DONE": 2}
+    assert written(tmp_path, "cleaned") == cleaned(second)
+
+
+def test_of_a_folder_that_is_not_there_nobody_says_that_it_is_empty(tmp_path: Path) -> None:
+    assert HookRecords(tmp_path / "router" / "hooks").names() == frozenset()
+    with pytest.raises(WorldError, match="is not there"):
+        HookRecords(tmp_path / "mount" / "router" / "hooks").names()

@@ -1,0 +1,256 @@
+"""A job router that dies, is cut off or takes turns with another: nothing is lost and nothing runs twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pilotage.errors import InvalidInputError, LeadershipLostError, ServerUnreachableError
+from pilotage.values.routing import NewRoutedJob
+from pilotage_agents.router.core.model import RoutedJobState
+from pilotage_agents.router.ports import NotRouted, Routed, RouterFeedPage
+from support.crashes import Death, DiedError, Mortal, MortalPlaces
+from support.fake_router_link import FakeRouterLink
+from support.router_scene import RouterScene, a_route
+
+CALLS = 24
+"""So many calls the rounds below make at least; each may be the last one."""
+
+
+async def live_until_death(scene: RouterScene, death: Death) -> bool:
+    """Let a mortal router do rounds while its copies end; returns whether it died."""
+    router = scene.start(link=Mortal(scene.link, death), places=MortalPlaces(scene.places, death))
+    died = False
+    try:
+        for _ in range(3):
+            while await router.run_once() == timedelta(0):
+                pass
+            scene.clock.advance(seconds=10)
+            scene.place("A").finish()
+            scene.place("B").finish()
+    except* DiedError:
+        died = True
+    return died
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["after it was done", "before it was done"])
+@pytest.mark.parametrize("at_call", range(1, CALLS + 1))
+async def test_a_router_that_dies_in_any_of_its_calls_loses_no_job_and_doubles_none(
+    tmp_path: Path, at_call: int, is_done: bool
+) -> None:
+    scene = RouterScene(tmp_path, a_route("A", MaxJobs=3), a_route("B", MaxJobs=3))
+    jobs = scene.link.submit(8, WantJobRouter=True)
+    assert await live_until_death(scene, Death(at_call, is_done=is_done))
+    scene.start()
+    for _ in range(20):
+        await scene.rounds()
+        scene.place("A").finish()
+        scene.place("B").finish()
+    made = {**scene.place("A").made, **scene.place("B").made}
+    assert scene.link.states() == {"DONE": 8}
+    assert set(made.values()) == {1}, "no attempt was made twice"
+    assert all(scene.link.jobs[job].history.count("DONE") == 1 for job in jobs)
+    assert sorted(name.split("-")[1] for name in made) == sorted(str(job) for job in jobs), "no job had two copies"
+    assert scene.spread() == {}, "nothing is left behind"
+
+
+async def test_no_call_of_these_rounds_is_left_out(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route("A", MaxJobs=3), a_route("B", MaxJobs=3))
+    scene.link.submit(8, WantJobRouter=True)
+    death = Death(10**9, is_done=True)
+    assert not await live_until_death(scene, death)
+    assert death.calls >= CALLS
+
+
+async def test_a_router_on_another_host_adopts_the_copies(scene: RouterScene) -> None:
+    scene.link.submit(5, WantJobRouter=True)
+    await scene.rounds()
+    scene.place().move(RoutedJobState.RUNNING, most=2)
+    await scene.rounds()
+    scene.start(folder="elsewhere")
+    scene.place().finish()
+    scene.place().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
+    await scene.rounds(2)
+    assert scene.link.states() == {"DONE": 5}
+    assert set(scene.place().made.values()) == {1}
+
+
+async def test_a_submission_whose_answer_was_lost_is_found_again_by_its_name(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    scene.place().loses_answers = True
+    await scene.rounds(2)
+    assert scene.link.jobs[job].reference == f"ref:pilotage-{job}-1"
+    scene.place().finish()
+    await scene.rounds()
+    assert scene.link.states() == {"DONE": 1}
+
+
+async def test_a_copy_that_was_never_seen_is_given_up_after_ten_minutes_and_counts_as_a_failure(
+    tmp_path: Path,
+) -> None:
+    scene = RouterScene(tmp_path, a_route(FailureRateThreshold=0.0001, MaxJobs=1))
+    (job,) = scene.link.submit(WantJobRouter=True)
+    scene.place().loses_answers = True
+    await scene.rounds()
+    scene.place().statuses.clear()
+    await scene.rounds(59)
+    assert scene.link.jobs[job].state == "MATCHED"
+    await scene.rounds(2)
+    assert scene.link.jobs[job].state == "WAITING"
+    assert "no job was found for 600 s" in scene.link.jobs[job].reason
+    await scene.rounds()
+    assert "1 failed" in scene.link.told[-1].routes[0].throttled
+    assert scene.place().forgotten == [f"pilotage-{job}-1"]
+
+
+async def test_a_copy_whose_output_is_lost_for_good_is_no_success(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().loses_output = True
+    scene.place().finish()
+    await scene.rounds()
+    (outcome,) = scene.link.jobs[job].outcomes
+    assert (outcome.outcome, outcome.reason) == ("OUTPUT_LOST", "the output is lost: its disk is gone")
+    assert "DONE" not in scene.link.jobs[job].history
+
+
+async def test_a_place_that_cannot_say_ends_no_copy_however_long_that_lasts(scene: RouterScene) -> None:
+    (job,) = scene.link.submit(WantJobRouter=True)
+    await scene.rounds()
+    scene.place().is_reachable = False
+    await scene.rounds(200)
+    assert scene.link.jobs[job].history == ["WAITING", "MATCHED"]
+    scene.place().is_reachable = True
+    scene.place().finish()
+    await scene.rounds(40)
+    assert scene.link.jobs[job].state == "DONE"
+
+
+async def test_a_copy_of_which_its_target_cannot_say_whether_it_has_it_keeps_no_other_from_being_followed(
+    scene: RouterScene,
+) -> None:
+    first, second = scene.link.submit(2, WantJobRouter=True)
+    scene.place().loses_answers = True
+    scene.place().unclear = {f"pilotage-{first}-1"}
+    await scene.rounds(2)
+    scene.place().finish()
+    await scene.rounds(200)
+    assert scene.link.jobs[second].state == "DONE"
+    assert scene.link.jobs[first].history == ["WAITING", "MATCHED"], "however long it cannot be said"
+    scene.place().unclear = set()
+    await scene.rounds(2)
+    assert scene.link.jobs[first].state == "DONE"
+
+
+async def test_a_server_that_is_not_reached_loses_nothing(scene: RouterScene) -> None:
+    scene.link.submit(3, WantJobRouter=True)
+    await scene.rounds()
+    scene.place().finish()
+    scene.link.is_reachable = False
+    for _ in range(3):
+        with pytest.raises(ServerUnreachableError):
+            await scene.router.run_once()
+        scene.clock.advance(seconds=10)
+    scene.link.is_reachable = True
+    await scene.rounds(2)
+    assert scene.link.states() == {"DONE": 3}
+
+
+class Unheard(FakeRouterLink):
+    """A server that is not heard the first time that it is asked for jobs."""
+
+    is_done = False
+    was_asked = False
+
+    async def route(self, request: str, copies: Sequence[NewRoutedJob]) -> tuple[Routed | NotRouted, ...]:
+        if self.was_asked:
+            return await super().route(request, copies)
+        self.was_asked = True
+        if self.is_done:
+            await super().route(request, copies)
+        raise ServerUnreachableError("the answer was lost")
+
+
+class WithoutFeed(FakeRouterLink):
+    """A server that gives no feed."""
+
+    async def next_events(self, after: int) -> RouterFeedPage:
+        raise ServerUnreachableError("no feed")
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["after it was done", "before it was done"])
+@pytest.mark.parametrize("lives_on", [True, False], ids=["same router", "next router"])
+async def test_jobs_that_were_asked_for_and_not_heard_of_are_not_lost(
+    scene: RouterScene, is_done: bool, lives_on: bool
+) -> None:
+    scene.link = link = Unheard()
+    link.is_done = is_done
+    router = scene.start()
+    link.submit(8, WantJobRouter=True)
+    with pytest.raises(ServerUnreachableError):
+        await router.run_once()
+    await router.stop()
+    scene.router = router if lives_on else scene.start()
+    for _ in range(10):
+        await scene.rounds()
+        scene.place().finish()
+    assert link.states() == {"DONE": 8}
+
+
+async def test_copies_are_looked_after_though_the_table_has_a_fault_when_the_router_starts_again(
+    scene: RouterScene,
+) -> None:
+    scene.link.submit(5, WantJobRouter=True)
+    await scene.rounds()
+    scene.put_table(a_route(requirements="WantJobRouter &&"))
+    scene.start()
+    scene.place().finish()
+    for _ in range(2):
+        with pytest.raises(InvalidInputError):
+            await scene.router.run_once()
+        scene.clock.advance(seconds=10)
+    assert scene.link.states() == {"DONE": 5}
+
+
+async def test_copies_are_looked_after_though_the_feed_cannot_be_read(scene: RouterScene) -> None:
+    scene.link.submit(5, WantJobRouter=True)
+    await scene.rounds()
+    scene.link = WithoutFeed(scene.link.jobs, scene.link.events)
+    scene.start()
+    scene.place().finish()
+    with pytest.raises(ServerUnreachableError):
+        await scene.router.run_once()
+    assert scene.link.states() == {"DONE": 5}
+
+
+async def test_what_another_copy_of_the_router_did_meanwhile_is_heard_of(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path, a_route(MaxJobs=4))
+    scene.link.submit(12, WantJobRouter=True)
+    first = scene.router
+    await scene.rounds()
+    second = scene.start(folder="second")
+    scene.place().finish()
+    await scene.rounds()
+    scene.router = first
+    first.leadership_gained()
+    await scene.rounds()
+    assert len(scene.place().copies) == 4
+    assert scene.link.states() == {"DONE": 4, "MATCHED": 4, "WAITING": 4}
+    assert second is not first
+    assert set(scene.place().made.values()) == {1}
+
+
+async def test_a_router_out_of_turn_sends_nothing(scene: RouterScene) -> None:
+    scene.link.submit(3, WantJobRouter=True)
+    scene.link.is_in_turn = False
+    with pytest.raises(LeadershipLostError):
+        await scene.router.run_once()
+    assert scene.spread() == {}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> RouterScene:
+    return RouterScene(tmp_path)

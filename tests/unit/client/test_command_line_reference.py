@@ -1,0 +1,41 @@
+"""The reference of the command line says what the command line does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pilotage_client.api import Client
+from pilotage_client.cli.main import SECTIONS
+from support.pinned import KEYS
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in (REFERENCE / "command-line.md").read_text().splitlines()
+    if line.startswith("|")
+]
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+@pytest.mark.parametrize("command", KEYS)
+def test_the_keys_of_each_command_are_listed(command: str) -> None:
+    (listed,) = [quoted(row[2]) for row in ROWS if len(row) == 3 and command in quoted(row[0])]
+    assert listed == list(KEYS[command])
+
+
+@pytest.mark.parametrize("command", [name for names in SECTIONS.values() for name in names])
+def test_each_command_is_explained(command: str) -> None:
+    explained = [name for row in ROWS if len(row) == 2 for name in quoted(row[0])]
+    assert any(re.match(rf"{command}( |$)", name) for name in explained)
+
+
+def test_each_method_of_the_client_is_listed() -> None:
+    listed = set(re.findall(r"`(\w+)[(`]", (REFERENCE / "python-api.md").read_text()))
+    methods = {name for name in dir(Client) if not name.startswith("_")} - {"located", "close"}
+    assert methods <= listed, methods - listed

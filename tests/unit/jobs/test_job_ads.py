@@ -1,0 +1,275 @@
+"""What a job's ad says, in HTCondor's names and units, and what it hides from a match."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.classads.evaluation import Ad, compile_expression, evaluate
+from pilotage.classads.library import AdValue, Expression
+from pilotage.job_description import JobDescription, JobPolicy
+from pilotage.resources.tree import QueueId
+from pilotage.text import fold
+from pilotage.values.accounts import Account
+from pilotage_server.core.jobs.attributes import RUN_HISTORY_NAMES, SERVER_ATTRIBUTES, run_history_of
+from pilotage_server.core.jobs.record import JobRecord
+from pilotage_server.core.jobs.states import NEVER_HELD, Hold, HoldCode, JobState
+from pilotage_server.core.queueing.job_ads import ALWAYS_PRESENT, full_job_ad, traits_ad
+from pilotage_server.core.queueing.task_queue import NO_NAMES, Traits, individual_names, task_queue_key, traits_of
+from support.job_records import a_job
+from support.submissions import a_description
+from support.virtual_clock import START
+
+ALICE = Account("lhcb", "users", "alice")
+NOON = int(START.timestamp())
+
+
+def match_ad(*names: str, **fields: Any) -> dict[str, AdValue]:
+    """Return what a match may look at of such a job, when somebody refers to `names`."""
+    return traits_ad(traits_of(ALICE, "", a_description(**fields), frozenset(names)))
+
+
+def full_ad(description: JobDescription | None = None, **fields: Any) -> dict[str, AdValue]:
+    """Return the whole ad of such a job, a minute after noon."""
+    return full_job_ad(a_job(**fields), description or a_description(), START + timedelta(minutes=1))
+
+
+def test_a_job_that_says_nothing_asks_for_one_core_in_the_vanilla_universe() -> None:
+    assert match_ad() == {
+        "MyType": "Job",
+        "Owner": "alice",
+        "User": "alice@lhcb",
+        "VO": "lhcb",
+        "x509UserProxyVOName": "lhcb",
+        "AcctGroup": "users",
+        "AcctGroupUser": "alice",
+        "AccountingGroup": "users.alice",
+        "RequestCpus": 1,
+        "RequestMemory": 0,
+        "RequestDisk": 0,
+        "JobStatus": 1,
+        "JobUniverse": 5,
+        "JobPrio": 0,
+        "NumJobStarts": 0,
+        "NumHolds": 0,
+        "RemoteWallClockTime": 0.0,
+        "CumulativeSuspensionTime": 0,
+    }
+
+
+def test_sizes_are_in_the_units_of_condor_submit() -> None:
+    ad = match_ad(request_cpus=8, request_memory_mib=2000, request_disk_mib=3, request_gpus=0)
+    assert (ad["RequestCpus"], ad["RequestMemory"], ad["RequestDisk"], ad["RequestGPUs"]) == (8, 2000, 3072, 0)
+    assert match_ad(wall_time=timedelta(hours=1))["AllowedExecuteDuration"] == 3600
+
+
+def test_expressions_are_expressions_in_the_ad() -> None:
+    ad = match_ad(requirements_expression=" TARGET.Memory > 1 ", rank="KFlops")
+    assert (ad["Requirements"], ad["Rank"]) == (Expression("TARGET.Memory > 1"), Expression("KFlops"))
+
+
+def test_the_accounting_group_is_the_servers() -> None:
+    ad = match_ad(attributes={"AccountingGroup": "prod.mc"})
+    assert (ad["AccountingGroup"], ad["AcctGroup"], ad["AcctGroupUser"]) == ("prod.mc", "prod", "mc")
+    nobody = traits_ad(traits_of(Account("lhcb", "", "alice"), "", a_description(), NO_NAMES))
+    assert "AccountingGroup" not in nobody
+
+
+def test_own_attributes_are_seen_once_somebody_refers_to_them() -> None:
+    own = {"BolognaBatchJob": True, "App": "Gauss"}
+    assert "bolognabatchjob" not in match_ad(attributes=own)
+    ad = match_ad("bolognabatchjob", attributes=own)
+    assert ad["bolognabatchjob"] is True
+    assert "app" not in ad
+
+
+@pytest.mark.parametrize(
+    ("attributes", "universe"),
+    [
+        ({}, 5),
+        ({"JobUniverse": 1}, 1),
+        ({"universe": "standard"}, 1),
+        ({"universe": "7"}, 7),
+        ({"universe": "docker"}, 5),
+        ({"universe": "$(Process)"}, 0),
+        ({"universe": "1" * 5000}, 5),
+        ({"universe": "1" * 5000 + "$(Process)"}, 5),
+        ({"jobuniverse": 1, "universe": "vanilla"}, 1),
+    ],
+)
+def test_the_universe_is_what_the_job_says(attributes: dict[str, Any], universe: int) -> None:
+    ad = full_ad(a_description(attributes=attributes))
+    assert [value for name, value in ad.items() if fold(name) == "jobuniverse"] == [universe]
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (JobState.WAITING, 1),
+        (JobState.MATCHED, 1),
+        (JobState.RUNNING, 2),
+        (JobState.REMOVED, 3),
+        (JobState.DONE, 4),
+        (JobState.FAILED, 4),
+        (JobState.HELD, 5),
+        (JobState.COMPLETING, 6),
+        (JobState.SUSPENDED, 7),
+    ],
+)
+def test_the_status_is_htcondors_number(state: JobState, status: int) -> None:
+    assert full_ad(state=state)["JobStatus"] == status
+
+
+def test_the_whole_ad_tells_which_job_it_is_and_since_when_it_is_so() -> None:
+    ad = full_ad(id=17, cluster=12, process=5, state_since=START + timedelta(seconds=30))
+    assert (ad["PilotageJobId"], ad["ClusterId"], ad["ProcId"]) == (17, 12, 5)
+    assert (ad["QDate"], ad["EnteredCurrentStatus"]) == (NOON, NOON + 30)
+    assert (ad["ServerTime"], ad["MyCurrentTime"]) == (NOON + 60, NOON + 60)
+
+
+def test_macros_of_an_array_are_filled_in() -> None:
+    description = a_description("run-$(Process)", stdout="out.$(Cluster)", attributes={"N": "$(Process)"})
+    ad = full_ad(description, cluster=12, process=5)
+    assert (ad["Cmd"], ad["Out"], ad["N"]) == ("run-5", "out.12", "5")
+
+
+def test_a_running_job_tells_where_it_is_and_counts_ended_runs_only() -> None:
+    ad = full_ad(
+        state=JobState.RUNNING,
+        started=START,
+        starts=2,
+        wall_clock=timedelta(minutes=5),
+        queue=QueueId("CERN", "ce", "q"),
+        node="n1",
+        slot="slot1_2",
+    )
+    assert (ad["RemoteHost"], ad["NumJobStarts"], ad["RemoteWallClockTime"]) == ("slot1_2@n1", 2, 300.0)
+    assert ad["JobCurrentStartDate"] == NOON
+    assert not {"JobStartDate", "LastRemoteHost"} & ad.keys()
+
+
+def test_a_job_that_waits_again_tells_where_it_was() -> None:
+    assert full_ad(node="n1", slot="slot1")["LastRemoteHost"] == "slot1@n1"
+    assert "LastRemoteHost" not in full_ad()
+
+
+def test_a_held_job_tells_why_and_what_held_it_before() -> None:
+    before = NEVER_HELD.with_hold(HoldCode.JOB_POLICY).with_release(Hold(HoldCode.JOB_POLICY, 9, "too long"))
+    history = before.with_hold(HoldCode.USER_REQUEST)
+    ad = full_ad(state=JobState.HELD, reason="wrong input", hold_code=1, hold_subcode=0, hold_history=history)
+    assert (ad["HoldReason"], ad["HoldReasonCode"], ad["HoldReasonSubCode"]) == ("wrong input", 1, 0)
+    assert (ad["LastHoldReason"], ad["LastHoldReasonCode"], ad["LastHoldReasonSubCode"]) == ("too long", 3, 9)
+    assert (ad["NumHolds"], ad["NumHoldsByReason"]) == (2, {"JobPolicy": 1, "UserRequest": 1})
+
+
+def test_a_finished_job_tells_how_it_ended() -> None:
+    ad = full_ad(state=JobState.DONE, ended=START, exit_code=3)
+    assert (ad["CompletionDate"], ad["ExitCode"], ad["ExitBySignal"]) == (NOON, 3, False)
+    killed = full_ad(state=JobState.FAILED, ended=START, signal=9)
+    assert (killed["ExitSignal"], killed["ExitBySignal"]) == (9, True)
+    assert full_ad(state=JobState.REMOVED, reason="not needed")["RemoveReason"] == "not needed"
+
+
+def test_policies_of_the_job_stand_in_its_ad() -> None:
+    ad = full_ad(a_description(policy=JobPolicy(periodic_remove="NumHolds > 3")))
+    assert ad["PeriodicRemove"] == Expression("NumHolds > 3")
+
+
+def test_an_attribute_that_no_ad_can_hold_is_left_out() -> None:
+    assert full_ad(a_description(attributes={"a b": 1, "x-y": 2, "TARGET": 3, "Ärger": 4})) == full_ad()
+
+
+EVERYTHING: dict[str, Any] = {
+    "state": JobState.HELD,
+    "ended": START,
+    "started": START,
+    "exit_code": 1,
+    "signal": 2,
+    "node": "n1",
+    "slot": "slot1",
+    "hold_history": NEVER_HELD.with_hold(1).with_release(Hold(1, 0, "x")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SERVER_ATTRIBUTES - {"submit_site_domain"}))
+def test_what_is_the_servers_to_say_cannot_be_injected_even_by_a_description_that_was_not_checked(name: str) -> None:
+    clean = full_ad(**EVERYTHING)
+    forged = full_ad(a_description(attributes={name: "forged"}), **EVERYTHING)
+    assert "forged" not in forged.values() or name == "accountinggroup"
+    assert {fold(each) for each in forged} <= {fold(each) for each in clean} | {"accountinggroup", "acctgroup"}
+
+
+NAMES = ("Colour", "Size", "N", "JobUniverse", "LongRunningJob")
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-3, 9),
+    st.sampled_from([1.0, 5.0, -0.0]),
+    st.sampled_from(["a", "A", "8", "$(Process)"]),
+    st.lists(st.sampled_from(["a", "A"]), max_size=2).map(tuple),
+)
+SIGNIFICANT = frozenset({*map(fold, NAMES), *RUN_HISTORY_NAMES, "jobprio", "cmd", "periodicremove", "qdate"})
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[JobRecord, JobDescription]:
+    """Draw a job that waits, perhaps again."""
+    description = a_description(
+        draw(st.sampled_from(["/bin/a", "/bin/b", "b$(Process)"])),
+        attributes=draw(st.dictionaries(st.sampled_from(NAMES), VALUES)),
+        priority=draw(st.integers(0, 2)),
+        request_cpus=draw(st.sampled_from([None, 1, 2])),
+        policy=JobPolicy(periodic_remove=draw(st.sampled_from([None, "true"]))),
+    )
+    record = a_job(
+        id=draw(st.integers(1, 9)),
+        process=draw(st.integers(0, 3)),
+        priority=description.priority,
+        starts=draw(st.integers(0, 1)),
+        wall_clock=timedelta(seconds=draw(st.sampled_from([0, 5, 5.5]))),
+        node=draw(st.sampled_from(["", "n1"])),
+    )
+    return record, description
+
+
+def traits_of_job(record: JobRecord, description: JobDescription) -> Traits:
+    account = Account(record.vo, record.group, record.owner)
+    return traits_of(account, record.pool_id, description, SIGNIFICANT, run_history_of(record))
+
+
+@given(jobs())
+def test_the_whole_ad_agrees_with_what_a_match_sees_of_the_job(job: tuple[JobRecord, JobDescription]) -> None:
+    traits = traits_of_job(*job)
+    whole = {fold(name): repr(value) for name, value in full_job_ad(*job, START).items()}
+    seen = {fold(name): repr(value) for name, value in traits_ad(traits).items()}
+    for name in SIGNIFICANT | ALWAYS_PRESENT:
+        if not individual_names(traits, [name]):
+            assert seen.get(name) == whole.get(name), name
+
+
+QUESTIONS = [
+    compile_expression(text)
+    for name in sorted(SIGNIFICANT | ALWAYS_PRESENT)
+    for text in (f"TARGET.{name}", f"TARGET.{name} =?= 5", f'TARGET.{name} =?= "a"', f"{name} =!= true")
+]
+
+
+@given(jobs(), jobs())
+def test_no_expression_can_tell_the_jobs_of_a_task_queue_apart(
+    one: tuple[JobRecord, JobDescription], other: tuple[JobRecord, JobDescription]
+) -> None:
+    traits, others = traits_of_job(*one), traits_of_job(*other)
+    slot = Ad({"Memory": 1})
+    ads = [Ad(full_job_ad(*job, START)) for job in (one, other)]
+    singly = individual_names(traits, SIGNIFICANT | ALWAYS_PRESENT)
+    answers = [
+        [evaluate(question, slot, ad) for question in QUESTIONS if not any(name in question.text for name in singly)]
+        for ad in ads
+    ]
+    if task_queue_key(traits) == task_queue_key(others):
+        assert repr(answers[0]) == repr(answers[1])
+    else:
+        assert traits != others

@@ -1,0 +1,236 @@
+"""One round of matching over values: who gets what, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.accounts import Quota
+from pilotage.values.accounts import Account, GroupId
+from pilotage.values.amounts import Amounts
+from pilotage.values.offers import SlotOffer
+from pilotage_server.core.accounting.fair_share import FairShare
+from pilotage_server.core.matching.general_matcher import MatchRound, Reservation
+from pilotage_server.core.queueing.slot_offers import fits
+from pilotage_server.core.rules import RunningLimit, Sharing
+from support.grid import a_slot
+from support.match_board import NO_MARGIN, Board
+from support.virtual_clock import START
+
+
+def slots(count: int, cpus: int = 1) -> list[SlotOffer]:
+    """Return slots of one shape."""
+    return [a_slot(f"s{number}", cpus) for number in range(count)]
+
+
+def test_the_higher_priority_goes_first_then_who_came_first() -> None:
+    board = Board()
+    queue, other = board.queue(), board.queue(cpus=1)
+    late, early = board.job(queue), board.job(other)
+    urgent = board.job(other, priority=5)
+    assert board.given(*slots(3)) == [urgent, late, early]
+
+
+def test_who_has_used_less_goes_first_whatever_the_priority() -> None:
+    board = Board()
+    mine, theirs = board.queue("alice"), board.queue("bob")
+    board.job(mine, priority=100)
+    of_bob = board.job(theirs)
+    board.shares.start_run(Account("lhcb", "users", "alice"), 1, START - timedelta(hours=1))
+    assert board.given(*slots(1)) == [of_bob]
+
+
+def test_groups_are_told_apart_before_their_owners() -> None:
+    board = Board()
+    busy_group, idle_group = board.queue("new", "busy"), board.queue("heavy", "idle")
+    board.job(busy_group)
+    of_idle = board.job(idle_group)
+    board.shares.start_run(Account("lhcb", "busy", "old"), 100, START - timedelta(hours=1))
+    board.shares.start_run(Account("lhcb", "idle", "heavy"), 1, START - timedelta(hours=1))
+    assert board.given(*slots(1)) == [of_idle]
+
+
+def test_quotas_of_groups_divide_the_slots() -> None:
+    board = Board(Sharing(group_quotas={GroupId("lhcb", "big"): Quota(3.0)}))
+    big, small = board.queue("a", "big"), board.queue("b", "small")
+    for _ in range(20):
+        board.job(big)
+        board.job(small)
+    owners = [choice.task_queue.account.owner for choice, _ in board.round(*slots(12))]
+    assert (owners.count("a"), owners.count("b")) == (9, 3)
+
+
+def test_a_priority_factor_of_two_halves_the_share() -> None:
+    board = Board(Sharing(priority_factors={Account("lhcb", "users", "b"): 2.0}))
+    one, other = board.queue("a"), board.queue("b")
+    for _ in range(20):
+        board.job(one)
+        board.job(other)
+    owners = [choice.task_queue.account.owner for choice, _ in board.round(*slots(9))]
+    assert (owners.count("a"), owners.count("b")) == (6, 3)
+
+
+def test_use_decays_by_half_in_a_half_life() -> None:
+    shares, account = FairShare(Sharing()), Account("lhcb", "users", "alice")
+    shares.start_run(account, 1, START)
+    shares.end_runs(account, 1, START + timedelta(seconds=1))
+    used = shares.use(account, START + timedelta(seconds=1)).core_s
+    assert abs(shares.use(account, START + timedelta(days=1, seconds=1)).core_s - used / 2) < 1e-9
+
+
+def test_a_partitionable_slot_is_never_given_more_than_it_has() -> None:
+    board = Board()
+    queue = board.queue(cpus=3, memory_mib=1000)
+    first, second = board.job(queue), board.job(queue)
+    board.job(queue)
+    assert board.given(a_slot("s", cpus=8, memory_mib=2500, partitionable=True)) == [first, second]
+
+
+def test_a_slot_takes_no_more_jobs_than_it_wants() -> None:
+    board = Board()
+    queue = board.queue()
+    ids = [board.job(queue) for _ in range(5)]
+    assert board.given(a_slot("s", cpus=8, partitionable=True, max_jobs=2)) == ids[:2]
+
+
+def test_slot_gets_one_job_and_those_ahead_of_it() -> None:
+    board = Board()
+    queue = board.queue()
+    ids = [board.job(queue) for _ in range(5)]
+    assert board.given(a_slot("s", ahead=2)) == ids[:3]
+
+
+def test_cpu_time_counts_against_the_time_left_times_the_power_of_a_core() -> None:
+    board = Board()
+    queue = board.queue(cpus=2, cpu_time_s=3600)
+    job = board.job(queue)
+    assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=3599))) == []
+    assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=3600))) == [job]
+    assert board.given(a_slot("s", cpus=2, time_left=timedelta(seconds=1800), cpu_power=2.0)) == [job]
+    assert board.given(a_slot("s", cpus=2)) == [job]
+
+
+def test_cpu_time_is_never_rounded_so_that_a_fitting_slot_is_refused() -> None:
+    board = Board()
+    board.job(board.queue(cpu_time_s=5000))
+    assert len(board.given(a_slot("s", time_left=timedelta(seconds=5000)))) == 1
+
+
+def test_a_job_with_a_wall_time_goes_only_where_that_is_left() -> None:
+    board = Board()
+    job = board.job(board.queue(wall_time_s=600.0))
+    assert board.given(a_slot("s", time_left=timedelta(seconds=599))) == []
+    assert board.given(a_slot("s", time_left=timedelta(seconds=600))) == [job]
+
+
+def test_a_reached_limit_lets_the_next_owner_go() -> None:
+    board = Board()
+    mine, theirs = board.queue("alice"), board.queue("bob")
+    first, of_bob = board.job(mine), board.job(theirs)
+    board.job(mine)
+    limit = RunningLimit("A", None, None, "owner", "Alice", at_most=3)
+    assert board.given(*slots(3), limits={limit: 2}) == [first, of_bob]
+
+
+def test_what_others_were_quicker_to_take_is_left_out() -> None:
+    board = Board()
+    gone, there = board.queue(), board.queue(cpus=1)
+    board.job(gone)
+    board.job(there)
+    round_ = MatchRound(slots(1), board.openings())
+    first = round_.next_reservation()
+    assert isinstance(first, Reservation)
+    assert first.task_queue.id == gone
+    round_.discard(first)
+    second = round_.next_reservation()
+    assert isinstance(second, Reservation)
+    assert second.task_queue.id == there
+
+
+QUEUES = st.tuples(
+    st.sampled_from(["a", "b", "c"]), st.sampled_from(["g", "h"]), st.integers(1, 4), st.sampled_from([0, 500, 2000])
+)
+SLOTS = st.tuples(st.integers(0, 8), st.sampled_from([0, 600, 4000]), st.booleans(), st.integers(0, 3))
+JOBS = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 1)), max_size=15)
+
+
+def a_board(queues: Iterable[tuple[str, str, int, int]], jobs: Sequence[tuple[int, int]]) -> Board:
+    """Return a board with these queues (owner, group, cores, memory) and jobs (queue, priority)."""
+    board = Board()
+    ids = [board.queue(owner, group, cpus=cpus, memory_mib=memory) for owner, group, cpus, memory in queues]
+    for queue, priority in jobs:
+        board.job(ids[queue % len(ids)], priority)
+    return board
+
+
+def some_slots(shapes: Iterable[tuple[int, int, bool, int]]) -> list[SlotOffer]:
+    """Return slots of these shapes (cores, memory, partitionable, most jobs)."""
+    return [
+        SlotOffer(f"s{number}", Amounts(cpus, memory), partitionable, max_jobs=most)
+        for number, (cpus, memory, partitionable, most) in enumerate(shapes)
+    ]
+
+
+@given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, max_size=5))
+def test_no_slot_is_given_more_than_it_has(
+    queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]], shapes: list[tuple[int, int, bool, int]]
+) -> None:
+    offered = some_slots(shapes)
+    made = a_board(queues, jobs).round(*offered)
+    for slot in offered:
+        mine = [choice for choice, _ in made if choice.slot == slot.name]
+        taken = sum((choice.task_queue.traits.amounts for choice in mine), Amounts())
+        assert taken.fits_in(slot.free)
+        assert len(mine) <= (slot.max_jobs or 100 if slot.partitionable else 1)
+
+
+@given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, max_size=5))
+def test_a_match_is_the_same_every_time_and_gives_no_job_twice(
+    queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]], shapes: list[tuple[int, int, bool, int]]
+) -> None:
+    offered = some_slots(shapes)
+    given_once = a_board(queues, jobs).given(*offered)
+    assert given_once == a_board(queues, jobs).given(*offered)
+    assert len(given_once) == len(set(given_once))
+
+
+@given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, min_size=1, max_size=5))
+def test_no_fitting_job_is_left_while_a_slot_has_room(
+    queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]], shapes: list[tuple[int, int, bool, int]]
+) -> None:
+    offered = some_slots(shapes)
+    board = a_board(queues, jobs)
+    made = board.round(*offered)
+    used = {job for _, job in made}
+    waiting = [number for number, heads in board.jobs.items() if any(head.job_id not in used for head in heads)]
+    untouched = [slot for slot in offered if slot.name not in {choice.slot for choice, _ in made}]
+    assert not any(fits(board.queues[number], slot, NO_MARGIN) for number in waiting for slot in untouched)
+
+
+@given(st.lists(QUEUES, min_size=1, max_size=6), JOBS, st.lists(SLOTS, max_size=4), SLOTS)
+def test_one_more_slot_never_makes_a_match_impossible(
+    queues: list[tuple[str, str, int, int]],
+    jobs: list[tuple[int, int]],
+    shapes: list[tuple[int, int, bool, int]],
+    more: tuple[int, int, bool, int],
+) -> None:
+    fewer = a_board(queues, jobs).given(*some_slots(shapes))
+    after = a_board(queues, jobs).given(*some_slots([*shapes, more]))
+    assert after[: len(fewer)] == fewer
+
+
+@given(st.lists(QUEUES, min_size=1, max_size=6), JOBS)
+def test_matches_follow_the_order_of_shares_priority_and_coming(
+    queues: list[tuple[str, str, int, int]], jobs: list[tuple[int, int]]
+) -> None:
+    board = a_board(queues, jobs)
+    left = {number: list(heads) for number, heads in board.jobs.items()}
+    shares = board.shares.round(START)
+    for choice, job in board.round(*some_slots([(8, 4000, False, 0)] * 6)):
+        firsts = [(shares.share(board.queues[n].account), *heads[0].order, n) for n, heads in left.items() if heads]
+        assert (min(firsts)[-1], min(firsts)[-2]) == (choice.task_queue.id, job)
+        left[choice.task_queue.id].pop(0)
+        shares.charge(choice.task_queue.account, choice.amounts.cpus)

@@ -1,0 +1,162 @@
+"""A slot is kept for its account as long as that has jobs for it, and no longer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pilotage.values.accounts import Account
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import Outcome
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.instructions import ForgetAttempt, PrepareJob, RequestJobs, StoreOutput
+from pilotage_pilot.core.slots.states import Claim
+from support.pilot_bench import PilotBench, a_job, transient
+
+ALICE = Account("", "", "alice")
+
+
+def claim_of(bench: PilotBench, name: str) -> Claim:
+    """Return who holds a slot."""
+    slot = bench.machine.payloads.slots.book.get(name)
+    assert slot is not None
+    assert slot.machine.claim is not None
+    return slot.machine.claim
+
+
+def end(bench: PilotBench, job_id: int) -> None:
+    """Let a job end and its files be stored."""
+    job = a_job(job_id)
+    bench.exit(job)
+    bench.feed(ev.OutputStored(job.key))
+
+
+def test_six_jobs_of_one_user_on_two_cores_need_two_claims() -> None:
+    bench = PilotBench(cpus=2)
+    bench.run(a_job(1), a_job(2))
+    claims = {name: claim_of(bench, name).since for name in ("slot1_1", "slot1_2")}
+    for ended, begins in ((1, 3), (2, 4), (3, 5), (4, 6)):
+        slot = bench.machine.payloads.slots.of(a_job(ended).key)
+        assert slot is not None
+        end(bench, ended)
+        call = bench.one(RequestJobs)
+        assert [(offer.name, offer.claim) for offer in call.slots] == [(slot.name, ALICE)]
+        bench.pass_time(1)
+        bench.feed(ev.JobsGranted(call.request_id, (job := a_job(begins, slot=slot.name),)))
+        bench.feed(ev.JobPrepared(job.key))
+        bench.feed(ev.PayloadStarted(job.key))
+    assert {name: claim_of(bench, name).since for name in claims} == claims
+    assert [claim_of(bench, name).activations for name in claims] == [3, 3]
+
+
+def test_a_request_that_carries_a_claim_does_not_wait() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(a_job(1))
+    end(bench, 1)
+    assert bench.one(RequestJobs).wait_s == 0
+
+
+def test_a_claim_that_nobody_has_a_job_for_ends_and_all_of_the_node_is_offered_at_once() -> None:
+    bench = PilotBench(cpus=2)
+    bench.run(a_job(1, cpus=2))
+    end(bench, 1)
+    assert bench.doing() == ["Unclaimed/Idle", "Claimed/Idle"]
+    bench.grant()
+    assert bench.doing() == ["Unclaimed/Idle"]
+    call = bench.one(RequestJobs)
+    assert [(offer.name, offer.free.cpus, offer.claim) for offer in call.slots] == [("slot1", 2, None)]
+    assert call.wait_s > 0
+
+
+def test_a_claim_outlives_a_request_that_got_no_answer() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(a_job(1))
+    end(bench, 1)
+    call = bench.one(RequestJobs)
+    bench.feed(ev.RequestFailed(call.request_id, transient()))
+    bench.pass_time(1)
+    assert bench.one(RequestJobs).request_id == call.request_id
+    assert bench.slot("slot1_1").state == "Claimed"
+
+
+def test_a_claim_outlives_an_answer_that_first_tells_what_operators_have_set() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(a_job(1))
+    end(bench, 1)
+    call = bench.one(RequestJobs)
+    bench.feed(ev.JobsGranted(call.request_id, node_attributes=ev.NodeAttributes(1, {})))
+    bench.pass_time(0)
+    assert [(offer.name, offer.claim) for offer in bench.one(RequestJobs).slots] == [("slot1_1", ALICE)]
+
+
+def test_a_job_of_somebody_else_gets_a_claim_of_its_own() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(a_job(1))
+    end(bench, 1)
+    bench.pass_time(1)
+    bench.grant(bob := a_job(2, slot="slot1_1", owner="bob"))
+    assert bench.take(PrepareJob)[-1].job == bob
+    claim = claim_of(bench, "slot1_1")
+    assert (claim.holder.owner, claim.since, claim.activations) == ("bob", bench.now, 0)
+
+
+def test_a_job_that_would_leave_cores_of_a_claim_unused_gets_a_slot_of_its_own_size() -> None:
+    bench = PilotBench(cpus=4)
+    bench.run(a_job(1, cpus=4))
+    end(bench, 1)
+    bench.grant(a_job(2, cpus=1, slot="slot1_1"))
+    assert bench.slot("slot1_1").amounts.cpus == 1
+    assert bench.one(RequestJobs).slots[0].free.cpus == 3
+
+
+def test_a_job_that_needs_no_gpu_does_not_keep_that_of_its_accounts_claim() -> None:
+    bench = PilotBench(cpus=1, gpus=1)
+    bench.run(replace(a_job(1), amounts=Amounts(1, gpus=1)))
+    end(bench, 1)
+    bench.grant(a_job(2, slot="slot1_1"))
+    assert (bench.slot("slot1_1").amounts.gpus, bench.slot("slot1").free.gpus) == (0, 1)
+
+
+def test_a_claim_whose_worklife_is_over_is_not_used_again() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(replace(a_job(1), lease_s=100_000))
+    bench.pass_time(1201)
+    end(bench, 1)
+    assert bench.doing() == ["Unclaimed/Idle"]
+    assert [offer.claim for offer in bench.one(RequestJobs).slots] == [None]
+
+
+def test_a_claim_whose_worklife_ends_while_it_is_offered_lets_the_job_come_all_the_same() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(replace(a_job(1), lease_s=100_000))
+    bench.pass_time(1190)
+    end(bench, 1)
+    call = bench.one(RequestJobs)
+    bench.pass_time(20)
+    assert bench.doing() == ["Unclaimed/Idle"]
+    assert bench.take(RequestJobs) == [], "what a request may still bring a job for is not offered again"
+    bench.feed(ev.JobsGranted(call.request_id, (job := a_job(2, slot="slot1_1"),)))
+    assert bench.take(PrepareJob)[-1].job == job
+
+
+def test_a_second_job_for_a_slot_that_takes_one_is_declined() -> None:
+    bench = PilotBench(cpus=2)
+    bench.run(a_job(1, cpus=2))
+    bench.pass_time(1)
+    end(bench, 1)
+    bench.grant(a_job(2, slot="slot1_1"), too_much := a_job(3, slot="slot1_1"))
+    assert bench.outcome(too_much) is Outcome.DECLINED
+
+
+def test_a_claim_has_the_disk_that_the_files_of_its_last_job_leave_it() -> None:
+    bench = PilotBench(cpus=1)
+    job = replace(a_job(1), amounts=Amounts(1, 100, 6000))
+    bench.run(job)
+    assert StoreOutput(job.key) in bench.exit(job)
+    bench.pass_time(0.1)
+    call = bench.one(RequestJobs)
+    assert [offer.free for offer in call.slots] == [Amounts(1, 100, 0)]
+    bench.feed(ev.JobsGranted(call.request_id))
+    assert bench.one(RequestJobs).slots[0].free == Amounts(1, 8000, 4000)
+    assert ForgetAttempt(job.key) in bench.feed(ev.OutputStored(job.key))
+    bench.pass_time(1)
+    assert bench.slot("slot1").free.disk_mib == 10_000

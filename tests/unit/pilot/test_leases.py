@@ -1,0 +1,77 @@
+"""How long a pilot may keep a job, counted so that it never keeps it longer than its server thinks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pilotage.values.attempts import AttemptKey, LostLease, Outcome, RenewedLease, ReportResult
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.instructions import ContinuePayload, KillPayload, SendHeartbeat, StoreOutput
+from pilotage_pilot.core.rules import PilotRules
+from support.pilot_bench import ONE, PilotBench, a_job
+
+
+def test_a_lease_counts_from_the_sending_of_the_request() -> None:
+    bench = PilotBench(rules=PilotRules(lease_margin_s=10))
+    bench.hears = False
+    bench.pass_time(15)
+    bench.run(a_job(1, lease_s=100))
+    bench.pass_time(74.9)
+    assert bench.take(KillPayload) == []
+    bench.pass_time(0.2)
+    assert bench.one(KillPayload).key == AttemptKey(1, 1)
+
+
+def test_a_lease_counts_from_the_sending_of_the_heartbeat_that_renewed_it() -> None:
+    bench = PilotBench(rules=PilotRules(lease_margin_s=10))
+    bench.hears = False
+    bench.run(a_job(1, lease_s=100))
+    bench.pass_time(50)
+    beat = bench.take(SendHeartbeat)[-1]
+    assert beat.leases == (AttemptKey(1, 1),)
+    bench.pass_time(20)
+    bench.feed(
+        ev.HeartbeatAnswered(beat.request_id, (RenewedLease(*AttemptKey(1, 1), timedelta(seconds=100.0)),), next_s=1000)
+    )
+    sent_s = 0.05
+    bench.pass_time(sent_s + 90 - bench.after_s - 0.01)
+    assert bench.take(KillPayload) == []
+    bench.pass_time(0.02)
+    assert bench.one(KillPayload).key == AttemptKey(1, 1)
+
+
+def test_a_job_whose_lease_had_ended_when_it_came_is_not_started() -> None:
+    bench = PilotBench()
+    bench.pass_time(20)
+    late = a_job(1, lease_s=5)
+    bench.grant(late)
+    assert bench.outcome(late) is Outcome.DECLINED
+
+
+@pytest.mark.parametrize("how", ["lost", "refused"])
+def test_an_attempt_that_the_server_gave_up_is_killed_at_once(how: str) -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.hears = False
+    bench.pass_time(1)
+    beat = bench.take(SendHeartbeat)[0]
+    if how == "lost":
+        answer = ev.HeartbeatAnswered(beat.request_id, lost=(LostLease(*ONE.key, "expired"),))
+    else:
+        answer = ev.HeartbeatAnswered(beat.request_id, results=(ReportResult(*ONE.key, "expired"),))
+    assert KillPayload(ONE.key) in bench.feed(answer)
+    bench.feed(ev.PayloadExited(ONE.key, None, 9))
+    assert bench.reports()[-1].outcome is Outcome.KILLED
+    assert bench.take(StoreOutput) == []
+
+
+def test_a_suspended_payload_whose_lease_has_ended_does_not_go_on() -> None:
+    bench = PilotBench(rules=PilotRules(heartbeat_s=10_000))
+    bench.run(ONE)
+    bench.feed(ev.SuspendRequested())
+    bench.boot_s += 5000
+    said = bench.feed(ev.ContinueRequested())
+    assert ContinuePayload(ONE.key) not in said
+    assert KillPayload(ONE.key) in said

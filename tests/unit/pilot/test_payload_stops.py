@@ -1,0 +1,129 @@
+"""Why and how a pilot warns, suspends, stops and kills its payloads, and the steps of an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pilotage.values.attempts import Outcome
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.attempts.attempt import TRANSITIONS, Attempt, Ending, IllegalStepError, Stage, Step
+from pilotage_pilot.core.instructions import (
+    ContinuePayload,
+    KillPayload,
+    StartPayload,
+    StopPayload,
+    StoreOutput,
+    SuspendPayload,
+    WarnPayload,
+)
+from pilotage_pilot.core.rules import PilotRules
+from support.pilot_bench import ONE, PilotBench, a_job
+
+
+def test_a_kill_command_gives_the_payload_its_grace() -> None:
+    bench = PilotBench(rules=PilotRules(grace_s=10))
+    bench.run(ONE)
+    bench.hears = False
+    bench.pass_time(1)
+    assert StopPayload(ONE.key) in bench.answer_beat(commands=(ev.KillCommanded(ONE.key, "removed by alice"),))
+    bench.pass_time(9.9)
+    assert bench.take(KillPayload) == []
+    bench.pass_time(0.2)
+    assert len(bench.take(KillPayload)) == 1
+    bench.feed(ev.PayloadExited(ONE.key, None, 9))
+    assert (bench.reports()[-1].outcome, bench.reports()[-1].reason) == (Outcome.KILLED, "removed by alice")
+
+
+def test_a_kill_that_comes_while_a_job_is_prepared_keeps_it_from_starting() -> None:
+    bench = PilotBench()
+    bench.grant(ONE)
+    bench.hears = False
+    bench.pass_time(1)
+    assert KillPayload(ONE.key) in bench.answer_beat(commands=(ev.KillCommanded(ONE.key, "held"),))
+    assert StartPayload(ONE.key) not in bench.feed(ev.JobPrepared(ONE.key))
+    assert bench.outcome(ONE) is Outcome.KILLED
+
+
+def test_the_wall_time_of_a_job_does_not_count_while_it_is_suspended() -> None:
+    bench = PilotBench()
+    job = a_job(1, lease_s=100_000, wall_time=timedelta(seconds=100))
+    bench.run(job)
+    bench.pass_time(60)
+    assert SuspendPayload(job.key) in bench.feed(ev.SuspendRequested())
+    bench.pass_time(500)
+    assert ContinuePayload(job.key) in bench.feed(ev.ContinueRequested())
+    bench.pass_time(39)
+    assert bench.take(StopPayload) == []
+    bench.pass_time(2)
+    assert bench.one(StopPayload).key == job.key
+    bench.feed(ev.PayloadExited(job.key, None, 15))
+    bench.feed(ev.OutputStored(job.key))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.suspended_s) == (Outcome.LIMIT_EXCEEDED, 500.0)
+    assert report.wall_s == pytest.approx(100, abs=1.5)
+    assert "wall time" in report.reason
+
+
+def test_payloads_are_warned_and_then_evicted_before_the_glidein_ends() -> None:
+    bench = PilotBench(ends_after_s=1000)
+    job = a_job(1, lease_s=100_000)
+    bench.run(job)
+    bench.pass_time(699)
+    assert bench.take(WarnPayload) == []
+    bench.pass_time(2)
+    assert bench.one(WarnPayload).left_s == pytest.approx(240)
+    bench.pass_time(238)
+    assert bench.take(StopPayload) == []
+    bench.pass_time(2)
+    assert bench.one(StopPayload).key == job.key
+    bench.feed(ev.PayloadExited(job.key, None, 15))
+    assert bench.outcome(job) is Outcome.EVICTED
+
+
+def test_a_step_that_the_table_lacks_changes_nothing_and_says_what_was_tried() -> None:
+    attempt = Attempt(ONE, 0.0)
+    with pytest.raises(IllegalStepError, match=r"attempt 1\.1 is preparing: it cannot be stored"):
+        attempt.step(Step.STORED)
+    assert attempt.stage is Stage.PREPARING
+
+
+def test_every_stage_but_the_last_can_be_left() -> None:
+    assert {stage for stage, _ in TRANSITIONS} == set(Stage) - {Stage.REPORTING}
+
+
+def test_a_drain_that_evicts_gives_running_jobs_back() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.hears = False
+    bench.pass_time(1)
+    assert StopPayload(ONE.key) in bench.answer_beat(commands=(ev.DrainCommanded("reboot", evict=True),))
+    bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    assert [attempt.ending for attempt in bench.machine.payloads] == [Ending(Outcome.EVICTED, "reboot")]
+
+
+def test_a_payload_that_passes_a_limit_fails_and_keeps_what_it_has_written() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    assert StopPayload(ONE.key) in bench.feed(ev.LimitPassed(ONE.key, "it used 90 MiB"))
+    assert StoreOutput(ONE.key) in bench.feed(ev.PayloadExited(ONE.key, None, 15))
+    bench.feed(ev.OutputStored(ONE.key, notes="output file a is not there"))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.reason) == (Outcome.LIMIT_EXCEEDED, "it used 90 MiB; output file a is not there")
+
+
+def test_a_payload_that_the_kernel_ended_for_its_memory_passed_a_limit() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.feed(ev.PayloadExited(ONE.key, None, 9, limit="too much memory"))
+    bench.feed(ev.OutputStored(ONE.key))
+    assert bench.outcome(ONE) is Outcome.LIMIT_EXCEEDED
+
+
+def test_a_payload_that_starts_after_the_warning_is_warned_at_once() -> None:
+    bench = PilotBench(ends_after_s=400)
+    bench.pass_time(150)
+    bench.run(replace(ONE, lease_s=100_000))
+    assert bench.one(WarnPayload).left_s == pytest.approx(190)

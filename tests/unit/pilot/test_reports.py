@@ -1,0 +1,223 @@
+"""What a pilot tells its server of its jobs and its slots, and until when."""
+
+from __future__ import annotations
+
+from pilotage.values.attempts import Outcome, ReportedOutput, ReportResult
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.instructions import (
+    EndPilot,
+    ForgetAttempt,
+    PrepareJob,
+    RequestJobs,
+    SendHeartbeat,
+    StartPayload,
+    StoreOutput,
+)
+from pilotage_pilot.core.lifetime import Phase
+from pilotage_pilot.core.model import GrantedJob, ReportedState, Usage
+from pilotage_pilot.core.rules import PilotRules
+from pilotage_pilot.core.server_session import MAX_REPORT_BYTES
+from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
+
+
+def test_a_job_is_prepared_started_run_stored_and_reported() -> None:
+    bench = PilotBench()
+    assert PrepareJob in {type(said) for said in bench.grant(ONE)}
+    assert StartPayload(ONE.key) in bench.feed(ev.JobPrepared(ONE.key))
+    bench.feed(ev.PayloadStarted(ONE.key))
+    bench.pass_time(7)
+    assert StoreOutput(ONE.key) in bench.feed(ev.PayloadExited(ONE.key, 3, None, Usage(1.5, 20)))
+    stored = ReportedOutput("stdout", "c" * 64, 2, b"hi")
+    assert ForgetAttempt(ONE.key) in bench.feed(ev.OutputStored(ONE.key, (stored,)))
+    report = bench.reports()[-1]
+    assert (report.outcome, report.exit_code, report.output_files) == (Outcome.EXITED, 3, (stored,))
+    assert (report.usage, report.wall_s) == (Usage(1.5, 20), 7.0)
+
+
+def test_an_outcome_is_told_until_the_server_has_taken_it() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(ONE)
+    bench.hears = False
+    bench.pass_time(1)
+    bench.answer_beat(commands=(ev.DrainCommanded("maintenance"),))
+    bench.exit(ONE)
+    bench.feed(ev.OutputStored(ONE.key))
+    bench.answer_beat(results=())
+    for _ in range(3):
+        bench.pass_time(60)
+        beat = bench.take(SendHeartbeat)[-1]
+        assert [report.outcome for report in beat.reports] == [Outcome.EXITED]
+        bench.feed(ev.HeartbeatFailed(beat.request_id, transient()))
+    bench.pass_time(60)
+    bench.answer_beat()
+    assert len(bench.machine.payloads) == 0
+
+
+def test_an_outcome_travels_with_the_request_for_the_slot_that_it_frees() -> None:
+    bench = PilotBench(cpus=1)
+    bench.grant(ONE)
+    bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
+    call = bench.one(RequestJobs)
+    assert [report.outcome for report in call.reports] == [Outcome.REFUSED_BY_JOB]
+    bench.feed(ev.RequestFailed(call.request_id, transient()))
+    bench.pass_time(1)
+    again = bench.one(RequestJobs)
+    assert (again.request_id, again.reports) == (call.request_id, call.reports)
+    assert len(bench.machine.payloads) == 1
+    bench.feed(ev.JobsGranted(again.request_id, results=(ReportResult(*ONE.key),)))
+    assert len(bench.machine.payloads) == 0
+
+
+def test_a_running_job_is_reported_within_a_moment_and_a_short_one_only_when_it_has_ended() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(ONE)
+    assert bench.reports() == []
+    bench.pass_time(0.06)
+    assert [report.state for report in bench.reports()] == [ReportedState.RUNNING]
+
+    short = PilotBench(cpus=1)
+    short.run(ONE)
+    short.exit(ONE)
+    short.feed(ev.OutputStored(ONE.key))
+    assert [report.state for report in short.reports()] == [ReportedState.DONE]
+
+
+def test_a_slot_whose_job_leaves_much_behind_asks_for_the_next_before_all_is_stored() -> None:
+    bench = PilotBench(cpus=1)
+    bench.run(ONE)
+    bench.exit(ONE)
+    assert bench.take(RequestJobs) == []
+    bench.pass_time(0.1)
+    assert [report.state for report in bench.one(RequestJobs).reports] == [ReportedState.COMPLETING]
+
+
+def test_output_that_cannot_be_stored_is_tried_again_and_then_costs_the_attempt() -> None:
+    bench = PilotBench(rules=PilotRules(store_timeout_s=100, lease_margin_s=1))
+    job = a_job(1, lease_s=10_000)
+    bench.run(job)
+    bench.exit(job)
+    for _ in range(40):
+        for store in bench.take(StoreOutput):
+            bench.feed(ev.OutputFailed(store.key, transient("no route")))
+        bench.pass_time(10)
+    assert bench.outcome(job) is Outcome.OUTPUT_LOST
+    assert "no route" in bench.reports()[-1].reason
+
+
+def test_the_slots_are_reported_when_they_have_changed_and_not_more_than_once_a_second() -> None:
+    bench = PilotBench(cpus=1)
+    waiting = bench.one(RequestJobs)
+    for number in range(2, 12):
+        bench.feed(ev.JobsGranted(waiting.request_id, (job := a_job(number),)))
+        bench.feed(ev.StartFailed(job.key, Outcome.REFUSED_BY_JOB, "no such program"))
+        waiting = bench.one(RequestJobs)
+        bench.pass_time(0.1)
+    with_slots = [said for said in bench.said if isinstance(said, SendHeartbeat) and said.slots]
+    assert 2 <= len(with_slots) <= 3
+
+
+def test_an_answer_that_says_nothing_of_a_report_has_it_told_again() -> None:
+    bench = PilotBench(cpus=1)
+    bench.grant(ONE)
+    bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
+    call = bench.one(RequestJobs)
+    bench.feed(ev.JobsGranted(call.request_id, (TWO,)))
+    assert [report.key for report in bench.reports()] == [ONE.key, ONE.key]
+    assert bench.machine.payloads.get(ONE.key) is None
+
+
+def test_late_news_of_an_attempt_that_is_over_changes_nothing() -> None:
+    bench = PilotBench()
+    bench.grant(ONE)
+    bench.feed(ev.StartFailed(ONE.key, Outcome.REFUSED_BY_JOB, "no such program"))
+    bench.take(RequestJobs)
+    for event in (
+        ev.JobPrepared(ONE.key),
+        ev.PayloadStarted(ONE.key),
+        ev.PayloadExited(ONE.key, 0, None),
+        ev.OutputStored(ONE.key),
+        ev.OutputFailed(ONE.key, transient()),
+        ev.LimitPassed(ONE.key, "much"),
+    ):
+        assert bench.feed(event) == ()
+
+
+def test_a_server_that_wants_the_node_is_told_of_it_again() -> None:
+    bench = PilotBench(hears=False)
+    first = bench.one(SendHeartbeat)
+    assert first.slots is not None
+    bench.feed(ev.HeartbeatAnswered(first.request_id, next_s=30.0, node_wanted=True))
+    bench.pass_time(1)
+    assert bench.one(SendHeartbeat).slots is not None
+
+
+def draining_with(bench: PilotBench, *jobs: GrantedJob) -> None:
+    """Let a pilot that drains run these jobs, with a heartbeat under way."""
+    bench.run(*jobs)
+    bench.hears = False
+    bench.pass_time(1)
+    bench.answer_beat(commands=(ev.DrainCommanded("maintenance"),))
+    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
+
+
+def end_with(bench: PilotBench, size: int, *jobs: GrantedJob) -> None:
+    """Let jobs end one after the other, each with so many bytes of output that travel with its report."""
+    for job in jobs:
+        bench.exit(job)
+        bench.feed(ev.OutputStored(job.key, (ReportedOutput("stdout", "c" * 64, size, bytes(size)),)))
+
+
+def told_ends(beat: SendHeartbeat) -> list[int]:
+    return [report.key.job_id for report in beat.reports if report.state is ReportedState.DONE]
+
+
+def test_many_ends_with_much_output_go_in_several_messages_the_first_that_ended_first() -> None:
+    bench = PilotBench(cpus=8)
+    jobs = [a_job(number) for number in range(1, 8)]
+    draining_with(bench, *jobs)
+    end_with(bench, MAX_REPORT_BYTES // 4, *jobs)
+    ends: list[list[int]] = []
+    while bench.machine.payloads:
+        bench.answer_beat()
+        beat = bench.one(SendHeartbeat)
+        assert sum(report.max_bytes for report in beat.reports) <= MAX_REPORT_BYTES
+        ends.append(told_ends(beat))
+    assert ends == [[1, 2, 3], [4, 5, 6], [7], []]
+
+
+def test_a_message_that_cannot_hold_all_ends_has_the_leases_renewed_all_the_same() -> None:
+    bench = PilotBench(cpus=9)
+    jobs = [a_job(number) for number in range(1, 8)]
+    draining_with(bench, *jobs, running := a_job(99))
+    end_with(bench, MAX_REPORT_BYTES // 4, *jobs)
+    bench.answer_beat()
+    beat = bench.one(SendHeartbeat)
+    assert len(told_ends(beat)) < len(jobs)
+    assert beat.leases == (running.key,)
+
+
+def test_an_end_that_is_larger_than_what_is_told_at_once_goes_alone() -> None:
+    bench = PilotBench()
+    draining_with(bench, ONE, TWO)
+    end_with(bench, MAX_REPORT_BYTES + 1, ONE, TWO)
+    bench.answer_beat()
+    assert told_ends(bench.one(SendHeartbeat)) == [1]
+    bench.answer_beat()
+    assert told_ends(bench.one(SendHeartbeat)) == [2]
+
+
+def test_a_pilot_that_gives_up_says_good_bye_when_all_ends_are_told() -> None:
+    bench = PilotBench(rules=PilotRules(grace_s=10, goodbye_timeout_s=100))
+    draining_with(bench, ONE, TWO)
+    end_with(bench, MAX_REPORT_BYTES, ONE, TWO)
+    bench.feed(ev.StopRequested("SIGTERM"))
+    bench.pass_time(110)
+    assert bench.machine.phase is Phase.LEAVING
+    bench.answer_beat()
+    beats = [bench.one(SendHeartbeat)]
+    while not beats[-1].ending:
+        bench.answer_beat()
+        beats.append(bench.one(SendHeartbeat))
+    assert [told_ends(beat) for beat in beats] == [[1], [2]]
+    bench.answer_beat()
+    assert isinstance(bench.said[-1], EndPilot)

@@ -1,0 +1,163 @@
+"""What a pilot asks its server for: when, for how much, and what it does with the answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from pilotage.errors import OverloadedError
+from pilotage.values.amounts import Amounts
+from pilotage.values.attempts import AttemptKey, LostLease, Outcome
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.instructions import (
+    EndPilot,
+    PrepareJob,
+    ReadPools,
+    RecallRequest,
+    RequestJobs,
+    SendHeartbeat,
+    ValidateNode,
+)
+from pilotage_pilot.core.lifetime import Phase
+from pilotage_pilot.link.base import failure_of
+from support.pilot_bench import ONE, TWO, PilotBench, a_job, transient
+
+
+def test_a_pilot_asks_for_nothing_before_its_node_is_validated_and_its_pools_are_known() -> None:
+    bench = PilotBench(opened=False)
+    assert bench.take(ValidateNode)
+    assert bench.take(ReadPools) == [ReadPools(fresh=False)]
+    bench.feed(ev.PoolsRead(True, ()))
+    assert bench.take(RequestJobs) == []
+    bench.feed(ev.NodeValidated())
+    assert bench.one(RequestJobs).slots[0].free == Amounts(4, 8000, 10_000)
+
+
+def test_the_pools_travel_with_the_first_request_and_then_only_now_and_then() -> None:
+    bench = PilotBench()
+    first = bench.one(RequestJobs)
+    assert first.pool_ids == ("a" * 64,)
+    bench.feed(ev.JobsGranted(first.request_id))
+    bench.pass_time(1)
+    assert bench.one(RequestJobs).pool_ids == ()
+
+
+def test_a_request_offers_only_what_is_neither_used_nor_offered() -> None:
+    bench = PilotBench(cpus=4)
+    bench.run(a_job(1, cpus=3, memory_mib=1000))
+    offered = bench.one(RequestJobs).slots[0].free
+    assert offered == Amounts(1, 7000, 10_000)
+    bench.exit(a_job(1))
+    bench.feed(ev.OutputStored(AttemptKey(1, 1)))
+    more = bench.take(RequestJobs)[0].slots[0].free
+    assert more.cpus == 3
+
+
+def test_a_job_that_cannot_be_read_goes_back_as_its_own_fault_and_its_neighbour_runs() -> None:
+    bench = PilotBench(cpus=4)
+    bad = replace(ONE, fault="there are two files data0")
+    bench.grant(bad, TWO)
+    assert [order.job for order in bench.take(PrepareJob)] == [TWO]
+    reports = [report for report in bench.reports() if report.key == bad.key]
+    assert [(report.outcome, report.reason, report.started) for report in reports] == [
+        (Outcome.REFUSED_BY_JOB, "there are two files data0", None)
+    ]
+    assert bench.one(RequestJobs).slots[0].free.cpus == 3
+
+
+def test_jobs_that_cannot_be_read_never_end_a_pilot() -> None:
+    bench = PilotBench(cpus=4)
+    for number in range(1, 6):
+        bench.grant(a_job(number, fault="there are two files data0"))
+    assert bench.one(RequestJobs).slots
+    assert not bench.take(EndPilot)
+
+
+def test_requests_that_wait_side_by_side_become_one() -> None:
+    bench = PilotBench(cpus=4)
+    bench.run(a_job(1, cpus=3))
+    first = bench.one(RequestJobs)
+    bench.exit(a_job(1))
+    bench.feed(ev.OutputStored(AttemptKey(1, 1)))
+    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
+    second = bench.one(RequestJobs)
+    bench.pass_time(0.3)
+    assert {back.request_id for back in bench.take(RecallRequest)} == {first.request_id, second.request_id}
+    bench.feed(ev.JobsGranted(first.request_id))
+    assert bench.take(RequestJobs) == []
+    bench.feed(ev.JobsGranted(second.request_id))
+    assert bench.one(RequestJobs).slots[0].free.cpus == 4
+
+
+def test_what_was_not_offered_is_declined_and_not_asked_for_again() -> None:
+    bench = PilotBench(cpus=2)
+    big = a_job(1, cpus=3)
+    bench.grant(big)
+    assert bench.outcome(big) is Outcome.DECLINED
+    assert bench.take(PrepareJob) == []
+    assert bench.one(RequestJobs).slots[0].declined_task_queues == {big.task_queue}
+
+
+def test_a_pilot_says_how_much_time_is_left_and_asks_no_more_when_it_is_too_little() -> None:
+    bench = PilotBench(ends_after_s=1000)
+    first = bench.one(RequestJobs)
+    assert first.slots[0].time_left == timedelta(seconds=940)
+    bench.feed(ev.JobsGranted(first.request_id))
+    bench.pass_time(500)
+    second = bench.one(RequestJobs)
+    assert second.slots[0].time_left == timedelta(seconds=939)
+    bench.feed(ev.JobsGranted(second.request_id))
+    third = bench.one(RequestJobs)
+    assert third.slots[0].time_left == timedelta(seconds=440)
+    bench.pass_time(390)
+    assert bench.machine.phase is not Phase.OPEN
+    assert bench.one(RecallRequest).request_id == third.request_id
+
+
+def test_a_lost_answer_to_a_request_is_asked_for_with_the_same_id() -> None:
+    bench = PilotBench()
+    call = bench.one(RequestJobs)
+    bench.feed(ev.RequestFailed(call.request_id, transient()))
+    bench.pass_time(60)
+    again = bench.take(RequestJobs)
+    assert [(repeat.request_id, repeat.slots) for repeat in again] == [(call.request_id, call.slots)]
+    bench.feed(ev.JobsGranted(call.request_id, (a_job(1, lease_s=50),)))
+    assert bench.outcome(a_job(1)) is Outcome.DECLINED, "its lease counts from the first sending"
+
+
+def test_gpus_are_given_to_one_slot_each() -> None:
+    bench = PilotBench(cpus=4, gpus=2)
+    jobs = [replace(a_job(number), amounts=Amounts(1, 0, 0, 1)) for number in (1, 2)]
+    bench.grant(*jobs)
+    assert [prepare.slot.gpu_ids for prepare in bench.take(PrepareJob)] == [("0",), ("1",)]
+
+
+def test_pools_that_cannot_be_read_are_asked_for_again() -> None:
+    bench = PilotBench(opened=False)
+    bench.feed(ev.NodeValidated())
+    bench.take(ReadPools)
+    bench.feed(ev.PoolsFailed(transient()))
+    assert bench.take(RequestJobs) == []
+    bench.pass_time(1)
+    assert bench.one(ReadPools) == ReadPools(fresh=False)
+
+
+def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+    bench = PilotBench()
+    bench.run(ONE)
+    bench.take(SendHeartbeat)
+    assert bench.feed(ev.HeartbeatAnswered("never-sent", lost=(LostLease(*ONE.key, "gone"),))) == ()
+    assert bench.feed(ev.JobsGranted("never-sent", (TWO,))) == ()
+    assert bench.feed(ev.HeartbeatFailed("never-sent", transient())) == ()
+
+
+def test_a_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_says_and_then_told_all() -> None:
+    bench = PilotBench(cpus=1)
+    bench.grant(job := a_job(1))
+    bench.feed(ev.StartFailed(job.key, Outcome.REFUSED_BY_JOB, "no such program"))
+    call = bench.one(RequestJobs)
+    bench.feed(ev.RequestFailed(call.request_id, failure_of(OverloadedError("too many calls", 5.0))))
+    bench.pass_time(4.9)
+    assert bench.take(RequestJobs) == []
+    bench.pass_time(0.3)
+    assert bench.one(RequestJobs).reports == call.reports

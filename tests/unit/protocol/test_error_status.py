@@ -1,0 +1,195 @@
+"""Errors on the wire: the client has the error that the server raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.status_pb2 import Status
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.errors import (
+    InvalidInputError,
+    InvalidJobError,
+    InvalidRequirementsError,
+    InvalidTreeError,
+    LeadershipLostError,
+    LeaseLostError,
+    NotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    PilotageError,
+    ServerUnreachableError,
+    StateConflictError,
+    UnauthenticatedError,
+    Violation,
+    WorldError,
+)
+from pilotage.rpc.status import MAX_VIOLATIONS, error_of, status_of
+from pilotage_server.core.jobs.states import IllegalTransitionError, JobCause, JobState
+
+ERRORS = [
+    NotFoundError("job", "17"),
+    PermissionDeniedError("needs the role admin"),
+    UnauthenticatedError("no token"),
+    StateConflictError("is DONE"),
+    LeaseLostError(17, 3, "it ran out"),
+    LeadershipLostError("drain controller"),
+    WorldError("the disk is full", transient=False),
+    WorldError("busy", transient=True),
+    OverloadedError("it has 1000 calls under way", 1.5),
+    InvalidInputError(Violation("a.b[2]", "is wrong"), Violation("", "all is wrong")),
+    InvalidRequirementsError(Violation("Memory", "is empty")),
+    InvalidTreeError(Violation("sites.X", "is odd")),
+    InvalidJobError(Violation("descriptions[0].executable", "is missing")),
+]
+
+
+class FailedCall(grpc.RpcError):
+    """What a stub raises, as far as it is looked at."""
+
+    def __init__(self, code: grpc.StatusCode, details: str = "", status: Status | None = None) -> None:
+        super().__init__(details)
+        self._code, self._details, self._status = code, details, status
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> Any:
+        return () if self._status is None else (("grpc-status-details-bin", self._status.SerializeToString()),)
+
+
+def over_the_wire(error: PilotageError) -> PilotageError:
+    status = status_of(error)
+    code = next(code for code in grpc.StatusCode if code.value[0] == status.code)
+    return error_of(FailedCall(code, status.message, status))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{type(error).__name__}: {error}")
+def test_an_error_comes_back_as_itself(error: PilotageError) -> None:
+    back = over_the_wire(error)
+
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert vars(back) == vars(error)
+
+
+def test_a_servers_own_kind_of_conflict_comes_back_as_a_conflict() -> None:
+    error = IllegalTransitionError(JobState.DONE, JobCause.STARTED)
+
+    back = over_the_wire(error)
+
+    assert type(back) is StateConflictError
+    assert str(back) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidJobError(Violation("a", "b")), grpc.StatusCode.INVALID_ARGUMENT),
+        (NotFoundError("job", "1"), grpc.StatusCode.NOT_FOUND),
+        (PermissionDeniedError("no"), grpc.StatusCode.PERMISSION_DENIED),
+        (UnauthenticatedError("who"), grpc.StatusCode.UNAUTHENTICATED),
+        (StateConflictError("no"), grpc.StatusCode.FAILED_PRECONDITION),
+        (LeaseLostError(1, 1, "x"), grpc.StatusCode.ABORTED),
+        (LeadershipLostError("x"), grpc.StatusCode.ABORTED),
+        (WorldError("x", transient=True), grpc.StatusCode.UNAVAILABLE),
+        (OverloadedError("x", 1.0), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (WorldError("x", transient=False), grpc.StatusCode.INTERNAL),
+    ],
+)
+def test_every_kind_has_its_canonical_code(error: PilotageError, code: grpc.StatusCode) -> None:
+    assert status_of(error).code == code.value[0]
+
+
+def test_violations_are_field_violations() -> None:
+    request = BadRequest()
+    status = status_of(InvalidJobError(Violation("descriptions[1].count", "is 0")))
+
+    assert any(detail.Unpack(request) for detail in status.details)
+    assert request.field_violations[0].field == "descriptions[1].count"
+    assert request.field_violations[0].description == "is 0"
+
+
+def test_a_passing_failure_says_when_to_retry() -> None:
+    retry = RetryInfo()
+    status = status_of(WorldError("busy", transient=True))
+
+    assert any(detail.Unpack(retry) for detail in status.details)
+    assert retry.retry_delay.seconds > 0
+
+
+@given(st.integers(MAX_VIOLATIONS + 1, 3 * MAX_VIOLATIONS))
+def test_too_many_faults_are_counted_so_that_the_status_stays_small(count: int) -> None:
+    error = InvalidTreeError(*(Violation("x" * 5000, "y" * 5000) for _ in range(count)))
+
+    back = over_the_wire(error)
+
+    assert isinstance(back, InvalidTreeError)
+    assert len(back.violations) <= MAX_VIOLATIONS + 1
+    assert f"{count - len(back.violations) + 1} more" in back.violations[-1].why
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, ServerUnreachableError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, ServerUnreachableError),
+        (grpc.StatusCode.UNAUTHENTICATED, UnauthenticatedError),
+        (grpc.StatusCode.PERMISSION_DENIED, PermissionDeniedError),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, InvalidInputError),
+        (grpc.StatusCode.UNIMPLEMENTED, WorldError),
+        (grpc.StatusCode.UNKNOWN, WorldError),
+    ],
+)
+def test_what_no_server_of_ours_said_is_still_an_error_of_ours(code: grpc.StatusCode, kind: type) -> None:
+    assert type(error_of(FailedCall(code, "words"))) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:4711: Failed to connect to "
+            "remote host: Connection refused",
+            "no server answers at 10.0.0.1:4711: Connection refused",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv6:%5B::1%5D:4711: Socket closed",
+            "no server answers at [::1]:4711: Socket closed",
+        ),
+        ("Socket closed", "the connection to the server broke (Socket closed)"),
+        ("some other words", "some other words"),
+    ],
+)
+def test_a_connection_that_failed_is_told_as_people_would(text: str, shown: str) -> None:
+    assert str(error_of(FailedCall(grpc.StatusCode.UNAVAILABLE, text))) == shown
+
+
+def test_broken_details_do_not_hide_the_code() -> None:
+    class Garbled(FailedCall):
+        def trailing_metadata(self) -> Any:
+            return (("grpc-status-details-bin", b"\xff\xff\xff"),)
+
+    assert type(error_of(Garbled(grpc.StatusCode.UNAVAILABLE, "gone"))) is ServerUnreachableError
+
+
+def test_missing_fields_of_another_release_do_not_hide_the_code() -> None:
+    status = status_of(StateConflictError("late"))
+    status.details[0].Pack(_lease_lost_without_fields())
+
+    back = error_of(FailedCall(grpc.StatusCode.ABORTED, "late", status))
+
+    assert type(back) is StateConflictError
+
+
+def _lease_lost_without_fields() -> Any:
+    from google.rpc.error_details_pb2 import ErrorInfo
+
+    return ErrorInfo(reason="LEASE_LOST", domain="pilotage")

@@ -1,0 +1,79 @@
+"""The tree in force: what it knows, and each VO's view of it."""
+
+from __future__ import annotations
+
+from pilotage.resources.tree import QueueId, ResourceTree
+from pilotage_server.core.resources.tree import NO_TREE, ActiveTree
+from support.trees import THE_QUEUE, a_tree_of_one_queue
+from support.trees import a_tree as a_plain_tree
+
+
+def a_tree() -> ActiveTree:
+    for_vo = {"ForVO": {"CMS": {"Memory": 9000}}}
+    return ActiveTree(3, a_tree_of_one_queue({"Memory": 2000, "VOs": ["cms", "atlas"], **for_vo}))
+
+
+def two_queues(*names: str) -> ResourceTree:
+    return a_plain_tree(sites={"CERN": {"ces": {"ce01": {"queues": {name: {} for name in names}}}}})
+
+
+def memory(tree: ActiveTree, vo: str | None) -> object:
+    queue = tree.effective(THE_QUEUE, vo)
+    value = queue.get("Memory") if queue else None
+    return value.value if value else None
+
+
+def test_without_a_tree_nothing_is_known() -> None:
+    assert (NO_TREE.version, NO_TREE.queues) == (0, ())
+    assert not NO_TREE.knows(THE_QUEUE)
+    assert NO_TREE.effective(THE_QUEUE, "cms") is None
+
+
+def test_a_queue_of_another_name_is_not_known() -> None:
+    tree = a_tree()
+    assert tree.knows(THE_QUEUE)
+    assert tree.effective(QueueId(THE_QUEUE.site, THE_QUEUE.ce, "other"), None) is None
+
+
+def test_each_vo_sees_its_own_values_in_any_letter_case_of_its_name() -> None:
+    tree = a_tree()
+    assert [memory(tree, vo) for vo in ("cms", "CMS", "atlas", None)] == [9000, 9000, 2000, 2000]
+
+
+def test_a_view_is_made_once() -> None:
+    tree = a_tree()
+    assert tree.view_for("cms") is tree.view_for("CMS")
+
+
+def test_vos_without_end_are_served_and_not_remembered_without_end() -> None:
+    tree = a_tree()
+    first = tree.view_for("vo0")
+    assert {len(tree.view_for(f"vo{number}")) for number in range(200)} == {1}
+    assert tree.view_for("vo199") is tree.view_for("vo199")
+    assert tree.view_for("vo0") is not first
+
+
+def test_a_queue_that_does_not_admit_a_vo_is_in_its_view_and_says_so() -> None:
+    queue = a_tree().view_for("lhcb")[THE_QUEUE]
+    assert not queue.admits()
+
+
+def test_a_queue_looks_the_same_alone_and_in_the_view_of_its_vo() -> None:
+    tree = a_tree()
+    for vo in ("cms", "atlas", "lhcb", None):
+        assert tree.effective(THE_QUEUE, vo) == tree.view_for(vo)[THE_QUEUE]
+
+
+def test_queues_keep_their_numbers_in_the_next_version_of_the_tree() -> None:
+    first = ActiveTree(1, two_queues("a", "b"))
+    second = first.successor(two_queues("c", "a"))
+    assert (second.version, [queue.queue for queue in second.queues]) == (2, ["c", "a"])
+    assert [queue.queue for queue in second.order.queues] == ["a", "b", "c"]
+    assert second.order.extends(first.order)
+
+
+def test_numbers_of_queues_that_are_gone_do_not_pile_up() -> None:
+    tree = ActiveTree(1, two_queues("a", "b"))
+    for number in range(10):
+        tree = tree.successor(two_queues(f"c{number}", f"d{number}"))
+    assert len(tree.order.queues) <= 4

@@ -1,0 +1,189 @@
+"""Reading a DIRAC configuration as a tree."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.errors import InvalidTreeError
+from pilotage.job_description import Value
+from pilotage.resources.formats import read_tree_text
+from pilotage.resources.inheritance import EffectiveQueue
+from pilotage.resources.tree import QueueId, ResourceTree
+from pilotage.resources.tree_reader import tree_from_mapping
+from support.trees import effective_queue
+
+CFG = """
+# A grid in DIRAC's own words
+Resources
+{
+  Computing
+  {
+    CEDefaults { MaxWaitingJobs = 20 }
+    OSCompatibility { x86_64-el9 = x86_64_AlmaLinux_9.4, x86_64_RedHat_9.4 }
+  }
+  Sites
+  {
+    LCG
+    {
+      LCG.Example.it
+      {
+        Name = EXAMPLE-T2           # in the grid's database
+        VO = lhcb, biomed           // for the whole site
+        MaxRAM = 1024
+        Home = https://example.it/a#b
+        Version = 9.10
+        Banner = a = b { c }
+        CEs
+        {
+          MaxRAM = 4096
+          Tag = Site
+          ce01.example.it
+          {
+            Platform = x86_64-el9
+            Tag = Token
+            Tag += Extra, token
+            Queues
+            {
+              long { maxCPUTime = 2880   SI00 = 3100   MaxTotalJobs = 500  Price = 0.25 }
+              mcore { NumberOfProcessors = 8   RequiredTag = MultiProcessor  VO = lhcb }
+              gpu
+              {
+                NumberOfGPUs = 1
+                Tag = GPU
+                WholeNode = True
+                SI00 = 3100
+                Platform = ANY
+                VO =
+                ForVO { biomed { MaxRAM = 8192 } }
+              }
+            }
+          }
+        }
+      }
+    }
+    DIRAC { DIRAC.Empty.org { } }
+  }
+  Parameters { Version { type = version } }
+}
+Operations { Defaults { JobDescription { DefaultCPUTime = 86400  AllowedJobTypes = User, Test } } }
+"""
+
+
+def a_cfg_tree(text: str = CFG) -> ResourceTree:
+    """Return the tree of a configuration."""
+    return tree_from_mapping(read_tree_text(text, "dirac.cfg"))[0]
+
+
+def queue(name: str, vo: str | None = None) -> EffectiveQueue:
+    """Return a queue of the example as `vo` sees it."""
+    return effective_queue(a_cfg_tree(), QueueId("LCG.Example.it", "ce01.example.it", name), vo)
+
+
+def offered(name: str, vo: str | None = None) -> dict[str, Value]:
+    """Return what a queue of the example offers in effect."""
+    return queue(name, vo).parameters()
+
+
+def test_grids_have_no_level_of_their_own() -> None:
+    tree = a_cfg_tree()
+    assert [site.name for site in tree.sites] == ["LCG.Example.it", "DIRAC.Empty.org"]
+    assert [str(queue) for queue in tree.queue_ids()] == [
+        f"LCG.Example.it/ce01.example.it/{name}" for name in ("long", "mcore", "gpu")
+    ]
+
+
+def test_numbers_and_lists_are_typed_and_texts_stay_as_written() -> None:
+    expected = {
+        "Name": "EXAMPLE-T2",
+        "Home": "https://example.it/a#b",
+        "Version": "9.10",
+        "Banner": "a = b { c }",
+        "MaxTotalJobs": 500,
+        "Price": 0.25,
+        "MaxWaitingJobs": 20,
+    }
+    assert offered("long").items() >= expected.items()
+
+
+def test_the_names_of_dirac_become_ours() -> None:
+    mcore = offered("mcore")
+    assert mcore["CPUs"] == 8
+    assert mcore["VOs"] == ("lhcb",)
+    assert mcore["RequiredTags"] == ("MultiProcessor",)
+    assert offered("gpu")["GPUs"] == 1
+    assert not {"Tag", "RequiredTag", "VO", "MaxRAM", "NumberOfProcessors"} & mcore.keys()
+
+
+def test_options_of_the_section_ces_go_before_those_of_the_site() -> None:
+    assert offered("long")["Memory"] == 4096
+
+
+def test_tags_are_united_along_the_path() -> None:
+    assert offered("long")["Tags"] == ("Site", "Token", "Extra")
+    assert offered("gpu")["Tags"] == ("Site", "Token", "Extra", "GPU", "MultiProcessor", "WholeNode")
+
+
+def test_a_queue_of_several_processors_offers_the_tag_that_diracs_matcher_would() -> None:
+    assert "MultiProcessor" in tuple_of(offered("mcore")["Tags"])
+    assert "MultiProcessor" not in tuple_of(offered("long")["Tags"])
+
+
+def test_the_cpu_time_of_a_queue_is_computed_where_both_of_its_factors_are_there() -> None:
+    assert offered("long").items() >= {"CPUTime": 2142720, "maxCPUTime": 2880, "SI00": 3100}.items()
+    assert "CPUTime" not in offered("gpu")
+
+
+def test_an_empty_access_list_leaves_the_one_of_the_site_in_force() -> None:
+    assert offered("gpu")["VOs"] == ("lhcb", "biomed")
+
+
+def test_any_platform_leaves_the_queue_unrestricted() -> None:
+    assert queue("gpu").runs_platforms() is None
+    assert queue("long").runs_platforms() == frozenset({"x86_64-el9", "x86_64_almalinux_9.4", "x86_64_redhat_9.4"})
+
+
+def test_a_section_for_a_vo_overlays_its_level() -> None:
+    assert offered("gpu", "biomed")["Memory"] == 8192
+    assert offered("gpu", "lhcb")["Memory"] == 4096
+
+
+def test_sections_without_a_meaning_for_a_tree_are_ignored_with_a_warning() -> None:
+    text = CFG.replace("Name = EXAMPLE-T2", "Cpu { Model = x }").replace("NumberOfGPUs = 1", "Extra { }")
+    _, warnings = tree_from_mapping(read_tree_text(f"{text}\nSystems {{ }}", "cfg"))
+    site = "Resources/Sites/LCG/LCG.Example.it"
+    ignored = ["Operations", "Systems", f"{site}/Cpu", f"{site}/CEs/ce01.example.it/Queues/gpu/Extra"]
+    assert [str(warning) for warning in warnings] == [f"{name}: is unknown and is ignored" for name in ignored]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "there is no section Resources/Sites"),
+        ("Resources { Computing { } }", "there is no section Resources/Sites"),
+        ("Resources\n{\n  Sites\n  {\n", "line 3: the section Sites, which begins here, is not closed"),
+        ("Resources { } }", "line 1, column 15: a closing brace too many"),
+        ("\n{ }", "line 2, column 1: a brace without the name of a section"),
+        ("Resources\nSites { }", "line 1: Resources is neither an option KEY = VALUE nor followed by a brace"),
+        ("a = 1\nb = 2\na = 3", "line 3, column 1: a stands twice in one section"),
+        ("a { }\na { }", "line 2: a stands twice in one section"),
+        ("= 3", "line 1, column 1: neither a section nor an option KEY = VALUE"),
+        (
+            "Resources\n{\n Sites\n {\n  A { S { } }\n  B { S { } }\n }\n}",
+            "line 6: the site S stands in two grids, A and B",
+        ),
+        (
+            "Resources { Sites { A { S {\n Tag = a\n Tags = b\n} } } }",
+            "line 1: Tags is stated twice, once under DIRAC's name for it",
+        ),
+    ],
+)
+def test_a_fault_of_the_text_is_told_with_its_line(text: str, fault: str) -> None:
+    with pytest.raises(InvalidTreeError) as refused:
+        read_tree_text(text, "cfg")
+    assert fault in str(refused.value)
+
+
+def tuple_of(value: Value) -> tuple[object, ...]:
+    """Return a value that must be a list."""
+    assert isinstance(value, tuple)
+    return value

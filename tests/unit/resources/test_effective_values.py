@@ -1,0 +1,115 @@
+"""What a queue offers in effect: inheritance, overlays, union, origin, access."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.resources.inheritance import effective_queues
+from pilotage.resources.tree import Level, Origin
+from support.trees import THE_QUEUE, Section, a_queue, a_tree, a_tree_of_one_queue, effective_queue
+
+UNITE_TAGS = {"Tags": {"type": "tags", "inherit": "unite"}}
+
+
+def test_the_nearest_value_wins_and_its_origin_is_known() -> None:
+    tree = a_tree_of_one_queue(
+        {"A": "queue"},
+        ce={"A": "ce", "B": "ce"},
+        site={"A": "site", "B": "site", "C": "site"},
+        defaults={"A": "d", "B": "d", "C": "d", "D": "d"},
+    )
+    queue = effective_queue(tree, THE_QUEUE, None)
+    assert queue.parameters() == {"A": "queue", "B": "ce", "C": "site", "D": "d"}
+    origins = [queue.values[name].origins for name in "abcd"]
+    assert origins == [(Origin(level),) for level in (Level.QUEUE, Level.CE, Level.SITE, Level.DEFAULTS)]
+
+
+def test_a_nearer_value_wins_whatever_its_letter_case_and_brings_its_own_spelling() -> None:
+    tree = a_tree_of_one_queue({"MEMORY": 1}, site={"Memory": 2})
+    assert effective_queue(tree, THE_QUEUE, None).parameters() == {"MEMORY": 1}
+
+
+def test_a_nearer_list_replaces_the_inherited_one_even_when_it_is_empty() -> None:
+    tree = a_tree_of_one_queue({"Tags": [], "SEs": ["b", "a", "b"]}, site={"Tags": ["GPU"], "SEs": ["c"]})
+    assert effective_queue(tree, THE_QUEUE, None).parameters() == {"Tags": (), "SEs": ("b", "a", "b")}
+
+
+def test_at_each_level_the_overlay_of_the_vo_goes_first() -> None:
+    tree = a_tree_of_one_queue(
+        {"B": "queue"},
+        ce={"ForVO": {"CMS": {"A": "ce for cms", "B": "ce for cms"}}},
+        site={"A": "site", "ForVO": {"cms": {"C": "site for cms"}}},
+        defaults={"ForVO": {"cms": {"D": "defaults for cms"}}},
+    )
+    cms = effective_queue(tree, THE_QUEUE, "Cms")
+    assert cms.parameters() == {
+        "A": "ce for cms",
+        "B": "queue",
+        "C": "site for cms",
+        "D": "defaults for cms",
+    }
+    assert cms.values["a"].origins == (Origin(Level.CE, "CMS"),)
+    for other in ("atlas", None):
+        assert effective_queue(tree, THE_QUEUE, other).parameters() == {"A": "site", "B": "queue"}
+
+
+def test_a_united_parameter_gathers_its_path_the_outermost_first_without_repetitions() -> None:
+    tree = a_tree_of_one_queue(
+        {"tags": ["GPU", "fast"]},
+        ce={"Tags": []},
+        site={"Tags": "gpu", "ForVO": {"cms": {"Tags": ["CMS"]}}},
+        defaults={"Tags": ["std"]},
+        parameters=UNITE_TAGS,
+    )
+    tags = effective_queue(tree, THE_QUEUE, "cms").values["tags"]
+    assert tags.value == ("std", "gpu", "CMS", "fast")
+    assert [str(origin) for origin in tags.origins] == ["defaults", "site", "site for VO cms", "queue"]
+
+
+def test_a_united_parameter_that_one_level_states_stays_as_written() -> None:
+    tree = a_tree_of_one_queue(site={"Tags": "GPU"}, parameters=UNITE_TAGS)
+    assert effective_queue(tree, THE_QUEUE, None).parameters() == {"Tags": "GPU"}
+
+
+@pytest.mark.parametrize(
+    ("queue", "ce", "site", "vo", "admitted"),
+    [
+        ({}, {}, {}, "cms", True),
+        ({}, {}, {"VOs": ["CMS"]}, "cms", True),
+        ({}, {}, {"VOs": ["atlas"]}, "cms", False),
+        ({"VOs": ["cms"]}, {}, {"VOs": ["atlas"]}, "cms", True),
+        ({"VOs": ["cms"]}, {}, {"VOs": ["atlas"]}, "atlas", False),
+        ({"VOs": []}, {"VOs": []}, {"VOs": ["atlas"]}, "cms", False),
+        ({"VOs": []}, {}, {}, "cms", True),
+        ({"VOs": "cms"}, {}, {}, "cms", True),
+        ({"ForVO": {"cms": {"VOs": ["cms"]}}}, {}, {"VOs": ["atlas"]}, "cms", True),
+        ({}, {}, {"VOs": ["atlas"]}, None, True),
+    ],
+)
+def test_the_nearest_access_list_that_is_not_empty_admits(
+    queue: Section, ce: Section, site: Section, vo: str | None, admitted: bool
+) -> None:
+    tree = a_tree_of_one_queue(queue, ce=ce, site=site)
+    assert effective_queue(tree, THE_QUEUE, vo).admits() is admitted
+
+
+def test_a_ce_host_that_two_sites_share_is_two_computing_elements() -> None:
+    tree = a_tree(
+        sites={
+            "one": {"A": 1, "ces": {"ce": {"queues": {"q": {}}}}},
+            "two": {"A": 2, "ces": {"ce": {"queues": {"q": {}}}}},
+        }
+    )
+    assert [queue.values["a"].value for queue in effective_queues(tree, None)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("stated", "amount"), [(8, 8), ("auto", None), ("4 GB", 4096), ([8, "auto", 16], 16), ([], None), (True, None)]
+)
+def test_a_stated_amount_is_a_number_in_the_base_unit(stated: object, amount: object) -> None:
+    assert a_queue(Memory=stated).stated_amount("memory") == amount
+
+
+def test_an_amount_of_a_parameter_that_the_tree_declares_is_in_its_unit() -> None:
+    tree = a_tree_of_one_queue({"Memory": 2}, parameters={"Memory": {"unit": "GB"}})
+    assert effective_queue(tree, THE_QUEUE, None).stated_amount("Memory") == 2048

@@ -1,0 +1,102 @@
+"""The mappings that a server keeps in memory: both directions agree, and the newest one counts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pilotage.resources.pool_mapping import QueueOrder
+from pilotage.resources.tree import QueueId
+from pilotage_server.core.resources.mappings import PoolMapping, PoolMappings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+QUEUES = tuple(QueueId("CERN", "ce01", name) for name in ("a", "b", "c"))
+A, B, C = QUEUES
+ORDER = QueueOrder(QUEUES)
+
+
+def a_mapping(pool: str = "p", *queues: QueueId, minute: int = 0, version: int = 1, vo: str = "cms") -> PoolMapping:
+    return PoolMapping(pool, vo, ORDER.queue_set(queues), NOON + timedelta(minutes=minute), version)
+
+
+mappings = st.builds(
+    lambda pool, queues, minute, version: a_mapping(pool, *queues, minute=minute, version=version),
+    st.sampled_from(("p", "q", "r")),
+    st.sets(st.sampled_from(QUEUES)),
+    st.integers(0, 3),
+    st.integers(1, 3),
+)
+
+
+def test_an_unknown_pool_may_run_nowhere() -> None:
+    assert PoolMappings().queues("p") == frozenset()
+    assert PoolMappings().get("p") is None
+
+
+def test_a_pool_without_a_mapping_may_run_nowhere() -> None:
+    known = PoolMappings([PoolMapping("p", "cms")])
+    assert known.queues("p") == frozenset()
+    with pytest.raises(AssertionError, match="nowhere"):
+        PoolMapping("p", "cms", ORDER.queue_set([A]))
+
+
+def test_a_newer_mapping_takes_the_place_of_the_older_whole() -> None:
+    known = PoolMappings([a_mapping("p", A, B)])
+    known.put([a_mapping("p", B, C, minute=1)])
+    assert known.queues("p") == {B, C}
+    assert [known.pools(queue) for queue in QUEUES] == [set(), {"p"}, {"p"}]
+
+
+def test_a_mapping_that_was_overtaken_by_a_newer_one_is_not_taken() -> None:
+    known = PoolMappings([a_mapping("p", A, minute=5)])
+    known.put([a_mapping("p", B)])
+    assert known.queues("p") == {A}
+
+
+def test_the_version_of_the_tree_counts_before_the_time() -> None:
+    known = PoolMappings([a_mapping("p", A, version=2)])
+    known.put([a_mapping("p", B, version=1, minute=5)])
+    assert known.queues("p") == {A}
+
+
+def test_a_removed_pool_may_run_nowhere_and_is_at_no_queue() -> None:
+    mapping = a_mapping("p", A)
+    known = PoolMappings([mapping])
+    known.remove([mapping, a_mapping("unknown", A)])
+    assert (len(known), len(known.queues("p")), len(known.pools(A))) == (0, 0, 0)
+
+
+def test_a_pool_that_was_made_anew_outlives_the_news_of_its_removal() -> None:
+    removed = a_mapping("p", A)
+    known = PoolMappings([a_mapping("p", A, minute=1)])
+    known.remove([removed])
+    assert known.pools(A) == {"p"}
+
+
+def test_the_pools_of_a_queue_can_be_asked_for_some_vos() -> None:
+    known = PoolMappings([a_mapping("p", A), a_mapping("q", A, vo="LHCb")])
+    assert known.pools(A) == {"p", "q"}
+    assert known.pools(A, ["lhcb"]) == {"q"}
+
+
+@given(st.lists(st.tuples(st.booleans(), mappings)))
+def test_both_directions_always_agree(changes: list[tuple[bool, PoolMapping]]) -> None:
+    known = PoolMappings()
+    for comes, mapping in changes:
+        if comes:
+            known.put([mapping])
+        else:
+            known.remove([mapping])
+    for queue in QUEUES:
+        assert known.pools(queue) == {mapping.pool_id for mapping in known.all() if queue in mapping.queues}
+
+
+@given(st.lists(mappings))
+def test_the_order_in_which_mappings_arrive_does_not_matter(arrived: list[PoolMapping]) -> None:
+    by_stamp = {(mapping.pool_id, mapping.stamp): mapping for mapping in arrived}
+    distinct = list(by_stamp.values())
+    forwards, backwards = PoolMappings(distinct), PoolMappings(reversed(distinct))
+    assert set(forwards.all()) == set(backwards.all())

@@ -1,0 +1,179 @@
+"""Route tables as lists of ClassAds."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage.errors import InvalidInputError
+from pilotage_agents.router.core.classad_tables import read_ads, routes_of
+from pilotage_agents.router.core.table import InvalidRoutesError, LeftOut, Route, RouteLimits
+
+PAPER = """
+[ name = "Site 1";
+  GridResource = "gt2 site1.edu/jobmanager-condor";
+  Requirements = other.WantJobRouter;
+  MaxIdleJobs = 10;
+]
+[ name = "Site 2";
+  GridResource = "gt2 site2.edu/jobmanager-pbs";
+  Requirements = other.WantJobRouter;
+  MaxIdleJobs = 10;
+  MaxJobs = 100;
+  set_GlobusRSL = "(maxwalltime=1440))(jobType=single)";
+]
+[ name = "Site 3";
+  GridResource = "condor submit.site3.edu condor.site3.edu";
+  Requirements = other.WantJobRouter;
+  MaxIdleJobs = 10;
+  set_remote_jobuniverse = 5;
+]
+"""
+
+
+def routes(text: str, defaults: RouteLimits | None = None) -> list[Route]:
+    found, left_out = routes_of(read_ads(text), defaults or RouteLimits())
+    assert left_out == []
+    return found
+
+
+def refusal(text: str) -> list[str]:
+    with pytest.raises(InvalidInputError) as refused:
+        routes_of(read_ads(text), RouteLimits())
+    return [str(violation) for violation in refused.value.violations]
+
+
+def test_the_papers_table_reads_as_written() -> None:
+    found = routes(PAPER, RouteLimits(max_jobs=7))
+    assert [(route.name, route.grid_resource) for route in found] == [
+        ("Site 1", "gt2 site1.edu/jobmanager-condor"),
+        ("Site 2", "gt2 site2.edu/jobmanager-pbs"),
+        ("Site 3", "condor submit.site3.edu condor.site3.edu"),
+    ]
+    assert {route.requirements for route in found} == {"other.WantJobRouter"}
+    assert [route.limits for route in found] == [RouteLimits(7, 10), RouteLimits(100, 10), RouteLimits(7, 10)]
+    assert [route.changes for route in found] == [
+        (),
+        ('SET GlobusRSL "(maxwalltime=1440))(jobType=single)"',),
+        ("SET remote_jobuniverse 5",),
+    ]
+
+
+def test_changes_are_made_in_htcondors_order_whatever_theirs_is() -> None:
+    (route,) = routes('[name = "a"; eval_set_D = X + 1; set_C = "c"; delete_B = true; copy_A = "Z"]')
+    assert route.changes == ("COPY A Z", "DELETE B", 'SET C "c"', "EVALSET D X + 1")
+
+
+def test_an_ad_keeps_its_own_attributes_for_its_requirements() -> None:
+    (route,) = routes('[name = "a"; queue = "long"; Requirements = queue == TARGET.queue]')
+    assert route.own_attributes is not None
+    assert route.own_attributes["queue"] == "long"
+
+
+def test_a_route_without_a_name_is_called_by_its_grid_resource() -> None:
+    assert routes('[GridResource = "batch  slurm"]')[0].name == "batch slurm"
+    assert refusal("[MaxJobs = 1]") == ["route 1.name: the route has neither a name nor a GridResource"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("5", "is not a text"), (r'"a\n\t"', "has characters that cannot be displayed")]
+)
+def test_a_name_that_cannot_be_shown_is_refused(name: str, why: str) -> None:
+    assert refusal(f'[GridResource = "x"; name = {name}]')[0].endswith(f"name: {why}")
+
+
+def test_lines_of_comments_are_skipped_and_leave_line_numbers_as_they_are() -> None:
+    text = '# a table\n[\n  name = "# a";\n  # set_A = 1;\n  /* or */ MaxJobs = 5; // five\n  MaxIdleJobs = "x y;\n]'
+    (said,) = refusal(text)
+    assert said == 'route 1 "# a", begun in line 2: a text is not closed by a quote'
+    assert routes(text.replace('"x y;', "-1;"))[0].limits == RouteLimits(5, None)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "why"),
+    [
+        ("MaxJobs = many", "MaxJobs: many is not a whole number"),
+        ("MaxIdleJobs = true", "MaxIdleJobs: true is not a whole number"),
+        ("FailureRateThreshold = 0", "FailureRateThreshold: 0 is not a number of failures a second, above 0"),
+        ("GridResource = 5", "GridResource: 5 is not a text"),
+        ("GridResource = strcat(Owner)", "GridResource: strcat(Owner) is not a text"),
+        ("copy_A = 1", "copy_A: must be the name of an attribute, as a text"),
+        ('copy_A = "9 x y"', "copy_A: 9 x y is not the name of an attribute"),
+        ('copy_A = ""', "copy_A: no attribute is named"),
+        ("delete_ = 1", "delete_: no attribute is named"),
+        ("eval_set_9 = 1", "eval_set_9: 9 is not the name of an attribute"),
+        ("'set_A B' = 1", "set_A B: A B is not the name of an attribute"),
+        ("Requirements = random() > 0", "Requirements: random functions are not allowed here"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_with_its_route(attribute: str, why: str) -> None:
+    (said,) = refusal(f'[name = "good"]\n[name = "bad"; {attribute}]')
+    assert said.startswith(f'route 2 "bad".{why}')
+
+
+@pytest.mark.parametrize(
+    ("attribute", "why"),
+    [
+        ("MaxJobs = ", "MaxJobs: there is no value"),
+        ("MaxJobs 5", "MaxJobs: is not of the form Name = value"),
+        ("5 = 3", "5: is not of the form Name = value"),
+        ("MaxJobs", "MaxJobs: is not of the form Name = value"),
+        ("Requirements = a &&", "Requirements: a && is not a ClassAd expression"),
+        ("set_x = 1; Set_X = 2", "Set_X: is set twice"),
+    ],
+)
+def test_a_malformed_attribute_is_refused_with_its_route_and_line(attribute: str, why: str) -> None:
+    assert refusal(f'[name = "good"]\n[ name = "bad";\n  {attribute}; ]') == [f'route 2 "bad", line 3, {why}']
+
+
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [
+        ("Requirements = (a; ]", "a semicolon inside a value"),
+        ("set_x = 1;", "[ is not closed"),
+        ('set_x = "]', "a text is not closed by a quote"),
+    ],
+)
+def test_a_route_that_does_not_end_is_refused_with_its_name_and_line(rest: str, why: str) -> None:
+    assert refusal(f'[name = "good"]\n\n[ name = "bad"; {rest}') == [f'route 2 "bad", begun in line 3: {why}']
+
+
+def test_every_malformed_route_is_named() -> None:
+    assert len(refusal('[name = "a"; MaxJobs = x y]\n[name = "b"]\n[name = "c"; MaxJobs = "]"; set_A = ]')) == 2
+
+
+def test_what_is_no_list_of_ads_is_refused() -> None:
+    assert refusal('[name = "a"] name = "b"') == ["line 1: a route begins with [, not with name"]
+
+
+def test_a_later_route_takes_the_place_of_an_earlier_one_unless_it_says_otherwise() -> None:
+    twice = '[name = "a"; MaxJobs = 1] [name = "A"; MaxJobs = 2{}]'
+    found, left_out = routes_of(read_ads(twice.format("")), RouteLimits())
+    assert [(route.name, route.limits.max_jobs) for route in found] == [("A", 2)]
+    assert left_out == [LeftOut("A", "a later route of the same name takes its place")]
+    found, left_out = routes_of(read_ads(twice.format("; OverrideRoutingEntry = false")), RouteLimits())
+    assert [(route.name, route.limits.max_jobs) for route in found] == [("a", 1)]
+    assert left_out == [LeftOut("A", "an earlier route of the same name stays (OverrideRoutingEntry)")]
+
+
+def test_a_grid_resource_that_the_copy_gets_counts_where_it_is_the_same_for_every_job() -> None:
+    text = '[name = "a"; GridResource = "condor x y"; eval_set_GridResource = {}]'
+    assert routes(text.format('strcat("condor ", "host")'))[0].grid_resource == "condor host"
+    assert routes(text.format("strcat(Owner)"))[0].grid_resource == "condor x y"
+
+
+def test_credentials_that_would_not_travel_are_noted() -> None:
+    (route,) = routes('[name = "a"; SendIDTokens = "all"]')
+    assert route.notes == ("SendIDTokens is not honoured",)
+
+
+def test_a_route_gives_its_copies_its_proxy_only_where_it_says_so() -> None:
+    proxy = 'SharedX509UserProxy = "/etc/router/proxy"'
+    (route,) = routes(f'[name = "a"; UseSharedX509UserProxy = true; {proxy}]')
+    assert (route.shared_proxy, route.notes) == ("/etc/router/proxy", ())
+    assert [each.shared_proxy for each in routes(f'[name = "a"; {proxy}]')] == [""]
+
+
+@pytest.mark.parametrize("proxy", ["", 'SharedX509UserProxy = "proxy"', "SharedX509UserProxy = other.Proxy"])
+def test_a_shared_proxy_has_an_absolute_path(proxy: str) -> None:
+    with pytest.raises(InvalidRoutesError, match="SharedX509UserProxy"):
+        routes(f'[name = "a"; UseSharedX509UserProxy = true; {proxy}]')

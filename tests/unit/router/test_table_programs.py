@@ -1,0 +1,157 @@
+"""Routes in HTCondor's transform language: what a program says, and where a malformed one is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage_agents.router.core.apply import routed_ad
+from pilotage_agents.router.core.table import RouteLimits
+from support.route_texts import Reading, a_route, read, refusal
+
+__all__ = ["read"]
+
+
+def test_a_route_in_todays_language_says_what_the_papers_does(read: Reading) -> None:
+    table = read(
+        a_route(
+            'GridResource = "gt2  site2.edu/jobmanager-pbs"',
+            "REQUIREMENTS WantJobRouter",
+            "MaxIdleJobs = 10",
+            "MaxJobs = 100",
+            "FailureRateThreshold = 0.01",
+            "JobFailureTest = RemoteWallClockTime < 60",
+            "UNIVERSE VANILLA",
+            'SET GlobusRSL "(maxwalltime=1440))(jobType=single)"',
+            r'DEFAULT Pattern = "a\.b"',
+            "default_queue = long",
+            "COPY Environment Original_Environment",
+            r"RENAME /^AuthToken.*$/ orig_\0",
+            "DELETE environment",
+            "EVALSET Experiment = strcat(Owner)",
+        )
+    )
+    (route,) = table.routes
+    assert (route.requirements, route.own_attributes) == ("WantJobRouter", None)
+    assert route.grid_resource == "gt2 site2.edu/jobmanager-pbs"
+    assert route.limits == RouteLimits(100, 10, 0.01)
+    assert (route.universe, route.failure_test) == (5, "RemoteWallClockTime < 60")
+    assert route.changes == (
+        'SET GlobusRSL "(maxwalltime=1440))(jobType=single)"',
+        r'DEFAULT Pattern = "a\.b"',
+        "default_queue = long",
+        "COPY Environment Original_Environment",
+        r"RENAME /^AuthToken.*$/ orig_\0",
+        "DELETE environment",
+        "EVALSET Experiment = strcat(Owner)",
+    )
+
+
+def test_macros_of_the_configuration_are_replaced_and_those_of_a_job_wait_for_it(read: Reading) -> None:
+    table = read(
+        "Most = 40\nLocal = of the configuration\n"
+        + a_route(
+            'REQUIREMENTS Owner == "$(Someone:ann)"',
+            "MaxJobs = $(Most)",
+            "Local = 5",
+            "MaxIdleJobs = $(Local)",
+            "EVALMACRO wide $(MY.RequestCpus:0) > 1",
+            "if $(wide)",
+            "  SET RequestCpus $(Most) + $(MY.RequestCpus)",
+            "endif",
+        )
+    )
+    (route,) = table.routes
+    assert (route.requirements, route.limits.max_jobs, route.limits.max_idle_jobs) == ('Owner == "ann"', 40, 5)
+    assert route.changes == (
+        "Local = 5",
+        "EVALMACRO wide $(MY.RequestCpus:0) > 1",
+        "if $(wide)",
+        "SET RequestCpus 40 + $(MY.RequestCpus)",
+        "endif",
+    )
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("SET A 1 +", "1 + is not a ClassAd expression"),
+        ("SET A", "needs an attribute and its value"),
+        ("SETT A 1", "is not a statement of a route"),
+        ("COPY A", "COPY needs the name of an attribute, and a second one unless it is DELETE"),
+        ("DELETE A B", "DELETE needs the name of an attribute, and a second one unless it is DELETE"),
+        ("endif", "endif has no if"),
+        ("elif true", "elif has no if"),
+        ("SET MY.A 1", "MY.A is not the name of an attribute"),
+        ("COPY A.b C", "A.b is not the name of an attribute"),
+        (r"RENAME /(A)/ \1-x", r"\1-x is not the name of an attribute"),
+        ("SET A $CHOICE(x)", "$CHOICE() is not a known function"),
+        ("SET A $INT(MY.x,%d)", "$INT() needs a name, or a name and a default as in $INT(name:default)"),
+        ("SET A $(b:1", "the default 1 is not closed"),
+        ("SET A $(b:$(b:$(b:$(b:$(b:$(b:$(b:$(b:$(b:1)))))))))", "macros are nested too deep"),
+        ('GridResource = "batch $$(Queue)"', "GridResource cannot refer to a slot: the job has none yet"),
+        ("SET A $$(Memory)", "$$(Memory) is not a ClassAd expression"),
+        ("MaxJobs = $(MY.Many)", "MaxJobs cannot refer to a macro that only the job or a condition defines"),
+        ("REQUIREMENTS )", ") closes nothing"),
+        ("UNIVERSE sideways up", "sideways up is not a ClassAd expression"),
+    ],
+)
+def test_a_malformed_statement_is_refused_with_its_route_line_and_number(
+    read: Reading, statement: str, why: str
+) -> None:
+    (said,) = refusal(read, a_route("REQUIREMENTS true", statement))
+    assert said == f", line 2, JOB_ROUTER_ROUTE_A, statement 2 ({statement}): {why}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("else", "else comes after else"),
+        ("elif true", "elif comes after else"),
+        ("endif it", "endif takes no condition"),
+    ],
+)
+def test_branches_that_do_not_follow_one_another_are_refused(read: Reading, statement: str, why: str) -> None:
+    said = refusal(read, a_route("REQUIREMENTS true", "if $(MY.x)", "else", statement, "endif"))
+    assert said[0] == f", line 2, JOB_ROUTER_ROUTE_A, statement 4 ({statement}): {why}"
+
+
+def test_an_else_with_a_condition_is_refused(read: Reading) -> None:
+    (said,) = refusal(read, a_route("if $(MY.x)", "else if true", "endif"))
+    assert said == ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (else if true): else takes no condition"
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("if", "if has no condition"),
+        ("if version >= 9", "the condition version >= 9 is neither true nor false"),
+        ("if defined", "the condition defined is neither true nor false"),
+    ],
+)
+def test_a_condition_that_no_job_can_tell_is_refused(read: Reading, statement: str, why: str) -> None:
+    (said,) = refusal(read, a_route(statement, "SET A 1", "endif"))
+    assert said == f", line 2, JOB_ROUTER_ROUTE_A, statement 1 ({statement}): {why}"
+
+
+def test_macros_of_the_configuration_are_known_to_what_is_made_for_a_job(read: Reading) -> None:
+    table = read(
+        "Groups = /etc/groups\nMany = 2 * 20\nMost = 41\n"
+        + a_route("REQUIREMENTS true", "MaxJobs = $INT(Many)", "if defined groups", 'SET A "$(Groups)"', "endif")
+        + "JOB_ROUTER_POST_ROUTE_TRANSFORM_NAMES = T\n"
+        + "JOB_ROUTER_TRANSFORM_T @=end\n  if $(MY.Gone:no)\n  Most = 1\n  endif\n  SET B $(most)\n@end\n"
+    )
+    assert table.routes[0].limits.max_jobs == 40
+    assert routed_ad({}, table.routes[0], table) == {"A": "/etc/groups", "B": 41}
+
+
+def test_what_asks_for_a_slot_stays_and_is_noted(read: Reading) -> None:
+    (route,) = read("Memory = 5\n" + a_route("REQUIREMENTS true", 'SET A "$$(Memory)"')).routes
+    assert route.changes == ('SET A "$$(Memory)"',)
+    assert route.notes == ("$$(…) stays as it is: there is no slot that could replace it",)
+
+
+def test_what_decides_about_a_job_does_not_depend_on_a_condition(read: Reading) -> None:
+    assert refusal(read, a_route("if $(MY.x)", "MaxJobs = 1", "endif")) == [
+        ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (MaxJobs = 1): MaxJobs cannot depend on a condition"
+    ]
+    assert refusal(read, a_route("if $(MY.x)")) == [", line 2, JOB_ROUTER_ROUTE_A: an if has no endif"]

@@ -1,0 +1,99 @@
+"""The role table covers every method of the protocol, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.descriptor import FileDescriptor
+
+from pilotage.errors import PermissionDeniedError
+from pilotage.v1 import (
+    agent_service_pb2,
+    identity_service_pb2,
+    job_service_pb2,
+    matcher_service_pb2,
+    node_service_pb2,
+    pilot_service_pb2,
+    pool_service_pb2,
+    race_service_pb2,
+    resource_service_pb2,
+    route_service_pb2,
+    share_service_pb2,
+)
+from pilotage_server.core.identity import Identity, Role
+from pilotage_server.rpc.framework.access import REQUIRED_ROLES, check_access, is_open
+from pilotage_server.rpc.server import SERVICES
+
+FILES: list[FileDescriptor] = [
+    module.DESCRIPTOR
+    for module in (
+        agent_service_pb2,
+        identity_service_pb2,
+        job_service_pb2,
+        matcher_service_pb2,
+        node_service_pb2,
+        pilot_service_pb2,
+        pool_service_pb2,
+        race_service_pb2,
+        resource_service_pb2,
+        route_service_pb2,
+        share_service_pb2,
+    )
+]
+METHODS = {
+    f"/{service.full_name}/{method.name}"
+    for file in FILES
+    for service in file.services_by_name.values()
+    for method in service.methods
+}
+
+
+def test_every_method_of_the_protocol_requires_a_role() -> None:
+    assert REQUIRED_ROLES.keys() == METHODS
+    assert all(REQUIRED_ROLES[method] for method in METHODS)
+
+
+def test_every_service_of_the_protocol_is_served() -> None:
+    assert set(SERVICES) == {service.full_name for file in FILES for service in file.services_by_name.values()}
+
+
+def test_no_method_of_ours_is_open() -> None:
+    assert not [method for method in METHODS if is_open(method)]
+
+
+def test_health_and_reflection_are_open() -> None:
+    assert is_open("/grpc.health.v1.Health/Check")
+    assert is_open("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_role_opens_what_the_table_says_and_nothing_else(method: str) -> None:
+    for role in Role:
+        identity = Identity("somebody", "sky", (), frozenset({role}))
+        if role in REQUIRED_ROLES[method]:
+            check_access(method, identity)
+        else:
+            with pytest.raises(PermissionDeniedError, match="needs the role"):
+                check_access(method, identity)
+
+
+def test_a_method_that_the_table_lacks_is_closed_to_all() -> None:
+    almighty = Identity("root", "", (), frozenset(Role))
+    with pytest.raises(PermissionDeniedError):
+        check_access("/pilotage.v1.JobService/Abracadabra", almighty)
+
+
+def test_users_do_not_touch_what_is_the_operators() -> None:
+    for name in (
+        "ResourceService/PutTree",
+        "ResourceService/Ban",
+        "PoolService/CleanPools",
+        "PilotService/RegisterPilots",
+        "ShareService/SetShares",
+    ):
+        assert Role.USER not in REQUIRED_ROLES[f"/pilotage.v1.{name}"]
+
+
+def test_only_pilots_take_jobs_and_only_administrators_issue_tokens() -> None:
+    assert REQUIRED_ROLES["/pilotage.v1.MatcherService/RequestJobs"] == {Role.PILOT}
+    assert REQUIRED_ROLES["/pilotage.v1.MatcherService/ReportState"] == {Role.PILOT}
+    assert REQUIRED_ROLES["/pilotage.v1.IdentityService/IssueToken"] == {Role.ADMIN}

@@ -1,0 +1,154 @@
+"""The server's settings: where they come from, which win, what is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pilotage.accounts import Quota, QuotaUnit
+from pilotage.errors import InvalidInputError
+from pilotage.values.accounts import Account, GroupId
+from pilotage_server.core.health.black_holes import LocationLevel
+from pilotage_server.core.rules import Rules
+from pilotage_server.settings import ServerSettings, read_settings
+
+
+def a_file(folder: Path, text: str) -> Path:
+    path = folder / "server.toml"
+    path.write_text(text)
+    return path
+
+
+def test_what_nobody_says_is_as_decided(tmp_path: Path) -> None:
+    settings = read_settings({"data": tmp_path})
+
+    assert settings.rules() == Rules()
+    assert settings.lease_s == 1200
+    assert settings.attempt_limit == 3
+    assert settings.database_url == f"sqlite:///{tmp_path / 'pilotage.db'}"
+    assert settings.files_url == f"file://{tmp_path / 'files'}"
+
+
+def test_options_win_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = a_file(tmp_path, "lease_s = 100\nheartbeat_s = 10\nattempt_limit = 7\n")
+    monkeypatch.setenv("PILOTAGE_SERVER_HEARTBEAT_S", "11")
+    monkeypatch.setenv("PILOTAGE_SERVER_LEASE_S", "101")
+
+    settings = read_settings({"data": tmp_path, "lease_s": 102}, file)
+
+    assert (settings.lease_s, settings.heartbeat_s, settings.attempt_limit) == (102, 11, 7)
+
+
+def test_tables_of_the_file_become_rules(tmp_path: Path) -> None:
+    file = a_file(
+        tmp_path,
+        """
+        [priority_factors]
+        "sky/grp/alice" = 2
+        [group_quotas]
+        "sky/grp" = 3.5
+        "sky/vip" = "40 cores"
+        "sky/" = "25 %"
+        [[running_limits]]
+        site = "CERN"
+        ce = "ce01"
+        attribute = "owner"
+        value = "alice"
+        at_most = 5
+        """,
+    )
+
+    rules = read_settings({"data": tmp_path}, file).rules()
+
+    assert rules.sharing.priority_factors == {Account("sky", "grp", "alice"): 2}
+    assert rules.sharing.group_quotas == {
+        GroupId("sky", "grp"): Quota(3.5),
+        GroupId("sky", "vip"): Quota(40, QuotaUnit.CORES),
+        GroupId("sky", ""): Quota(0.25, QuotaUnit.PART),
+    }
+    assert str(rules.running_limits[0]) == "at most 5 running jobs with owner alice at CERN/ce01"
+
+
+def test_lengths_of_time_are_in_seconds(tmp_path: Path) -> None:
+    rules = read_settings({"data": tmp_path, "lease_s": 90, "keep_jobs_s": 3600}).rules()
+
+    assert rules.lease == timedelta(seconds=90)
+    assert rules.retention.finished_jobs == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"lease_s": 0}, "lease_s"),
+        ({"lease_s": float("nan")}, "lease_s"),
+        ({"attempt_limit": 0}, "attempt_limit"),
+        ({"listen": "nowhere"}, "listen"),
+        ({"listen": "127.0.0.1:99999"}, "listen"),
+        ({"lesae_s": 5}, "lesae_s"),
+        ({"priority_factors": {"sky/g/o": 0}}, "priority_factors.sky/g/o"),
+        ({"running_limits": [{"site": "A"}]}, "running_limits.0.at_most"),
+        ({"health": {"node_rate": 0}}, "health.node_rate"),
+        ({"health": {"plug": True}}, "health.plug"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, options: dict[str, object], where: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        read_settings({"data": tmp_path, **options})
+
+    assert where in {violation.where for violation in refused.value.violations}
+
+
+def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_SERVER_LESAE_S", "5")
+    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
+    with pytest.raises(InvalidInputError, match="PILOTAGE_SERVER_LESAE_S: is no setting"):
+        read_settings({"data": tmp_path})
+
+
+@pytest.mark.parametrize("text", ["lease_s = ", "lesae_s = 5", "lease_s = 'long'"])
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInputError):
+        read_settings({"data": tmp_path}, a_file(tmp_path, text))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"absent\.toml: cannot be read"):
+        read_settings({"data": tmp_path}, tmp_path / "absent.toml")
+
+
+def test_plain_text_is_for_loopback_only(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="tls_cert and tls_key"):
+        read_settings({"data": tmp_path, "listen": "0.0.0.0:4711"})
+    with pytest.raises(InvalidInputError, match="belong together"):
+        read_settings({"data": tmp_path, "tls_cert": "/x"})
+    read_settings({"data": tmp_path, "listen": "[::1]:4711"})
+    read_settings({"data": tmp_path, "listen": "0.0.0.0:4711", "tls_cert": "/x", "tls_key": "/y"})
+
+
+def test_the_databases_password_is_not_shown(tmp_path: Path) -> None:
+    settings = read_settings({"data": tmp_path, "database": "postgresql+psycopg://u:hush@h/d"})
+
+    assert "hush" not in repr(settings)
+    assert "hush" in settings.database_url
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert not [name for name, field in ServerSettings.model_fields.items() if not field.description]
+
+
+def test_the_example_of_several_servers_is_valid() -> None:
+    settings = read_settings({}, Path(__file__).parents[3] / "deploy" / "several-servers" / "server.toml")
+
+    assert settings.database_url == "postgresql+psycopg://pilotage@db.example.org/pilotage"
+    assert [limit.at_most for limit in settings.rules().running_limits] == [500]
+
+
+def test_what_a_place_may_have_of_failures_is_read_from_a_table(tmp_path: Path) -> None:
+    text = "[health]\nfast_s = 30\ninterval_s = 100\nnode_rate = 0.5\nproofs = 2\n"
+    health = read_settings({"data": tmp_path}, a_file(tmp_path, text)).rules().health
+    assert (health.fast, health.proofs) == (timedelta(seconds=30), 2)
+    assert health.most_failures(LocationLevel.NODE) == 50

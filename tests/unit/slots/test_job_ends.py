@@ -1,0 +1,63 @@
+"""How a job leaves its slot that is over, or that somebody ends: kills, orders that come too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage_pilot.core.slots import events as ev
+from support.slot_bench import IDLE, KILLING, UNCLAIMED, SlotBench, a_busy_slot, kinds
+
+
+def test_a_job_killed_by_its_limit_is_stopped_within_the_time_that_the_order_leaves() -> None:
+    slot = a_busy_slot()
+    assert slot.feed(ev.KillOrdered("its wall time is over", grace_s=10)) == (ev.StopJob(10, "its wall time is over"),)
+    assert slot.pass_time(9) == []
+    assert slot.pass_time(1) == [ev.KillJob("its wall time is over")]
+    assert slot.shows == KILLING
+
+
+def test_a_hard_kill_has_no_grace_and_a_second_order_can_only_be_harder() -> None:
+    slot = a_busy_slot()
+    slot.feed(ev.KillOrdered("limit"))
+    assert slot.feed(ev.KillOrdered("limit")) == ()
+    assert slot.machine.alarm_boot_s(slot.judge) == slot.boot_s + 5
+    assert slot.feed(ev.KillOrdered("limit", grace_s=3)) == ()
+    assert slot.machine.alarm_boot_s(slot.judge) == slot.boot_s + 3
+    assert slot.feed(ev.KillOrdered("lease", hard=True)) == (ev.KillJob("limit"),)
+    assert slot.feed(ev.KillOrdered("lease", hard=True)) == ()
+    other = a_busy_slot()
+    assert other.feed(ev.KillOrdered("lease", hard=True)) == (ev.KillJob("lease"),)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ev.PreemptionOrdered("better job"),
+        ev.PreemptionWithdrawn(),
+        ev.ReleaseOrdered("go"),
+        ev.KillOrdered("go", hard=True),
+        ev.SuspendOrdered(),
+        ev.ContinueOrdered(),
+    ],
+)
+def test_an_order_that_comes_too_late_does_nothing(order: ev.SlotEvent) -> None:
+    slot = SlotBench()
+    assert slot.feed(order) == ()
+    assert slot.shows == UNCLAIMED
+
+
+def test_a_kill_for_a_job_that_has_ended_leaves_the_claim_alone() -> None:
+    slot = a_busy_slot()
+    slot.end()
+    assert slot.feed(ev.KillOrdered("lease", hard=True)) == ()
+    assert slot.shows == IDLE
+
+
+def test_a_job_that_starts_while_it_is_killed_changes_nothing() -> None:
+    slot = SlotBench(MaxJobRetirementTime=100)
+    slot.claim()
+    slot.feed(ev.KillOrdered("removed", hard=True))
+    assert slot.feed(ev.JobStarted()) == ()
+    assert slot.shows == KILLING
+    assert kinds(slot.end()) == [ev.EndClaim]
+    assert slot.shows == UNCLAIMED

@@ -1,0 +1,144 @@
+"""What operators set, and another policy while jobs run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotage.classads.evaluation import Ad
+from pilotage.classads.library import AdValue, Expression
+from pilotage.errors import InvalidInputError
+from pilotage_pilot.core.policy import Policy
+from pilotage_pilot.policy.loading import load_policy
+from support.live_slots import NODE, LiveSlots, job_ad, policy_of
+from support.policies import SHIPPED
+
+SETTABLE = {"SETTABLE_ATTRS_ADMINISTRATOR": "Open, Level", "ENABLE_PERSISTENT_CONFIG": "True"}
+
+
+def _node(**texts: str) -> LiveSlots:
+    return LiveSlots(policy_of(**{**SETTABLE, **texts}))
+
+
+@pytest.fixture(params=["ours", "theirs"])
+def draining(request: pytest.FixtureRequest, shared_data: Path) -> LiveSlots:
+    theirs = shared_data / "policies" / "fallow.conf"
+    return LiveSlots.loaded(SHIPPED / "multicore-drain.conf" if request.param == "ours" else theirs)
+
+
+@pytest.mark.parametrize(
+    ("said", "cpus", "starts"),
+    [
+        ("True", 8, True),
+        ("True", 8.0, False),
+        ("True", 16, False),
+        ("True", 1, False),
+        ('"True"', 1, True),
+        ("False", 1, True),
+    ],
+)
+def test_an_operator_makes_a_node_take_multicore_jobs_only(
+    draining: LiveSlots, said: str, cpus: AdValue, starts: bool
+) -> None:
+    assert "OnlyMulticore" in draining.ads.settable
+    assert draining.ads.set_attributes({"OnlyMulticore": said}) == {}
+    assert draining.ads.starts("slot1", job_ad(RequestCpus=cpus), draining.now) is starts
+
+
+def test_what_operators_set_wins_over_the_policy_until_they_unset_it() -> None:
+    node = _node(STARTD_ATTRS="Open", Open="True", START="Open", SLOT1_Open="True")
+    before = node.ads.version("slot1")
+    assert node.ads.set_attributes({"open": "1 > 2"}) == {}
+    assert node.ads.version("slot1") > before
+    assert node.ads.starts("slot1", job_ad(), node.now) is False
+    offer = node.ads.offer("slot1", node.now)
+    assert "open = 1 > 2" in "".join(node.ads.part(key) or "" for key in offer.part_keys)
+    assert node.ads.set_attributes({}) == {}
+    assert node.ads.starts("slot1", job_ad(), node.now) is True
+
+
+def test_setting_the_same_again_changes_nothing() -> None:
+    node = _node()
+    node.ads.set_attributes({"Level": "3"})
+    before = node.ads.version("slot1")
+    node.ads.set_attributes({"Level": "3"})
+    assert node.ads.version("slot1") == before
+
+
+def test_only_what_the_policy_lists_may_be_set_and_only_to_an_expression() -> None:
+    node = _node(STARTD_ATTRS="Level", Level="1")
+    refused = node.ads.set_attributes({"State": '"Owner"', "Level": "1 +", "Open": "True"})
+    assert sorted(refused) == ["Level", "State"]
+    assert "does not list it" in refused["State"]
+    assert "not a ClassAd expression" in refused["Level"]
+    assert (node.plain(1)["Level"], node.plain(1)["Open"], node.plain(1)["State"]) == (1, True, "Unclaimed")
+
+
+@pytest.mark.parametrize(
+    ("texts", "settable"),
+    [
+        ({}, ("Open", "Level")),
+        ({"ENABLE_PERSISTENT_CONFIG": "False"}, ()),
+        ({"ENABLE_PERSISTENT_CONFIG": "no", "ENABLE_RUNTIME_CONFIG": "True"}, ("Open", "Level")),
+        ({"STARTD.SETTABLE_ATTRS_ADMINISTRATOR": "Level"}, ("Level",)),
+    ],
+)
+def test_nothing_may_be_set_where_setting_is_off(texts: dict[str, str], settable: tuple[str, ...]) -> None:
+    assert _node(**texts).ads.settable == settable
+
+
+def test_an_expression_of_the_policy_that_may_be_set_is_asked_as_it_was_set() -> None:
+    node = _node(SETTABLE_ATTRS_ADMINISTRATOR="START")
+    node.ads.set_attributes({"Start": "TARGET.Good"})
+    assert node.ads.starts("slot1", job_ad(Good=True), node.now) is True
+    assert node.ads.starts("slot1", job_ad(Good=False), node.now) is False
+
+
+@pytest.mark.parametrize("name", ["PREEMPTION_REQUIREMENTS", "preemption_requirements"])
+def test_an_expression_that_was_set_is_shown_to_others_under_the_name_that_ads_have_for_it(name: str) -> None:
+    node = _node(SETTABLE_ATTRS_ADMINISTRATOR="PREEMPTION_REQUIREMENTS")
+    assert node.ads.set_attributes({name: "RemoteUserPrio > 2"}) == {}
+    offer = node.ads.offer("slot1", node.now)
+    said = Ad.read(node.ads.part(offer.part_keys[0]) or "")
+    assert said.plain()["PreemptionRequirements"] == Expression("RemoteUserPrio > 2")
+    node.ads.set_attributes({})
+    assert node.plain(1)["PreemptionRequirements"] == Expression("False")
+
+
+def test_another_policy_is_in_force_at_once_and_the_jobs_stay() -> None:
+    node = _node(NUM_SLOTS="2", PREEMPT="False", STARTD_SLOT_ATTRS="State", KILL="slot2_State is undefined")
+    node.start(1, job_ad(App="x"))
+    before = node.ads.version("slot1")
+    texts = {"num_slots": "2", "preempt": 'App == "x"', "startd_job_attrs": "App", "startd_slot_attrs": "Activity"}
+    node.ads.change_policy(Policy({**texts, "kill": 'slot1_Activity == "Busy" && slot1_State is undefined'}))
+    assert node.ads.version("slot1") > before
+    assert (node.value(1, "PREEMPT"), node.value(2, "KILL")) == (True, True)
+    assert (node.plain(1)["State"], node.plain(1)["App"], node.doing(1)) == ("Claimed", "x", "Claimed/Busy")
+
+
+def test_what_operators_set_is_looked_at_again_under_another_policy() -> None:
+    node = _node()
+    node.ads.set_attributes({"Open": "1", "Later": "2"})
+    node.ads.change_policy(policy_of(SETTABLE_ATTRS_ADMINISTRATOR="Later", ENABLE_RUNTIME_CONFIG="True"))
+    assert "Open" not in node.plain(1)
+    assert node.plain(1)["Later"] == 2
+
+
+@pytest.mark.parametrize("texts", [{"SLOT1_SUSPEND": "1 +"}, {"STARTD_ATTRS": "Odd", "Odd": "“quoted”"}])
+def test_a_policy_that_is_no_policy_changes_nothing(texts: dict[str, str]) -> None:
+    node = _node(START="TARGET.Good")
+    before = (node.plain(1), node.ads.version("slot1"))
+    with pytest.raises(InvalidInputError):
+        node.ads.change_policy(policy_of(START="False", **texts))
+    assert (node.plain(1), node.ads.version("slot1")) == before
+    assert node.ads.starts("slot1", job_ad(Good=True), node.now) is True
+
+
+def test_the_settings_of_a_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy"
+    path.write_text("STARTD.SETTABLE_ATTRS_ADMINISTRATOR = A B\nSLOTS_CONNECTED_TO_CONSOLE = 1\n")
+    policy = load_policy(path, NODE).policy
+    assert policy.listed(("SETTABLE_ATTRS_ADMINISTRATOR",)) == ("A", "B")
+    assert policy.settable == ()
+    assert (policy.text("SLOTS_CONNECTED_TO_CONSOLE"), policy.text("SLOTS_CONNECTED_TO_KEYBOARD")) == ("1", "4096")

@@ -1,0 +1,121 @@
+"""When a slot wants to be looked at, and how long it has been what."""
+
+from __future__ import annotations
+
+import pytest
+
+from pilotage_pilot.core.slots import events as ev
+from pilotage_pilot.core.slots.conditions import worklife_end_boot_s
+from pilotage_pilot.core.slots.evaluator import NEVER
+from pilotage_pilot.core.slots.machine import SlotMachine
+from pilotage_pilot.core.slots.states import Claim, DrainHow, Stopwatch
+from support.slot_bench import ANN, BOOT_S, BUSY, Answers, SlotBench, a_busy_slot, at
+
+
+def alarm_in_s(slot: SlotBench) -> float:
+    return slot.machine.alarm_boot_s(slot.judge) - slot.boot_s
+
+
+def test_a_new_slot_wants_to_be_looked_at_at_once() -> None:
+    assert SlotMachine(at(BOOT_S)).alarm_boot_s(Answers(polls=False)) == BOOT_S
+
+
+def test_a_slot_that_nobody_holds_is_looked_at_every_update_interval() -> None:
+    slot = SlotBench(UPDATE_INTERVAL=60)
+    assert alarm_in_s(slot) == 60
+    slot.boot_s += 20
+    assert alarm_in_s(slot) == 40
+    slot.poll()
+    assert alarm_in_s(slot) == 60
+
+
+def test_a_claimed_slot_is_looked_at_every_polling_interval() -> None:
+    slot = SlotBench(POLLING_INTERVAL=7)
+    slot.boot_s += 100
+    slot.claim()
+    assert alarm_in_s(slot) == 7
+
+
+def test_a_job_that_has_just_started_is_not_looked_at_for_a_whole_interval() -> None:
+    slot = SlotBench(POLLING_INTERVAL=5)
+    slot.claim()
+    slot.boot_s += 4
+    slot.answer(WANT_SUSPEND=True, SUSPEND=True)
+    assert slot.feed(ev.JobStarted()) == ()
+    assert slot.shows == BUSY
+    assert alarm_in_s(slot) == 5
+
+
+@pytest.mark.parametrize(("stated", "used"), [(0, 1), (-5, 1), (10**9, 86400), (None, 5), ("x", 5), (float("nan"), 5)])
+def test_an_interval_has_bounds_and_a_default(stated: object, used: float) -> None:
+    slot = a_busy_slot(POLLING_INTERVAL=stated)
+    assert alarm_in_s(slot) == used
+
+
+def test_a_policy_of_constants_is_never_polled() -> None:
+    slot = SlotBench(polls=False)
+    assert slot.machine.alarm_boot_s(slot.judge) == NEVER
+    slot.start()
+    assert slot.machine.alarm_boot_s(slot.judge) == NEVER
+
+
+def test_a_policy_of_constants_still_has_its_timers() -> None:
+    slot = a_busy_slot(polls=False, CLAIM_WORKLIFE=100, MaxJobRetirementTime=500, MachineMaxVacateTime=50)
+    slot.end()
+    assert alarm_in_s(slot) == 101
+    slot.start()
+    slot.drain(DrainHow.GRACEFUL)
+    assert alarm_in_s(slot) == 450
+
+
+def test_a_drained_slot_and_a_killed_job_are_not_looked_at() -> None:
+    slot = SlotBench()
+    slot.drain()
+    assert slot.machine.alarm_boot_s(slot.judge) == NEVER
+    busy = a_busy_slot()
+    busy.feed(ev.KillOrdered("lease", hard=True))
+    assert busy.machine.alarm_boot_s(busy.judge) == NEVER
+    dynamic = SlotBench(dynamic=True)
+    dynamic.poll()
+    assert dynamic.machine.alarm_boot_s(dynamic.judge) == NEVER
+
+
+def test_entered_current_state_outlives_activities_and_entered_current_activity_does_not() -> None:
+    slot = SlotBench()
+    slot.boot_s += 10
+    slot.claim()
+    slot.boot_s += 10
+    slot.feed(ev.JobStarted())
+    assert slot.machine.entered_state == at(BOOT_S + 10)
+    assert slot.machine.entered_activity == at(BOOT_S + 20)
+    slot.poll()
+    assert slot.machine.entered_activity == at(BOOT_S + 20)
+
+
+def test_run_times_of_job_and_claim_leave_out_what_was_suspended() -> None:
+    slot = a_busy_slot()
+    slot.boot_s += 20
+    slot.end()
+    slot.start()
+    slot.boot_s += 3
+    slot.feed(ev.SuspendOrdered())
+    slot.boot_s += 100
+    slot.feed(ev.ContinueOrdered())
+    slot.boot_s += 4
+    job, claim = slot.machine.job, slot.machine.claim
+    assert job is not None
+    assert claim is not None
+    assert (job.run.seconds(slot.now), job.suspended.seconds(slot.now)) == (7, 100)
+    assert (claim.run.seconds(slot.now), claim.suspended.seconds(slot.now)) == (27, 100)
+
+
+def test_a_stopwatch_knows_when_it_will_show_so_much() -> None:
+    watch = Stopwatch().running(True, at(100))
+    assert watch.reaches_boot_s(30) == 130
+    stopped = watch.running(False, at(110))
+    assert (stopped.seconds(at(500)), stopped.reaches_boot_s(10), stopped.reaches_boot_s(11)) == (10, -NEVER, NEVER)
+    assert stopped.running(True, at(500)).reaches_boot_s(30) == 520
+
+
+def test_a_claim_that_has_had_no_job_yet_is_never_too_old() -> None:
+    assert worklife_end_boot_s(Claim(ANN, at(BOOT_S)), Answers(CLAIM_WORKLIFE=0)) == NEVER
