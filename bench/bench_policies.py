@@ -47,14 +47,14 @@ class Compared:
             fields = {name: getattr(each.jobs, name) for name in FIELDS}
             self._grid.submit(a_user(each.owner), **fields)
         self._pilot = self._grid.start_pilot(QUEUE)
-        self.task_queues = len(self._grid.world.waiting.waiting())
+        self.task_queues = len(self._grid.state.waiting.waiting())
 
     def match_ms(self, *, with_policy: bool) -> float:
         """Return the CPU time of a match, after which all is as it was before."""
         work = self._request(with_policy=with_policy)
         pilot = self._pilot
         start = time.process_time()
-        answer = self._grid.read(lambda unit, world: request_jobs(unit, world, pilot.identity, work))
+        answer = self._grid.read(lambda transaction, state: request_jobs(transaction, state, pilot.identity, work))
         spent_s = time.process_time() - start
         assert len(answer.matches) == 1, answer
         return spent_s * 1000

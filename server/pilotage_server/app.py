@@ -74,14 +74,14 @@ def run_server(settings: ServerSettings, ready_file: Path | None = None, token_f
         rules = replace(settings.rules(), submission=submission)
         with closing(Database(settings.database_url)) as database:
             upgrade(database)
-            world = database.read(lambda unit: load_state(unit, rules))
-            database.write(lambda unit: record_server_life(unit, world))
-            database.write(lambda unit: rekey_for_limits(unit, world))
-            database.write(lambda unit: recount_limits(unit, world))
-            database.write(lambda unit: watch_all(unit, world))
+            state = database.read(lambda transaction: load_state(transaction, rules))
+            database.write(lambda transaction: record_server_life(transaction, state))
+            database.write(lambda transaction: rekey_for_limits(transaction, state))
+            database.write(lambda transaction: recount_limits(transaction, state))
+            database.write(lambda transaction: watch_all(transaction, state))
             try:
                 asyncio.run(
-                    _serve(settings, _service_context(settings, database, world, issuer), ready_file, token_files)
+                    _serve(settings, _service_context(settings, database, state, issuer), ready_file, token_files)
                 )
             finally:
                 _remove_ready_file(ready_file)
@@ -93,11 +93,11 @@ def _remove_ready_file(ready_file: Path | None) -> None:
 
 
 def _service_context(
-    settings: ServerSettings, database: Database, world: ServerState, issuer: TokenIssuer
+    settings: ServerSettings, database: Database, state: ServerState, issuer: TokenIssuer
 ) -> ServiceContext:
     store = open_store(settings.files_url, settings.max_file_mib * MIB)
     verifier = TokenVerifier([issuer.trusted()])
-    return ServiceContext(Transactions(database, world), store, issuer, verifier, clock.now, clock.boot_time_s)
+    return ServiceContext(Transactions(database, state), store, issuer, verifier, clock.now, clock.boot_time_s)
 
 
 async def _serve(

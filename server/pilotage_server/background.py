@@ -88,22 +88,26 @@ class PolicyTask:
         """
         position, jobs, used_s = self._position, 0, 0.0
         if self._transactions.state.policy_checks.has_any:
-            seen, used_s = await self._evaluate(lambda unit, world: scan_changed(unit, world, BATCH))
+            seen, used_s = await self._evaluate(lambda transaction, state: scan_changed(transaction, state, BATCH))
             jobs = seen.jobs
         if position is not None:
-            seen, also_s = await self._evaluate(lambda unit, world: scan_next(unit, world, position, BATCH))
+            seen, also_s = await self._evaluate(
+                lambda transaction, state: scan_next(transaction, state, position, BATCH)
+            )
             self._position = seen.position
             jobs, used_s = jobs + seen.jobs, used_s + also_s
         return used_s if jobs else None
 
     async def _evaluate(self, operation: Operation[PolicyScan]) -> tuple[PolicyScan, float]:
-        def timed(unit: Transaction, world: ServerState) -> tuple[PolicyScan, float]:
+        def timed(transaction: Transaction, state: ServerState) -> tuple[PolicyScan, float]:
             start_s = thread_cpu_s()
-            return operation(unit, world), thread_cpu_s() - start_s
+            return operation(transaction, state), thread_cpu_s() - start_s
 
         seen, used_s = await self._transactions.read(timed)
         if seen.due:
-            moved = await self._transactions.write(lambda unit, world: apply_policies(unit, world, seen.due))
+            moved = await self._transactions.write(
+                lambda transaction, state: apply_policies(transaction, state, seen.due)
+            )
             log.info("jobs moved by policies", jobs=len(moved))
         return seen, used_s
 
@@ -263,18 +267,18 @@ class SyncTasks:
     async def sync_trees(self) -> None:
         """Apply changes of trees, bans, pools, priority factors and quotas."""
 
-        def catch_up_with_all(unit: Transaction, world: ServerState) -> None:
-            sync_resources(unit, world)
-            load_overrides(unit, world)
+        def catch_up_with_all(transaction: Transaction, state: ServerState) -> None:
+            sync_resources(transaction, state)
+            load_overrides(transaction, state)
 
         await self._transactions.read(catch_up_with_all)
 
     async def recount(self) -> None:
         """Compare the memory with the database and correct it."""
-        world = self._transactions.state
-        with world.lock:
-            before = world.waiting.snapshot()
-        await self._transactions.read(lambda unit, world: refresh_state(unit, world, before))
+        state = self._transactions.state
+        with state.lock:
+            before = state.waiting.snapshot()
+        await self._transactions.read(lambda transaction, state: refresh_state(transaction, state, before))
 
 
 class CountTask:
@@ -285,13 +289,13 @@ class CountTask:
 
     async def run_once(self) -> None:
         """Count the task queues that do not change meanwhile; the others follow in a later run."""
-        world = self._transactions.state
-        queue_recounts(world)
-        if not world.pending_counts:
+        state = self._transactions.state
+        queue_recounts(state)
+        if not state.pending_counts:
             return
-        with world.lock:
-            before = world.waiting.snapshot(world.pending_counts)
-        await self._transactions.read(lambda unit, world: count_pending(unit, world, before))
+        with state.lock:
+            before = state.waiting.snapshot(state.pending_counts)
+        await self._transactions.read(lambda transaction, state: count_pending(transaction, state, before))
 
 
 class RetentionTask:
@@ -308,7 +312,7 @@ class RetentionTask:
             while removed := await self._transactions.write(remove):
                 log.info("old things removed", kind=remove.__name__, removed=removed)
         portion = next(self._portions)
-        await self._transactions.read(lambda unit, world: sweep_files(unit, world, self._store, portion))
+        await self._transactions.read(lambda transaction, state: sweep_files(transaction, state, self._store, portion))
 
 
 def periodic_tasks(

@@ -56,7 +56,7 @@ def steps_of(database_url: str) -> list[Step]:
     query = select(EVENTS.c.job_id, JOBS.c.owner, EVENTS.c.from_state, EVENTS.c.to_state)
     with closing(Database(database_url)) as database:
         rows = database.read(
-            lambda unit: unit.session.execute(
+            lambda transaction: transaction.session.execute(
                 query.join(JOBS, JOBS.c.id == EVENTS.c.job_id).order_by(EVENTS.c.id)
             ).all()
         )

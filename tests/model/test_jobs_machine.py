@@ -45,20 +45,22 @@ class JobsMachine(RuleBasedStateMachine):
         self.open = ExitStack()
         folder = self.open.enter_context(TemporaryDirectory())
         self.database = self.open.enter_context(quick_sqlite(Path(folder, "pilotage.db"), self.clock))
-        self.world = ServerState()
+        self.state = ServerState()
         self.heard: list[FeedEvent] = []
-        self.world.event_listeners.append(self.heard.extend)
+        self.state.event_listeners.append(self.heard.extend)
 
     def teardown(self) -> None:
         self.open.close()
 
     def job(self, job_id: int) -> JobRecord:
-        return self.database.read(lambda unit: get_jobs(unit, ALICE, [job_id]))[0]
+        return self.database.read(lambda transaction: get_jobs(transaction, ALICE, [job_id]))[0]
 
     @rule(target=jobs, count=st.integers(1, 3), hold=st.booleans(), memory=memories)
     def submit(self, count: int, hold: bool, memory: int | None) -> MultipleResults[int]:
         description = a_description(count=count, hold=hold, requirements=memory and {"Memory": memory})
-        submitted = self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, single_groups([description])))
+        submitted = self.database.write(
+            lambda transaction: submit_jobs(transaction, self.state, ALICE, single_groups([description]))
+        )
         return multiple(*submitted.job_ids)
 
     @rule(job_id=jobs, cause=st.sampled_from(list(JobCause)))
@@ -70,7 +72,9 @@ class JobsMachine(RuleBasedStateMachine):
             changes["attempt"] = before.attempt + 1
         try:
             after = self.database.write(
-                lambda unit: apply_transition(unit, self.world, before, cause, reason="", actor="server", **changes)
+                lambda transaction: apply_transition(
+                    transaction, self.state, before, cause, reason="", actor="server", **changes
+                )
             )
         except StateConflictError:
             assert (before.state, cause) not in TRANSITIONS
@@ -81,7 +85,9 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(job_ids=st.lists(jobs, max_size=3), change=st.sampled_from(list(JobChange)))
     def change(self, job_ids: list[int], change: JobChange) -> None:
         before = {job_id: self.job(job_id) for job_id in job_ids}
-        results = self.database.write(lambda unit: change_jobs(unit, self.world, ALICE, job_ids, change, ""))
+        results = self.database.write(
+            lambda transaction: change_jobs(transaction, self.state, ALICE, job_ids, change, "")
+        )
         for result in results:
             legal = (before[result.job_id].state, CAUSES[change]) in TRANSITIONS
             assert legal == (result.refusal == "")
@@ -92,7 +98,9 @@ class JobsMachine(RuleBasedStateMachine):
         before = self.job(job_id)
         description = a_description(priority=priority, requirements=memory and {"Memory": memory})
         try:
-            edited = self.database.write(lambda unit: edit_job(unit, self.world, ALICE, job_id, description)).job
+            edited = self.database.write(
+                lambda transaction: edit_job(transaction, self.state, ALICE, job_id, description)
+            ).job
         except StateConflictError:
             assert before.state not in {JobState.WAITING, JobState.HELD}
         else:
@@ -106,14 +114,16 @@ class JobsMachine(RuleBasedStateMachine):
     def the_memory_counts_the_jobs_that_wait(self) -> None:
         wanted = JobFilter(states=frozenset({JobState.WAITING}))
         waiting = [
-            job for job in self.database.read(lambda unit: list_jobs(unit, ALICE, wanted)).jobs if is_matchable(job)
+            job
+            for job in self.database.read(lambda transaction: list_jobs(transaction, ALICE, wanted)).jobs
+            if is_matchable(job)
         ]
-        counts = {each.task_queue.id: each.count for each in self.world.waiting.waiting()}
+        counts = {each.task_queue.id: each.count for each in self.state.waiting.waiting()}
         assert counts == Counter(job.task_queue_id for job in waiting)
 
     @invariant()
     def the_events_of_a_job_are_the_steps_to_its_state(self) -> None:
-        for job in self.database.read(lambda unit: list_jobs(unit, ALICE, JobFilter())).jobs:
+        for job in self.database.read(lambda transaction: list_jobs(transaction, ALICE, JobFilter())).jobs:
             events = self.database.read(partial(get_events, identity=ALICE, job_id=job.id))
             assert events[0].from_state is JobState.RECEIVED
             assert all(TRANSITIONS[event.from_state, event.cause] is event.to_state for event in events)
@@ -127,7 +137,10 @@ class JobsMachine(RuleBasedStateMachine):
     def listeners_heard_what_the_feed_tells_in_its_order(self) -> None:
         positions = [event.position for event in self.heard]
         assert positions == sorted(set(positions))
-        feed = {event.position: event for event in self.database.read(lambda unit: read_feed(unit, ALICE, 0)).events}
+        feed = {
+            event.position: event
+            for event in self.database.read(lambda transaction: read_feed(transaction, ALICE, 0)).events
+        }
         assert all(feed[event.position] == event for event in self.heard)
 
 

@@ -202,7 +202,7 @@ class LifeOfJobs(RuleBasedStateMachine):
             assert live.get(job_id, []) == ([job.attempt] if job.is_leased else [])
             assert job.lease_until is not None or not job.is_leased
             assert not job.is_fenced or job.state in LINGERING
-            assert job.spent_attempts <= self.grid.world.rules.attempt_limit
+            assert job.spent_attempts <= self.grid.state.rules.attempt_limit
 
     @invariant()
     def a_job_races_as_long_as_a_copy_of_it_lives(self) -> None:
@@ -214,9 +214,9 @@ class LifeOfJobs(RuleBasedStateMachine):
 
     @invariant()
     def memory_agrees_with_the_database(self) -> None:
-        counts = self.grid.read(lambda unit, _: task_queues.count_waiting(unit.session))
-        heads = self.grid.read(lambda unit, _: read_heads(unit.session, counts))
-        index = self.grid.world.waiting
+        counts = self.grid.read(lambda transaction, _: task_queues.count_waiting(transaction.session))
+        heads = self.grid.read(lambda transaction, _: read_heads(transaction.session, counts))
+        index = self.grid.state.waiting
         assert {each.task_queue.id: each.count for each in index.waiting()} == counts
         for each in index.waiting():
             assert each.head in (None, heads[each.task_queue.id])
@@ -229,8 +229,8 @@ class LifeOfJobs(RuleBasedStateMachine):
                 cores[job.owner] += 0 if job.state is JobState.MATCHED else self.cpus[job.id]
             elif job.is_leased:
                 cores[job.owner] += 2
-        shares = self.grid.world.shares
-        for queue in self.grid.read(lambda unit, _: task_queues.load_live_task_queues(unit.session)):
+        shares = self.grid.state.shares
+        for queue in self.grid.read(lambda transaction, _: task_queues.load_live_task_queues(transaction.session)):
             assert shares.use(queue.account, self.clock()).cores == cores[queue.account.owner]
 
     @invariant()
@@ -251,12 +251,12 @@ class LifeOfJobs(RuleBasedStateMachine):
             assert not ends or max(ends.values()) == 1
 
     def _events(self, job_id: int) -> tuple[FeedEvent, ...]:
-        return self.grid.read(lambda unit, _: get_events(unit, an_operator(), job_id))
+        return self.grid.read(lambda transaction, _: get_events(transaction, an_operator(), job_id))
 
     def _live_attempts(self) -> dict[int, list[int]]:
         query = select(ATTEMPTS.c.job_id, ATTEMPTS.c.attempt).where(ATTEMPTS.c.ended.is_(None))
         live: dict[int, list[int]] = defaultdict(list)
-        for job_id, attempt in self.grid.read(lambda unit, _: unit.session.execute(query).all()):
+        for job_id, attempt in self.grid.read(lambda transaction, _: transaction.session.execute(query).all()):
             live[job_id].append(attempt)
         return live
 

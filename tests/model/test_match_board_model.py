@@ -153,7 +153,7 @@ class BothWays(RuleBasedStateMachine):
     @rule(traits=traits, count=counts)
     def add(self, traits: Traits, count: int) -> None:
         number = len(self.plain.jobs) + 1
-        self._each(lambda world: world.add(TaskQueue(number, traits)))
+        self._each(lambda state: state.add(TaskQueue(number, traits)))
         for _ in range(count):
             self.come(number - 1, 0, 1)
 
@@ -164,12 +164,12 @@ class BothWays(RuleBasedStateMachine):
             return
         heads = [QueueHead(priority, self.last_job + each) for each in range(1, count + 1)]
         self.last_job += count
-        self._each(lambda world: world.come(number, heads))
+        self._each(lambda state: state.come(number, heads))
 
     @rule(place=st.integers(0, 9), which=st.integers(0, 5))
     def go(self, place: int, which: int) -> None:
         number = place % len(self.plain.jobs) + 1
-        self._each(lambda world: world.go(number, which))
+        self._each(lambda state: state.go(number, which))
 
     @rule(pilot=pilots())
     def match(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
@@ -190,18 +190,18 @@ class BothWays(RuleBasedStateMachine):
 
     @rule(pool=st.sampled_from(["p", "q"]), queues=st.sets(st.sampled_from(QUEUES)))
     def map_pool(self, pool: str, queues: set[QueueId]) -> None:
-        self._each(lambda world: world.map_pool(pool, queues, self.now))
+        self._each(lambda state: state.map_pool(pool, queues, self.now))
 
     @rule(tree=st.sampled_from(TREES))
     def bring_tree(self, tree: ActiveTree) -> None:
-        self._each(lambda world: world.bring_tree(tree))
+        self._each(lambda state: state.bring_tree(tree))
 
     @rule(place=st.integers(0, 9))
     def forget(self, place: int) -> None:
         """Let a task queue go in which nothing waits."""
         number = place % len(self.plain.jobs) + 1
         if not self.plain.jobs[number]:
-            self._each(lambda world: world.index.remove([number]))
+            self._each(lambda state: state.index.remove([number]))
 
     @rule(seconds=st.sampled_from([0.4, 1.0, 3600.0]))
     def wait(self, seconds: float) -> None:
@@ -209,7 +209,7 @@ class BothWays(RuleBasedStateMachine):
 
     @rule(account=accounts)
     def end(self, account: Account) -> None:
-        self._each(lambda world: world.shares.end_runs(account, 1, self.now))
+        self._each(lambda state: state.shares.end_runs(account, 1, self.now))
 
     def _each(self, act: Callable[[World], object]) -> None:
         act(self.plain)

@@ -137,7 +137,7 @@ told = st.lists(st.tuples(st.integers(0, 2), numbers | reports), min_size=1, max
 
 def one_by_one(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
     def record(identity: Identity, report: JobReport) -> ReportResult:
-        (refusal,) = grid.write(lambda unit, world: recorded_singly(unit, world, identity, [report]))
+        (refusal,) = grid.write(lambda transaction, state: recorded_singly(transaction, state, identity, [report]))
         return ReportResult(report.job_id, report.attempt, refusal)
 
     return [record(pilots[number].identity, report) for number, report in told]
@@ -145,7 +145,7 @@ def one_by_one(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> lis
 
 def together(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
     calls = [(pilots[number].identity, [report]) for number, report in told]
-    return [result for (result,) in grid.write(lambda unit, world: record_reports(unit, world, calls))]
+    return [result for (result,) in grid.write(lambda transaction, state: record_reports(transaction, state, calls))]
 
 
 def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -> Left:
@@ -158,7 +158,7 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
         results = record(grid, pilots, told)
 
         def rows(query: str) -> list[Any]:
-            return grid.read(lambda unit, _: [tuple(row) for row in unit.session.execute(text(query))])
+            return grid.read(lambda transaction, _: [tuple(row) for row in transaction.session.execute(text(query))])
 
         return Left(
             results,
@@ -167,9 +167,12 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
             rows("SELECT * FROM output_files ORDER BY job_id, attempt, name"),
             rows("SELECT stamp, jobs_ended FROM pilots ORDER BY stamp"),
             rows(f"SELECT {EVENT} FROM job_events ORDER BY job_id, id"),
-            {account: grid.world.shares.use(account, time).core_s for account in grid.world.shares.accounts()},
-            {account: use.core_s for account, use in grid.read(lambda unit, _: load_uses(unit.session)).items()},
-            {each.task_queue.id: each.count for each in grid.world.waiting.waiting()},
+            {account: grid.state.shares.use(account, time).core_s for account in grid.state.shares.accounts()},
+            {
+                account: use.core_s
+                for account, use in grid.read(lambda transaction, _: load_uses(transaction.session)).items()
+            },
+            {each.task_queue.id: each.count for each in grid.state.waiting.waiting()},
         )
 
 

@@ -21,23 +21,23 @@ BANS: Table = metadata.tables["bans"]
 WAIT_S = 30
 
 
-def ban(unit: Transaction, site: str) -> str:
+def ban(transaction: Transaction, site: str) -> str:
     """Ban a site."""
-    row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
-    unit.session.execute(insert(BANS).values(**row))
+    row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": transaction.now, "until": None}
+    transaction.session.execute(insert(BANS).values(**row))
     return site
 
 
-def ban_by_statement(unit: Transaction, site: str) -> str:
+def ban_by_statement(transaction: Transaction, site: str) -> str:
     """Do the same by a statement of its own."""
     statement = "INSERT INTO bans (site, ce, queue, reason, by, since) VALUES (?, '', '', '', 'op', ?)"
-    sql.execute(unit.session, statement, site, sql.column_time(unit.session, unit.now))
+    sql.execute(transaction.session, statement, site, sql.column_time(transaction.session, transaction.now))
     return site
 
 
-def banned(unit: Transaction) -> list[str]:
+def banned(transaction: Transaction) -> list[str]:
     """Return the sites that are banned, in the order in which they were."""
-    return list(unit.session.execute(select(BANS.c.site).order_by(BANS.c.id)).scalars())
+    return list(transaction.session.execute(select(BANS.c.site).order_by(BANS.c.id)).scalars())
 
 
 class Bans:
@@ -49,23 +49,23 @@ class Bans:
         self.calls: list[list[str]] = []
         self.undone: list[str] = []
 
-    def run(self, unit: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
+    def run(self, transaction: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
         self.calls.append(list(items))
-        unit.on_rollback(lambda: self.undone.extend(items))
-        return [self._ban(unit, site) for site in items]
+        transaction.on_rollback(lambda: self.undone.extend(items))
+        return [self._ban(transaction, site) for site in items]
 
-    def _ban(self, unit: Transaction, site: str) -> str | PilotageError:
+    def _ban(self, transaction: Transaction, site: str) -> str | PilotageError:
         match site:
             case "unknown":
                 return NotFoundError("site", site)
             case "broken":
                 raise LookupError(site)
             case "null":
-                return ban(unit, None)  # type: ignore[arg-type]
+                return ban(transaction, None)  # type: ignore[arg-type]
             case "overtaken":
                 raise WriteConflictError(site)
             case _:
-                return ban(unit, site)
+                return ban(transaction, site)
 
 
 @dataclass
@@ -79,13 +79,13 @@ class LastActs:
     def merge(self, part: Self) -> None:
         self.sites += part.sites
 
-    def write(self, unit: Transaction) -> None:
+    def write(self, transaction: Transaction) -> None:
         for site in self.sites:
             if site == "broken":
                 raise LookupError(site)
             if site == "unreachable":
                 raise WorldError("the database is not available", transient=True)
-            ban(unit, site)
+            ban(transaction, site)
 
 
 @dataclass
@@ -101,12 +101,12 @@ def held(database: Database) -> Iterator[None]:
     release = threading.Event()
     started = [threading.Event() for _ in range(database.writers)]
 
-    def hold(unit: Transaction, mine: threading.Event) -> None:
+    def hold(transaction: Transaction, mine: threading.Event) -> None:
         mine.set()
         assert release.wait(WAIT_S)
 
     for each in started:
-        database.submit_write(lambda unit, mine=each: hold(unit, mine))  # type: ignore[misc]
+        database.submit_write(lambda transaction, mine=each: hold(transaction, mine))  # type: ignore[misc]
         assert each.wait(WAIT_S)
     yield
     release.set()

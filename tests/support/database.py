@@ -36,9 +36,9 @@ Result = TypeVar("Result")
 _WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 
 
-def somebody_waits(unit: Transaction) -> bool:
+def somebody_waits(transaction: Transaction) -> bool:
     """Whether a transaction waits for another one on this database, which is a PostgreSQL's."""
-    return bool(unit.session.execute(_WAITING).scalar_one())
+    return bool(transaction.session.execute(_WAITING).scalar_one())
 
 
 def while_first_is_locked(
@@ -51,9 +51,9 @@ def while_first_is_locked(
     """
     is_locked, go_on = Event(), Event()
 
-    def lock_all(unit: Transaction) -> None:
+    def lock_all(transaction: Transaction) -> None:
         for key in keys:
-            unit.session.execute(text(lock), {"key": key})
+            transaction.session.execute(text(lock), {"key": key})
             is_locked.set()
             assert go_on.wait(timeout=30)
 

@@ -25,14 +25,14 @@ class GridDrainLink:
     def __init__(self, grid: VirtualGrid, agent: str = "drain controller") -> None:
         self._grid = grid
         self._turn = Leadership(agent, "one copy")
-        grid.grid.write(lambda unit, _: take_leadership(unit, self._turn, timedelta(days=1), "here"))
+        grid.grid.write(lambda transaction, _: take_leadership(transaction, self._turn, timedelta(days=1), "here"))
         self.told: list[tuple[str, bool]] = []
 
     async def queues(self) -> tuple[TreeQueue, ...]:
-        return tuple(TreeQueue(queue, True, {}) for queue in self._grid.grid.world.tree.queues)
+        return tuple(TreeQueue(queue, True, {}) for queue in self._grid.grid.state.tree.queues)
 
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
-        use = self._grid.grid.read(lambda unit, world: get_node_use(unit, world, queues, ONLY_MULTICORE))
+        use = self._grid.grid.read(lambda transaction, state: get_node_use(transaction, state, queues, ONLY_MULTICORE))
         nodes = (
             FarmNode(
                 NodeName(each.node.site, each.node.node),
@@ -50,13 +50,15 @@ class GridDrainLink:
         ids = [NodeId(node.site, node.node) for node in nodes]
         change = ({ONLY_MULTICORE: str(value)}, ())
         who = an_operator()
-        self._grid.grid.write(lambda unit, world: set_node_attributes(unit, world, who, ids, change, self._turn.agent))
+        self._grid.grid.write(
+            lambda transaction, state: set_node_attributes(transaction, state, who, ids, change, self._turn.agent)
+        )
         self._grid.settle()
         self.told += [(node.node, value) for node in nodes]
 
     def give_back_turn(self) -> None:
         """Let the agent act no more."""
-        self._grid.grid.write(lambda unit, _: release_leadership(unit, self._turn))
+        self._grid.grid.write(lambda transaction, _: release_leadership(transaction, self._turn))
 
     async def wait(self, length: timedelta) -> None:
         self._grid.pass_time(length.total_seconds())

@@ -69,9 +69,9 @@ def a_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0, **fields: An
     return SlotOffer(name, Amounts(cpus, memory_mib, fields.pop("disk_mib", 0), fields.pop("gpus", 0)), **fields)
 
 
-def request_jobs(unit: Transaction, world: ServerState, identity: Identity, request: WorkRequest) -> WorkAnswer:
+def request_jobs(transaction: Transaction, state: ServerState, identity: Identity, request: WorkRequest) -> WorkAnswer:
     """Serve one pilot's request; raises the error that it may have for an answer."""
-    (answer,) = request_many(unit, world, [(identity, request)])
+    (answer,) = request_many(transaction, state, [(identity, request)])
     if isinstance(answer, PilotageError):
         raise answer
     return answer
@@ -99,12 +99,12 @@ class Pilot:
 
     def request(self, request: WorkRequest) -> WorkAnswer:
         """Ask for jobs as the pilot's door does, which asks again once what policies look for tells jobs apart."""
-        answer = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, request))
+        answer = self.grid.write(lambda transaction, state: request_jobs(transaction, state, self.identity, request))
         if not answer.unreferred:
             return answer
-        self.grid.write(lambda unit, world: add_references(unit, world, answer.unreferred))
+        self.grid.write(lambda transaction, state: add_references(transaction, state, answer.unreferred))
         now_asked = request.after(timedelta(0))
-        again = self.grid.write(lambda unit, world: request_jobs(unit, world, self.identity, now_asked))
+        again = self.grid.write(lambda transaction, state: request_jobs(transaction, state, self.identity, now_asked))
         return replace(again, results=answer.results)
 
     def take(self, *slots: SlotOffer) -> Match:
@@ -125,7 +125,9 @@ class Pilot:
 
     def send(self, heartbeat: ReceivedHeartbeat) -> HeartbeatAnswer:
         """Send a heartbeat as it is."""
-        (answer,) = self.grid.write(lambda unit, world: report_states(unit, world, [(self.identity, heartbeat)]))
+        (answer,) = self.grid.write(
+            lambda transaction, state: report_states(transaction, state, [(self.identity, heartbeat)])
+        )
         return answer
 
     def report(self, match: Match | AttemptKey, outcome: Outcome | None = None, **fields: Any) -> ReportResult:
@@ -159,55 +161,61 @@ class Grid:
     ) -> None:
         self.database = database
         self.clock = clock
-        self.world: ServerState = database.read(lambda unit: load_state(unit, rules or Rules()))
+        self.state: ServerState = database.read(lambda transaction: load_state(transaction, rules or Rules()))
         self._stamps = count(1)
-        if self.world.tree.version == 0:
+        if self.state.tree.version == 0:
             self.put(a_tree(*(queues or (LONG,)), **parameters))
 
     def write(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation in one transaction."""
-        return self.database.write(lambda unit: operation(unit, self.world))
+        return self.database.write(lambda transaction: operation(transaction, self.state))
 
     def read(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation that changes nothing."""
-        return self.database.read(lambda unit: operation(unit, self.world))
+        return self.database.read(lambda transaction: operation(transaction, self.state))
 
     def put(self, tree: dict[str, Any]) -> None:
         """Put a tree in force."""
         new = parse_tree(json.dumps(tree), "json")
-        plan = self.read(lambda unit, world: try_tree(unit, world, new))
-        self.write(lambda unit, world: put_tree(unit, world, an_operator(), new, plan))
+        plan = self.read(lambda transaction, state: try_tree(transaction, state, new))
+        self.write(lambda transaction, state: put_tree(transaction, state, an_operator(), new, plan))
 
     def submit(self, user: Identity | None = None, count: int | None = None, **fields: Any) -> list[int]:
         """Submit a job, or an array of `count`, and return the ids."""
         description = JobDescription("/bin/true", count=count, **fields)
         identity = user or a_user()
-        submitted = self.write(lambda unit, world: submit_jobs(unit, world, identity, single_groups([description])))
+        submitted = self.write(
+            lambda transaction, state: submit_jobs(transaction, state, identity, single_groups([description]))
+        )
         return list(submitted.job_ids)
 
     def job(self, job_id: int) -> JobRecord:
         """Return a job as it is now."""
-        return self.read(lambda unit, _: load_job(unit.session, job_id))
+        return self.read(lambda transaction, _: load_job(transaction.session, job_id))
 
     def jobs(self, ids: Iterable[int]) -> dict[int, JobRecord]:
         """Return jobs as they are now."""
-        return self.read(lambda unit, _: load_jobs(unit.session, ids))
+        return self.read(lambda transaction, _: load_jobs(transaction.session, ids))
 
     def history(self, job_id: int) -> list[tuple[int, str]]:
         """Return number and outcome of each attempt of a job; "" = it holds its lease."""
-        attempts = self.read(lambda unit, _: load_history(unit.session, job_id))
+        attempts = self.read(lambda transaction, _: load_history(transaction.session, job_id))
         return [(attempt.attempt, attempt.outcome) for attempt in attempts]
 
     def change(self, change: JobChange, *ids: int, user: Identity | None = None) -> None:
         """Remove, hold, release or reschedule jobs."""
-        self.write(lambda unit, world: change_jobs(unit, world, user or an_operator(), ids, change, "so it is wanted"))
+        self.write(
+            lambda transaction, state: change_jobs(
+                transaction, state, user or an_operator(), ids, change, "so it is wanted"
+            )
+        )
 
     def start_pilot(self, queue: str = LONG, *vos: str) -> Pilot:
         """Register a pilot of a queue and return it."""
         wanted = NewPilots(QueueId.parse(queue), 1, vos)
         stamp = f"p{next(self._stamps)}"
         (credential,) = self.write(
-            lambda unit, world: register_pilots(unit, world, an_operator(), wanted, lambda: stamp)
+            lambda transaction, state: register_pilots(transaction, state, an_operator(), wanted, lambda: stamp)
         )
         return self.pilot_of(credential)
 
@@ -222,12 +230,12 @@ class Grid:
 
     def glidein(self, *reports: GlideinReport) -> GlideinReportResult:
         """Report what a batch system says."""
-        return self.write(lambda unit, world: report_glideins(unit, world, an_operator(), reports))
+        return self.write(lambda transaction, state: report_glideins(transaction, state, an_operator(), reports))
 
     def drain(self, *pilots: Pilot, evict: bool = False) -> None:
         """Drain pilots."""
         stamps = [pilot.stamp for pilot in pilots]
-        self.write(lambda unit, world: drain_pilots(unit, world, stamps, "maintenance", evict=evict))
+        self.write(lambda transaction, state: drain_pilots(transaction, state, stamps, "maintenance", evict=evict))
 
     def sweep(self) -> Expired:
         """Expire what has run out."""
@@ -236,16 +244,16 @@ class Grid:
     def pass_time(self, **amounts: float) -> Expired:
         """Let time pass, in which the server lives, and what has run out expire."""
         self.clock.advance(timedelta(**amounts))
-        self.write(lambda unit, _: swap_last_alive(unit.session, unit.now))
+        self.write(lambda transaction, _: swap_last_alive(transaction.session, transaction.now))
         return self.sweep()
 
     def why(self, job_id: int, user: Identity | None = None) -> Explanation:
         """Explain a job."""
-        return self.read(lambda unit, world: explain_job(unit, world, user or an_operator(), job_id))
+        return self.read(lambda transaction, state: explain_job(transaction, state, user or an_operator(), job_id))
 
     def restarted(self) -> Grid:
         """Return the grid with another server over the same database."""
-        other = Grid(self.database, self.clock, rules=self.world.rules)
+        other = Grid(self.database, self.clock, rules=self.state.rules)
         other._stamps = self._stamps
         return other
 

@@ -19,20 +19,20 @@ from pilotage_server.storage.jobs import load_job
 THE_QUEUE = QueueId("A", "ce", "q")
 
 
-def lease_to(database: Database, world: ServerState, job_id: int, stamp: str = "p1") -> JobRecord:
+def lease_to(database: Database, state: ServerState, job_id: int, stamp: str = "p1") -> JobRecord:
     """Give a waiting job to a pilot, let it start, and return its record."""
 
-    def operation(unit: Transaction) -> JobRecord:
-        job = load_job(unit.session, job_id)
+    def operation(transaction: Transaction) -> JobRecord:
+        job = load_job(transaction.session, job_id)
         matched = apply_transition(
-            unit,
-            world,
+            transaction,
+            state,
             job,
             JobCause.MATCHED,
             reason="",
             actor="server",
             attempt=job.attempt + 1,
-            lease_until=unit.now + timedelta(minutes=20),
+            lease_until=transaction.now + timedelta(minutes=20),
             pilot_stamp=stamp,
             queue=THE_QUEUE,
             node="n1",
@@ -40,21 +40,33 @@ def lease_to(database: Database, world: ServerState, job_id: int, stamp: str = "
         )
         account = Account(job.vo, job.group, job.owner)
         attempt = AttemptRecord(
-            job_id, matched.attempt, stamp, THE_QUEUE, "n1", "slot1", 1, 1.0, account, unit.now, metered=unit.now
+            job_id,
+            matched.attempt,
+            stamp,
+            THE_QUEUE,
+            "n1",
+            "slot1",
+            1,
+            1.0,
+            account,
+            transaction.now,
+            metered=transaction.now,
         )
-        insert_attempts(unit.session, [attempt])
+        insert_attempts(transaction.session, [attempt])
         return apply_transition(
-            unit, world, matched, JobCause.STARTED, reason="", actor=f"pilot:{stamp}", started=unit.now
+            transaction, state, matched, JobCause.STARTED, reason="", actor=f"pilot:{stamp}", started=transaction.now
         )
 
     return database.write(operation)
 
 
-def end(database: Database, world: ServerState, job_id: int, cause: JobCause = JobCause.DONE) -> JobRecord:
+def end(database: Database, state: ServerState, job_id: int, cause: JobCause = JobCause.DONE) -> JobRecord:
     """Let the job's attempt end, as its pilot reports it."""
 
-    def operation(unit: Transaction) -> JobRecord:
-        job = load_job(unit.session, job_id)
-        return apply_transition(unit, world, job, cause, reason="", actor=f"pilot:{job.pilot_stamp}", exit_code=0)
+    def operation(transaction: Transaction) -> JobRecord:
+        job = load_job(transaction.session, job_id)
+        return apply_transition(
+            transaction, state, job, cause, reason="", actor=f"pilot:{job.pilot_stamp}", exit_code=0
+        )
 
     return database.write(operation)

@@ -20,7 +20,7 @@ class PolicyGrid(Grid):
     def look(self) -> list[int]:
         """Look at what has changed, and do what is wanted; return the ids of the jobs that moved."""
         moved: list[int] = []
-        while (seen := self.read(lambda unit, world: scan_changed(unit, world, 100))).jobs:
+        while (seen := self.read(lambda transaction, state: scan_changed(transaction, state, 100))).jobs:
             moved += self.act(seen.due)
         return moved
 
@@ -36,7 +36,7 @@ class PolicyGrid(Grid):
 
     def act(self, wanting: tuple[int, ...]) -> list[int]:
         """Do what is wanted; return the ids of the jobs that moved."""
-        return [job.id for job in self.write(lambda unit, world: apply_policies(unit, world, wanting))]
+        return [job.id for job in self.write(lambda transaction, state: apply_policies(transaction, state, wanting))]
 
     def run_for(self, pilot: Pilot, seconds: float) -> Match:
         """Let the pilot run a job for so long; it stays running."""
@@ -52,4 +52,6 @@ class PolicyGrid(Grid):
 
     def causes(self, job_id: int) -> list[JobCause]:
         """Return what has happened to a job."""
-        return [event.cause for event in self.read(lambda unit, _: get_events(unit, an_operator(), job_id))]
+        return [
+            event.cause for event in self.read(lambda transaction, _: get_events(transaction, an_operator(), job_id))
+        ]

@@ -66,70 +66,76 @@ class PoolBench:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.world: ServerState = database.read(lambda unit: load_state(unit, Rules()))
+        self.state: ServerState = database.read(lambda transaction: load_state(transaction, Rules()))
 
     def write(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation in one transaction."""
-        return self.database.write(lambda unit: operation(unit, self.world))
+        return self.database.write(lambda transaction: operation(transaction, self.state))
 
     def read(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
         """Run an operation that changes nothing."""
-        return self.database.read(lambda unit: operation(unit, self.world))
+        return self.database.read(lambda transaction: operation(transaction, self.state))
 
     def put(self, new: NewTree) -> TreeEffect:
         """Put a tree in force."""
-        plan = self.read(lambda unit, world: try_tree(unit, world, new))
-        return self.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+        plan = self.read(lambda transaction, state: try_tree(transaction, state, new))
+        return self.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
 
     def attempt(self, new: NewTree) -> TreeEffect:
         """Only try a tree."""
-        return self.read(lambda unit, world: try_tree(unit, world, new).effect)
+        return self.read(lambda transaction, state: try_tree(transaction, state, new).effect)
 
     def submit(self, user: Identity | None = None, count: int | None = None, **section: Value) -> JobRecord:
         """Submit a job that requires this section, and return it (of an array the first)."""
         description = JobDescription("run.sh", requirements=section or None, count=count)
         owner = user or a_user()
-        submitted = self.write(lambda unit, world: submit_jobs(unit, world, owner, single_groups([description])))
+        submitted = self.write(
+            lambda transaction, state: submit_jobs(transaction, state, owner, single_groups([description]))
+        )
         return self.job(submitted.job_ids[0])
 
     def job(self, job_id: int) -> JobRecord:
         """Return a job as it is now."""
-        return self.database.read(lambda unit: load_job(unit.session, job_id))
+        return self.database.read(lambda transaction: load_job(transaction.session, job_id))
 
     def remove(self, job: JobRecord) -> None:
         """Bring a job to its end."""
         now = self.job(job.id)
         self.write(
-            lambda unit, world: apply_transition(unit, world, now, JobCause.REMOVED, reason="enough", actor=job.owner)
+            lambda transaction, state: apply_transition(
+                transaction, state, now, JobCause.REMOVED, reason="enough", actor=job.owner
+            )
         )
 
     def refresh(self, **older_than: float) -> tuple[str, ...]:
         """Refresh the mappings that have this age, such as `refresh(minutes=15)`."""
-        planned = self.read(lambda unit, world: plan_refresh(unit, world, timedelta(**older_than)))
-        return self.write(lambda unit, world: refresh_pools(unit, world, planned))
+        planned = self.read(lambda transaction, state: plan_refresh(transaction, state, timedelta(**older_than)))
+        return self.write(lambda transaction, state: refresh_pools(transaction, state, planned))
 
     def clean(self, **grace: float) -> tuple[str, ...]:
         """Remove the pools that have been idle for so long, such as `clean(hours=1)`."""
-        planned = self.database.read(lambda unit: plan_cleaning(unit, timedelta(**grace)))
-        return self.write(lambda unit, world: clean_pools(unit, world, timedelta(**grace), planned))
+        planned = self.database.read(lambda transaction: plan_cleaning(transaction, timedelta(**grace)))
+        return self.write(lambda transaction, state: clean_pools(transaction, state, timedelta(**grace), planned))
 
     def stored(self) -> dict[str, Pool]:
         """Return the pools in the database by id."""
-        return {pool.id: pool for pool in self.database.read(lambda unit: load_pools(unit.session))}
+        return {pool.id: pool for pool in self.database.read(lambda transaction: load_pools(transaction.session))}
 
     def stored_queues(self, pool_id: str) -> Set[QueueId]:
         """Return where the database says that a pool may run."""
-        return self.database.read(lambda unit: load_mappings(unit, load_active_tree(unit)).queues(pool_id))
+        return self.database.read(
+            lambda transaction: load_mappings(transaction, load_active_tree(transaction)).queues(pool_id)
+        )
 
     def agree(self) -> None:
         """Check that memory and database say the same of trees, mappings and waiting jobs."""
-        fresh = self.database.read(lambda unit: load_state(unit, Rules()))
-        assert self.world.tree.version == fresh.tree.version
-        assert set(self.world.mappings.all()) == set(fresh.mappings.all())
-        known, stored = self.world.waiting.waiting(), fresh.waiting.waiting()
+        fresh = self.database.read(lambda transaction: load_state(transaction, Rules()))
+        assert self.state.tree.version == fresh.tree.version
+        assert set(self.state.mappings.all()) == set(fresh.mappings.all())
+        known, stored = self.state.waiting.waiting(), fresh.waiting.waiting()
         assert [(wait.task_queue, wait.count) for wait in known] == [(wait.task_queue, wait.count) for wait in stored]
         assert all(mine.head in {None, its.head} for mine, its in zip(known, stored, strict=True))
-        assert self.world.bans == fresh.bans
+        assert self.state.bans == fresh.bans
 
     def catch_up(self) -> None:
         """Learn what other servers have done."""

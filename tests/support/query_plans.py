@@ -14,13 +14,13 @@ def plan_of(database: Database, ask: Callable[[Transaction], object]) -> str:
     """Return the plan of the first statement that `ask` brings to the database."""
     plans: list[str] = []
 
-    def question(unit: Transaction) -> None:
-        connection = unit.session.connection()
+    def question(transaction: Transaction) -> None:
+        connection = transaction.session.connection()
         if not database.is_sqlite:
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # tables in tests are too small for an index
         asked: list[tuple[Any, Any]] = []
         stop = listen(connection.connection.dbapi_connection, lambda *statement: asked.append(statement))
-        ask(unit)
+        ask(transaction)
         stop()
         statement, values = asked[0]
         explain = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"

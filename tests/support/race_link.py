@@ -22,13 +22,15 @@ class GridRaceLink:
         self.started: list[tuple[int, int]] = []
 
     async def stragglers(self, after_jobs: Mapping[int, int]) -> tuple[Sequence[JobSet], RaceLoad]:
-        found = self._grid.read(lambda unit, world: find_stragglers(unit, world, 0, self._glance, after_jobs))
-        loads = {load.account: load for load in self._grid.read(lambda unit, _: race_loads(unit))}
+        found = self._grid.read(
+            lambda transaction, state: find_stragglers(transaction, state, 0, self._glance, after_jobs)
+        )
+        loads = {load.account: load for load in self._grid.read(lambda transaction, _: race_loads(transaction))}
         copies = {owner: load.copies for owner, load in loads.items()}
         return [_set(look) for look in found.sets], RaceLoad(copies, {each: loads[each].lost_core_s for each in loads})
 
     async def start_copies(self, copies: Sequence[NewRaceCopy]) -> Sequence[StartedRaceCopy]:
-        made = self._grid.write(lambda unit, world: server.start_copies(unit, world, copies))
+        made = self._grid.write(lambda transaction, state: server.start_copies(transaction, state, copies))
         self.started += [(each.job_id, each.copy_id) for each in made if each.copy_id]
         return made
 

@@ -49,7 +49,7 @@ class Runner:
 
 def start_copy(grid: Grid, job_id: int, reason: str = "it lags behind") -> StartedRaceCopy:
     """Ask for a copy of a job, and return what came of it."""
-    (made,) = grid.write(lambda unit, world: start_copies(unit, world, [NewRaceCopy(job_id, reason)]))
+    (made,) = grid.write(lambda transaction, state: start_copies(transaction, state, [NewRaceCopy(job_id, reason)]))
     return made
 
 
@@ -63,5 +63,5 @@ def start_race(grid: Grid, **fields: Any) -> tuple[Runner, int]:
 def race_of(grid: Grid, job_id: int) -> RaceView:
     """Return the race of a job."""
     wanted = RaceFilter("*", job_ids=(job_id,))
-    (view,) = grid.read(lambda unit, _: list_races(unit, an_operator(), wanted)).races
+    (view,) = grid.read(lambda transaction, _: list_races(transaction, an_operator(), wanted)).races
     return view

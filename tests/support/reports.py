@@ -14,20 +14,20 @@ from pilotage_server.storage.pilots import count_ended_jobs
 
 
 def recorded_singly(
-    unit: Transaction, world: ServerState, identity: Identity, reports: Sequence[JobReport]
+    transaction: Transaction, state: ServerState, identity: Identity, reports: Sequence[JobReport]
 ) -> list[str]:
     """Record reports without batches and return the refusals."""
     ended: Counter[str] = Counter()
-    refusals = record_singly(unit, world, received_from(identity, reports), ended)
-    count_ended_jobs(unit.session, ended)
+    refusals = record_singly(transaction, state, received_from(identity, reports), ended)
+    count_ended_jobs(transaction.session, ended)
     return refusals
 
 
 def recorded_in_batches(
-    unit: Transaction, world: ServerState, identity: Identity, reports: Sequence[JobReport]
+    transaction: Transaction, state: ServerState, identity: Identity, reports: Sequence[JobReport]
 ) -> set[int]:
     """Record the reports that can be batched and return their places."""
     ended: Counter[str] = Counter()
-    places = record_batches(unit, world, received_from(identity, reports), ended)
-    count_ended_jobs(unit.session, ended)
+    places = record_batches(transaction, state, received_from(identity, reports), ended)
+    count_ended_jobs(transaction.session, ended)
     return places

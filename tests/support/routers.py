@@ -78,12 +78,12 @@ class Router:
 
     def begin(self) -> Router:
         """Take the turn for long, and return itself."""
-        self.grid.database.write(lambda unit: take_leadership(unit, self.turn, FOR_LONG, "here"))
+        self.grid.database.write(lambda transaction: take_leadership(transaction, self.turn, FOR_LONG, "here"))
         return self
 
     def route(self, *copies: NewRoutedJob) -> list[RouteAnswer]:
         """Take jobs for copies and return the answers."""
-        answers = self.grid.write(lambda unit, world: route_jobs(unit, world, self.turn, copies))
+        answers = self.grid.write(lambda transaction, state: route_jobs(transaction, state, self.turn, copies))
         self.attempts.update((each.job_id, each.attempt) for each in answers if not each.refusal)
         return list(answers)
 
@@ -100,8 +100,10 @@ class Router:
 
     def tell(self, *reports: RouterReport) -> Heard:
         """Say what becomes of copies."""
-        results = self.grid.write(lambda unit, world: report_copies(unit, world, AN_AGENT, self.turn, reports))
-        return Heard(results, self.grid.read(lambda unit, _: unwanted_copies(unit, self.name)).copies)
+        results = self.grid.write(
+            lambda transaction, state: report_copies(transaction, state, AN_AGENT, self.turn, reports)
+        )
+        return Heard(results, self.grid.read(lambda transaction, _: unwanted_copies(transaction, self.name)).copies)
 
     def report(self, job_id: int, outcome: Outcome | None = None, *, node: str = "", **fields: Any) -> Heard:
         """Say how one copy goes, or how it ended."""
@@ -128,15 +130,15 @@ class Router:
 
     def copies(self) -> list[OpenRoutedJob]:
         """Return the copies that are to be brought to an end."""
-        return list(self.grid.read(lambda unit, _: list_copies(unit, self.name)).copies)
+        return list(self.grid.read(lambda transaction, _: list_copies(transaction, self.name)).copies)
 
     def stop(self) -> None:
         """Give the turn back."""
-        self.grid.database.write(lambda unit: release_leadership(unit, self.turn))
+        self.grid.database.write(lambda transaction: release_leadership(transaction, self.turn))
 
     def give_up(self) -> ReleasedRoutedJobs:
         """Let an operator give the router up."""
-        return self.grid.write(lambda unit, world: give_up_copies(unit, world, an_operator(), self.name))
+        return self.grid.write(lambda transaction, state: give_up_copies(transaction, state, an_operator(), self.name))
 
 
 def open_jobs(copies: Iterable[OpenRoutedJob]) -> list[int]:

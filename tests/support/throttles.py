@@ -42,9 +42,9 @@ def a_pilot(grid: Grid, node: str = "n1") -> Pilot:
 def throttled(grid: Grid, place: Location = NODE) -> Throttle:
     """Let a place be found out as a server would."""
 
-    def store(unit: Transaction) -> Throttle:
-        found = new_throttle(BlackHole(place, 6, 7), HealthRules(), unit.now)
-        (made,) = store_changes(unit, grid.world, [ThrottleChange(None, found)])
+    def store(transaction: Transaction) -> Throttle:
+        found = new_throttle(BlackHole(place, 6, 7), HealthRules(), transaction.now)
+        (made,) = store_changes(transaction, grid.state, [ThrottleChange(None, found)])
         assert made.new is not None
         return made.new
 
@@ -53,12 +53,12 @@ def throttled(grid: Grid, place: Location = NODE) -> Throttle:
 
 def known(grid: Grid) -> list[Throttle]:
     """Return all throttles."""
-    return list(grid.read(lambda unit, _: list_health(unit)))
+    return list(grid.read(lambda transaction, _: list_health(transaction)))
 
 
 def running(grid: Grid, wanted: RunningFilter = AT_CERN) -> list[RunningAttempts]:
     """Return what the jobs that run tell of their places."""
-    return grid.read(lambda unit, _: load_running(unit.session, FAST, unit.now, wanted))
+    return grid.read(lambda transaction, _: load_running(transaction.session, FAST, transaction.now, wanted))
 
 
 def look(grid: Grid, watch: HealthWatch) -> list[ThrottleChange]:

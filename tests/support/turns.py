@@ -44,13 +44,15 @@ class DatabaseTurns:
     async def _taken(self, turn: Leadership, for_s: float, place: str) -> LeadershipAnswer:
         await self.arrives.wait()
         self._reach()
-        answer = self.database.write(lambda unit: take_leadership(unit, turn, timedelta(seconds=for_s), place))
+        answer = self.database.write(
+            lambda transaction: take_leadership(transaction, turn, timedelta(seconds=for_s), place)
+        )
         self.while_answered()
         return answer
 
     async def release_leadership(self, turn: Leadership) -> None:
         self._reach()
-        self.database.write(lambda unit: release_leadership(unit, turn))
+        self.database.write(lambda transaction: release_leadership(transaction, turn))
 
     def _reach(self) -> None:
         if not self.is_reachable:

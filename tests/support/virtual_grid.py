@@ -76,7 +76,7 @@ class ServerAtHand:
         """Return the pools of the node's queue."""
         assert self.identity.pilot is not None
         queue = self.identity.pilot.queue
-        (mine,) = get_submit_pools_for_queue(self.grid.world, self.identity, [queue])
+        (mine,) = get_submit_pools_for_queue(self.grid.state, self.identity, [queue])
         return ev.PoolsRead(mine.known, tuple(mine.pool_ids))
 
 
@@ -93,9 +93,9 @@ class VirtualGrid:
         self._news = False
         self._duties = clock() + duties_every
         for observers in (
-            self.grid.world.waiting_listeners,
-            self.grid.world.command_listeners,
-            self.grid.world.access_listeners,
+            self.grid.state.waiting_listeners,
+            self.grid.state.command_listeners,
+            self.grid.state.access_listeners,
         ):
             observers.append(self._hear)
 

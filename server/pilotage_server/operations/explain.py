@@ -55,30 +55,32 @@ from pilotage_server.storage.templates import load_description
 
 
 def queue_verdicts(
-    unit: Transaction, world: ServerState, description: JobDescription, task_queue: TaskQueue
+    transaction: Transaction, state: ServerState, description: JobDescription, task_queue: TaskQueue
 ) -> dict[QueueId, Verdict]:
     """Return the verdict on a job of the task queue for every queue, in the order of the tree."""
-    return _verdicts(unit, world, description, task_queue, world.tree.view_for(task_queue.traits.account.vo))
+    return _verdicts(transaction, state, description, task_queue, state.tree.view_for(task_queue.traits.account.vo))
 
 
 def queue_verdict(
-    unit: Transaction, world: ServerState, description: JobDescription, task_queue: TaskQueue, queue: QueueId
+    transaction: Transaction, state: ServerState, description: JobDescription, task_queue: TaskQueue, queue: QueueId
 ) -> Verdict | None:
     """Return the verdict for one queue; None = the tree does not have it."""
-    effective = world.tree.effective(queue, task_queue.traits.account.vo)
-    return None if effective is None else _verdicts(unit, world, description, task_queue, {queue: effective})[queue]
+    effective = state.tree.effective(queue, task_queue.traits.account.vo)
+    return (
+        None if effective is None else _verdicts(transaction, state, description, task_queue, {queue: effective})[queue]
+    )
 
 
 def _verdicts(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     description: JobDescription,
     task_queue: TaskQueue,
     view: Mapping[QueueId, EffectiveQueue],
 ) -> dict[QueueId, Verdict]:
     section, vo = description.requirements, task_queue.traits.account.vo
     try:
-        requirements = read_requirements(section, vo, world.tree.declarations) if section else None
+        requirements = read_requirements(section, vo, state.tree.declarations) if section else None
     except InvalidRequirementsError as error:
         # A later tree cannot interpret the requirements; then no queue satisfies them.
         return dict.fromkeys(view, Refused(tuple(_meaningless(violation) for violation in error.violations)))
@@ -87,8 +89,8 @@ def _verdicts(
             requirements,
             task_queue.needs,
             effective,
-            active_bans(world.bans, queue, unit.now),
-            unit.now,
+            active_bans(state.bans, queue, transaction.now),
+            transaction.now,
         )
         for queue, effective in view.items()
     }
@@ -99,12 +101,12 @@ def _meaningless(violation: Violation) -> Refusal:
     return Refusal(violation.where, None, None, (), violation.why)
 
 
-def mapping_obstacle(world: ServerState, task_queue: TaskQueue, queue: QueueId) -> str:
+def mapping_obstacle(state: ServerState, task_queue: TaskQueue, queue: QueueId) -> str:
     """Return why the jobs of the task queue cannot go to a queue that is eligible otherwise; "" = they can."""
-    mapping = world.mappings.get(task_queue.pool_id)
+    mapping = state.mappings.get(task_queue.pool_id)
     if task_queue.pool_id and (mapping is None or mapping.mapped is None):
         return "its pool has no mapping at present"
-    if not world.queue_access.admits(task_queue, queue):
+    if not state.queue_access.admits(task_queue, queue):
         return "the pool's mapping, which is older than the tree, does not have this queue yet"
     return ""
 
@@ -130,17 +132,17 @@ class Explanation:
     requirements: Mapping[str, Value]
 
 
-def explain_job(unit: Transaction, world: ServerState, identity: Identity, job_id: int) -> Explanation:
+def explain_job(transaction: Transaction, state: ServerState, identity: Identity, job_id: int) -> Explanation:
     """Return the explanation of a job; raises NotFoundError for one that the caller cannot see."""
-    (job,) = get_jobs(unit, identity, [job_id])
-    description = load_description(unit.session, job.template_id)
-    task_queue = _task_queue(world, job, description)
-    verdicts = queue_verdicts(unit, world, description, task_queue)
-    explained = _ExplainedJob(task_queue, _job_ad(unit, world, job, description, task_queue))
-    outlooks = _outlooks(unit, world, explained, eligible(verdicts))
-    ahead, order = _order(unit, world, job, task_queue, outlooks) if is_matchable(job) else (0, "")
+    (job,) = get_jobs(transaction, identity, [job_id])
+    description = load_description(transaction.session, job.template_id)
+    task_queue = _task_queue(state, job, description)
+    verdicts = queue_verdicts(transaction, state, description, task_queue)
+    explained = _ExplainedJob(task_queue, _job_ad(transaction, state, job, description, task_queue))
+    outlooks = _outlooks(transaction, state, explained, eligible(verdicts))
+    ahead, order = _order(transaction, state, job, task_queue, outlooks) if is_matchable(job) else (0, "")
     picture = WaitingFacts(job.vo, len(verdicts), count_of_vo(verdicts), exclusions(verdicts), outlooks, ahead)
-    mapping = world.mappings.get(job.pool_id)
+    mapping = state.mappings.get(job.pool_id)
     return Explanation(
         job=job,
         summary=waiting_summary(picture) if is_matchable(job) else summary(job),
@@ -151,14 +153,14 @@ def explain_job(unit: Transaction, world: ServerState, identity: Identity, job_i
         jobs_ahead=ahead,
         order=order,
         pool_mapped=mapping.mapped if mapping is not None else None,
-        tree_version=world.tree.version,
+        tree_version=state.tree.version,
         requirements=description.requirements or {},
     )
 
 
-def _task_queue(world: ServerState, job: JobRecord, description: JobDescription) -> TaskQueue:
+def _task_queue(state: ServerState, job: JobRecord, description: JobDescription) -> TaskQueue:
     account = Account(job.vo, job.group, job.owner)
-    names = world.significant_attributes | world.rules.key_attributes()
+    names = state.significant_attributes | state.rules.key_attributes()
     return TaskQueue(job.task_queue_id, traits_of(account, job.pool_id, description, names, run_history_of(job)))
 
 
@@ -171,36 +173,38 @@ class _ExplainedJob:
 
 
 def _job_ad(
-    unit: Transaction, world: ServerState, job: JobRecord, description: JobDescription, task_queue: TaskQueue
+    transaction: Transaction, state: ServerState, job: JobRecord, description: JobDescription, task_queue: TaskQueue
 ) -> Ad:
-    with world.lock:
-        priority = world.shares.user_priority(task_queue.account, unit.now)
-    return Ad({**full_job_ad(job, description, unit.now), "SubmittorPrio": priority, "SubmitterUserPrio": priority})
+    with state.lock:
+        priority = state.shares.user_priority(task_queue.account, transaction.now)
+    return Ad(
+        {**full_job_ad(job, description, transaction.now), "SubmittorPrio": priority, "SubmitterUserPrio": priority}
+    )
 
 
 def _outlooks(
-    unit: Transaction, world: ServerState, explained: _ExplainedJob, queues: Sequence[QueueId]
+    transaction: Transaction, state: ServerState, explained: _ExplainedJob, queues: Sequence[QueueId]
 ) -> tuple[QueueOutlook, ...]:
     """Return the pilots and slots at each queue that serve the job's VO, the best queue first."""
     serving = {
         pilot.stamp: pilot
-        for pilot in stored_pilots.list_pilots(unit.session, None, ended=False)
+        for pilot in stored_pilots.list_pilots(transaction.session, None, ended=False)
         if not pilot.vos or fold(explained.task_queue.account.vo) in folded_set(pilot.vos)
     }
     pilots: dict[QueueId, list[PilotRecord]] = {queue: [] for queue in queues}
     for pilot in serving.values():
         pilots.get(pilot.queue, []).append(pilot)
     slots: dict[QueueId, list[SlotInfo]] = {queue: [] for queue in queues}
-    for info in load_slots(unit.session) if serving else ():
+    for info in load_slots(transaction.session) if serving else ():
         if info.pilot_stamp in serving:
             slots.get(info.queue, []).append(info)
-    outlooks = [_outlook(unit, world, explained, queue, pilots[queue], slots[queue]) for queue in queues]
+    outlooks = [_outlook(transaction, state, explained, queue, pilots[queue], slots[queue]) for queue in queues]
     return tuple(sorted(outlooks, key=lambda each: (-each.free_slots, -each.pilots, -each.pilots_waiting)))
 
 
 def _outlook(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     explained: _ExplainedJob,
     queue: QueueId,
     pilots: Sequence[PilotRecord],
@@ -211,65 +215,69 @@ def _outlook(
         pilots=sum(pilot.state is PilotState.RUNNING for pilot in pilots),  # those that drain take no job
         pilots_waiting=sum(pilot.state in ARRIVING for pilot in pilots),
         free_slots=sum(info.asks_for_work for info in slots),
-        obstacle=_obstacle(unit, world, explained, queue, slots),
+        obstacle=_obstacle(transaction, state, explained, queue, slots),
     )
 
 
 def _obstacle(
-    unit: Transaction, world: ServerState, explained: _ExplainedJob, queue: QueueId, slots: Sequence[SlotInfo]
+    transaction: Transaction, state: ServerState, explained: _ExplainedJob, queue: QueueId, slots: Sequence[SlotInfo]
 ) -> str:
     task_queue = explained.task_queue
-    why = mapping_obstacle(world, task_queue, queue)
+    why = mapping_obstacle(state, task_queue, queue)
     if why:
         return why
-    reached = LimitRound(running_counts(unit, world, [queue])).reached(task_queue.traits)
+    reached = LimitRound(running_counts(transaction, state, [queue])).reached(task_queue.traits)
     if reached is not None:
         return f"the limit is reached: {reached}"
-    throttles = throttles_at(world, queue)
+    throttles = throttles_at(state, queue)
     if throttles:
         return str(throttles[0])
-    free = [(info, ad) for info, ad in slot_ads(slots, unit.now) if info.asks_for_work]
-    if _is_barred(unit, world, task_queue, [info for info, _ in free]):
-        return f"its group has a quota of {world.shares.settings.quota(task_queue.account.group_id)} and uses them"
-    return slots_obstacle([tuple(_slot_obstacles(unit, world, explained, info, ad)) for info, ad in free])
+    free = [(info, ad) for info, ad in slot_ads(slots, transaction.now) if info.asks_for_work]
+    if _is_barred(transaction, state, task_queue, [info for info, _ in free]):
+        return f"its group has a quota of {state.shares.settings.quota(task_queue.account.group_id)} and uses them"
+    return slots_obstacle([tuple(_slot_obstacles(transaction, state, explained, info, ad)) for info, ad in free])
 
 
 def _slot_obstacles(
-    unit: Transaction, world: ServerState, explained: _ExplainedJob, info: SlotInfo, ad: Ad
+    transaction: Transaction, state: ServerState, explained: _ExplainedJob, info: SlotInfo, ad: Ad
 ) -> Iterator[Obstacle]:
-    for throttle in throttles_at(world, info.queue, info.node):
+    for throttle in throttles_at(state, info.queue, info.node):
         yield Obstacle(str(throttle))
-    for why in obstacles(explained.task_queue, info.offer(unit.now), world.rules.end_margin):
+    for why in obstacles(explained.task_queue, info.offer(transaction.now), state.rules.end_margin):
         yield Obstacle(why)
     yield from policy_obstacles(explained.task_queue.traits.requirements_expression, explained.ad, ad)
 
 
-def _is_barred(unit: Transaction, world: ServerState, task_queue: TaskQueue, free: Sequence[SlotInfo]) -> bool:
+def _is_barred(transaction: Transaction, state: ServerState, task_queue: TaskQueue, free: Sequence[SlotInfo]) -> bool:
     """Return whether its group's quota admits none of the free slots or, without free slots, no job of its size."""
     account, asked = task_queue.account, task_queue.traits.amounts
-    with world.lock:
-        shares = world.shares.round(unit.now)
+    with state.lock:
+        shares = state.shares.round(transaction.now)
         if not shares.can_bar(account):
             return False
-        weights = [match_weight(info, asked, unit.now) for info in free]
+        weights = [match_weight(info, asked, transaction.now) for info in free]
         return shares.bars(account, min(weights, default=float(asked.cpus)))
 
 
 def _order(
-    unit: Transaction, world: ServerState, job: JobRecord, task_queue: TaskQueue, outlooks: Sequence[QueueOutlook]
+    transaction: Transaction,
+    state: ServerState,
+    job: JobRecord,
+    task_queue: TaskQueue,
+    outlooks: Sequence[QueueOutlook],
 ) -> tuple[int, str]:
     """Return how many jobs go before this one on a slot that fits both, and the reason as text."""
-    account, shares = task_queue.account, world.shares.round(unit.now)
-    with world.lock:
+    account, shares = task_queue.account, state.shares.round(transaction.now)
+    with state.lock:
         rivals = [
             (shares.share(each.task_queue.account), each)
-            for each in world.waiting.waiting()
-            if any(world.queue_access.admits(each.task_queue, outlook.queue) for outlook in outlooks)
+            for each in state.waiting.waiting()
+            if any(state.queue_access.admits(each.task_queue, outlook.queue) for outlook in outlooks)
         ]
-        own_share, used_s = shares.share(account), world.shares.use(account, unit.now).core_s
+        own_share, used_s = shares.share(account), state.shares.use(account, transaction.now).core_s
     before = [each for share, each in rivals if share < own_share]
     equal = [each.task_queue.id for share, each in rivals if share == own_share]
-    first = task_queues.count_before(unit.session, equal, QueueHead(job.priority, job.id))
+    first = task_queues.count_before(transaction.session, equal, QueueHead(job.priority, job.id))
     accounts = len({each.task_queue.account for each in before})
     return sum(each.count for each in before) + first, _order_text(account, used_s, accounts, first)
 

@@ -49,22 +49,22 @@ class HealthWatch:
         self._position: int | None = None
         self._evidence = Evidence()
 
-    def review(self, unit: Transaction, world: ServerState) -> HealthReview:
+    def review(self, transaction: Transaction, state: ServerState) -> HealthReview:
         """Return the changes that follow from the ends since the last review; apply the changes of other servers."""
-        throttles, rules = stored.load_throttles(unit.session), world.rules.health
-        _apply_throttles(world, throttles)
+        throttles, rules = stored.load_throttles(transaction.session), state.rules.health
+        _apply_throttles(state, throttles)
         opened = opened_locations(throttles)
         is_tried = any(each.state is ThrottleState.THROTTLED for each in throttles)
-        _, newest = feed_bounds(unit.session)
-        ended = self._ended(unit, rules, newest, is_wanted=is_tried or self._evidence.has_failures)
-        evidence = self._evidence.with_ended(ended, opened, rules.interval, unit.now)
+        _, newest = feed_bounds(transaction.session)
+        ended = self._ended(transaction, rules, newest, is_wanted=is_tried or self._evidence.has_failures)
+        evidence = self._evidence.with_ended(ended, opened, rules.interval, transaction.now)
         suspected = suspected_locations(evidence.counts(opened), tripped_locations(throttles), opened, rules)
         is_asked = rules.watch and (is_tried or suspected)
         wanted = RunningFilter.of_suspects(suspected, ended)
-        running = load_running(unit.session, rules.fast, unit.now, wanted) if is_asked else []
+        running = load_running(transaction.session, rules.fast, transaction.now, wanted) if is_asked else []
         lasted = [each.lasted for each in running if each.lasted is not None]
         changes = throttle_changes(
-            throttles, evidence.with_running(running, opened), (*ended, *lasted), rules, unit.now
+            throttles, evidence.with_running(running, opened), (*ended, *lasted), rules, transaction.now
         )
         return HealthReview(changes, evidence, newest)
 
@@ -72,33 +72,37 @@ class HealthWatch:
         """Accept a review; without this the next one covers the same events again."""
         self._position, self._evidence = look.position, look.evidence
 
-    def _ended(self, unit: Transaction, rules: HealthRules, newest: int, *, is_wanted: bool) -> Sequence[AttemptGroup]:
+    def _ended(
+        self, transaction: Transaction, rules: HealthRules, newest: int, *, is_wanted: bool
+    ) -> Sequence[AttemptGroup]:
         """Return the attempts that have ended since the last review; empty as long as nothing fails anywhere."""
         if self._position is None or not rules.watch:
             return ()
-        if not is_wanted and not has_failures(unit.session, self._position, newest):
+        if not is_wanted and not has_failures(transaction.session, self._position, newest):
             return ()
-        return load_ended(unit.session, self._position, newest, rules.fast)
+        return load_ended(transaction.session, self._position, newest, rules.fast)
 
 
-def store_changes(unit: Transaction, world: ServerState, changes: Iterable[ThrottleChange]) -> list[ThrottleChange]:
+def store_changes(
+    transaction: Transaction, state: ServerState, changes: Iterable[ThrottleChange]
+) -> list[ThrottleChange]:
     """Store the changes; return those that did not conflict with another server's."""
-    made = [change for change in changes if _is_stored(unit, change)]
-    _publish_throttles(unit, world)
+    made = [change for change in changes if _is_stored(transaction, change)]
+    _publish_throttles(transaction, state)
     return made
 
 
-def _is_stored(unit: Transaction, change: ThrottleChange) -> bool:
+def _is_stored(transaction: Transaction, change: ThrottleChange) -> bool:
     if change.new is None:
-        return change.old is not None and stored.remove(unit.session, change.old)
+        return change.old is not None and stored.remove(transaction.session, change.old)
     if change.old is None:
-        return stored.insert(unit.session, change.new)
-    return stored.change(unit.session, change.old, change.new)
+        return stored.insert(transaction.session, change.new)
+    return stored.change(transaction.session, change.old, change.new)
 
 
-def list_health(unit: Transaction) -> tuple[Throttle, ...]:
+def list_health(transaction: Transaction) -> tuple[Throttle, ...]:
     """Return all throttles, also those of locations that were opened recently."""
-    return stored.load_throttles(unit.session)
+    return stored.load_throttles(transaction.session)
 
 
 class HeldPlace(NamedTuple):
@@ -108,7 +112,7 @@ class HeldPlace(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def hold_place(unit: Transaction, world: ServerState, ordered: HoldOrder) -> HeldPlace:
+def hold_place(transaction: Transaction, state: ServerState, ordered: HoldOrder) -> HeldPlace:
     """Hold a location, so that it gets no job; the hold replaces its present throttle.
 
     A node may be held before any pilot has reported from it.
@@ -118,29 +122,29 @@ def hold_place(unit: Transaction, world: ServerState, ordered: HoldOrder) -> Hel
     InvalidInputError
         For a location that the tree does not have, or an end in the past.
     """
-    if ordered.until is not None and ordered.until <= unit.now:
+    if ordered.until is not None and ordered.until <= transaction.now:
         raise InvalidInputError(Violation("until", f"{ordered.until.isoformat()} has passed"))
-    location = _in_tree_spelling(world, ordered.location)
-    warnings = _unknown_node_warnings(unit, world, location) if location.level is LocationLevel.NODE else ()
-    closed = held_throttle(ordered._replace(location=location), unit.now, world.rules.health)
-    stored.put(unit.session, closed)
-    _publish_throttles(unit, world)
+    location = _in_tree_spelling(state, ordered.location)
+    warnings = _unknown_node_warnings(transaction, state, location) if location.level is LocationLevel.NODE else ()
+    closed = held_throttle(ordered._replace(location=location), transaction.now, state.rules.health)
+    stored.put(transaction.session, closed)
+    _publish_throttles(transaction, state)
     return HeldPlace(closed, warnings)
 
 
-def _unknown_node_warnings(unit: Transaction, world: ServerState, location: Location) -> tuple[str, ...]:
+def _unknown_node_warnings(transaction: Transaction, state: ServerState, location: Location) -> tuple[str, ...]:
     """Return a warning when no pilot has reported this node."""
-    known = {fold(node) for node in load_nodes(unit.session, location.site)}
+    known = {fold(node) for node in load_nodes(transaction.session, location.site)}
     if location.node in known:
         return ()
-    if any((fold(queue.site), fold(queue.ce)) == (fold(location.site), location.node) for queue in world.tree.queues):
+    if any((fold(queue.site), fold(queue.ce)) == (fold(location.site), location.node) for queue in state.tree.queues):
         raise InvalidInputError(Violation("node", f"{location} is a CE and no node; name one of its queues"))
     near = get_close_matches(location.node, sorted(known), n=1)
     hint = f"; the nearest name there is {near[0]}" if near else ""
     return (f"no pilot has reported a node {location.node} at {location.site}{hint}; it is held for when one comes",)
 
 
-def open_place(unit: Transaction, world: ServerState, location: Location, by: str) -> Throttle:
+def open_place(transaction: Transaction, state: ServerState, location: Location, by: str) -> Throttle:
     """Give a location jobs again, as after enough successful probes, and return its throttle, now opened.
 
     Raises
@@ -149,34 +153,34 @@ def open_place(unit: Transaction, world: ServerState, location: Location, by: st
         When the location is not throttled; locations within it or around it have their own throttles.
     """
     wanted = location.key.casefold()
-    found = [each for each in stored.load_throttles(unit.session) if each.location.key.casefold() == wanted]
+    found = [each for each in stored.load_throttles(transaction.session) if each.location.key.casefold() == wanted]
     if not found or not found[0].is_tripped:
         raise NotFoundError("throttle of", f"{location.level} {location}")
-    now_open = opened(found[0], unit.now, reason="an operator opened it", by=by)
-    stored.put(unit.session, now_open)
-    _publish_throttles(unit, world)
+    now_open = opened(found[0], transaction.now, reason="an operator opened it", by=by)
+    stored.put(transaction.session, now_open)
+    _publish_throttles(transaction, state)
     return now_open
 
 
-def _in_tree_spelling(world: ServerState, location: Location) -> Location:
+def _in_tree_spelling(state: ServerState, location: Location) -> Location:
     """Return the location in the spelling of the tree, which has sites and queues but no nodes."""
     match location.level:
         case LocationLevel.QUEUE:
-            found = find_node(world.tree.queues, TreeNode(location.site, location.ce, location.queue))
+            found = find_node(state.tree.queues, TreeNode(location.site, location.ce, location.queue))
         case LocationLevel.SITE | LocationLevel.NODE:
-            found = find_node(world.tree.queues, TreeNode(location.site))
+            found = find_node(state.tree.queues, TreeNode(location.site))
     return Location(location.level, found.site, found.ce or "", found.queue or "", fold(location.node))
 
 
-def _publish_throttles(unit: Transaction, world: ServerState) -> None:
+def _publish_throttles(transaction: Transaction, state: ServerState) -> None:
     """Apply the present throttles to the server state after the commit."""
-    unit.after_commit(partial(_apply_throttles, world, stored.load_throttles(unit.session)))
+    transaction.after_commit(partial(_apply_throttles, state, stored.load_throttles(transaction.session)))
 
 
-def _apply_throttles(world: ServerState, throttles: Iterable[Throttle]) -> None:
+def _apply_throttles(state: ServerState, throttles: Iterable[Throttle]) -> None:
     """Set the throttles of the server state; notify the listeners when a location is open again."""
     closed = tripped_locations(throttles)
-    with world.lock:
-        before, world.throttles = world.throttles, closed
+    with state.lock:
+        before, state.throttles = state.throttles, closed
     if before.keys() - closed.keys():
-        world.publish_access_change()
+        state.publish_access_change()

@@ -29,7 +29,7 @@ class IdempotentRequest(NamedTuple):
         return cls(identity, method, RequestKey(caller_key(identity), request_id), digest)
 
 
-def run_once(unit: Transaction, request: IdempotentRequest, run: Callable[[], bytes]) -> bytes:
+def run_once(transaction: Transaction, request: IdempotentRequest, run: Callable[[], bytes]) -> bytes:
     """Return the answer of `run`, or the stored answer of a repeated request; effects and answer are stored together.
 
     Raises
@@ -37,18 +37,20 @@ def run_once(unit: Transaction, request: IdempotentRequest, run: Callable[[], by
     InvalidInputError
         The request id is empty or too long, or the caller used it for another request.
     """
-    lock_request(unit.session, request.key)
-    (known,) = stored_answers(unit, [request])
+    lock_request(transaction.session, request.key)
+    (known,) = stored_answers(transaction, [request])
     if isinstance(known, InvalidInputError):
         raise known
     if known is not None:
         return known
     response = run()
-    store_answers(unit, [(request, response)])
+    store_answers(transaction, [(request, response)])
     return response
 
 
-def stored_answers(unit: Transaction, requests: Sequence[IdempotentRequest]) -> list[bytes | InvalidInputError | None]:
+def stored_answers(
+    transaction: Transaction, requests: Sequence[IdempotentRequest]
+) -> list[bytes | InvalidInputError | None]:
     """Return the stored answers of these requests, in order: None = not answered yet, or an error for a bad id.
 
     It locks nothing. When two transactions answer the same request at once, one of them gets a WriteConflictError in
@@ -57,7 +59,7 @@ def stored_answers(unit: Transaction, requests: Sequence[IdempotentRequest]) -> 
     faults = [_fault_of_id(each) for each in requests]
     # An invalid id may contain characters that no database accepts, so it is not looked up.
     known = find_answers(
-        unit.session, [each.key for each, fault in zip(requests, faults, strict=True) if fault is None]
+        transaction.session, [each.key for each, fault in zip(requests, faults, strict=True) if fault is None]
     )
     return [fault or _checked(each, known.get(each.key)) for each, fault in zip(requests, faults, strict=True)]
 
@@ -70,7 +72,7 @@ class ServedRequest(NamedTuple, Generic[Done]):
 
 
 def run_each_once(
-    unit: Transaction,
+    transaction: Transaction,
     requests: Sequence[IdempotentRequest],
     serve: Callable[[Sequence[int]], Sequence[ServedRequest[Done] | PilotageError]],
     replay: Callable[[int, bytes], Done],
@@ -92,13 +94,13 @@ def run_each_once(
     WriteConflictError
         A request was answered before, and the stored answers were not looked up.
     """
-    known = stored_answers(unit, requests) if unit.is_retry else [_fault_of_id(each) for each in requests]
+    known = stored_answers(transaction, requests) if transaction.is_retry else [_fault_of_id(each) for each in requests]
     first: dict[RequestKey, int] = {}
     for index, each in enumerate(requests):
         if known[index] is None:
             first.setdefault(each.key, index)
     served = dict(zip(first.values(), serve(tuple(first.values())), strict=True))
-    _keep(unit, requests, served)
+    _keep(transaction, requests, served)
 
     def done(index: int) -> Done | PilotageError:
         kept = known[index]
@@ -114,7 +116,9 @@ def run_each_once(
 
 
 def _keep(
-    unit: Transaction, requests: Sequence[IdempotentRequest], served: Mapping[int, ServedRequest[Any] | PilotageError]
+    transaction: Transaction,
+    requests: Sequence[IdempotentRequest],
+    served: Mapping[int, ServedRequest[Any] | PilotageError],
 ) -> None:
     """Store the answers of new requests; raises WriteConflictError when one was answered before."""
     kept: list[tuple[IdempotentRequest, bytes]] = []
@@ -124,15 +128,15 @@ def _keep(
             others.append(requests[index].key)
         else:
             kept.append((requests[index], result.keep))
-    store_answers(unit, kept)
-    if others and not unit.is_retry and find_answers(unit.session, others):
+    store_answers(transaction, kept)
+    if others and not transaction.is_retry and find_answers(transaction.session, others):
         raise WriteConflictError("a request was answered before")
 
 
-def store_answers(unit: Transaction, responses: Iterable[tuple[IdempotentRequest, bytes]]) -> None:
+def store_answers(transaction: Transaction, responses: Iterable[tuple[IdempotentRequest, bytes]]) -> None:
     """Store answers for repetitions of the requests; raises WriteConflictError when one was answered before."""
     answers = {request.key: AnsweredRequest(request.method, request.digest, answer) for request, answer in responses}
-    insert_answers(unit.session, answers, unit.now)
+    insert_answers(transaction.session, answers, transaction.now)
 
 
 def _fault_of_id(request: IdempotentRequest) -> InvalidInputError | None:

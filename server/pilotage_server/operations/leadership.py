@@ -11,24 +11,24 @@ from pilotage_server.storage import leadership as stored
 from pilotage_server.storage.database.transaction import Transaction
 
 
-def take_leadership(unit: Transaction, leadership: Leadership, length: timedelta, host: str) -> LeadershipAnswer:
+def take_leadership(transaction: Transaction, leadership: Leadership, length: timedelta, host: str) -> LeadershipAnswer:
     """Give leadership to a replica for `length` from now, unless another replica has it."""
-    if stored.take(unit.session, LeadershipTerm(leadership, host, unit.now + length), unit.now):
+    if stored.take(transaction.session, LeadershipTerm(leadership, host, transaction.now + length), transaction.now):
         return LeadershipAnswer(True, host, length)
-    term = stored.find(unit.session, leadership.agent)
+    term = stored.find(transaction.session, leadership.agent)
     return (
-        LeadershipAnswer(False, term.host, term.remaining(unit.now))
+        LeadershipAnswer(False, term.host, term.remaining(transaction.now))
         if term
         else LeadershipAnswer(False, "", timedelta(0))
     )
 
 
-def release_leadership(unit: Transaction, leadership: Leadership) -> None:
+def release_leadership(transaction: Transaction, leadership: Leadership) -> None:
     """End the term of a replica, so that another one can take over at once."""
-    stored.release(unit.session, leadership)
+    stored.release(transaction.session, leadership)
 
 
-def lock_leadership(unit: Transaction, leadership: Leadership | None) -> None:
+def lock_leadership(transaction: Transaction, leadership: Leadership | None) -> None:
     """Lock the term of a replica until the transaction ends, so that all its changes fall in the term.
 
     None = the caller is no replica of an agent; nothing is locked.
@@ -40,14 +40,14 @@ def lock_leadership(unit: Transaction, leadership: Leadership | None) -> None:
     """
     if leadership is None:
         return
-    _check(unit, leadership, stored.lock(unit.session, leadership.agent))
+    _check(transaction, leadership, stored.lock(transaction.session, leadership.agent))
 
 
-def check_leadership(unit: Transaction, leadership: Leadership) -> None:
+def check_leadership(transaction: Transaction, leadership: Leadership) -> None:
     """Raise LeadershipLostError unless the replica is the leader now; nothing is locked."""
-    _check(unit, leadership, stored.find(unit.session, leadership.agent))
+    _check(transaction, leadership, stored.find(transaction.session, leadership.agent))
 
 
-def _check(unit: Transaction, leadership: Leadership, term: LeadershipTerm | None) -> None:
-    if term is None or term.leadership != leadership or not term.remaining(unit.now):
+def _check(transaction: Transaction, leadership: Leadership, term: LeadershipTerm | None) -> None:
+    if term is None or term.leadership != leadership or not term.remaining(transaction.now):
         raise LeadershipLostError(leadership.agent)

@@ -34,103 +34,105 @@ from pilotage_server.storage.pools import Destination
 from pilotage_server.storage.task_queues import share_lock_significant
 
 
-def get_tree(unit: Transaction) -> stored.TreeText:
+def get_tree(transaction: Transaction) -> stored.TreeText:
     """Return the text of the active tree as it was uploaded; version 0 = there is none yet."""
-    return stored.load_tree_text(unit.session)
+    return stored.load_tree_text(transaction.session)
 
 
-def try_tree(unit: Transaction, world: ServerState, new: NewTree) -> TreePlan:
+def try_tree(transaction: Transaction, state: ServerState, new: NewTree) -> TreePlan:
     """Return what the tree would change; it changes and locks nothing."""
-    return _plan(unit, world, new, active_tree(unit, world), cooperative)
+    return _plan(transaction, state, new, active_tree(transaction, state), cooperative)
 
 
-def put_tree(unit: Transaction, world: ServerState, identity: Identity, new: NewTree, tried: TreePlan) -> TreeEffect:
+def put_tree(
+    transaction: Transaction, state: ServerState, identity: Identity, new: NewTree, tried: TreePlan
+) -> TreeEffect:
     """Activate a tree that has just been tried, and return what it changes.
 
     All pools are mapped again. When the tree declares a parameter differently, jobs move to the pools of their new
     requirements. Jobs with a lease keep it. A waiting job whose requirements cannot be interpreted any more is held.
     """
-    version = stored.lock_tree(unit.session)
+    version = stored.lock_tree(transaction.session)
     holds = not tried.touches_jobs and tried.tree.version == version + 1
-    plan = _plan_for_present_pools(unit, world, tried) if holds else None
+    plan = _plan_for_present_pools(transaction, state, tried) if holds else None
     if plan is None:
-        share_lock_significant(unit.session)  # adding significant attributes moves jobs too
-        plan = _plan(unit, world, new, active_tree(unit, world), at_once)
+        share_lock_significant(transaction.session)  # adding significant attributes moves jobs too
+        plan = _plan(transaction, state, new, active_tree(transaction, state), at_once)
     text = stored.TreeText(plan.tree.version, new.text, new.format, plan.made, identity.owner)
-    stored.insert_tree(unit.session, text)
-    _hold_orphaned(unit, world, plan)
-    _store_pools(unit, world, plan)
-    unit.after_commit(lambda: _activate(world, plan))
+    stored.insert_tree(transaction.session, text)
+    _hold_orphaned(transaction, state, plan)
+    _store_pools(transaction, state, plan)
+    transaction.after_commit(lambda: _activate(state, plan))
     return plan.effect
 
 
-def _plan(unit: Transaction, world: ServerState, new: NewTree, before: ActiveTree, pace: Pace) -> TreePlan:
+def _plan(transaction: Transaction, state: ServerState, new: NewTree, before: ActiveTree, pace: Pace) -> TreePlan:
     after = before.successor(new.tree, pace)
-    pools = stored_pools.load_pools(unit.session, pace)
-    mappings = PoolMappings(active_mappings(world, before, pools, pace))
-    present = TreeState(before, pools, mappings, _waits(world, pace))
-    holdings = stored_holdings.load_job_groups(unit.session, touched_pools(pools, before, after))
-    return plan_tree(present, holdings, after, new.warnings, unit.now, pace)
+    pools = stored_pools.load_pools(transaction.session, pace)
+    mappings = PoolMappings(active_mappings(state, before, pools, pace))
+    present = TreeState(before, pools, mappings, _waits(state, pace))
+    holdings = stored_holdings.load_job_groups(transaction.session, touched_pools(pools, before, after))
+    return plan_tree(present, holdings, after, new.warnings, transaction.now, pace)
 
 
-def _waits(world: ServerState, pace: Pace) -> tuple[tuple[TaskQueue, int], ...]:
+def _waits(state: ServerState, pace: Pace) -> tuple[tuple[TaskQueue, int], ...]:
     """Return the task queues with their numbers of waiting jobs; matching goes on meanwhile."""
-    with world.lock:
-        ids = list(world.waiting.ids())
-    lines = (world.waiting.get(task_queue_id) for task_queue_id in pace(ids))
+    with state.lock:
+        ids = list(state.waiting.ids())
+    lines = (state.waiting.get(task_queue_id) for task_queue_id in pace(ids))
     return tuple((line.task_queue, line.summary.count) for line in lines if line is not None and line.count > 0)
 
 
-def _plan_for_present_pools(unit: Transaction, world: ServerState, plan: TreePlan) -> TreePlan | None:
+def _plan_for_present_pools(transaction: Transaction, state: ServerState, plan: TreePlan) -> TreePlan | None:
     """Return the plan adapted to the present pools: some may have been added or removed since it was made.
 
     None = a new pool requires a parameter that the tree declares differently, so the plan moves jobs after all.
     """
-    ids = stored_pools.pool_ids(unit.session)
+    ids = stored_pools.pool_ids(transaction.session)
     planned = {pool.id for pool in plan.kept}
     if ids == planned:
         return plan
-    came = stored_pools.find_pools(unit.session, ids - planned)
-    if came and touched_pools(came, active_tree(unit, world), plan.tree):
+    came = stored_pools.find_pools(transaction.session, ids - planned)
+    if came and touched_pools(came, active_tree(transaction, state), plan.tree):
         return None
     return with_new_pools(plan, ids, came)
 
 
-def _hold_orphaned(unit: Transaction, world: ServerState, plan: TreePlan) -> None:
+def _hold_orphaned(transaction: Transaction, state: ServerState, plan: TreePlan) -> None:
     moves: list[Transition] = []
     for stranded in plan.stranded:
         reason = f"its requirements have no meaning in tree version {plan.tree.version}: {stranded.why}"
-        jobs = stored_holdings.load_waiting_jobs(unit.session, stranded.group)
+        jobs = stored_holdings.load_waiting_jobs(transaction.session, stranded.group)
         moves += (Transition(job, JobCause.HELD, "server", reason) for job in jobs)
-    apply_transitions(unit, world, moves)
+    apply_transitions(transaction, state, moves)
 
 
-def _store_pools(unit: Transaction, world: ServerState, plan: TreePlan) -> None:
+def _store_pools(transaction: Transaction, state: ServerState, plan: TreePlan) -> None:
     for pool in plan.new:
-        stored_pools.insert_pool(unit.session, pool)
-    stored_pools.set_sections(unit.session, plan.reread)
+        stored_pools.insert_pool(transaction.session, pool)
+    stored_pools.set_sections(transaction.session, plan.reread)
     # The tree maps all pools except those without a mapping before and after it.
-    stored_pools.set_mapped(unit.session, plan.newly_mapped, plan.made, plan.tree.version)
-    stored_pools.unmap(unit.session, plan.unmapped)
-    _move_jobs(unit, world, plan.moves)
-    remove_pools(unit, world, plan.gone)
+    stored_pools.set_mapped(transaction.session, plan.newly_mapped, plan.made, plan.tree.version)
+    stored_pools.unmap(transaction.session, plan.unmapped)
+    _move_jobs(transaction, state, plan.moves)
+    remove_pools(transaction, state, plan.gone)
 
 
-def _move_jobs(unit: Transaction, world: ServerState, moves: Sequence[Rekeyed]) -> None:
+def _move_jobs(transaction: Transaction, state: ServerState, moves: Sequence[Rekeyed]) -> None:
     if not moves:
         return
-    session = unit.session
+    session = transaction.session
     left = {move.group.task_queue_id for move in moves}
     traits = {queue.id: queue.traits for queue in stored_task_queues.load_task_queues(session, left)}
     joined: set[int] = set()
     for move in moves:
         moved = with_pool(traits[move.group.task_queue_id], move.pool_id)
-        queue = stored_task_queues.find_or_insert(session, moved, unit.now)
+        queue = stored_task_queues.find_or_insert(session, moved, transaction.now)
         joined.add(queue.id)
         stored_holdings.move_job_group(session, move.group, Destination(move.pool_id, queue.id))
-    recount(unit, world, left | joined)
+    recount(transaction, state, left | joined)
 
 
-def _activate(world: ServerState, plan: TreePlan) -> None:
-    replace_mappings(world, plan.tree, plan.mappings)
-    world.publish_access_change()
+def _activate(state: ServerState, plan: TreePlan) -> None:
+    replace_mappings(state, plan.tree, plan.mappings)
+    state.publish_access_change()

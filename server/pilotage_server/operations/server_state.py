@@ -46,24 +46,24 @@ class DescriptionCache:
     def __init__(self, most: int = MAX_CACHED_VALUES, most_bytes: int = MAX_CACHED_BYTES) -> None:
         self._cache = BoundedCache[int, SizedDescription](most, most_bytes)
 
-    def load(self, unit: Transaction, template_ids: Collection[int]) -> Mapping[int, JobDescription]:
+    def load(self, transaction: Transaction, template_ids: Collection[int]) -> Mapping[int, JobDescription]:
         """Return the descriptions of these templates."""
         known = self._cache.known
         found = {template_id: known[template_id].description for template_id in template_ids if template_id in known}
         if len(found) < len(template_ids):
             missing = [each for each in template_ids if each not in found]
-            for template_id, sized in load_sized_descriptions(unit.session, missing).items():
+            for template_id, sized in load_sized_descriptions(transaction.session, missing).items():
                 self._cache.put(template_id, sized, sized.size)
                 found[template_id] = sized.description
         return found
 
-    def sizes(self, unit: Transaction, template_ids: Collection[int]) -> Mapping[int, int]:
+    def sizes(self, transaction: Transaction, template_ids: Collection[int]) -> Mapping[int, int]:
         """Return the lengths in characters of the descriptions of these templates; large ones are not read."""
         known = self._cache.known
         found = {template_id: known[template_id].size for template_id in template_ids if template_id in known}
         if len(found) < len(template_ids):
             unknown = [each for each in template_ids if each not in found]
-            for template_id, read in load_small_descriptions(unit.session, unknown, _SMALL).items():
+            for template_id, read in load_small_descriptions(transaction.session, unknown, _SMALL).items():
                 if isinstance(read, int):
                     found[template_id] = read
                 else:

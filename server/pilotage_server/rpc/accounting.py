@@ -139,7 +139,9 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
         fields = Fields(request)
         vo = fields.text("vo")
         fields.done()
-        return await self._transactions.read(lambda unit, world: shares_to_wire(list_shares(unit, world, identity, vo)))
+        return await self._transactions.read(
+            lambda transaction, state: shares_to_wire(list_shares(transaction, state, identity, vo))
+        )
 
     async def SetShares(
         self, request: share_service_pb2.SetSharesRequest, context: Any
@@ -149,8 +151,8 @@ class ShareServicer(share_service_pb2_grpc.ShareServiceServicer):
         quotas = fields("group_quotas", quotas_from_wire)
         fields.done()
 
-        def set_them(unit: Transaction, world: ServerState) -> share_service_pb2.SetSharesResponse:
-            set_shares(unit, world, factors, quotas)
+        def set_them(transaction: Transaction, state: ServerState) -> share_service_pb2.SetSharesResponse:
+            set_shares(transaction, state, factors, quotas)
             return share_service_pb2.SetSharesResponse()
 
         return await self._transactions.once(

@@ -41,8 +41,8 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         host = fields("place", reason_from_wire)
         fields.done()
 
-        def take(unit: Transaction, _: ServerState) -> agent_service_pb2.TakeTurnResponse:
-            return leadership_answer_to_wire(take_leadership(unit, leadership, length, host))
+        def take(transaction: Transaction, _: ServerState) -> agent_service_pb2.TakeTurnResponse:
+            return leadership_answer_to_wire(take_leadership(transaction, leadership, length, host))
 
         return await self._transactions.write(take)
 
@@ -52,5 +52,5 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         fields = Fields(request)
         leadership = fields("turn", leadership_from_wire)
         fields.done()
-        await self._transactions.write(lambda unit, _: release_leadership(unit, leadership))
+        await self._transactions.write(lambda transaction, _: release_leadership(transaction, leadership))
         return agent_service_pb2.GiveBackTurnResponse()

@@ -249,9 +249,9 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         wanted, leadership = new_pilots_from_wire(request)
         lifetime = self._tokens.lifetime(request.lifetime_s)
 
-        def register(unit: Any, world: Any) -> pilot_service_pb2.RegisterPilotsResponse:
-            lock_leadership(unit, leadership)
-            credentials = register_pilots(unit, world, identity, wanted, _new_stamp)
+        def register(transaction: Any, state: Any) -> pilot_service_pb2.RegisterPilotsResponse:
+            lock_leadership(transaction, leadership)
+            credentials = register_pilots(transaction, state, identity, wanted, _new_stamp)
             stamps = [pilot_service_pb2.PilotCredential(stamp=made.stamp) for made in credentials]
             return pilot_service_pb2.RegisterPilotsResponse(pilots=stamps)
 
@@ -267,7 +267,7 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         self, request: pilot_service_pb2.RenewCredentialsRequest, context: Any
     ) -> pilot_service_pb2.RenewCredentialsResponse:
         stamps, lifetime = stamps_to_renew_from_wire(request), self._tokens.lifetime(request.lifetime_s)
-        credentials = await self._transactions.read(lambda unit, _: renewable_credentials(unit, stamps))
+        credentials = await self._transactions.read(lambda transaction, _: renewable_credentials(transaction, stamps))
         pilots = [
             pilot_service_pb2.PilotCredential(stamp=each.stamp, token=self._tokens.issue(each, lifetime))
             for each in credentials
@@ -279,8 +279,8 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
     ) -> pilot_service_pb2.ReportGlideinsResponse:
         identity, reports = caller(), glidein_reports_from_wire(request)
 
-        def report(unit: Any, world: Any) -> pilot_service_pb2.ReportGlideinsResponse:
-            results = report_glideins(unit, world, identity, reports)
+        def report(transaction: Any, state: Any) -> pilot_service_pb2.ReportGlideinsResponse:
+            results = report_glideins(transaction, state, identity, reports)
             return pilot_service_pb2.ReportGlideinsResponse(
                 unknown_stamps=results.unknown, worked_stamps=results.worked
             )
@@ -296,8 +296,8 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         queue = fields.if_set("queue", queue_from_wire)
         fields.done()
 
-        def show(unit: Any, _: Any) -> pilot_service_pb2.ListPilotsResponse:
-            pilots = list_pilots(unit, queue, ended=request.ended)
+        def show(transaction: Any, _: Any) -> pilot_service_pb2.ListPilotsResponse:
+            pilots = list_pilots(transaction, queue, ended=request.ended)
             return pilot_service_pb2.ListPilotsResponse(pilots=[pilot_to_wire(pilot) for pilot in pilots])
 
         return await self._transactions.read(show)
@@ -312,8 +312,8 @@ class PilotServicer(pilot_service_pb2_grpc.PilotServiceServicer):
         reason = fields("reason", reason_from_wire)
         fields.done()
 
-        def drain(unit: Any, world: Any) -> pilot_service_pb2.DrainPilotsResponse:
-            unknown = drain_pilots(unit, world, stamps, reason, evict=request.evict)
+        def drain(transaction: Any, state: Any) -> pilot_service_pb2.DrainPilotsResponse:
+            unknown = drain_pilots(transaction, state, stamps, reason, evict=request.evict)
             return pilot_service_pb2.DrainPilotsResponse(unknown_stamps=unknown)
 
         return await self._transactions.once(
@@ -339,8 +339,8 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         constraint = fields("constraint", text_from_wire)
         fields.done()
 
-        def show(unit: Transaction, _: ServerState) -> node_service_pb2.ListSlotsResponse:
-            slots = list_slots(unit, queue, constraint, ads_wanted=request.ads_wanted)
+        def show(transaction: Transaction, _: ServerState) -> node_service_pb2.ListSlotsResponse:
+            slots = list_slots(transaction, queue, constraint, ads_wanted=request.ads_wanted)
             return node_service_pb2.ListSlotsResponse(slots=[slot_info_to_wire(each.info, each.ad) for each in slots])
 
         return await self._transactions.read(show)
@@ -355,10 +355,10 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         fields.done()
         change = (dict(request.set), tuple(request.unset))
 
-        def set_them(unit: Transaction, world: ServerState) -> node_service_pb2.SetNodeAttributesResponse:
-            lock_leadership(unit, leadership)
+        def set_them(transaction: Transaction, state: ServerState) -> node_service_pb2.SetNodeAttributesResponse:
+            lock_leadership(transaction, leadership)
             agent = leadership.agent if leadership is not None else ""
-            changed = set_node_attributes(unit, world, identity, nodes, change, agent)
+            changed = set_node_attributes(transaction, state, identity, nodes, change, agent)
             return node_service_pb2.SetNodeAttributesResponse(nodes=map(node_settings_to_wire, changed))
 
         return await self._transactions.once(
@@ -372,9 +372,9 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         nodes = fields("nodes", node_ids_from_wire)
         fields.done()
 
-        def show(unit: Transaction, _: ServerState) -> node_service_pb2.ListNodeAttributesResponse:
+        def show(transaction: Transaction, _: ServerState) -> node_service_pb2.ListNodeAttributesResponse:
             return node_service_pb2.ListNodeAttributesResponse(
-                nodes=map(node_settings_to_wire, list_node_attributes(unit, nodes))
+                nodes=map(node_settings_to_wire, list_node_attributes(transaction, nodes))
             )
 
         return await self._transactions.read(show)
@@ -388,5 +388,5 @@ class NodeServicer(node_service_pb2_grpc.NodeServiceServicer):
         queues = fields("queues", lambda queues: all_from_wire(queues, queue_from_wire))
         fields.done()
         return await self._transactions.read(
-            lambda unit, world: farm_use_to_wire(get_node_use(unit, world, queues, attribute))
+            lambda transaction, state: farm_use_to_wire(get_node_use(transaction, state, queues, attribute))
         )

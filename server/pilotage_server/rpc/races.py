@@ -148,9 +148,9 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
         glance = self._glance if request.free_slots_wanted else None
         fields.done()
 
-        def find(unit: Transaction, world: ServerState) -> race_service_pb2.FindStragglersResponse:
-            found = find_stragglers(unit, world, after, glance, after_jobs)
-            return stragglers_to_wire(found, None if after else race_loads(unit))
+        def find(transaction: Transaction, state: ServerState) -> race_service_pb2.FindStragglersResponse:
+            found = find_stragglers(transaction, state, after, glance, after_jobs)
+            return stragglers_to_wire(found, None if after else race_loads(transaction))
 
         return await self._transactions.read(find)
 
@@ -162,9 +162,9 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
         wanted = fields("copies", new_race_copies_from_wire)
         fields.done()
 
-        def start(unit: Transaction, world: ServerState) -> race_service_pb2.StartCopiesResponse:
-            lock_leadership(unit, leadership)
-            return start_answer_to_wire(start_copies(unit, world, wanted))
+        def start(transaction: Transaction, state: ServerState) -> race_service_pb2.StartCopiesResponse:
+            lock_leadership(transaction, leadership)
+            return start_answer_to_wire(start_copies(transaction, state, wanted))
 
         return await self._transactions.once(
             caller(), "StartCopies", request, race_service_pb2.StartCopiesResponse, start
@@ -177,5 +177,5 @@ class RaceServicer(race_service_pb2_grpc.RaceServiceServicer):
         wanted, size = race_filter_from_wire(request)
         token = request.page_token
         return await self._transactions.read(
-            lambda unit, _: races_to_wire(list_races(unit, identity, wanted, size, token))
+            lambda transaction, _: races_to_wire(list_races(transaction, identity, wanted, size, token))
         )

@@ -191,8 +191,8 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         if request.validate_only:
             return planned
 
-        def put(unit: Transaction, world: ServerState) -> resource_service_pb2.PutTreeResponse:
-            effect = put_tree(unit, world, identity, new, plan)
+        def put(transaction: Transaction, state: ServerState) -> resource_service_pb2.PutTreeResponse:
+            effect = put_tree(transaction, state, identity, new, plan)
             return planned if effect is plan.effect else tree_effect_to_wire(effect)
 
         return await self._transactions.once(identity, "PutTree", request, resource_service_pb2.PutTreeResponse, put)
@@ -200,7 +200,7 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     async def GetTree(
         self, request: resource_service_pb2.GetTreeRequest, context: Any
     ) -> resource_service_pb2.GetTreeResponse:
-        return await self._transactions.read(lambda unit, _: tree_text_to_wire(get_tree(unit)))
+        return await self._transactions.read(lambda transaction, _: tree_text_to_wire(get_tree(transaction)))
 
     async def ListQueues(
         self, request: resource_service_pb2.ListQueuesRequest, context: Any
@@ -210,8 +210,8 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         vo, site = fields.text("vo"), fields.text("site")
         fields.done()
 
-        def show(unit: Any, world: Any) -> resource_service_pb2.ListQueuesResponse:
-            queues = list_queues(unit, world, identity, vo, site)
+        def show(transaction: Any, state: Any) -> resource_service_pb2.ListQueuesResponse:
+            queues = list_queues(transaction, state, identity, vo, site)
             return resource_service_pb2.ListQueuesResponse(queues=[queue_view_to_wire(queue) for queue in queues])
 
         return await self._transactions.read(show)
@@ -227,14 +227,14 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         fields.done()
         query = NodeQuery(vo, level, ce_select, queue_select)
         return await self._transactions.read(
-            lambda unit, world: eligible_to_wire(get_eligible_nodes(unit, world, identity, query))
+            lambda transaction, state: eligible_to_wire(get_eligible_nodes(transaction, state, identity, query))
         )
 
     async def Ban(self, request: resource_service_pb2.BanRequest, context: Any) -> resource_service_pb2.BanResponse:
         identity, order = caller(), ban_from_wire(request)
 
-        def put(unit: Any, world: Any) -> resource_service_pb2.BanResponse:
-            return resource_service_pb2.BanResponse(ban=ban_to_wire(ban(unit, world, identity, order)))
+        def put(transaction: Any, state: Any) -> resource_service_pb2.BanResponse:
+            return resource_service_pb2.BanResponse(ban=ban_to_wire(ban(transaction, state, identity, order)))
 
         return await self._transactions.once(identity, "Ban", request, resource_service_pb2.BanResponse, put)
 
@@ -243,8 +243,8 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     ) -> resource_service_pb2.UnbanResponse:
         node = unban_from_wire(request)
 
-        def lift(unit: Any, world: Any) -> resource_service_pb2.UnbanResponse:
-            ended = unban(unit, world, node)
+        def lift(transaction: Any, state: Any) -> resource_service_pb2.UnbanResponse:
+            ended = unban(transaction, state, node)
             return resource_service_pb2.UnbanResponse(bans=[ban_to_wire(record) for record in ended])
 
         return await self._transactions.once(caller(), "Unban", request, resource_service_pb2.UnbanResponse, lift)
@@ -252,13 +252,13 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     async def ListBans(
         self, request: resource_service_pb2.ListBansRequest, context: Any
     ) -> resource_service_pb2.ListBansResponse:
-        records = await self._transactions.read(lambda unit, _: list_bans(unit))
+        records = await self._transactions.read(lambda transaction, _: list_bans(transaction))
         return resource_service_pb2.ListBansResponse(bans=[ban_to_wire(record) for record in records])
 
     async def ListThrottles(
         self, request: resource_service_pb2.ListThrottlesRequest, context: Any
     ) -> resource_service_pb2.ListThrottlesResponse:
-        throttles = await self._transactions.read(lambda unit, _: list_health(unit))
+        throttles = await self._transactions.read(lambda transaction, _: list_health(transaction))
         return resource_service_pb2.ListThrottlesResponse(throttles=[throttle_to_wire(each) for each in throttles])
 
     async def HoldPlace(
@@ -266,8 +266,8 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
     ) -> resource_service_pb2.HoldPlaceResponse:
         order = closed_by_from_wire(request, caller().owner)
 
-        def hold(unit: Transaction, world: ServerState) -> resource_service_pb2.HoldPlaceResponse:
-            held = hold_place(unit, world, order)
+        def hold(transaction: Transaction, state: ServerState) -> resource_service_pb2.HoldPlaceResponse:
+            held = hold_place(transaction, state, order)
             return resource_service_pb2.HoldPlaceResponse(
                 throttle=throttle_to_wire(held.throttle), warnings=held.warnings
             )
@@ -283,8 +283,8 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
         location = fields("place", location_from_wire)
         fields.done()
 
-        def open_breaker(unit: Transaction, world: ServerState) -> resource_service_pb2.OpenPlaceResponse:
-            opened = open_place(unit, world, location, identity.owner)
+        def open_breaker(transaction: Transaction, state: ServerState) -> resource_service_pb2.OpenPlaceResponse:
+            opened = open_place(transaction, state, location, identity.owner)
             return resource_service_pb2.OpenPlaceResponse(throttle=throttle_to_wire(opened))
 
         return await self._transactions.once(
@@ -293,10 +293,10 @@ class ResourceServicer(resource_service_pb2_grpc.ResourceServiceServicer):
 
 
 def _plan_tree(
-    new: NewTree, unit: Transaction, world: ServerState
+    new: NewTree, transaction: Transaction, state: ServerState
 ) -> tuple[TreePlan, resource_service_pb2.PutTreeResponse]:
     """Return the plan of a tree and its answer, made before the transaction because many queues take long."""
-    plan = try_tree(unit, world, new)
+    plan = try_tree(transaction, state, new)
     return plan, tree_effect_to_wire(plan.effect)
 
 
@@ -314,8 +314,8 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         vo = fields.text("vo")
         fields.done()
 
-        def show(unit: Any, world: Any) -> pool_service_pb2.ListPoolsResponse:
-            pools = list_pools(unit, world, identity, vo)
+        def show(transaction: Any, state: Any) -> pool_service_pb2.ListPoolsResponse:
+            pools = list_pools(transaction, state, identity, vo)
             return pool_service_pb2.ListPoolsResponse(pools=[pool_to_wire(pool) for pool in pools])
 
         return await self._transactions.read(show)
@@ -327,10 +327,10 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         older_than = fields.length("older_than_s")
         fields.done()
 
-        planned = await self._transactions.read(lambda unit, world: plan_refresh(unit, world, older_than))
+        planned = await self._transactions.read(lambda transaction, state: plan_refresh(transaction, state, older_than))
 
-        def refresh(unit: Any, world: Any) -> pool_service_pb2.RefreshPoolsResponse:
-            return pool_service_pb2.RefreshPoolsResponse(refreshed=refresh_pools(unit, world, planned))
+        def refresh(transaction: Any, state: Any) -> pool_service_pb2.RefreshPoolsResponse:
+            return pool_service_pb2.RefreshPoolsResponse(refreshed=refresh_pools(transaction, state, planned))
 
         return await self._transactions.once(
             caller(), "RefreshPools", request, pool_service_pb2.RefreshPoolsResponse, refresh
@@ -343,10 +343,10 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         grace = fields.length("grace_s")
         fields.done()
 
-        planned = await self._transactions.read(lambda unit, _: plan_cleaning(unit, grace))
+        planned = await self._transactions.read(lambda transaction, _: plan_cleaning(transaction, grace))
 
-        def clean(unit: Any, world: Any) -> pool_service_pb2.CleanPoolsResponse:
-            return pool_service_pb2.CleanPoolsResponse(removed=clean_pools(unit, world, grace, planned))
+        def clean(transaction: Any, state: Any) -> pool_service_pb2.CleanPoolsResponse:
+            return pool_service_pb2.CleanPoolsResponse(removed=clean_pools(transaction, state, grace, planned))
 
         return await self._transactions.once(
             caller(), "CleanPools", request, pool_service_pb2.CleanPoolsResponse, clean
@@ -356,4 +356,6 @@ class PoolServicer(pool_service_pb2_grpc.PoolServiceServicer):
         self, request: pool_service_pb2.GetDemandRequest, context: Any
     ) -> pool_service_pb2.GetDemandResponse:
         queues = queues_from_wire(request.queues)
-        return await self._transactions.read(lambda unit, world: demand_answer_to_wire(get_demand(unit, world, queues)))
+        return await self._transactions.read(
+            lambda transaction, state: demand_answer_to_wire(get_demand(transaction, state, queues))
+        )

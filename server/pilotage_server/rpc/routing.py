@@ -51,8 +51,8 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
     ) -> route_service_pb2.LookAtJobsResponse:
         job_ids = look_from_wire(request)
 
-        def look(unit: Transaction, world: ServerState) -> route_service_pb2.LookAtJobsResponse:
-            return routable_jobs_to_wire(load_routable_jobs(unit, world, job_ids))
+        def look(transaction: Transaction, state: ServerState) -> route_service_pb2.LookAtJobsResponse:
+            return routable_jobs_to_wire(load_routable_jobs(transaction, state, job_ids))
 
         return await self._transactions.read(look)
 
@@ -62,8 +62,8 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         leadership, wanted = new_routed_jobs_from_wire(request)
         copies = [copy for copy in wanted if isinstance(copy, NewRoutedJob)]
 
-        def route(unit: Transaction, world: ServerState) -> route_service_pb2.RouteJobsResponse:
-            routed = iter(route_jobs(unit, world, leadership, copies))
+        def route(transaction: Transaction, state: ServerState) -> route_service_pb2.RouteJobsResponse:
+            routed = iter(route_jobs(transaction, state, leadership, copies))
             answers = (next(routed) if isinstance(copy, NewRoutedJob) else copy for copy in wanted)
             return route_service_pb2.RouteJobsResponse(jobs=map(route_answer_to_wire, answers))
 
@@ -80,7 +80,9 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         )
         # Not part of the stored answer: each report would store the same long list.
         unwanted = await self._transactions.read(
-            lambda unit, _: unwanted_page_to_wire(unwanted_copies(unit, received.turn.agent, received.unwanted_after))
+            lambda transaction, _: unwanted_page_to_wire(
+                unwanted_copies(transaction, received.turn.agent, received.unwanted_after)
+            )
         )
         answer.MergeFrom(unwanted)
         return answer
@@ -94,8 +96,8 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         reports = [each for each in checked if isinstance(each, RouterReport)]
         malformed = [each for each in checked if isinstance(each, MalformedReport)]
 
-        def report(unit: Transaction, world: ServerState) -> route_service_pb2.ReportCopiesResponse:
-            answer = report_results_to_wire(report_copies(unit, world, identity, received.turn, reports))
+        def report(transaction: Transaction, state: ServerState) -> route_service_pb2.ReportCopiesResponse:
+            answer = report_results_to_wire(report_copies(transaction, state, identity, received.turn, reports))
             answer.MergeFrom(malformed_to_wire(malformed))
             return answer
 
@@ -117,19 +119,21 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         self, request: route_service_pb2.ListCopiesRequest, context: Any
     ) -> route_service_pb2.ListCopiesResponse:
         router, after = routed_jobs_page_from_wire(request)
-        return await self._transactions.read(lambda unit, _: open_routed_jobs_to_wire(list_copies(unit, router, after)))
+        return await self._transactions.read(
+            lambda transaction, _: open_routed_jobs_to_wire(list_copies(transaction, router, after))
+        )
 
     async def PutRoutes(
         self, request: route_service_pb2.PutRoutesRequest, context: Any
     ) -> route_service_pb2.PutRoutesResponse:
         leadership, table = route_table_from_wire(request)
-        await self._transactions.write(lambda unit, _: put_routes(unit, leadership, table))
+        await self._transactions.write(lambda transaction, _: put_routes(transaction, leadership, table))
         return route_service_pb2.PutRoutesResponse()
 
     async def ListRoutes(
         self, request: route_service_pb2.ListRoutesRequest, context: Any
     ) -> route_service_pb2.ListRoutesResponse:
-        routers = await self._transactions.read(lambda unit, _: list_routes(unit))
+        routers = await self._transactions.read(lambda transaction, _: list_routes(transaction))
         return route_service_pb2.ListRoutesResponse(routers=map(router_to_wire, routers))
 
     async def ExplainRoutes(
@@ -139,7 +143,7 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         job_id = fields("job_id", job_id_from_wire)
         fields.done()
         return await self._transactions.read(
-            lambda unit, world: explained_to_wire(explain_routes(unit, world, identity, job_id))
+            lambda transaction, state: explained_to_wire(explain_routes(transaction, state, identity, job_id))
         )
 
     async def GiveUpCopies(
@@ -149,8 +153,8 @@ class RouteServicer(route_service_pb2_grpc.RouteServiceServicer):
         router = fields("router", name_from_wire)
         fields.done()
 
-        def give_up(unit: Transaction, world: ServerState) -> route_service_pb2.GiveUpCopiesResponse:
-            return released_to_wire(give_up_copies(unit, world, identity, router))
+        def give_up(transaction: Transaction, state: ServerState) -> route_service_pb2.GiveUpCopiesResponse:
+            return released_to_wire(give_up_copies(transaction, state, identity, router))
 
         return await self._transactions.once(
             identity, "GiveUpCopies", request, route_service_pb2.GiveUpCopiesResponse, give_up

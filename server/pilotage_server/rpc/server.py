@@ -146,10 +146,10 @@ class RpcServer:
     """The gRPC server with all services, their long polls and their event feed."""
 
     def __init__(self, context: ServiceContext, limits: ServiceLimits, *, reflects: bool) -> None:
-        world = context.transactions.state
+        state = context.transactions.state
         self._context = context
         self._limits = limits
-        self._polls = LongPolls(ServerMatchEstimator(world, context.clock))
+        self._polls = LongPolls(ServerMatchEstimator(state, context.clock))
         self._feed = EventFeed()
         self._health = Health()
         self._server = grpc.server(
@@ -158,7 +158,7 @@ class RpcServer:
         self._health.add_to(self._server)
         if reflects:
             add_reflection(self._server, SERVICES)
-        _subscribe(world, self._polls, self._feed)
+        _subscribe(state, self._polls, self._feed)
 
     def listen(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         """Listen at `address` and return the port; no credentials = plain text."""
@@ -209,13 +209,13 @@ class RpcServer:
         await asyncio.to_thread(stopped.wait)
 
 
-def _subscribe(world: ServerState, polls: LongPolls, feed: EventFeed) -> None:
+def _subscribe(state: ServerState, polls: LongPolls, feed: EventFeed) -> None:
     """Notify waiting calls, in the event loop's thread, of what writers' threads commit."""
-    world.waiting_listeners += [polls.announce_jobs, in_event_loop(polls.wake_for_jobs)]
-    world.is_offered = polls.is_offered
-    world.command_listeners.append(in_event_loop(polls.wake_pilot))
-    world.access_listeners.append(in_event_loop(polls.wake_all))
-    world.event_listeners.append(_event_publisher(feed))
+    state.waiting_listeners += [polls.announce_jobs, in_event_loop(polls.wake_for_jobs)]
+    state.is_offered = polls.is_offered
+    state.command_listeners.append(in_event_loop(polls.wake_pilot))
+    state.access_listeners.append(in_event_loop(polls.wake_all))
+    state.event_listeners.append(_event_publisher(feed))
 
 
 def _event_publisher(feed: EventFeed) -> Callable[[Sequence[FeedEvent]], None]:

@@ -65,7 +65,7 @@ def test_the_end_of_a_job_that_a_limit_counts_is_told_to_who_waits_for_another(
     match = pilot.take()
     assert match.job_id == first
     told: list[str] = []
-    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
+    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
     pilot.finish(match)
     assert told == ["alice"]
 
@@ -84,7 +84,9 @@ def test_a_new_limit_tells_jobs_apart_that_came_before_it(database: Database, cl
 
 def counts(grid: Grid, queue: str = LONG) -> list[int]:
     """Return what the limits at a queue count, in the order of the rules."""
-    return list(grid.read(lambda unit, world: running_counts(unit, world, [QueueId.parse(queue)])).values())
+    return list(
+        grid.read(lambda transaction, state: running_counts(transaction, state, [QueueId.parse(queue)])).values()
+    )
 
 
 def test_a_job_with_a_list_counts_for_each_of_its_values(database: Database, clock: VirtualClock) -> None:
@@ -160,7 +162,7 @@ def test_room_that_another_server_makes_below_a_limit_is_told_to_who_waits_here(
     matches = pilot.ask(a_slot("a"), a_slot("b")).matches
     here.read(refresh_counts)
     told: list[tuple[str, int]] = []
-    here.world.waiting_listeners.append(lambda task_queue, count: told.append((task_queue.account.owner, count)))
+    here.state.waiting_listeners.append(lambda task_queue, count: told.append((task_queue.account.owner, count)))
     here.read(refresh_counts)
     assert told == []
     for match in matches:
@@ -177,7 +179,7 @@ def test_the_end_of_a_job_far_below_its_limit_is_told_to_nobody(database: Databa
     pilot = grid.start_pilot()
     match = pilot.take()
     told: list[str] = []
-    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
+    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
     pilot.finish(match)
     assert told == []
 
@@ -189,21 +191,21 @@ def test_who_is_overtaken_at_a_limit_that_seemed_far_matches_again(
     grid = Grid(postgresql_database, clock, rules=Rules(running_limits=(limit,)))
     (job,) = grid.submit()
     queue = QueueId.parse(LONG)
-    task_queue = grid.world.waiting.task_queue(grid.job(job).task_queue_id)
+    task_queue = grid.state.waiting.task_queue(grid.job(job).task_queue_id)
     assert task_queue is not None
     rounds: list[RunningLimit | None] = []
 
-    def match_one(unit: Transaction) -> None:
-        count_matched(unit, grid.world, queue, [task_queue])
+    def match_one(transaction: Transaction) -> None:
+        count_matched(transaction, grid.state, queue, [task_queue])
 
-    def match_slowly(unit: Transaction) -> None:
-        reached = limits_at_present(unit, grid.world, [queue], 1).reached(task_queue.traits)
+    def match_slowly(transaction: Transaction) -> None:
+        reached = limits_at_present(transaction, grid.state, [queue], 1).reached(task_queue.traits)
         rounds.append(reached)
         if len(rounds) == 1:  # two others come first
             for _ in range(2):
                 postgresql_database.submit_write(match_one).result(30)
         if reached is None:
-            match_one(unit)
+            match_one(transaction)
 
     postgresql_database.write(match_slowly)
     assert rounds == [None, limit]
@@ -220,14 +222,14 @@ def test_counts_of_limits_are_locked_in_order_of_keys(
     grid.submit(count=2, attributes={"Tags": tuple(values)})
     match = grid.start_pilot().take()
     queue = QueueId.parse(LONG)
-    task_queue = grid.world.waiting.task_queue(grid.job(match.job_id).task_queue_id)
+    task_queue = grid.state.waiting.task_queue(grid.job(match.job_id).task_queue_id)
     assert task_queue is not None
 
-    def act(unit: Transaction) -> None:
+    def act(transaction: Transaction) -> None:
         if counts_one_more:
-            count_matched(unit, grid.world, queue, [task_queue])
+            count_matched(transaction, grid.state, queue, [task_queue])
         else:
-            limits_at_present(unit, grid.world, [queue], 5)
+            limits_at_present(transaction, grid.state, [queue], 5)
 
     lock = "SELECT key FROM running_counts WHERE key = :key FOR UPDATE NOWAIT"
     while_first_is_locked(postgresql_database, lock, sorted(map(limit_key, limits)), act)
@@ -301,4 +303,4 @@ def test_whatever_happens_the_counts_are_what_one_finds_by_counting(acts: list[t
 def kept(grid: Grid) -> dict[RunningLimit, int]:
     """Return what the limits at both queues count."""
     queues = [QueueId.parse(LONG), QueueId.parse("CERN/ce02/q")]
-    return grid.read(lambda unit, world: running_counts(unit, world, queues))
+    return grid.read(lambda transaction, state: running_counts(transaction, state, queues))

@@ -36,11 +36,11 @@ def submit(grid: Grid, account: Account, count: int = 1, **fields: object) -> li
 
 def give(grid: Grid, quotas: dict[GroupId, Quota | None], factors: dict[Account, float | None] | None = None) -> None:
     """Set quotas and factors as an operator does."""
-    grid.write(lambda unit, world: set_shares(unit, world, factors or {}, quotas))
+    grid.write(lambda transaction, state: set_shares(transaction, state, factors or {}, quotas))
 
 
 def shown(grid: Grid, identity: Identity | None = None, vo: str = "") -> Shares:
-    return grid.read(lambda unit, world: list_shares(unit, world, identity or an_operator(), vo))
+    return grid.read(lambda transaction, state: list_shares(transaction, state, identity or an_operator(), vo))
 
 
 def owners(grid: Grid, slots: int) -> list[str]:
@@ -59,7 +59,7 @@ def test_a_factor_that_is_set_counts_in_the_next_match_until_it_is_taken_back(
     give(grid, {}, {other: 1.0})
     assert owners(grid, 11).count("two") == 10
     give(grid, {}, {other: None})
-    assert grid.world.shares.settings.factor(other) == 10
+    assert grid.state.shares.settings.factor(other) == 10
 
 
 def test_what_is_set_is_known_to_other_servers_and_after_a_restart(database: Database, clock: VirtualClock) -> None:
@@ -69,7 +69,7 @@ def test_what_is_set_is_known_to_other_servers_and_after_a_restart(database: Dat
     give(grid, {SMALL: Quota(8, QuotaUnit.CORES)}, {BEN: None})
     neighbour.read(refresh_state)
     for server in (grid, neighbour, grid.restarted()):
-        settings = server.world.shares.settings
+        settings = server.state.shares.settings
         assert (settings.factor(ANN), settings.factor(BEN)) == (3, 1)
         assert (settings.quota(BIG), settings.quota(SMALL)) == (
             Quota(0.25, QuotaUnit.PART),
@@ -105,13 +105,13 @@ def test_a_quota_that_bars_leaves_slots_empty_and_says_why(database: Database, c
     (outlook,) = grid.why(jobs[3]).eligible_queues
     assert outlook.obstacle == "its group has a quota of 2 cores and uses them"
     woken: list[int] = []
-    grid.world.waiting_listeners.append(lambda task_queue, _: woken.append(task_queue.id))
+    grid.state.waiting_listeners.append(lambda task_queue, _: woken.append(task_queue.id))
     pilot.finish(first)
     assert woken == [grid.job(jobs[3]).task_queue_id]
     assert pilot.claim() == [jobs[2]]
     assert pilot.claim() == []
     looks: list[bool] = []
-    grid.world.access_listeners.append(lambda: looks.append(True))
+    grid.state.access_listeners.append(lambda: looks.append(True))
     give(grid, {BIG: Quota(2, QuotaUnit.CORES)})
     assert not looks
     give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
@@ -128,7 +128,7 @@ def test_who_waits_at_a_quota_that_bars_is_told_how_many_may_run_now(database: D
     clock.advance(seconds=1)
     runs = (*early, *pilot.ask(a_slot("s3")).matches)
     told: list[int] = []
-    grid.world.waiting_listeners.append(lambda _, count: told.append(count))
+    grid.state.waiting_listeners.append(lambda _, count: told.append(count))
     done = [JobReport(run.job_id, run.attempt, outcome=Outcome.EXITED, exit_code=0) for run in runs]
     pilot.beat(*done)
     assert told == [3]
@@ -166,15 +166,15 @@ def test_a_part_of_the_pie_counts_no_slot_twice(database: Database, clock: Virtu
     pilot.ask()
     pilot.show(*singles, replace(an_idle_slot("slot9", 8), ad=whole))
     give(grid, {BIG: Quota(0.25, QuotaUnit.PART)})
-    assert grid.world.shares.settings.entitled_cores(BIG) == 2
+    assert grid.state.shares.settings.entitled_cores(BIG) == 2
     (big,) = [each for each in shown(grid).groups if each.group == BIG]
     assert (shown(grid).pool_size, big.entitled_cores) == (8, 2)
     other = grid.start_pilot()
     other.ask()
     other.show(*singles)
     grid.read(refresh_pool_size)
-    assert grid.world.shares.settings.entitled_cores(BIG) == 4
-    assert grid.restarted().world.shares.settings.entitled_cores(BIG) == 4
+    assert grid.state.shares.settings.entitled_cores(BIG) == 4
+    assert grid.restarted().state.shares.settings.entitled_cores(BIG) == 4
 
 
 def test_who_was_barred_by_a_part_of_the_pie_looks_again_when_it_has_grown(
@@ -188,7 +188,7 @@ def test_who_was_barred_by_a_part_of_the_pie_looks_again_when_it_has_grown(
     jobs = submit(grid, ANN, 2)
     assert pilot.claim(a_slot("s1"), a_slot("s2")) == jobs[:1]
     looks: list[bool] = []
-    grid.world.access_listeners.append(lambda: looks.append(True))
+    grid.state.access_listeners.append(lambda: looks.append(True))
     grid.read(refresh_pool_size)
     assert not looks
     pilot.show(an_idle_slot(cpus=4))
@@ -225,7 +225,7 @@ def test_runs_that_began_at_once_and_later_all_count_after_a_restart(database: D
     grid.start_pilot().ask(a_slot("s1"))
     grid.pass_time(hours=1)
 
-    used, after = (server.world.shares.use(ANN, clock()) for server in (grid, grid.restarted()))
+    used, after = (server.state.shares.use(ANN, clock()) for server in (grid, grid.restarted()))
 
     assert (after.cores, after.runs) == (used.cores, used.runs) == (4, 4)
     assert after.core_s == pytest.approx(used.core_s)

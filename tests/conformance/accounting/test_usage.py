@@ -33,7 +33,7 @@ ALICE = Account("lhcb", "users", "alice")
 
 def use_of(grid: Grid, account: Account = ALICE) -> Use:
     """Return what the server believes an account has used by now."""
-    return grid.world.shares.use(account, grid.clock())
+    return grid.state.shares.use(account, grid.clock())
 
 
 def assert_a_restart_changes_nothing(grid: Grid, account: Account = ALICE) -> None:
@@ -68,7 +68,7 @@ def test_a_core_is_charged_with_the_weight_of_its_slot_from_the_match_on(
     ad = "[ Cpus = 8; Memory = 16000; SlotWeight = Cpus * 1.5 ]"
     match = grid.start_pilot().take(a_slot(cpus=8, partitionable=True, ad_changes=ad))
     assert use_of(grid).cores == 3
-    (attempt,) = grid.read(lambda unit, _: load_history(unit.session, job_id))
+    (attempt,) = grid.read(lambda transaction, _: load_history(transaction.session, job_id))
     assert (attempt.cpus, attempt.weight, match.terms.amounts.cpus) == (2, 3.0, 2)
     grid.pass_time(hours=1)
     assert use_of(grid).core_s == pytest.approx(accrued(3, 3600, HALF_LIFE))
@@ -177,7 +177,7 @@ def test_an_accounting_group_is_charged_and_the_owner_still_owns(database: Datab
     grid.pass_time(hours=1)
     assert (use_of(grid, charged).cores, use_of(grid).runs) == (4, 0)
     assert (grid.job(match.job_id).owner, match.owner, match.group) == ("alice", "alice", "users")
-    (attempt,) = grid.read(lambda unit, _: load_history(unit.session, match.job_id))
+    (attempt,) = grid.read(lambda transaction, _: load_history(transaction.session, match.job_id))
     assert (attempt.account, attempt.weight) == (charged, 4.0)
     pilot.finish(match)
     assert use_of(grid, charged).core_s == pytest.approx(accrued(4, 3600, HALF_LIFE))

@@ -22,16 +22,16 @@ A, B = Leadership(AGENT, "a"), Leadership(AGENT, "b")
 
 
 def take(database: Database, turn: Leadership) -> LeadershipAnswer:
-    return database.write(lambda unit: take_leadership(unit, turn, LENGTH, f"host of {turn.holder}"))
+    return database.write(lambda transaction: take_leadership(transaction, turn, LENGTH, f"host of {turn.holder}"))
 
 
 def give_back(database: Database, turn: Leadership) -> None:
-    database.write(lambda unit: release_leadership(unit, turn))
+    database.write(lambda transaction: release_leadership(transaction, turn))
 
 
 def may_act(database: Database, turn: Leadership | None) -> bool:
     try:
-        database.write(lambda unit: lock_leadership(unit, turn))
+        database.write(lambda transaction: lock_leadership(transaction, turn))
     except LeadershipLostError:
         return False
     return True
@@ -107,12 +107,12 @@ def test_of_copies_that_ask_at_once_one_has_the_turn(database: Database, clock: 
 def test_what_a_copy_changes_in_its_turn_is_on_disk_before_another_has_the_turn(
     postgresql_database: Database, clock: VirtualClock
 ) -> None:
-    def take_in_haste(unit: Transaction) -> LeadershipAnswer:
-        unit.session.execute(text("SET LOCAL lock_timeout = '10ms'"))
-        return take_leadership(unit, B, LENGTH, "host of b")
+    def take_in_haste(transaction: Transaction) -> LeadershipAnswer:
+        transaction.session.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        return take_leadership(transaction, B, LENGTH, "host of b")
 
-    def act_for_long(unit: Transaction) -> None:
-        lock_leadership(unit, A)
+    def act_for_long(transaction: Transaction) -> None:
+        lock_leadership(transaction, A)
         clock.advance(LENGTH)
         with pytest.raises(WorldError, match="lock timeout"):
             postgresql_database.write(take_in_haste)

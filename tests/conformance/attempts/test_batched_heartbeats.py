@@ -17,7 +17,7 @@ from support.virtual_clock import VirtualClock
 def beat(grid: Grid, *beats: tuple[Pilot, ReceivedHeartbeat]) -> list[HeartbeatAnswer]:
     """Record the heartbeats in one transaction."""
     calls = [(pilot.identity, heartbeat) for pilot, heartbeat in beats]
-    return grid.write(lambda unit, world: report_states(unit, world, calls))
+    return grid.write(lambda transaction, state: report_states(transaction, state, calls))
 
 
 def renewed(answer: HeartbeatAnswer) -> list[int]:

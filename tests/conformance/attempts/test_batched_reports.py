@@ -53,9 +53,11 @@ LEFT_OF_EVENTS = """
 def left(grid: Grid, owner: str) -> dict[str, list[tuple[Any, ...]]]:
     """Return what reports have left of the jobs of an owner."""
 
-    def read(unit: Transaction, _: ServerState) -> dict[str, list[tuple[Any, ...]]]:
+    def read(transaction: Transaction, _: ServerState) -> dict[str, list[tuple[Any, ...]]]:
         asked = (LEFT_OF_JOBS, LEFT_OF_ATTEMPTS, LEFT_OF_EVENTS, "SELECT core_s FROM usage WHERE owner = :owner")
-        return {query: [tuple(row) for row in unit.session.execute(text(query), {"owner": owner})] for query in asked}
+        return {
+            query: [tuple(row) for row in transaction.session.execute(text(query), {"owner": owner})] for query in asked
+        }
 
     return grid.read(read)
 
@@ -67,7 +69,7 @@ def record(grid: Grid, pilot: Pilot, how: Record, given: Sequence[Match], said: 
         JobReport(match.job_id, match.attempt, peak_memory_mib=peak, **said)
         for match, peak in zip(given, peaks, strict=True)
     ]
-    return grid.write(lambda unit, world: how(unit, world, pilot.identity, reports))
+    return grid.write(lambda transaction, state: how(transaction, state, pilot.identity, reports))
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -110,6 +112,11 @@ def test_unusual_reports_are_not_batched(database: Database, clock: VirtualClock
         JobReport(twice.job_id, 1, state=JobState.RUNNING),
         JobReport(twice.job_id, 1, **done),
     ]
-    assert grid.write(lambda unit, world: recorded_in_batches(unit, world, pilot.identity, reports)) == set()
+    assert (
+        grid.write(lambda transaction, state: recorded_in_batches(transaction, state, pilot.identity, reports)) == set()
+    )
     by_other = [JobReport(mine.job_id, 1, **done)]
-    assert grid.write(lambda unit, world: recorded_in_batches(unit, world, other.identity, by_other)) == set()
+    assert (
+        grid.write(lambda transaction, state: recorded_in_batches(transaction, state, other.identity, by_other))
+        == set()
+    )

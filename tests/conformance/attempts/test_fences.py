@@ -56,7 +56,7 @@ def test_it_is_given_away_as_soon_as_its_pilot_has_killed_it(grid: Grid, changes
     for change in changes:
         grid.change(change, job_id)
     told: list[int] = []
-    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
     first.report(match, Outcome.KILLED)
     assert told == [1]
     assert second.claim() == [job_id]
@@ -90,7 +90,7 @@ def test_who_waits_is_woken_when_the_lease_of_a_lingering_attempt_has_ended(grid
     grid.start_pilot().take()
     grid.change(JobChange.RESCHEDULE, job_id)
     told: list[int] = []
-    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
     grid.pass_time(minutes=10)
     assert told == []
     grid.pass_time(minutes=11)

@@ -103,7 +103,7 @@ def test_a_job_taken_from_its_pilot_is_killed_until_that_is_confirmed(grid: Grid
     pilot = grid.start_pilot()
     match = pilot.take()
     called: list[str] = []
-    grid.world.command_listeners.append(called.append)
+    grid.state.command_listeners.append(called.append)
     grid.change(change, job_id)
     assert called == [pilot.stamp]
     (kill,) = pilot.ask().commands
@@ -130,7 +130,7 @@ def test_a_late_outcome_of_what_was_edited_since_is_not_the_jobs(grid: Grid) -> 
     pilot = grid.start_pilot()
     match = pilot.take()
     grid.pass_time(minutes=21)
-    grid.write(lambda unit, world: edit_job(unit, world, a_user(), job_id, JobDescription("/bin/false")))
+    grid.write(lambda transaction, state: edit_job(transaction, state, a_user(), job_id, JobDescription("/bin/false")))
     assert not pilot.finish(match).accepted
     assert grid.job(job_id).state is JobState.WAITING
 

@@ -40,10 +40,10 @@ def test_what_is_added_is_read_again(database: Database, rows: list[dict[str, An
     given = [SAME | row | {"job_id": nth, "attempt": 1} for nth, row in enumerate(rows)]
     columns = {name: [row[name] for row in given] for name in given[0]}
 
-    def add_and_read(unit: Transaction) -> list[dict[str, Any]]:
-        unit.session.execute(delete(ATTEMPTS))
-        sql.insert_rows(unit.session, ATTEMPTS, columns)
-        read = unit.session.execute(select(*(ATTEMPTS.c[name] for name in columns)).order_by(ATTEMPTS.c.job_id))
+    def add_and_read(transaction: Transaction) -> list[dict[str, Any]]:
+        transaction.session.execute(delete(ATTEMPTS))
+        sql.insert_rows(transaction.session, ATTEMPTS, columns)
+        read = transaction.session.execute(select(*(ATTEMPTS.c[name] for name in columns)).order_by(ATTEMPTS.c.job_id))
         return [dict(row) for row in read.mappings()]
 
     assert database.write(add_and_read) == given
@@ -53,7 +53,7 @@ def test_ids_are_given_in_the_order_of_the_rows(database: Database) -> None:
     reasons = [str(nth) for nth in range(50)]
     columns: dict[str, list[Any]] = {"job_id": [7] * 50, "time": [START] * 50, "attempt": [0] * 50, "reason": reasons}
     columns |= {name: ["x"] * 50 for name in ("from_state", "to_state", "cause", "actor")}
-    ids = database.write(lambda unit: sql.insert_numbered_rows(unit.session, EVENTS, columns))
+    ids = database.write(lambda transaction: sql.insert_numbered_rows(transaction.session, EVENTS, columns))
     query = select(EVENTS.c.id, EVENTS.c.reason).order_by(EVENTS.c.id)
-    read = database.read(lambda unit: unit.session.execute(query).all())
+    read = database.read(lambda transaction: transaction.session.execute(query).all())
     assert [tuple(row) for row in read] == list(zip(ids, reasons, strict=True))

@@ -23,9 +23,17 @@ from pilotage_server.storage.database.transaction import Transaction
 BANS = metadata.tables["bans"]
 
 
-def a_ban(unit: Transaction, since: datetime | None = None) -> None:
-    row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": since or unit.now, "until": None}
-    unit.session.execute(insert(BANS).values(**row))
+def a_ban(transaction: Transaction, since: datetime | None = None) -> None:
+    row = {
+        "site": "A",
+        "ce": "",
+        "queue": "",
+        "reason": "",
+        "by": "op",
+        "since": since or transaction.now,
+        "until": None,
+    }
+    transaction.session.execute(insert(BANS).values(**row))
 
 
 @dataclass
@@ -39,19 +47,19 @@ class BansToMake:
     def merge(self, part: BansToMake) -> None:
         self.count += part.count
 
-    def write(self, unit: Transaction) -> None:
+    def write(self, transaction: Transaction) -> None:
         for _ in range(self.count):
-            a_ban(unit)
+            a_ban(transaction)
 
 
-def bans(unit: Transaction) -> int:
-    return len(unit.session.execute(select(BANS.c.id)).all())
+def bans(transaction: Transaction) -> int:
+    return len(transaction.session.execute(select(BANS.c.id)).all())
 
 
 def test_times_come_back_aware_and_in_utc(database: Database) -> None:
     noon_in_tokyo = datetime(2026, 5, 1, 12, tzinfo=timezone(timedelta(hours=9)))
-    database.write(lambda unit: a_ban(unit, noon_in_tokyo))
-    found = database.read(lambda unit: unit.session.execute(select(BANS.c.since)).scalar_one())
+    database.write(lambda transaction: a_ban(transaction, noon_in_tokyo))
+    found = database.read(lambda transaction: transaction.session.execute(select(BANS.c.since)).scalar_one())
     assert found == noon_in_tokyo
     assert found.tzinfo is UTC
 
@@ -59,9 +67,9 @@ def test_times_come_back_aware_and_in_utc(database: Database) -> None:
 def test_a_failed_transaction_leaves_nothing_and_forgets_what_waited_for_its_commit(database: Database) -> None:
     told: list[str] = []
 
-    def fail(unit: Transaction) -> None:
-        a_ban(unit)
-        unit.after_commit(lambda: told.append("committed"))
+    def fail(transaction: Transaction) -> None:
+        a_ban(transaction)
+        transaction.after_commit(lambda: told.append("committed"))
         raise LookupError("in the middle")
 
     with pytest.raises(LookupError):
@@ -73,9 +81,9 @@ def test_a_failed_transaction_leaves_nothing_and_forgets_what_waited_for_its_com
 def test_what_cannot_be_undone_keeps_nothing_else_from_it(database: Database) -> None:
     undone: list[str] = []
 
-    def fail(unit: Transaction) -> None:
-        unit.on_rollback(lambda: undone.append("first"))
-        unit.on_rollback(lambda: undone.remove("never done"))
+    def fail(transaction: Transaction) -> None:
+        transaction.on_rollback(lambda: undone.append("first"))
+        transaction.on_rollback(lambda: undone.remove("never done"))
         raise LookupError
 
     with pytest.raises(ValueError, match="not in list"):
@@ -88,19 +96,19 @@ def test_what_waits_for_the_end_runs_inside_the_transaction_and_what_waits_for_t
 ) -> None:
     counts: list[int] = []
 
-    def operation(unit: Transaction) -> None:
-        unit.deferred(BansToMake, BansToMake).count += 1
-        unit.after_commit(lambda: counts.append(database.read(bans)))
-        counts.append(bans(unit))
+    def operation(transaction: Transaction) -> None:
+        transaction.deferred(BansToMake, BansToMake).count += 1
+        transaction.after_commit(lambda: counts.append(database.read(bans)))
+        counts.append(bans(transaction))
 
     database.write(operation)
     assert counts == [0, 1]
 
 
 def test_writers_in_several_threads_wait_for_one_another(database: Database) -> None:
-    def read_then_write(unit: Transaction) -> None:
-        bans(unit)
-        a_ban(unit)
+    def read_then_write(transaction: Transaction) -> None:
+        bans(transaction)
+        a_ban(transaction)
 
     threads = [threading.Thread(target=database.write, args=(read_then_write,)) for _ in range(8)]
     for thread in threads:
@@ -114,21 +122,24 @@ def test_writers_in_several_threads_wait_for_one_another(database: Database) -> 
 def test_without_a_clock_of_its_own_a_server_goes_by_that_of_postgresql(database_url: str) -> None:
     ahead = timedelta(days=400)
     with closing(Database(database_url)) as set_up:
-        set_up.write(lambda unit: _set_the_clock_ahead(unit, ahead))
+        set_up.write(lambda transaction: _set_the_clock_ahead(transaction, ahead))
     with closing(Database(database_url)) as database:
-        for time in (database.write(lambda unit: unit.now), database.read(lambda unit: unit.now)):
+        for time in (
+            database.write(lambda transaction: transaction.now),
+            database.read(lambda transaction: transaction.now),
+        ):
             assert time.tzinfo is UTC
             assert abs(time - machine.now() - ahead) < timedelta(minutes=5)
 
 
-def _set_the_clock_ahead(unit: Transaction, ahead: timedelta) -> None:
+def _set_the_clock_ahead(transaction: Transaction, ahead: timedelta) -> None:
     """Put a clock that runs ahead before the one of this database's own."""
     body = f"SELECT pg_catalog.clock_timestamp() + interval '{ahead.days} days'"
-    unit.session.execute(
+    transaction.session.execute(
         text(f"CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $${body}$$")
     )
-    name = unit.session.execute(text("SELECT current_database()")).scalar_one()
-    unit.session.execute(text(f"ALTER DATABASE {name} SET search_path = public, pg_catalog"))
+    name = transaction.session.execute(text("SELECT current_database()")).scalar_one()
+    transaction.session.execute(text(f"ALTER DATABASE {name} SET search_path = public, pg_catalog"))
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -138,9 +149,9 @@ def test_connections_that_were_lost_while_nobody_used_them_are_replaced(database
     with closing(Database(database_url)) as database, closing(Database(database_url)) as restart:
         metadata.create_all(database.engine)
         database.write(a_ban)
-        restart.write(lambda unit: unit.session.execute(text(others)).all())
+        restart.write(lambda transaction: transaction.session.execute(text(others)).all())
         assert database.read(bans) == 1
-        restart.write(lambda unit: unit.session.execute(text(others)).all())
+        restart.write(lambda transaction: transaction.session.execute(text(others)).all())
         database.write(a_ban)
         assert database.read(bans) == 2
 
@@ -149,14 +160,14 @@ def test_connections_that_were_lost_while_nobody_used_them_are_replaced(database
 def test_without_a_clock_of_its_own_a_server_on_sqlite_goes_by_its_machine(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         before = machine.now()
-        assert before <= database.write(lambda unit: unit.now) <= machine.now()
+        assert before <= database.write(lambda transaction: transaction.now) <= machine.now()
 
 
 def test_a_read_sees_one_snapshot(database: Database) -> None:
-    def look_twice(unit: Transaction) -> tuple[int, int]:
-        before = bans(unit)
+    def look_twice(transaction: Transaction) -> tuple[int, int]:
+        before = bans(transaction)
         database.submit_write(a_ban).result()
-        return before, bans(unit)
+        return before, bans(transaction)
 
     assert database.read(look_twice) == (0, 0)
     assert database.read(bans) == 1

@@ -43,24 +43,24 @@ def test_an_item_with_an_error_for_a_result_fails_alone(database: Database) -> N
 
 
 def test_tabs_of_all_parts_are_written_once_in_their_order(database: Database) -> None:
-    def operation(unit: Transaction) -> list[list[str]]:
-        unit.deferred(LastActs, LastActs).sites.append("A")
+    def operation(transaction: Transaction) -> list[list[str]]:
+        transaction.deferred(LastActs, LastActs).sites.append("A")
         for site, fails in (("B", True), ("C", False)):
-            with suppress(NotFoundError), unit.savepoint() as part:
+            with suppress(NotFoundError), transaction.savepoint() as part:
                 part.deferred(LastActs, LastActs).sites.append(site)
                 part.deferred(FirstActs, FirstActs).sites.append(site.lower())
                 if fails:
                     raise NotFoundError("site", site)
-        return [tab.sites for tab in unit.all_deferred(LastActs)]
+        return [tab.sites for tab in transaction.all_deferred(LastActs)]
 
     assert database.write(operation) == [["A", "C"]]
     assert database.read(banned) == ["c", "A", "C"]
 
 
 def test_a_part_sees_what_the_whole_has_gathered_before(database: Database) -> None:
-    def operation(unit: Transaction) -> list[str]:
-        unit.deferred(LastActs, LastActs).sites.append("A")
-        with unit.savepoint() as part:
+    def operation(transaction: Transaction) -> list[str]:
+        transaction.deferred(LastActs, LastActs).sites.append("A")
+        with transaction.savepoint() as part:
             part.deferred(LastActs, LastActs).sites.append("B")
             return [site for tab in part.all_deferred(LastActs) for site in tab.sites]
 
@@ -117,10 +117,10 @@ class BansInARush(Bans):
         self._database = database
         self.later: list[Future[str]] = []
 
-    def run(self, unit: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
+    def run(self, transaction: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
         if not self.calls:
             self.later = [self._database.submit_batch(self, site) for site in "BCD"]
-        return super().run(unit, items)
+        return super().run(transaction, items)
 
 
 def test_what_comes_while_a_batch_is_at_work_is_its_next_group(database: Database) -> None:

@@ -47,16 +47,16 @@ def test_an_item_that_others_are_always_quicker_than_fails_by_itself(database: D
 def test_an_operation_that_fails_takes_nothing_of_its_neighbours_with_it(database: Database) -> None:
     told: list[str] = []
 
-    def operation(unit: Transaction, site: str) -> str:
-        unit.deferred(LastActs, LastActs).sites.append(site)
-        unit.after_commit(lambda: told.append(f"{site} kept"))
-        unit.on_rollback(lambda: told.append(f"{site} undone"))
+    def operation(transaction: Transaction, site: str) -> str:
+        transaction.deferred(LastActs, LastActs).sites.append(site)
+        transaction.after_commit(lambda: told.append(f"{site} kept"))
+        transaction.on_rollback(lambda: told.append(f"{site} undone"))
         if site == "B":
             raise NotFoundError("site", site)
         return site
 
     with held(database):
-        futures = [database.submit_write(lambda unit, site=site: operation(unit, site)) for site in "ABC"]  # type: ignore[misc]
+        futures = [database.submit_write(lambda transaction, site=site: operation(transaction, site)) for site in "ABC"]  # type: ignore[misc]
     assert outcomes(futures) == ["A", "NotFoundError", "C"]
     assert sorted(database.read(banned)) == ["A", "C"]
     assert sorted(told) == ["A kept", "B undone", "C kept"]
@@ -66,25 +66,27 @@ def test_an_operation_that_fails_takes_nothing_of_its_neighbours_with_it(databas
 def test_an_operation_that_fails_leaves_nothing_in_whatever_way_it_has_written(
     database: Database, ways: Sequence[Callable[[Transaction, str], str]]
 ) -> None:
-    def fail(unit: Transaction) -> str:
+    def fail(transaction: Transaction) -> str:
         for way in ways:
-            way(unit, "X")
+            way(transaction, "X")
         raise NotFoundError("site", "X")
 
     with held(database):
-        futures = [database.submit_write(work) for work in (lambda unit: ban_by_statement(unit, "A"), fail)]
-        futures.append(database.submit_write(lambda unit: ban_by_statement(unit, "B")))
+        futures = [
+            database.submit_write(work) for work in (lambda transaction: ban_by_statement(transaction, "A"), fail)
+        ]
+        futures.append(database.submit_write(lambda transaction: ban_by_statement(transaction, "B")))
     assert outcomes(futures) == ["A", "NotFoundError", "B"]
     assert sorted(database.read(banned)) == ["A", "B"]
 
 
 def test_an_operation_that_breaks_unexpectedly_breaks_alone(database: Database) -> None:
-    def broken(unit: Transaction) -> str:
-        ban(unit, "X")
+    def broken(transaction: Transaction) -> str:
+        ban(transaction, "X")
         raise LookupError("in the middle")
 
     with held(database):
-        futures = [database.submit_write(work) for work in (lambda unit: ban(unit, "A"), broken)]
+        futures = [database.submit_write(work) for work in (lambda transaction: ban(transaction, "A"), broken)]
         futures.append(database.submit_batch(Bans(), "B"))
     assert outcomes(futures) == ["A", "LookupError", "B"]
     assert sorted(database.read(banned)) == ["A", "B"]
@@ -95,10 +97,10 @@ def test_a_hook_that_fails_after_the_commit_keeps_neither_the_other_hooks_nor_th
 ) -> None:
     told: list[str] = []
 
-    def operation(unit: Transaction) -> str:
-        unit.after_commit(lambda: [].pop())
-        unit.after_commit(lambda: told.append("A"))
-        return ban(unit, "A")
+    def operation(transaction: Transaction) -> str:
+        transaction.after_commit(lambda: [].pop())
+        transaction.after_commit(lambda: told.append("A"))
+        return ban(transaction, "A")
 
     with capture_logs() as logged:
         assert outcomes([database.submit_write(operation)]) == ["A"]
@@ -110,10 +112,10 @@ def test_a_hook_that_fails_after_the_commit_keeps_neither_the_other_hooks_nor_th
 def test_what_failed_in_memory_ahead_of_the_commit_is_undone_the_last_change_first(database: Database) -> None:
     undone: list[int] = []
 
-    def operation(unit: Transaction) -> None:
+    def operation(transaction: Transaction) -> None:
         for number in range(3):
-            unit.on_rollback(lambda number=number: undone.append(number))  # type: ignore[misc]
-        unit.deferred(LastActs, LastActs).sites.append("broken")
+            transaction.on_rollback(lambda number=number: undone.append(number))  # type: ignore[misc]
+        transaction.deferred(LastActs, LastActs).sites.append("broken")
 
     with pytest.raises(LookupError):
         database.write(operation)
@@ -123,9 +125,9 @@ def test_what_failed_in_memory_ahead_of_the_commit_is_undone_the_last_change_fir
 class BansWithoutADatabase(Bans):
     """A batch whose transactions cannot be committed."""
 
-    def run(self, unit: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
-        unit.deferred(LastActs, LastActs).sites.append("unreachable")
-        return super().run(unit, items)
+    def run(self, transaction: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
+        transaction.deferred(LastActs, LastActs).sites.append("unreachable")
+        return super().run(transaction, items)
 
 
 def test_when_the_database_does_not_serve_all_are_told_so_after_one_more_try(database: Database) -> None:
@@ -146,24 +148,24 @@ class Crossing:
         self._meeting = meeting
         self._has_met = False
 
-    def run(self, unit: Transaction, items: Sequence[tuple[str, str]]) -> list[str]:
+    def run(self, transaction: Transaction, items: Sequence[tuple[str, str]]) -> list[str]:
         for first, second in items:
-            self._take(unit, first)
+            self._take(transaction, first)
             if not self._has_met:  # whoever is run again meets nobody any more
                 self._has_met = True
                 self._meeting.wait(WAIT_S)
-            self._take(unit, second)
+            self._take(transaction, second)
         return [first for first, _ in items]
 
-    def _take(self, unit: Transaction, site: str) -> None:
-        unit.session.execute(BANS.update().where(BANS.c.site == site).values(reason=BANS.c.reason + "x"))
+    def _take(self, transaction: Transaction, site: str) -> None:
+        transaction.session.execute(BANS.update().where(BANS.c.site == site).values(reason=BANS.c.reason + "x"))
 
 
 def test_of_two_groups_in_a_deadlock_one_runs_again(postgresql_database: Database) -> None:
     database = postgresql_database
-    database.write(lambda unit: [ban(unit, site) for site in "AB"])
+    database.write(lambda transaction: [ban(transaction, site) for site in "AB"])
     meeting = threading.Barrier(2)
     futures = [database.submit_batch(Crossing(meeting), pair) for pair in (("A", "B"), ("B", "A"))]
     assert outcomes(futures) == ["A", "B"]
-    reasons = database.read(lambda unit: list(unit.session.execute(select(BANS.c.reason)).scalars()))
+    reasons = database.read(lambda transaction: list(transaction.session.execute(select(BANS.c.reason)).scalars()))
     assert reasons == ["xx", "xx"]

@@ -48,7 +48,9 @@ def ask(
     database: Database, counter: Counter, request_id: str = "r1", digest: str = "d", identity: Identity = ALICE
 ) -> bytes:
     return database.write(
-        lambda unit: run_once(unit, IdempotentRequest.of(identity, "Submit", request_id, digest), counter.run)
+        lambda transaction: run_once(
+            transaction, IdempotentRequest.of(identity, "Submit", request_id, digest), counter.run
+        )
     )
 
 
@@ -72,7 +74,9 @@ def test_the_same_id_for_another_request_is_refused(database: Database) -> None:
         ask(database, counter, digest="other")
     assert refused.value.violations[0].where == "request_id"
     with pytest.raises(InvalidInputError):
-        database.write(lambda unit: run_once(unit, IdempotentRequest.of(ALICE, "Change", "r1", "d"), counter.run))
+        database.write(
+            lambda transaction: run_once(transaction, IdempotentRequest.of(ALICE, "Change", "r1", "d"), counter.run)
+        )
     assert counter.runs == 1
 
 
@@ -85,14 +89,14 @@ def test_a_request_needs_an_id(database: Database, request_id: str) -> None:
 def test_an_id_that_no_request_may_have_is_the_fault_of_that_request_alone(database: Database) -> None:
     ask(database, Counter())
     together = [IdempotentRequest.of(ALICE, "Submit", request_id, "d") for request_id in ("a\0b", "r1", "new")]
-    faulty, known, new = database.write(lambda unit: stored_answers(unit, together))
+    faulty, known, new = database.write(lambda transaction: stored_answers(transaction, together))
     assert isinstance(faulty, InvalidInputError)
     assert (known, new) == (b"answer 1", None)
 
 
 def test_an_effect_that_failed_may_be_tried_again(database: Database) -> None:
-    def fail(unit: Transaction) -> bytes:
-        run_once(unit, IdempotentRequest.of(ALICE, "Submit", "r1", "d"), lambda: b"lost")
+    def fail(transaction: Transaction) -> bytes:
+        run_once(transaction, IdempotentRequest.of(ALICE, "Submit", "r1", "d"), lambda: b"lost")
         raise LookupError
 
     with pytest.raises(LookupError):
@@ -119,13 +123,15 @@ class Bans:
     def __init__(self) -> None:
         self.keeps = True
 
-    def run(self, unit: Transaction, items: Sequence[IdempotentRequest]) -> list[bytes | PilotageError]:
-        return run_each_once(unit, items, lambda fresh: [self._ban(unit, items[place]) for place in fresh], self._again)
+    def run(self, transaction: Transaction, items: Sequence[IdempotentRequest]) -> list[bytes | PilotageError]:
+        return run_each_once(
+            transaction, items, lambda fresh: [self._ban(transaction, items[place]) for place in fresh], self._again
+        )
 
-    def _ban(self, unit: Transaction, asked: IdempotentRequest) -> ServedRequest[bytes]:
+    def _ban(self, transaction: Transaction, asked: IdempotentRequest) -> ServedRequest[bytes]:
         site = asked.key.request_id
-        row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now, "until": None}
-        unit.session.execute(insert(BANS).values(**row))
+        row = {"site": site, "ce": "", "queue": "", "reason": "", "by": "op", "since": transaction.now, "until": None}
+        transaction.session.execute(insert(BANS).values(**row))
         return ServedRequest(site.encode(), site.encode() if self.keeps else None)
 
     def _again(self, _place: int, kept: bytes) -> bytes:
@@ -140,9 +146,12 @@ def test_of_requests_served_together_one_that_comes_again_has_no_second_effect(
     first, other = (IdempotentRequest.of(ALICE, "Ban", site, "d") for site in "AB")
     assert database.submit_batch(batch, first).result(WAIT_S) == b"A"
     batch.keeps = brings_something
-    together = database.write(lambda unit: batch.run(unit, [other, first]))
+    together = database.write(lambda transaction: batch.run(transaction, [other, first]))
     assert together == [b"B", b"again A"]
-    assert database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A", "B"]
+    assert database.read(lambda transaction: transaction.session.execute(select(BANS.c.site)).scalars().all()) == [
+        "A",
+        "B",
+    ]
 
 
 class BansAtOnce(Bans):
@@ -152,9 +161,9 @@ class BansAtOnce(Bans):
         super().__init__()
         self._meeting = meeting
 
-    def _ban(self, unit: Transaction, asked: IdempotentRequest) -> ServedRequest[bytes]:
-        served = super()._ban(unit, asked)
-        if not unit.is_retry:
+    def _ban(self, transaction: Transaction, asked: IdempotentRequest) -> ServedRequest[bytes]:
+        served = super()._ban(transaction, asked)
+        if not transaction.is_retry:
             self._meeting.wait(WAIT_S)
         return served
 
@@ -164,14 +173,16 @@ def test_a_request_that_two_servers_serve_at_once_has_one_effect(postgresql_data
     with closing(Database(postgresql_database.url.render_as_string(hide_password=False))) as other:
         answers = [each.submit_batch(BansAtOnce(meeting), asked) for each in (postgresql_database, other)]
         assert sorted(answer.result(WAIT_S) for answer in answers) == [b"A", b"again A"]
-    assert postgresql_database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A"]
+    assert postgresql_database.read(
+        lambda transaction: transaction.session.execute(select(BANS.c.site)).scalars().all()
+    ) == ["A"]
 
 
 def test_of_requests_served_together_one_that_was_another_before_is_refused_alone(database: Database) -> None:
     batch = Bans()
     database.submit_batch(batch, IdempotentRequest.of(ALICE, "Ban", "A", "d")).result(WAIT_S)
     together = [IdempotentRequest.of(ALICE, "Ban", site, "other") for site in "AB"]
-    refused, done = database.write(lambda unit: batch.run(unit, together))
+    refused, done = database.write(lambda transaction: batch.run(transaction, together))
     assert isinstance(refused, InvalidInputError)
     assert done == b"B"
 
@@ -179,21 +190,21 @@ def test_of_requests_served_together_one_that_was_another_before_is_refused_alon
 def test_second_request_with_the_same_id_in_one_group_is_refused(database: Database) -> None:
     batch = Bans()
     together = [IdempotentRequest.of(ALICE, "Ban", "A", digest) for digest in ("d", "other", "d")]
-    done, refused, repeated = database.write(lambda unit: batch.run(unit, together))
+    done, refused, repeated = database.write(lambda transaction: batch.run(transaction, together))
     assert isinstance(refused, InvalidInputError)
     assert (done, repeated) == (b"A", b"A")
-    assert database.read(lambda unit: unit.session.execute(select(BANS.c.site)).scalars().all()) == ["A"]
+    assert database.read(lambda transaction: transaction.session.execute(select(BANS.c.site)).scalars().all()) == ["A"]
 
 
 def test_old_answers_are_removed_in_batches(database: Database, clock: VirtualClock) -> None:
     kept = Retention(requests=timedelta(hours=1), batch=2)
-    world = ServerState(rules=replace(ServerState().rules, retention=kept))
+    state = ServerState(rules=replace(ServerState().rules, retention=kept))
     counter = Counter()
     for number in range(3):
         ask(database, counter, f"r{number}")
     clock.advance(minutes=61)
     ask(database, counter, "young")
-    removed = [database.write(lambda unit: remove_old_requests(unit, world)) for _ in range(3)]
+    removed = [database.write(lambda transaction: remove_old_requests(transaction, state)) for _ in range(3)]
     assert removed == [2, 1, 0]
     assert ask(database, counter, "young") == b"answer 4"
     assert ask(database, counter, "r0") == b"answer 5"

@@ -28,7 +28,7 @@ def empty(database_url: str, clock: VirtualClock) -> Iterator[Database]:
 def objects(database: Database) -> dict[str, str]:
     """Return the statements that made the tables and indexes of a SQLite database, by name."""
     query = text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
-    rows = database.read(lambda unit: unit.session.execute(query).all())
+    rows = database.read(lambda transaction: transaction.session.execute(query).all())
     return {name: _normal(sql) for name, sql in rows if name != "alembic_version"}
 
 
@@ -57,12 +57,14 @@ def test_a_database_of_this_release_is_left_as_it_is(empty: Database) -> None:
     upgrade(empty)
     empty.write(_insert_a_ban)
     upgrade(empty)
-    assert empty.read(lambda unit: unit.session.execute(text("SELECT site FROM bans")).scalar_one()) == "A"
+    assert (
+        empty.read(lambda transaction: transaction.session.execute(text("SELECT site FROM bans")).scalar_one()) == "A"
+    )
 
 
-def _insert_a_ban(unit: Transaction) -> None:
-    row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": unit.now}
-    unit.session.execute(metadata.tables["bans"].insert().values(row))
+def _insert_a_ban(transaction: Transaction) -> None:
+    row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": transaction.now}
+    transaction.session.execute(metadata.tables["bans"].insert().values(row))
 
 
 def test_servers_that_start_at_once_do_it_once(empty: Database) -> None:
@@ -84,7 +86,9 @@ def test_servers_that_start_at_once_do_it_once(empty: Database) -> None:
 
 def test_a_database_of_a_later_release_is_refused(empty: Database) -> None:
     upgrade(empty)
-    empty.write(lambda unit: unit.session.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+    empty.write(
+        lambda transaction: transaction.session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    )
     with pytest.raises(WorldError, match="9999") as refused:
         upgrade(empty)
     assert not refused.value.transient
@@ -100,11 +104,16 @@ def test_a_full_disk_is_one_clear_error_and_leaves_what_was_acknowledged(sqlite_
     sqlite_database.write(_insert_a_ban)
     fill = text("INSERT INTO bans SELECT NULL, hex(zeroblob(8000000)), '', '', '', '', '2026-01-01', NULL")
 
-    def write_too_much(unit: Transaction) -> None:
-        unit.session.execute(text("PRAGMA max_page_count = 100"))
-        unit.session.execute(fill)
+    def write_too_much(transaction: Transaction) -> None:
+        transaction.session.execute(text("PRAGMA max_page_count = 100"))
+        transaction.session.execute(fill)
 
     with pytest.raises(WorldError, match="the database is not available: database or disk is full") as failed:
         sqlite_database.write(write_too_much)
     assert failed.value.transient
-    assert sqlite_database.read(lambda unit: unit.session.execute(text("SELECT count(*) FROM bans")).scalar_one()) == 1
+    assert (
+        sqlite_database.read(
+            lambda transaction: transaction.session.execute(text("SELECT count(*) FROM bans")).scalar_one()
+        )
+        == 1
+    )

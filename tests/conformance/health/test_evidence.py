@@ -28,10 +28,10 @@ pytestmark = pytest.mark.any_database
 
 
 def ended(grid: Grid, after: int = 0) -> list[tuple[str, bool, int]]:
-    def read(unit: Transaction) -> list[AttemptGroup]:
-        _, newest = feed_bounds(unit.session)
-        found = load_ended(unit.session, after, newest, FAST)
-        assert has_failures(unit.session, after, newest) or not any(each.failed for each in found)
+    def read(transaction: Transaction) -> list[AttemptGroup]:
+        _, newest = feed_bounds(transaction.session)
+        found = load_ended(transaction.session, after, newest, FAST)
+        assert has_failures(transaction.session, after, newest) or not any(each.failed for each in found)
         return found
 
     return sorted((each.key.node, each.failed, each.number) for each in grid.database.read(read))
@@ -136,7 +136,7 @@ def test_of_those_that_run_only_trials_and_what_is_wanted_is_told(grid: Grid, cl
     assert running(grid, nothing) == []
     owner = grid.job(match.job_id).owner
     assert [each.key.account.owner for each in running(grid, RunningFilter(owners=frozenset({owner})))] == [owner]
-    grid.database.write(lambda unit: mark_trials(unit.session, [(match.job_id, match.attempt)]))
+    grid.database.write(lambda transaction: mark_trials(transaction.session, [(match.job_id, match.attempt)]))
     (trial,) = running(grid, nothing)
     assert trial.lasted is not None
     assert trial.lasted.trial

@@ -25,13 +25,13 @@ __all__ = ["grid"]
 def test_a_throttle_comes_back_as_it_was_stored_and_servers_that_start_know_it(grid: Grid) -> None:
     new = throttled(grid)
     assert known(grid) == [new]
-    assert grid.world.throttles == grid.restarted().world.throttles == {NODE: new}
+    assert grid.state.throttles == grid.restarted().state.throttles == {NODE: new}
 
 
 def test_of_two_servers_that_find_the_same_one_throttles_it(grid: Grid) -> None:
     first = throttled(grid)
     again = ThrottleChange(None, new_throttle(BlackHole(NODE, 60, 70), HealthRules(), grid.clock()))
-    assert grid.write(lambda unit, world: store_changes(unit, world, [again])) == []
+    assert grid.write(lambda transaction, state: store_changes(transaction, state, [again])) == []
     assert known(grid) == [first]
 
 
@@ -102,13 +102,13 @@ def test_a_node_in_a_throttled_queue_needs_a_trial_of_both(grid: Grid, clock: Vi
 def test_what_one_server_does_others_know_after_their_next_look(grid: Grid) -> None:
     other, watch = grid.restarted(), HealthWatch()
     woken: list[str] = []
-    other.world.access_listeners.append(lambda: woken.append("now"))
+    other.state.access_listeners.append(lambda: woken.append("now"))
     throttled(grid)
     look(other, watch)
-    assert set(other.world.throttles) == {NODE}
-    grid.write(lambda unit, world: open_place(unit, world, NODE, "olga"))
+    assert set(other.state.throttles) == {NODE}
+    grid.write(lambda transaction, state: open_place(transaction, state, NODE, "olga"))
     look(other, watch)
-    assert not other.world.throttles
+    assert not other.state.throttles
     assert woken == ["now"]
     assert len(a_pilot(other).claim()) == 1
 
@@ -130,21 +130,21 @@ def test_a_look_whose_changes_were_not_stored_is_made_again_with_all_that_it_saw
 
 
 def test_pilots_that_wait_in_a_throttled_queue_are_not_told_of_new_jobs(grid: Grid) -> None:
-    chances, credential = ServerMatchEstimator(grid.world, grid.clock), a_pilot(grid).identity.pilot
+    chances, credential = ServerMatchEstimator(grid.state, grid.clock), a_pilot(grid).identity.pilot
     assert credential is not None
-    (waiting,) = grid.world.waiting.waiting()
+    (waiting,) = grid.state.waiting.waiting()
     throttled(grid, QUEUE)
     assert chances.of(waiting.task_queue, credential, [a_slot()]) is PossibleSlots.NONE
     assert chances.upper_bound(waiting.task_queue, credential, [a_slot()]) is PossibleSlots.NONE
-    grid.write(lambda unit, world: open_place(unit, world, QUEUE, "olga"))
+    grid.write(lambda transaction, state: open_place(transaction, state, QUEUE, "olga"))
     assert chances.of(waiting.task_queue, credential, [a_slot()]) is PossibleSlots.FREE_SLOT
 
 
 def test_site_directors_hear_that_a_queue_is_throttled(grid: Grid) -> None:
     a_pilot(grid)
-    queue = next(iter(grid.world.tree.queues))
+    queue = next(iter(grid.state.tree.queues))
     throttled(grid, QUEUE)
-    (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
+    (supply,) = grid.read(lambda transaction, state: get_demand(transaction, state, [queue])).supplies
     assert supply.throttled.startswith("queue CERN/ce01/long is throttled: 6 of 7 attempts")
     assert not supply.held
 
@@ -152,10 +152,10 @@ def test_site_directors_hear_that_a_queue_is_throttled(grid: Grid) -> None:
 def test_idle_slots_of_a_throttled_node_are_no_supply(grid: Grid) -> None:
     for node in ("n1", "n2"):
         grid.start_pilot().show(an_idle_slot(), name=node)
-    queue = next(iter(grid.world.tree.queues))
+    queue = next(iter(grid.state.tree.queues))
 
     def idle() -> int:
-        (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [queue])).supplies
+        (supply,) = grid.read(lambda transaction, state: get_demand(transaction, state, [queue])).supplies
         return sum(each.count for each in supply.idle)
 
     assert idle() == 2
@@ -170,14 +170,14 @@ def test_a_change_is_not_stored_over_a_trial_that_another_server_has_begun(grid:
     clock.advance(seconds=100)
     assert len(a_pilot(grid).claim()) == 1
     judged = ThrottleChange(old, replace(old, proofs=1, next_trial=clock()))
-    assert grid.write(lambda unit, world: store_changes(unit, world, [judged])) == []
+    assert grid.write(lambda transaction, state: store_changes(transaction, state, [judged])) == []
     (there,) = known(grid)
     assert there.next_trial == clock() + timedelta(minutes=2)
     again = ThrottleChange(there, replace(there, proofs=1, next_trial=None))
-    assert grid.write(lambda unit, world: store_changes(unit, world, [again])) == [again]
+    assert grid.write(lambda transaction, state: store_changes(transaction, state, [again])) == [again]
     assert again.new is not None
     last = ThrottleChange(again.new, replace(again.new, proofs=2))
-    assert grid.write(lambda unit, world: store_changes(unit, world, [last])) == [last]
+    assert grid.write(lambda transaction, state: store_changes(transaction, state, [last])) == [last]
 
 
 def test_where_nobody_watches_any_more_what_was_throttled_is_opened(database: Database, clock: VirtualClock) -> None:

@@ -54,18 +54,20 @@ def reported(name: str, content: bytes) -> ReportedOutput:
 
 
 class Files:
-    """A server's files: database, store and world, asked in the words of these tests."""
+    """A server's files: database, store and server state, asked in the words of these tests."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
         self.store = FolderStore(folder, 10**6)
-        self.world = ServerState(rules=replace(ServerState().rules, retention=RETENTION))
+        self.state = ServerState(rules=replace(ServerState().rules, retention=RETENTION))
         self.folder = folder
 
     def upload(self, content: bytes, identity: Identity = ALICE) -> str:
         checksum = self.store.put(content)
         self.age(checksum)
-        self.database.write(lambda unit: record_upload(unit, self.store, identity, checksum, len(content)))
+        self.database.write(
+            lambda transaction: record_upload(transaction, self.store, identity, checksum, len(content))
+        )
         return checksum
 
     def age(self, checksum: str) -> None:
@@ -73,13 +75,13 @@ class Files:
         os.utime(self.store.path_of(checksum), (START.timestamp(), START.timestamp()))
 
     def missing(self, *checksums: str, identity: Identity = ALICE) -> tuple[str, ...]:
-        return self.database.write(lambda unit: find_missing(unit, identity, checksums))
+        return self.database.write(lambda transaction: find_missing(transaction, identity, checksums))
 
     def submit(self, *inputs: str, count: int = 1) -> tuple[int, ...]:
         files = tuple(InputFile(f"in{index}", checksum=checksum) for index, checksum in enumerate(inputs))
         description = a_description(input_files=files, count=count)
         return self.database.write(
-            lambda unit: submit_jobs(unit, self.world, ALICE, single_groups([description]))
+            lambda transaction: submit_jobs(transaction, self.state, ALICE, single_groups([description]))
         ).job_ids
 
     def report(self, job_id: int, *files: ReportedOutput, pilot: Identity = PILOT) -> tuple[str, ...]:
@@ -88,8 +90,8 @@ class Files:
             if file.content is not None:
                 self.age(file.checksum)
 
-        def keep(unit: Transaction) -> tuple[str, ...]:
-            outputs = OutputBook(unit, self.world.rules.jobs)
+        def keep(transaction: Transaction) -> tuple[str, ...]:
+            outputs = OutputBook(transaction, self.state.rules.jobs)
             outputs.read([(pilot, (job_id, 1), files)])
             refusals = outputs.keep(pilot, (job_id, 1), files)
             outputs.write()
@@ -99,25 +101,27 @@ class Files:
 
     def may_fetch(self, identity: Identity, job_id: int, checksum: str) -> bool:
         try:
-            self.database.read(lambda unit: check_download(unit, identity, job_id, checksum))
+            self.database.read(lambda transaction: check_download(transaction, identity, job_id, checksum))
         except NotFoundError:
             return False
         return True
 
     def remove(self, job_id: int) -> None:
-        self.database.write(lambda unit: change_jobs(unit, self.world, ALICE, [job_id], JobChange.REMOVE, ""))
+        self.database.write(
+            lambda transaction: change_jobs(transaction, self.state, ALICE, [job_id], JobChange.REMOVE, "")
+        )
 
     def clean(self) -> None:
         for removal in (remove_finished, remove_old_uploads):
-            while self.database.write(partial(removal, world=self.world)):
+            while self.database.write(partial(removal, state=self.state)):
                 pass
         for prefix in PREFIXES:
             if (self.folder / prefix).exists():
-                self.database.write(partial(sweep_files, world=self.world, store=self.store, prefix=prefix))
+                self.database.write(partial(sweep_files, state=self.state, store=self.store, prefix=prefix))
 
     def rows(self, table: str) -> int:
         count = select(func.count()).select_from(metadata.tables[table])
-        return int(self.database.read(lambda unit: unit.session.execute(count).scalar_one()))
+        return int(self.database.read(lambda transaction: transaction.session.execute(count).scalar_one()))
 
 
 @pytest.fixture
@@ -139,43 +143,43 @@ def test_what_is_no_checksum_is_named_by_its_place(files: Files) -> None:
 
 def test_an_upload_counts_only_when_its_content_is_on_disk(files: Files) -> None:
     with pytest.raises(NotFoundError):
-        files.database.write(lambda unit: record_upload(unit, files.store, ALICE, checksum_of(b"x"), 1))
+        files.database.write(lambda transaction: record_upload(transaction, files.store, ALICE, checksum_of(b"x"), 1))
 
 
 def test_input_is_fetched_by_its_owner_by_operators_and_by_the_pilot_that_holds_the_lease(files: Files) -> None:
     checksum, other = files.upload(b"input"), files.upload(b"other")
     job_id, unmatched = files.submit(checksum, count=2)
-    lease_to(files.database, files.world, job_id, "p1")
+    lease_to(files.database, files.state, job_id, "p1")
     assert [files.may_fetch(who, job_id, checksum) for who in (ALICE, OLGA, PILOT)] == [True] * 3
     assert not files.may_fetch(BOB, job_id, checksum)
     assert not files.may_fetch(a_pilot_identity("p2"), job_id, checksum)
     assert not files.may_fetch(PILOT, unmatched, checksum)
     assert not files.may_fetch(ALICE, job_id, other)
     assert not files.may_fetch(ALICE, job_id, "nonsense")
-    end(files.database, files.world, job_id)
+    end(files.database, files.state, job_id)
     assert not files.may_fetch(PILOT, job_id, checksum)
 
 
 def test_output_is_listed_by_attempt_and_fetched_by_its_owner(files: Files) -> None:
     (job_id,) = files.submit()
-    assert files.database.read(lambda unit: list_outputs(unit, ALICE, job_id)).attempt == 0
-    lease_to(files.database, files.world, job_id)
+    assert files.database.read(lambda transaction: list_outputs(transaction, ALICE, job_id)).attempt == 0
+    lease_to(files.database, files.state, job_id)
     big = files.upload(b"big" * 100, PILOT)
     assert files.report(job_id, reported("out", b"hello"), ReportedOutput("big", big, 300)) == ()
-    end(files.database, files.world, job_id)
-    outputs = files.database.read(lambda unit: list_outputs(unit, ALICE, job_id))
+    end(files.database, files.state, job_id)
+    outputs = files.database.read(lambda transaction: list_outputs(transaction, ALICE, job_id))
     assert outputs.attempt == 1
     assert outputs.files == (OutputFile("big", big, 300), OutputFile("out", checksum_of(b"hello"), 5))
     assert files.may_fetch(ALICE, job_id, big)
     assert not files.may_fetch(PILOT, job_id, big)
     with pytest.raises(NotFoundError):
-        files.database.read(lambda unit: list_outputs(unit, BOB, job_id))
+        files.database.read(lambda transaction: list_outputs(transaction, BOB, job_id))
 
 
 def test_a_pilot_cannot_pass_off_the_content_of_others_as_output(files: Files) -> None:
     secret = files.upload(b"secret", BOB)
     (job_id,) = files.submit()
-    lease_to(files.database, files.world, job_id)
+    lease_to(files.database, files.state, job_id)
     (note,) = files.report(job_id, ReportedOutput("loot", secret, 6))
     assert "loot" in note
     assert not files.may_fetch(ALICE, job_id, secret)
@@ -183,7 +187,7 @@ def test_a_pilot_cannot_pass_off_the_content_of_others_as_output(files: Files) -
 
 def test_a_report_that_comes_twice_leaves_its_files_once(files: Files) -> None:
     (job_id,) = files.submit()
-    lease_to(files.database, files.world, job_id)
+    lease_to(files.database, files.state, job_id)
     for _ in range(2):
         assert files.report(job_id, reported("out", b"hello")) == ()
     assert files.rows("output_files") == 1
@@ -206,9 +210,9 @@ def test_a_content_inside_a_report_must_be_as_stated_and_small(files: Files, fil
 def test_a_finished_job_goes_with_all_that_hangs_on_it(files: Files, clock: VirtualClock) -> None:
     checksum = files.upload(b"input")
     (job_id,) = files.submit(checksum)
-    lease_to(files.database, files.world, job_id)
+    lease_to(files.database, files.state, job_id)
     files.report(job_id, reported("out", b"hello"))
-    end(files.database, files.world, job_id)
+    end(files.database, files.state, job_id)
     clock.advance(days=29)
     files.clean()
     assert files.store.has(checksum)
@@ -219,7 +223,10 @@ def test_a_finished_job_goes_with_all_that_hangs_on_it(files: Files, clock: Virt
     assert {table: files.rows(table) for table in tables} == dict.fromkeys(tables, 0)
     assert not files.store.has(checksum)
     assert not files.store.has(checksum_of(b"hello"))
-    for question in (lambda unit: get_jobs(unit, ALICE, [job_id]), lambda unit: get_events(unit, ALICE, job_id)):
+    for question in (
+        lambda transaction: get_jobs(transaction, ALICE, [job_id]),
+        lambda transaction: get_events(transaction, ALICE, job_id),
+    ):
         with pytest.raises(NotFoundError):
             files.database.read(question)
 
@@ -229,7 +236,7 @@ def test_a_job_that_is_not_final_stays_however_old_it_is(files: Files, clock: Vi
     files.remove(removed)
     clock.advance(days=100)
     files.clean()
-    assert files.database.read(lambda unit: get_jobs(unit, ALICE, [waiting]))[0].id == waiting
+    assert files.database.read(lambda transaction: get_jobs(transaction, ALICE, [waiting]))[0].id == waiting
     assert (files.rows("jobs"), files.rows("templates"), files.rows("input_files")) == (1, 1, 1)
     assert files.store.has(checksum_of(b"input"))
 
@@ -238,19 +245,19 @@ def test_finished_jobs_go_in_bounded_batches(files: Files, clock: VirtualClock) 
     for job_id in files.submit(count=3):
         files.remove(job_id)
     clock.advance(days=31)
-    removed = [files.database.write(lambda unit: remove_finished(unit, files.world)) for _ in range(3)]
+    removed = [files.database.write(lambda transaction: remove_finished(transaction, files.state)) for _ in range(3)]
     assert removed == [2, 1, 0]
 
 
 def test_ids_and_positions_of_what_was_removed_are_never_used_again(files: Files, clock: VirtualClock) -> None:
     (old,) = files.submit()
     files.remove(old)
-    position = files.database.read(lambda unit: read_feed(unit, ALICE, 0)).position
+    position = files.database.read(lambda transaction: read_feed(transaction, ALICE, 0)).position
     clock.advance(days=31)
     files.clean()
     (new,) = files.submit()
     assert new > old
-    assert files.database.read(lambda unit: read_feed(unit, ALICE, position)).events[0].job_id == new
+    assert files.database.read(lambda transaction: read_feed(transaction, ALICE, position)).events[0].job_id == new
 
 
 def test_an_upload_that_no_job_brings_goes_after_its_time(files: Files, clock: VirtualClock) -> None:
@@ -291,5 +298,5 @@ def test_a_content_without_a_row_is_swept_only_when_it_is_old(files: Files, cloc
 def test_the_description_that_an_edit_replaced_is_not_kept(files: Files) -> None:
     checksum = files.upload(b"input")
     (job_id,) = files.submit(checksum)
-    files.database.write(lambda unit: edit_job(unit, files.world, ALICE, job_id, a_description()))
+    files.database.write(lambda transaction: edit_job(transaction, files.state, ALICE, job_id, a_description()))
     assert (files.rows("templates"), files.rows("input_files")) == (1, 0)

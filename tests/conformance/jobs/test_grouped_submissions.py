@@ -60,10 +60,10 @@ class Outcome:
     jobs: tuple[Any, ...] = ()
 
 
-def outcome(database: Database, world: ServerState, descriptions: Sequence[DescriptionGroup]) -> Outcome:
+def outcome(database: Database, state: ServerState, descriptions: Sequence[DescriptionGroup]) -> Outcome:
     """Submit and return what became of it."""
     try:
-        done = database.write(lambda unit: submit_jobs(unit, world, ALICE, descriptions))
+        done = database.write(lambda transaction: submit_jobs(transaction, state, ALICE, descriptions))
     except InvalidInputError as error:
         return Outcome(faults=error.violations)
     assert list(done.job_ids) == sorted(done.job_ids)
@@ -72,11 +72,11 @@ def outcome(database: Database, world: ServerState, descriptions: Sequence[Descr
 
 
 def _told(database: Database, job_id: int, first: int) -> tuple[Any, ...]:
-    (job,) = database.read(lambda unit: get_jobs(unit, ALICE, [job_id]))
-    events = database.read(lambda unit: get_events(unit, ALICE, job_id))
+    (job,) = database.read(lambda transaction: get_jobs(transaction, ALICE, [job_id]))
+    events = database.read(lambda transaction: get_events(transaction, ALICE, job_id))
     return (
         job._replace(id=job.id - first, cluster=job.cluster - first, template_id=0),
-        database.read(lambda unit: get_description(unit, ALICE, job_id)),
+        database.read(lambda transaction: get_description(transaction, ALICE, job_id)),
         [event._replace(position=0, job_id=0) for event in events],
     )
 
@@ -89,16 +89,18 @@ def together(descriptions: Sequence[JobDescription]) -> tuple[DescriptionGroup, 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(submissions, st.sampled_from((Rules(), READS_ARGUMENTS)))
 def test_together_is_as_one_by_one(database: Database, submission: list[JobDescription], rules: Rules) -> None:
-    world = ServerState(rules)
-    apart = outcome(database, world, single_groups(submission))
-    assert outcome(database, world, together(submission)) == apart
+    state = ServerState(rules)
+    apart = outcome(database, state, single_groups(submission))
+    assert outcome(database, state, together(submission)) == apart
 
 
 def test_descriptions_that_are_the_same_are_kept_once(database: Database) -> None:
     job = a_description(arguments="1")
     jobs = database.write(
-        lambda unit: submit_jobs(unit, ServerState(), ALICE, together([job, job, replace(job, name="b")]))
+        lambda transaction: submit_jobs(transaction, ServerState(), ALICE, together([job, job, replace(job, name="b")]))
     )
-    templates = database.read(lambda unit: unit.session.execute(text("SELECT jobs FROM templates ORDER BY id")).all())
+    templates = database.read(
+        lambda transaction: transaction.session.execute(text("SELECT jobs FROM templates ORDER BY id")).all()
+    )
     assert len(jobs.job_ids) == 3
     assert [each.jobs for each in templates] == [2, 1]

@@ -33,35 +33,39 @@ ALICE = a_user("alice")
 
 
 class Jobs:
-    """One database with its world, asked in the words of these tests."""
+    """One database with its server state, asked in the words of these tests."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.world = ServerState()
+        self.state = ServerState()
 
     def submit(self, *descriptions: JobDescription) -> tuple[int, ...]:
         given = descriptions or (a_description(),)
-        return self.database.write(lambda unit: submit_jobs(unit, self.world, ALICE, single_groups(given))).job_ids
+        return self.database.write(
+            lambda transaction: submit_jobs(transaction, self.state, ALICE, single_groups(given))
+        ).job_ids
 
     def change(
         self, ids: Sequence[int], change: JobChange, identity: Identity = ALICE, reason: str = ""
     ) -> tuple[ChangeResult, ...]:
-        return self.database.write(lambda unit: change_jobs(unit, self.world, identity, ids, change, reason))
+        return self.database.write(
+            lambda transaction: change_jobs(transaction, self.state, identity, ids, change, reason)
+        )
 
     def edit(self, job_id: int, description: JobDescription, identity: Identity = ALICE) -> EditedJob:
-        return self.database.write(lambda unit: edit_job(unit, self.world, identity, job_id, description))
+        return self.database.write(lambda transaction: edit_job(transaction, self.state, identity, job_id, description))
 
     def job(self, job_id: int) -> JobRecord:
-        return self.database.read(lambda unit: get_jobs(unit, an_operator(), [job_id]))[0]
+        return self.database.read(lambda transaction: get_jobs(transaction, an_operator(), [job_id]))[0]
 
     def waiting(self, job: JobRecord) -> int:
-        return self.world.waiting.count(job.task_queue_id)
+        return self.state.waiting.count(job.task_queue_id)
 
     def causes(self, job_id: int) -> list[JobCause]:
-        return [event.cause for event in self.database.read(lambda unit: get_events(unit, ALICE, job_id))]
+        return [event.cause for event in self.database.read(lambda transaction: get_events(transaction, ALICE, job_id))]
 
     def text(self, job_id: int) -> JobDescription:
-        return self.database.read(lambda unit: get_description(unit, ALICE, job_id))
+        return self.database.read(lambda transaction: get_description(transaction, ALICE, job_id))
 
 
 @pytest.fixture
@@ -109,22 +113,22 @@ def test_a_running_job_loses_its_lease_at_once_and_its_pilot_is_called(
     jobs: Jobs, change: JobChange, state: JobState
 ) -> None:
     called: list[str] = []
-    jobs.world.command_listeners.append(called.append)
+    jobs.state.command_listeners.append(called.append)
     (job_id,) = jobs.submit()
-    lease_to(jobs.database, jobs.world, job_id)
+    lease_to(jobs.database, jobs.state, job_id)
     (result,) = jobs.change([job_id], change)
     after = jobs.job(job_id)
     assert (result.state, after.state, after.is_leased, after.attempt) == (state, state, False, 1)
     assert called == ["p1"]
-    attempt = jobs.database.read(lambda unit: load_attempts(unit.session, [(job_id, 1)]))[job_id, 1]
+    attempt = jobs.database.read(lambda transaction: load_attempts(transaction.session, [(job_id, 1)]))[job_id, 1]
     assert attempt.ended is not None
 
 
 def test_a_rescheduled_job_starts_afresh(jobs: Jobs, clock: VirtualClock) -> None:
     (job_id,) = jobs.submit()
-    lease_to(jobs.database, jobs.world, job_id)
+    lease_to(jobs.database, jobs.state, job_id)
     clock.advance(minutes=5)
-    end(jobs.database, jobs.world, job_id)
+    end(jobs.database, jobs.state, job_id)
     assert jobs.job(job_id).ended == clock()
     jobs.change([job_id], JobChange.RESCHEDULE)
     after = jobs.job(job_id)
@@ -148,7 +152,7 @@ def test_a_step_that_is_not_in_the_table_changes_nothing(jobs: Jobs) -> None:
         Transition(jobs.job(second), JobCause.DONE, "server"),
     ]
     with pytest.raises(IllegalTransitionError):
-        jobs.database.write(lambda unit: apply_transitions(unit, jobs.world, moves))
+        jobs.database.write(lambda transaction: apply_transitions(transaction, jobs.state, moves))
     assert jobs.job(first).state is JobState.WAITING
     assert jobs.causes(first) == [JobCause.ENQUEUED]
 
@@ -159,10 +163,12 @@ def test_a_job_that_somebody_else_has_moved_is_not_moved_again(jobs: Jobs) -> No
     jobs.change([first], JobChange.HOLD)
     with pytest.raises(StateConflictError, match=f"job {first} is no longer WAITING"):
         jobs.database.write(
-            lambda unit: apply_transition(unit, jobs.world, stale, JobCause.REMOVED, reason="", actor="server")
+            lambda transaction: apply_transition(
+                transaction, jobs.state, stale, JobCause.REMOVED, reason="", actor="server"
+            )
         )
     moves = [Transition(stale, JobCause.REMOVED, "server"), Transition(jobs.job(second), JobCause.REMOVED, "server")]
-    moved = jobs.database.write(lambda unit: apply_transitions(unit, jobs.world, moves))
+    moved = jobs.database.write(lambda transaction: apply_transitions(transaction, jobs.state, moves))
     assert moved[0] is None
     assert moved[1] is not None
     assert (jobs.job(first).state, jobs.job(second).state) == (JobState.HELD, JobState.REMOVED)

@@ -33,43 +33,43 @@ ALICE, BOB, OLGA = a_user("alice"), a_user("bob"), an_operator()
 
 
 @pytest.fixture
-def world() -> ServerState:
+def state() -> ServerState:
     return ServerState()
 
 
-def submit(database: Database, world: ServerState, identity: Identity, count: int = 1) -> tuple[int, ...]:
+def submit(database: Database, state: ServerState, identity: Identity, count: int = 1) -> tuple[int, ...]:
     return database.write(
-        lambda unit: submit_jobs(unit, world, identity, single_groups([a_description(count=count)]))
+        lambda transaction: submit_jobs(transaction, state, identity, single_groups([a_description(count=count)]))
     ).job_ids
 
 
 def listing(database: Database, wanted: JobFilter, size: int, token: str = "") -> JobPage:
-    return database.read(lambda unit: list_jobs(unit, ALICE, wanted, size, token))
+    return database.read(lambda transaction: list_jobs(transaction, ALICE, wanted, size, token))
 
 
 def listed(database: Database, identity: Identity, wanted: JobFilter = JobFilter()) -> list[int]:  # noqa: B008
-    return [job.id for job in database.read(lambda unit: list_jobs(unit, identity, wanted)).jobs]
+    return [job.id for job in database.read(lambda transaction: list_jobs(transaction, identity, wanted)).jobs]
 
 
-def test_jobs_come_in_the_order_asked_and_as_often(database: Database, world: ServerState) -> None:
-    first, second = submit(database, world, ALICE, 2)
-    jobs = database.read(lambda unit: get_jobs(unit, ALICE, [second, first, second]))
+def test_jobs_come_in_the_order_asked_and_as_often(database: Database, state: ServerState) -> None:
+    first, second = submit(database, state, ALICE, 2)
+    jobs = database.read(lambda transaction: get_jobs(transaction, ALICE, [second, first, second]))
     assert [job.id for job in jobs] == [second, first, second]
 
 
-def test_a_job_of_another_is_not_there(database: Database, world: ServerState) -> None:
-    (hers,) = submit(database, world, ALICE)
+def test_a_job_of_another_is_not_there(database: Database, state: ServerState) -> None:
+    (hers,) = submit(database, state, ALICE)
     for question in (get_description, get_events):
         with pytest.raises(NotFoundError, match=f"there is no job {hers}"):
             database.read(partial(question, identity=BOB, job_id=hers))
     with pytest.raises(NotFoundError):
-        database.read(lambda unit: get_jobs(unit, a_user("alice", "atlas"), [hers]))
-    assert database.read(lambda unit: get_jobs(unit, OLGA, [hers]))[0].id == hers
+        database.read(lambda transaction: get_jobs(transaction, a_user("alice", "atlas"), [hers]))
+    assert database.read(lambda transaction: get_jobs(transaction, OLGA, [hers]))[0].id == hers
 
 
-def test_pages_follow_one_another_without_gap_or_overlap(database: Database, world: ServerState) -> None:
-    ids = submit(database, world, ALICE, 7)
-    submit(database, world, BOB, 3)
+def test_pages_follow_one_another_without_gap_or_overlap(database: Database, state: ServerState) -> None:
+    ids = submit(database, state, ALICE, 7)
+    submit(database, state, BOB, 3)
     seen: list[int] = []
     token = ""
     for size in (3, 3, 1):
@@ -82,9 +82,9 @@ def test_pages_follow_one_another_without_gap_or_overlap(database: Database, wor
 
 
 def test_pages_may_come_newest_first_and_do_not_mix_with_those_of_the_other_order(
-    database: Database, world: ServerState
+    database: Database, state: ServerState
 ) -> None:
-    ids = submit(database, world, ALICE, 5)
+    ids = submit(database, state, ALICE, 5)
     newest = JobFilter(newest_first=True)
     first = listing(database, newest, 3)
     rest = listing(database, newest, 3, first.next_page_token)
@@ -94,14 +94,16 @@ def test_pages_may_come_newest_first_and_do_not_mix_with_those_of_the_other_orde
         listing(database, JobFilter(), 3, first.next_page_token)
 
 
-def test_jobs_are_listed_by_state_owner_and_pool(database: Database, world: ServerState) -> None:
-    hers = submit(database, world, ALICE, 2)
-    (his,) = submit(database, world, BOB)
+def test_jobs_are_listed_by_state_owner_and_pool(database: Database, state: ServerState) -> None:
+    hers = submit(database, state, ALICE, 2)
+    (his,) = submit(database, state, BOB)
     with_pool = database.write(
-        lambda unit: submit_jobs(unit, world, ALICE, single_groups([a_description(requirements={"Memory": 1})]))
+        lambda transaction: submit_jobs(
+            transaction, state, ALICE, single_groups([a_description(requirements={"Memory": 1})])
+        )
     ).job_ids
-    pool = database.read(lambda unit: get_jobs(unit, ALICE, with_pool))[0].pool_id
-    database.write(lambda unit: change_jobs(unit, world, ALICE, [hers[0]], JobChange.HOLD, ""))
+    pool = database.read(lambda transaction: get_jobs(transaction, ALICE, with_pool))[0].pool_id
+    database.write(lambda transaction: change_jobs(transaction, state, ALICE, [hers[0]], JobChange.HOLD, ""))
     assert listed(database, ALICE, JobFilter(states=frozenset({JobState.HELD}))) == [hers[0]]
     assert listed(database, ALICE, JobFilter(pool=pool)) == [*with_pool]
     assert listed(database, ALICE) == [*hers, *with_pool]
@@ -112,8 +114,8 @@ def test_jobs_are_listed_by_state_owner_and_pool(database: Database, world: Serv
     assert listed(database, OLGA, JobFilter(owner="*")) == [*hers, his, *with_pool]
 
 
-def test_a_page_out_of_bounds_or_of_another_question_is_refused(database: Database, world: ServerState) -> None:
-    submit(database, world, ALICE, 3)
+def test_a_page_out_of_bounds_or_of_another_question_is_refused(database: Database, state: ServerState) -> None:
+    submit(database, state, ALICE, 3)
     token = listing(database, JobFilter(), 1).next_page_token
     held = JobFilter(states=frozenset({JobState.HELD}))
     for wanted, size, given in ((JobFilter(), -1, ""), (JobFilter(), 10_001, ""), (held, 1, token)):
@@ -121,40 +123,44 @@ def test_a_page_out_of_bounds_or_of_another_question_is_refused(database: Databa
             listing(database, wanted, size, given)
 
 
-def test_the_feed_is_read_page_by_page_from_a_position(database: Database, world: ServerState) -> None:
-    ids = submit(database, world, ALICE, 5)
-    first = database.read(lambda unit: read_feed(unit, ALICE, 0, limit=3))
+def test_the_feed_is_read_page_by_page_from_a_position(database: Database, state: ServerState) -> None:
+    ids = submit(database, state, ALICE, 5)
+    first = database.read(lambda transaction: read_feed(transaction, ALICE, 0, limit=3))
     assert [event.job_id for event in first.events] == list(ids[:3])
     assert not first.at_end
-    rest = database.read(lambda unit: read_feed(unit, ALICE, first.position, limit=3))
+    rest = database.read(lambda transaction: read_feed(transaction, ALICE, first.position, limit=3))
     assert [event.job_id for event in rest.events] == list(ids[3:])
     assert rest.at_end
-    database.write(lambda unit: change_jobs(unit, world, ALICE, ids[:1], JobChange.HOLD, "why"))
-    (news,) = database.read(lambda unit: read_feed(unit, ALICE, rest.position)).events
+    database.write(lambda transaction: change_jobs(transaction, state, ALICE, ids[:1], JobChange.HOLD, "why"))
+    (news,) = database.read(lambda transaction: read_feed(transaction, ALICE, rest.position)).events
     assert (news.cause, news.reason, news.actor, news.position > rest.position) == (JobCause.HELD, "why", "alice", True)
 
 
-def test_the_feed_shows_what_the_caller_may_see_and_what_he_asks_for(database: Database, world: ServerState) -> None:
-    hers = submit(database, world, ALICE, 2)
-    his = submit(database, world, BOB, 2)
-    assert [event.job_id for event in database.read(lambda unit: read_feed(unit, BOB, 0)).events] == [*his]
-    assert len(database.read(lambda unit: read_feed(unit, OLGA, 0)).events) == 4
+def test_the_feed_shows_what_the_caller_may_see_and_what_he_asks_for(database: Database, state: ServerState) -> None:
+    hers = submit(database, state, ALICE, 2)
+    his = submit(database, state, BOB, 2)
+    assert [event.job_id for event in database.read(lambda transaction: read_feed(transaction, BOB, 0)).events] == [
+        *his
+    ]
+    assert len(database.read(lambda transaction: read_feed(transaction, OLGA, 0)).events) == 4
     asked = [hers[1], his[0]]
-    assert [e.job_id for e in database.read(lambda unit: read_feed(unit, OLGA, 0, asked)).events] == asked
-    assert [e.job_id for e in database.read(lambda unit: read_feed(unit, ALICE, 0, asked)).events] == [hers[1]]
+    assert [e.job_id for e in database.read(lambda transaction: read_feed(transaction, OLGA, 0, asked)).events] == asked
+    assert [e.job_id for e in database.read(lambda transaction: read_feed(transaction, ALICE, 0, asked)).events] == [
+        hers[1]
+    ]
 
 
 def test_an_empty_feed_is_at_its_end_where_it_was_asked(database: Database) -> None:
-    page = database.read(lambda unit: read_feed(unit, ALICE, 17))
+    page = database.read(lambda transaction: read_feed(transaction, ALICE, 17))
     assert (page.events, page.position, page.at_end) == ((), 17, True)
 
 
 def test_a_feed_among_many_events_of_others_goes_on_in_bounded_windows(
-    database: Database, world: ServerState, monkeypatch: pytest.MonkeyPatch
+    database: Database, state: ServerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "WINDOW", 4)
-    submit(database, world, BOB, 10)
-    (hers,) = submit(database, world, ALICE)
+    submit(database, state, BOB, 10)
+    (hers,) = submit(database, state, ALICE)
     pages: list[FeedPage] = []
     while not pages or not pages[-1].at_end:
         after = pages[-1].position if pages else 0
@@ -164,13 +170,13 @@ def test_a_feed_among_many_events_of_others_goes_on_in_bounded_windows(
 
 
 def test_a_reader_that_follows_the_feed_misses_nothing_that_writers_commit_at_once(
-    database: Database, world: ServerState
+    database: Database, state: ServerState
 ) -> None:
     """On PostgreSQL ids are given before the commit; a position must not appear after a higher one was read."""
 
     def write() -> None:
         for _ in range(15):
-            submit(database, world, ALICE, 2)
+            submit(database, state, ALICE, 2)
 
     writers = [threading.Thread(target=write) for _ in range(4)]
     for writer in writers:

@@ -30,31 +30,99 @@ def a_set(jobs: int) -> RaceSet:
 
 
 QUESTIONS: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
-    ("what waits first", "ix_jobs_waiting", lambda unit: task_queues.load_first_waiting(unit.session, 1, 10)),
-    ("whose lease is over", "ix_jobs_timed", lambda unit: lock_expired(unit.session, unit.now, 10)),
-    ("what lingers no more", "ix_jobs_timed", lambda unit: leases.lock_expired_fences(unit.session, unit.now, 10)),
-    ("all leases", "ix_jobs_timed", lambda unit: extend_all(unit.session, timedelta(hours=1))),
-    ("what runs in pools", "ix_jobs_timed", lambda unit: running_by_pool(unit.session)),
-    ("what lingers at a pilot", "ix_attempts_taken", lambda unit: leases.lock_fences_of_pilots(unit.session, ["p"])),
-    ("what was taken from pilots", "ix_attempts_taken", lambda unit: load_taken(unit.session, ["p"], unit.now)),
-    ("what a router is to stop", "ix_attempts_taken", lambda unit: next_taken(unit.session, "route:r", (0, 0), 10)),
-    ("what a router has", "ix_attempts_unreported", lambda unit: next_unreported(unit.session, "route:r", (0, 0), 10)),
-    ("which pools live", "ix_jobs_live", lambda unit: pools_with_live_jobs(unit.session, ["p"])),
-    ("what pools hold", "ix_jobs_live", lambda unit: load_job_groups(unit.session, ["a", "b"])),
-    ("which task queues live", "ix_jobs_live", lambda unit: task_queues.load_live_task_queues(unit.session)),
-    ("which are idle", "ix_jobs_live", lambda unit: task_queues.delete_idle(unit.session, unit.now, 10)),
-    ("templates of a task queue", "ix_jobs_live", lambda unit: task_queues.templates_of(unit.session, 1)),
-    ("whose policies to look at", "ix_jobs_watched", lambda unit: next_watched(unit.session, EACH_MINUTE, 10)),
-    ("what an owner has", "ix_jobs_owner_id", lambda unit: find_jobs(unit.session, JobQuery(owner="a"), 0, 10)),
-    ("who races", "ix_jobs_race", lambda unit: races.lock_racers(unit.session, [1])),
-    ("what of sets lives", "ix_jobs_race_set", lambda unit: races.live_jobs(unit.session, [a_set(9), a_set(8)])),
-    ("what of a large set lives", "ix_jobs_race_set", lambda unit: races.live_jobs(unit.session, [a_set(10**6)])),
-    ("what comes after", "ix_jobs_race_set", lambda unit: races.live_jobs_after(unit.session, a_set(10**6), 7)),
-    ("which races go on", "ix_races_ended", lambda unit: races.load_all_open(unit.session)),
-    ("what races cost of late", "ix_races_ended", lambda unit: races.sum_losses_since(unit.session, unit.now)),
-    ("what ended long ago", "ix_jobs_ended", lambda unit: delete_ended_jobs(unit.session, unit.now, 10)),
-    ("what happened to a job", "ix_job_events_job_id", lambda unit: events_of(unit.session, 1)),
-    ("who began anew", "ix_job_events_job_id", lambda unit: last_attempts_at(unit.session, [1], [JobCause.EDITED])),
+    (
+        "what waits first",
+        "ix_jobs_waiting",
+        lambda transaction: task_queues.load_first_waiting(transaction.session, 1, 10),
+    ),
+    (
+        "whose lease is over",
+        "ix_jobs_timed",
+        lambda transaction: lock_expired(transaction.session, transaction.now, 10),
+    ),
+    (
+        "what lingers no more",
+        "ix_jobs_timed",
+        lambda transaction: leases.lock_expired_fences(transaction.session, transaction.now, 10),
+    ),
+    ("all leases", "ix_jobs_timed", lambda transaction: extend_all(transaction.session, timedelta(hours=1))),
+    ("what runs in pools", "ix_jobs_timed", lambda transaction: running_by_pool(transaction.session)),
+    (
+        "what lingers at a pilot",
+        "ix_attempts_taken",
+        lambda transaction: leases.lock_fences_of_pilots(transaction.session, ["p"]),
+    ),
+    (
+        "what was taken from pilots",
+        "ix_attempts_taken",
+        lambda transaction: load_taken(transaction.session, ["p"], transaction.now),
+    ),
+    (
+        "what a router is to stop",
+        "ix_attempts_taken",
+        lambda transaction: next_taken(transaction.session, "route:r", (0, 0), 10),
+    ),
+    (
+        "what a router has",
+        "ix_attempts_unreported",
+        lambda transaction: next_unreported(transaction.session, "route:r", (0, 0), 10),
+    ),
+    ("which pools live", "ix_jobs_live", lambda transaction: pools_with_live_jobs(transaction.session, ["p"])),
+    ("what pools hold", "ix_jobs_live", lambda transaction: load_job_groups(transaction.session, ["a", "b"])),
+    (
+        "which task queues live",
+        "ix_jobs_live",
+        lambda transaction: task_queues.load_live_task_queues(transaction.session),
+    ),
+    (
+        "which are idle",
+        "ix_jobs_live",
+        lambda transaction: task_queues.delete_idle(transaction.session, transaction.now, 10),
+    ),
+    ("templates of a task queue", "ix_jobs_live", lambda transaction: task_queues.templates_of(transaction.session, 1)),
+    (
+        "whose policies to look at",
+        "ix_jobs_watched",
+        lambda transaction: next_watched(transaction.session, EACH_MINUTE, 10),
+    ),
+    (
+        "what an owner has",
+        "ix_jobs_owner_id",
+        lambda transaction: find_jobs(transaction.session, JobQuery(owner="a"), 0, 10),
+    ),
+    ("who races", "ix_jobs_race", lambda transaction: races.lock_racers(transaction.session, [1])),
+    (
+        "what of sets lives",
+        "ix_jobs_race_set",
+        lambda transaction: races.live_jobs(transaction.session, [a_set(9), a_set(8)]),
+    ),
+    (
+        "what of a large set lives",
+        "ix_jobs_race_set",
+        lambda transaction: races.live_jobs(transaction.session, [a_set(10**6)]),
+    ),
+    (
+        "what comes after",
+        "ix_jobs_race_set",
+        lambda transaction: races.live_jobs_after(transaction.session, a_set(10**6), 7),
+    ),
+    ("which races go on", "ix_races_ended", lambda transaction: races.load_all_open(transaction.session)),
+    (
+        "what races cost of late",
+        "ix_races_ended",
+        lambda transaction: races.sum_losses_since(transaction.session, transaction.now),
+    ),
+    (
+        "what ended long ago",
+        "ix_jobs_ended",
+        lambda transaction: delete_ended_jobs(transaction.session, transaction.now, 10),
+    ),
+    ("what happened to a job", "ix_job_events_job_id", lambda transaction: events_of(transaction.session, 1)),
+    (
+        "who began anew",
+        "ix_job_events_job_id",
+        lambda transaction: last_attempts_at(transaction.session, [1], [JobCause.EDITED]),
+    ),
 )
 
 
@@ -64,8 +132,8 @@ def test_an_index_serves(database: Database, index: str, ask: Callable[[Transact
 
 
 IN_ORDER = (
-    lambda unit: next_taken(unit.session, "route:r", (4, 1), 10),
-    lambda unit: next_unreported(unit.session, "route:r", (4, 1), 10),
+    lambda transaction: next_taken(transaction.session, "route:r", (4, 1), 10),
+    lambda transaction: next_unreported(transaction.session, "route:r", (4, 1), 10),
 )
 
 

@@ -69,7 +69,9 @@ def test_a_job_is_released_only_so_often(database: Database, clock: VirtualClock
         grid.change(JobChange.HOLD, job_id, user=ALICE)
         grid.change(JobChange.RELEASE, job_id, user=ALICE)
     grid.change(JobChange.HOLD, job_id, user=ALICE)
-    (refused,) = grid.write(lambda unit, world: change_jobs(unit, world, ALICE, [job_id], JobChange.RELEASE, ""))
+    (refused,) = grid.write(
+        lambda transaction, state: change_jobs(transaction, state, ALICE, [job_id], JobChange.RELEASE, "")
+    )
     assert refused.refusal == f"job {job_id} stays HELD: it has been released 3 times, as often as any job may be"
     assert grid.job(job_id).holds == 4
     grid.change(JobChange.RELEASE, job_id, user=an_operator())
@@ -94,7 +96,9 @@ def test_what_may_not_be_released_is_not_locked_in_every_round(database: Databas
     grid = with_rules(database, clock, PolicyRules(max_releases=0))
     (job_id,) = grid.submit(policy=JobPolicy(periodic_hold="true", periodic_release="time() > 0"))
     assert grid.job(job_id).state is JobState.HELD
-    seen = grid.read(lambda unit, world: scan_next(unit, world, first_watched(PolicyWatch.EACH_MINUTE), 10))
+    seen = grid.read(
+        lambda transaction, state: scan_next(transaction, state, first_watched(PolicyWatch.EACH_MINUTE), 10)
+    )
     assert (seen.jobs, seen.due) == (1, ())
 
 
@@ -123,7 +127,7 @@ def test_a_round_looks_at_every_job_once(grid: PolicyGrid) -> None:
 def test_an_edited_job_is_under_its_new_policy(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     description = JobDescription("/bin/true", policy=JobPolicy(periodic_remove="JobStatus == 1"))
-    grid.write(lambda unit, world: edit_job(unit, world, ALICE, job_id, description))
+    grid.write(lambda transaction, state: edit_job(transaction, state, ALICE, job_id, description))
     assert grid.job(job_id).watch is PolicyWatch.ON_CHANGE
     assert grid.look() == [job_id]
 

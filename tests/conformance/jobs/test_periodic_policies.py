@@ -80,7 +80,7 @@ def test_what_a_policy_wants_of_a_new_job_is_done_before_it_can_be_matched(grid:
     assert [grid.job(job_id).state for job_id in (held, gone)] == [JobState.HELD, JobState.REMOVED]
     assert grid.causes(held) == [JobCause.ENQUEUED, JobCause.HELD]
     assert grid.start_pilot().claim(*(a_slot(f"slot{number}") for number in range(3))) == [kept]
-    assert grid.world.waiting.waiting() == ()
+    assert grid.state.waiting.waiting() == ()
 
 
 def test_a_running_job_that_its_policy_removes_is_killed_by_its_pilot(grid: PolicyGrid) -> None:
@@ -144,7 +144,7 @@ def test_a_held_job_is_released_when_its_time_has_come(grid: PolicyGrid) -> None
     grid.pass_time(seconds=1)
     assert grid.look_round() == [job_id]
     job = grid.job(job_id)
-    assert (job.state, grid.world.waiting.count(job.task_queue_id)) == (JobState.WAITING, 1)
+    assert (job.state, grid.state.waiting.count(job.task_queue_id)) == (JobState.WAITING, 1)
     assert grid.causes(job_id) == [JobCause.ENQUEUED, JobCause.HELD, JobCause.RELEASED]
 
 

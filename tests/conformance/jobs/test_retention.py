@@ -33,7 +33,7 @@ def clean(grid: Grid) -> None:
 
 def rows(grid: Grid, table: str) -> int:
     count = select(func.count()).select_from(metadata.tables[table])
-    return int(grid.read(lambda unit, _: unit.session.execute(count).scalar_one()))
+    return int(grid.read(lambda transaction, _: transaction.session.execute(count).scalar_one()))
 
 
 def test_a_task_queue_without_live_jobs_goes_from_the_table_and_from_memory(grid: Grid) -> None:
@@ -47,7 +47,7 @@ def test_a_task_queue_without_live_jobs_goes_from_the_table_and_from_memory(grid
     clean(grid)
     kept = {grid.job(job_id).task_queue_id for job_id in (stays, held)}
     assert rows(grid, "task_queues") == 2
-    assert set(grid.world.waiting.snapshot()) == kept
+    assert set(grid.state.waiting.snapshot()) == kept
 
 
 def test_a_job_makes_its_task_queue_anew(grid: Grid) -> None:
@@ -63,10 +63,10 @@ def test_a_job_makes_its_task_queue_anew(grid: Grid) -> None:
 def test_another_server_forgets_idle_task_queues_too(grid: Grid) -> None:
     (gone,) = grid.submit()
     other = grid.restarted()
-    assert set(other.world.waiting.snapshot()) == {grid.job(gone).task_queue_id}
+    assert set(other.state.waiting.snapshot()) == {grid.job(gone).task_queue_id}
     grid.change(JobChange.REMOVE, gone)
     other.read(refresh_state)
-    assert other.world.waiting.snapshot() == {}
+    assert other.state.waiting.snapshot() == {}
 
 
 def test_a_pilot_that_is_over_goes_with_its_time_and_one_that_holds_a_lease_stays(grid: Grid) -> None:
@@ -98,7 +98,7 @@ def test_a_tree_goes_when_it_has_long_been_out_of_force(grid: Grid) -> None:
     grid.pass_time(days=31)
     clean(grid)
     assert rows(grid, "trees") == 1
-    assert grid.restarted().world.tree.version == 3
+    assert grid.restarted().state.tree.version == 3
 
 
 def test_a_use_that_has_faded_goes(grid: Grid) -> None:

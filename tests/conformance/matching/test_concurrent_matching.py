@@ -81,7 +81,7 @@ def test_servers_that_share_a_database_never_give_a_job_twice(database: Database
         pilot.grid = server
     taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=3)) for job in jobs]
     assert max(Counter(taken).values()) == 1
-    grid.read(lambda unit, world: refresh_state(unit, world))
+    grid.read(lambda transaction, state: refresh_state(transaction, state))
     rest = take_all(grid.start_pilot(), rounds=20)
     assert sorted(taken + rest) == ids
 
@@ -117,7 +117,7 @@ def test_outcomes_and_sweeps_that_race_are_recorded_once(database: Database, clo
 def test_a_server_hears_of_jobs_that_another_took_in(database: Database, clock: VirtualClock) -> None:
     one, other = Grid(database, clock), Grid(database, clock)
     told: list[tuple[str, int]] = []
-    other.world.waiting_listeners.append(lambda queue, count: told.append((queue.account.owner, count)))
+    other.state.waiting_listeners.append(lambda queue, count: told.append((queue.account.owner, count)))
     one.submit(count=3)
     other.read(refresh_state)
     other.read(refresh_state)
@@ -132,37 +132,39 @@ def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_descriptio
     (job_id,) = grid.submit(hold=True)
     edited, go_on = Event(), Event()
 
-    def edit(unit: Transaction) -> None:
-        edit_job(unit, grid.world, an_operator(), job_id, JobDescription("/bin/true", request_cpus=4))
+    def edit(transaction: Transaction) -> None:
+        edit_job(transaction, grid.state, an_operator(), job_id, JobDescription("/bin/true", request_cpus=4))
         edited.set()
         assert go_on.wait(timeout=30)
 
     editing = database.submit_write(edit)
     assert edited.wait(timeout=30)
     releasing = database.submit_write(
-        lambda unit: change_jobs(unit, grid.world, an_operator(), [job_id], JobChange.RELEASE, "")
+        lambda transaction: change_jobs(transaction, grid.state, an_operator(), [job_id], JobChange.RELEASE, "")
     )
     while not database.read(somebody_waits):
         assert not releasing.done()
     go_on.set()
     editing.result(timeout=30)
     releasing.result(timeout=30)
-    (task_queue,) = database.read(lambda unit: load_task_queues(unit.session, [grid.job(job_id).task_queue_id]))
+    (task_queue,) = database.read(
+        lambda transaction: load_task_queues(transaction.session, [grid.job(job_id).task_queue_id])
+    )
     assert (grid.job(job_id).state, task_queue.needs.cpus) == (JobState.WAITING, 4)
     assert grid.start_pilot().claim(a_slot(cpus=4)) == [job_id]
 
 
-def _hold_both(unit: Transaction, pilot: Pilot) -> None:
+def _hold_both(transaction: Transaction, pilot: Pilot) -> None:
     ids = [lease.job_id for lease in pilot.held]
-    change_jobs(unit, pilot.grid.world, an_operator(), ids[::-1], JobChange.HOLD, "")
+    change_jobs(transaction, pilot.grid.state, an_operator(), ids[::-1], JobChange.HOLD, "")
 
 
-def _extend_leases(unit: Transaction, pilot: Pilot) -> None:
-    assert record_server_life(unit, pilot.grid.world) == timedelta(hours=3)
+def _extend_leases(transaction: Transaction, pilot: Pilot) -> None:
+    assert record_server_life(transaction, pilot.grid.state) == timedelta(hours=3)
 
 
-def _end_pilot(unit: Transaction, pilot: Pilot) -> None:
-    release_fences_of_pilots(unit, pilot.grid.world, [pilot.stamp])
+def _end_pilot(transaction: Transaction, pilot: Pilot) -> None:
+    release_fences_of_pilots(transaction, pilot.grid.state, [pilot.stamp])
 
 
 @pytest.mark.parametrize("act", [_hold_both, _extend_leases, _end_pilot])
@@ -180,11 +182,11 @@ def test_rows_of_several_jobs_are_locked_in_order_of_ids(
     clock.advance(hours=3)
     # A changed row moves behind the others of its table.
     move_back = text("UPDATE jobs SET priority = priority + 1 WHERE id = :id")
-    database.write(lambda unit: unit.session.execute(move_back, {"id": first}))
+    database.write(lambda transaction: transaction.session.execute(move_back, {"id": first}))
 
-    def act_in_order_of_rows(unit: Transaction) -> None:
-        unit.session.execute(text("SET LOCAL enable_indexscan = off"))
-        act(unit, pilot)
+    def act_in_order_of_rows(transaction: Transaction) -> None:
+        transaction.session.execute(text("SET LOCAL enable_indexscan = off"))
+        act(transaction, pilot)
 
     lock = "SELECT id FROM jobs WHERE id = :key FOR UPDATE NOWAIT"
     while_first_is_locked(database, lock, [first, second], act_in_order_of_rows)
@@ -206,7 +208,7 @@ def test_of_reports_that_say_different_things_the_pilots_are_locked_in_one_order
         database,
         "SELECT stamp FROM pilots WHERE stamp = :key FOR UPDATE NOWAIT",
         [pilot.stamp for pilot in pilots],
-        lambda unit: record_reports(unit, grid.world, ended[::-1]),
+        lambda transaction: record_reports(transaction, grid.state, ended[::-1]),
     )
     assert [result.accepted for (result,) in results] == [True, True]
 
@@ -218,12 +220,12 @@ def test_a_request_that_two_servers_serve_at_once_gets_one_answer(
     here = Grid(database, clock)
     ids = here.submit(count=2)
     pilot = here.start_pilot()
-    one, other = (WorkBatch(grid.world, _jobs_of) for grid in (here, here.restarted()))
+    one, other = (WorkBatch(grid.state, _jobs_of) for grid in (here, here.restarted()))
     call = WorkCall(IdempotentRequest.of(pilot.identity, "RequestJobs", "r1", "digest"), WorkRequest((a_slot(),)))
     again: list[Future[WorkDone]] = []
 
-    def serve_both(unit: Transaction) -> list[WorkDone | PilotageError]:
-        done = one.run(unit, [call])
+    def serve_both(transaction: Transaction) -> list[WorkDone | PilotageError]:
+        done = one.run(transaction, [call])
         again.append(database.submit_batch(other, call))
         while not database.read(somebody_waits):
             assert not again[0].done()
@@ -245,11 +247,11 @@ def test_who_follows_another_server_in_many_threads_at_once_counts_its_jobs_once
     there = Grid(postgresql_database, clock)
     there.submit()
     here = there.restarted()
-    (task_queue_id,) = here.world.waiting.ids()
+    (task_queue_id,) = here.state.waiting.ids()
     for round_ in range(1, 6):
         there.submit(count=3)
         assert sum(at_once(lambda _: here.read(sync_events))) == 3
-        assert here.world.waiting.count(task_queue_id) == 1 + 3 * round_
+        assert here.state.waiting.count(task_queue_id) == 1 + 3 * round_
 
 
 def test_jobs_that_another_server_could_not_keep_are_found_again(
@@ -260,18 +262,18 @@ def test_jobs_that_another_server_could_not_keep_are_found_again(
     there = here.restarted()
     mine, others = here.start_pilot(), there.start_pilot()
     told: list[int] = []
-    here.world.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    here.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
 
-    def match_and_fail(unit: Transaction, world: ServerState) -> None:
-        request_jobs(unit, world, others.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+    def match_and_fail(transaction: Transaction, state: ServerState) -> None:
+        request_jobs(transaction, state, others.identity, WorkRequest((a_slot("a"), a_slot("b"))))
         assert mine.claim() == []
         raise LookupError("before the commit")
 
     with pytest.raises(LookupError):
         there.write(match_and_fail)
     assert mine.claim() == []
-    queue_recounts(here.world)
-    before = here.world.waiting.snapshot()
-    here.read(lambda unit, world: count_pending(unit, world, before))
+    queue_recounts(here.state)
+    before = here.state.waiting.snapshot()
+    here.read(lambda transaction, state: count_pending(transaction, state, before))
     assert told == [2]
     assert mine.claim(a_slot("a"), a_slot("b")) == ids

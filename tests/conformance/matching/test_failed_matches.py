@@ -19,9 +19,9 @@ from support.virtual_clock import VirtualClock
 
 def charged(grid: Grid, job_id: int) -> float:
     """Return the weighted cores that the job's account is charged for at present."""
-    task_queue = grid.world.waiting.task_queue(grid.job(job_id).task_queue_id)
+    task_queue = grid.state.waiting.task_queue(grid.job(job_id).task_queue_id)
     assert task_queue is not None
-    return grid.world.shares.use(task_queue.account, grid.clock()).cores
+    return grid.state.shares.use(task_queue.account, grid.clock()).cores
 
 
 def test_jobs_of_a_match_that_is_not_committed_wait_again(database: Database, clock: VirtualClock) -> None:
@@ -29,8 +29,8 @@ def test_jobs_of_a_match_that_is_not_committed_wait_again(database: Database, cl
     ids = grid.submit(count=3)
     pilot = grid.start_pilot()
 
-    def match_and_fail(unit: Transaction, world: ServerState) -> None:
-        answer = request_jobs(unit, world, pilot.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+    def match_and_fail(transaction: Transaction, state: ServerState) -> None:
+        answer = request_jobs(transaction, state, pilot.identity, WorkRequest((a_slot("a"), a_slot("b"))))
         assert [match.job_id for match in answer.matches] == ids[:2]
         raise LookupError("after the match")
 
@@ -47,16 +47,20 @@ def test_jobs_that_were_chosen_when_the_connection_broke_wait_again(
     ids = grid.submit(count=3)
     pilot = grid.start_pilot()
     with pytest.raises(WorldError):
-        grid.write(lambda unit, world: _bind_over_a_broken_connection(unit, world, pilot, postgresql_database))
+        grid.write(
+            lambda transaction, state: _bind_over_a_broken_connection(transaction, state, pilot, postgresql_database)
+        )
     assert charged(grid, ids[0]) == 0
     assert pilot.claim(*(a_slot(f"s{number}") for number in range(4))) == ids
 
 
-def _bind_over_a_broken_connection(unit: Transaction, world: ServerState, pilot: Pilot, database: Database) -> None:
+def _bind_over_a_broken_connection(
+    transaction: Transaction, state: ServerState, pilot: Pilot, database: Database
+) -> None:
     credential = pilot.identity.pilot
     assert credential is not None
-    mine = unit.session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    mine = transaction.session.execute(text("SELECT pg_backend_pid()")).scalar_one()
     with database.engine.connect() as other:
         other.execute(text("SELECT pg_terminate_backend(:mine, 10000)"), {"mine": mine})
-    offers = read_offers(world, credential.queue, [a_slot("a"), a_slot("b")])
-    bind_jobs(unit, world, [SlotRequest(RequestingPilot(credential, "node1"), offers)])
+    offers = read_offers(state, credential.queue, [a_slot("a"), a_slot("b")])
+    bind_jobs(transaction, state, [SlotRequest(RequestingPilot(credential, "node1"), offers)])

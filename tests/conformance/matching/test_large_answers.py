@@ -40,7 +40,7 @@ def test_large_jobs_come_in_several_answers_in_their_order(grid: Grid, rank: str
     ids = grid.submit(count=10, environment=QUARTER, rank=rank)
     pilot = grid.start_pilot()
     assert [pilot.claim(*slots(10)) for _ in range(4)] == [ids[:4], ids[4:8], ids[8:], []]
-    grid.world.matcher.check()
+    grid.state.matcher.check()
 
 
 def test_what_an_answer_has_no_room_for_waits_as_if_nobody_had_asked(grid: Grid) -> None:
@@ -48,7 +48,7 @@ def test_what_an_answer_has_no_room_for_waits_as_if_nobody_had_asked(grid: Grid)
     before = grid.job(ids[4])
     grid.start_pilot().ask(*slots(10))
     assert grid.job(ids[4]) == before
-    assert grid.read(lambda unit, _: load_history(unit.session, ids[4])) == ()
+    assert grid.read(lambda transaction, _: load_history(transaction.session, ids[4])) == ()
     assert grid.restarted().start_pilot().claim(*slots(4)) == ids[4:8]
 
 
@@ -66,7 +66,9 @@ def test_a_job_that_is_larger_than_answers_usually_are_comes_alone(grid: Grid) -
 def test_each_of_those_who_ask_together_has_room_of_his_own(grid: Grid) -> None:
     ids = grid.submit(count=10, environment=QUARTER)
     pilots, asked = [grid.start_pilot(), grid.start_pilot()], WorkRequest(tuple(slots(5)))
-    answers = grid.write(lambda unit, world: request_many(unit, world, [(pilot.identity, asked) for pilot in pilots]))
+    answers = grid.write(
+        lambda transaction, state: request_many(transaction, state, [(pilot.identity, asked) for pilot in pilots])
+    )
     given = [[match.job_id for match in answer.matches] for answer in answers if isinstance(answer, WorkAnswer)]
     assert [len(each) for each in given] == [4, 4]
     assert sorted(grid.start_pilot().claim(*slots(5))) == sorted(set(ids) - {*given[0], *given[1]})
@@ -77,11 +79,11 @@ def test_an_answer_that_was_cut_and_then_lost_leaves_all_jobs_waiting(grid: Grid
     pilot = grid.start_pilot()
     with pytest.raises(ZeroDivisionError):
         grid.write(
-            lambda unit, world: (
-                request_jobs(unit, world, pilot.identity, WorkRequest(tuple(slots(6)))).matches and 1 / 0
+            lambda transaction, state: (
+                request_jobs(transaction, state, pilot.identity, WorkRequest(tuple(slots(6)))).matches and 1 / 0
             )
         )
-    grid.world.matcher.check()
+    grid.state.matcher.check()
     assert {grid.job(job_id).state for job_id in ids} == {JobState.WAITING}
     assert [pilot.claim(*slots(6)) for _ in range(3)] == [ids[:4], ids[4:], []]
 
@@ -103,9 +105,9 @@ def test_the_size_of_a_description_is_the_same_whether_it_was_read_or_not(grid: 
     ids = [job_id for size in (1, 2, 20_000, 20_001) for job_id in grid.submit(arguments="é" * size)]
     templates = [job.template_id for job in grid.jobs(ids).values()]
     memory = DescriptionCache()
-    unread = grid.read(lambda unit, _: memory.sizes(unit, templates))
-    grid.read(lambda unit, _: memory.load(unit, templates))
-    assert grid.read(lambda unit, _: memory.sizes(unit, templates)) == unread
+    unread = grid.read(lambda transaction, _: memory.sizes(transaction, templates))
+    grid.read(lambda transaction, _: memory.load(transaction, templates))
+    assert grid.read(lambda transaction, _: memory.sizes(transaction, templates)) == unread
     assert [unread[id_] - unread[templates[0]] for id_ in templates] == [0, 1, 19_999, 20_000]
 
 
@@ -114,5 +116,5 @@ def test_descriptions_that_are_too_large_to_remember_are_read_each_time(grid: Gr
     templates = {job.template_id: str(number) * 1000 for number, job in enumerate(grid.jobs(ids).values())}
     memory = DescriptionCache(most_bytes=1500)
     for _ in ("read", "read again"):
-        found = grid.read(lambda unit, _: memory.load(unit, templates))
+        found = grid.read(lambda transaction, _: memory.load(transaction, templates))
         assert {id_: description.arguments for id_, description in found.items()} == templates

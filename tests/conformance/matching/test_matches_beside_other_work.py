@@ -22,9 +22,9 @@ from support.virtual_clock import VirtualClock
 ONE_SLOT = WorkRequest((a_slot(),))
 
 
-def matched(unit: Transaction, world: ServerState, pilot: Pilot) -> list[int]:
+def matched(transaction: Transaction, state: ServerState, pilot: Pilot) -> list[int]:
     """Ask for one job as part of a transaction."""
-    return [match.job_id for match in request_jobs(unit, world, pilot.identity, ONE_SLOT).matches]
+    return [match.job_id for match in request_jobs(transaction, state, pilot.identity, ONE_SLOT).matches]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -35,9 +35,9 @@ def test_jobs_that_were_removed_just_before_are_not_counted_twice(
     pilot = grid.start_pilot()
     first, *others = [job_id for _ in range(count) for job_id in grid.submit()]
 
-    def remove_and_match(unit: Transaction, world: ServerState) -> list[int]:
-        change_jobs(unit, world, an_operator(), [first], JobChange.REMOVE, "")
-        return matched(unit, world, pilot)
+    def remove_and_match(transaction: Transaction, state: ServerState) -> list[int]:
+        change_jobs(transaction, state, an_operator(), [first], JobChange.REMOVE, "")
+        return matched(transaction, state, pilot)
 
     given = grid.write(remove_and_match)
     others += grid.submit()
@@ -51,9 +51,9 @@ def test_a_better_job_that_came_just_before_goes_first_and_the_others_still_wait
     pilot = grid.start_pilot()
     ids = grid.submit() + grid.submit()
 
-    def submit_and_match(unit: Transaction, world: ServerState) -> tuple[list[int], list[int]]:
-        better = submit_jobs(unit, world, a_user(), single_groups([JobDescription("/bin/true", priority=5)]))
-        return list(better.job_ids), matched(unit, world, pilot)
+    def submit_and_match(transaction: Transaction, state: ServerState) -> tuple[list[int], list[int]]:
+        better = submit_jobs(transaction, state, a_user(), single_groups([JobDescription("/bin/true", priority=5)]))
+        return list(better.job_ids), matched(transaction, state, pilot)
 
     better, given = grid.write(submit_and_match)
     assert given == better
@@ -64,11 +64,11 @@ def test_a_job_that_waits_where_none_seems_to_wait_is_found(database: Database, 
     grid = Grid(database, clock)
     pilot = grid.start_pilot()
     (job_id,) = grid.submit()
-    grid.world.remove_waiting(grid.job(job_id).task_queue_id, job_id)
+    grid.state.remove_waiting(grid.job(job_id).task_queue_id, job_id)
     assert pilot.claim() == []
-    queue_recounts(grid.world)
-    before = grid.world.waiting.snapshot()
-    grid.read(lambda unit, world: count_pending(unit, world, before))
+    queue_recounts(grid.state)
+    before = grid.state.waiting.snapshot()
+    grid.read(lambda transaction, state: count_pending(transaction, state, before))
     assert pilot.claim() == [job_id]
 
 
@@ -79,11 +79,11 @@ def test_jobs_whose_removal_fails_wait_again_and_who_waits_for_jobs_hears_of_the
     pilot = grid.start_pilot()
     ids = [job_id for _ in range(3) for job_id in grid.submit()]
     told: list[int] = []
-    grid.world.waiting_listeners.append(lambda _, count: told.append(count))
+    grid.state.waiting_listeners.append(lambda _, count: told.append(count))
 
-    def remove_and_fail(unit: Transaction, world: ServerState) -> None:
-        change_jobs(unit, world, an_operator(), ids[:2], JobChange.REMOVE, "")
-        assert matched(unit, world, pilot) == ids[2:]
+    def remove_and_fail(transaction: Transaction, state: ServerState) -> None:
+        change_jobs(transaction, state, an_operator(), ids[:2], JobChange.REMOVE, "")
+        assert matched(transaction, state, pilot) == ids[2:]
         raise LookupError("before the commit")
 
     with pytest.raises(LookupError):

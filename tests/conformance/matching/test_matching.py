@@ -85,7 +85,7 @@ def test_one_call_fills_many_slots_and_what_is_partitionable(grid: Grid) -> None
 def test_many_jobs_that_come_back_to_one_task_queue_are_told_of_at_once(grid: Grid) -> None:
     ids = grid.submit(count=50, hold=True)
     told: list[int] = []
-    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
     grid.change(JobChange.RELEASE, *ids)
     assert told == [50]
     assert grid.start_pilot().claim() == ids[:1]
@@ -148,7 +148,7 @@ def test_a_server_that_starts_again_goes_on_where_it_stopped(grid: Grid) -> None
 
 def test_new_jobs_are_told_to_who_waits_for_them(grid: Grid) -> None:
     told: list[tuple[str, int]] = []
-    grid.world.waiting_listeners.append(lambda queue, count: told.append((queue.account.owner, count)))
+    grid.state.waiting_listeners.append(lambda queue, count: told.append((queue.account.owner, count)))
     grid.submit(count=7)
     assert told == [("alice", 7)]
 
@@ -178,7 +178,7 @@ def test_what_an_owner_has_used_survives_a_restart(grid: Grid) -> None:
     again = grid.restarted()
     again.submit(a_user("bob"))
     pilot.grid = again
-    assert again.world.shares.use(Account("lhcb", "users", "alice"), again.clock()).core_s == pytest.approx(
+    assert again.state.shares.use(Account("lhcb", "users", "alice"), again.clock()).core_s == pytest.approx(
         600, rel=0.01
     )
     assert pilot.take().owner == "bob"
@@ -186,13 +186,13 @@ def test_what_an_owner_has_used_survives_a_restart(grid: Grid) -> None:
 
 def test_who_waits_is_woken_only_for_what_it_could_take(grid: Grid) -> None:
     told: list[TaskQueue] = []
-    grid.world.waiting_listeners.append(lambda queue, _: told.append(queue))
+    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
     grid.submit(request_cpus=2)
     credential = grid.start_pilot(LONG, "lhcb").identity.pilot
     other = grid.start_pilot(LONG, "cms").identity.pilot
     assert credential is not None
     assert other is not None
-    asked = grid.world, grid.clock(), told[0]
+    asked = grid.state, grid.clock(), told[0]
     assert could_match(*asked, credential, [a_slot(cpus=1), a_slot(cpus=2)]) is PossibleSlots.FREE_SLOT
     assert not could_match(*asked, credential, [a_slot(cpus=1)])
     assert not could_match(*asked, other, [a_slot(cpus=2)])
@@ -209,4 +209,6 @@ def test_a_list_of_pools_that_differs_from_the_servers_is_told_and_no_list_claim
 
 
 def _asked(grid: Grid, pilot: Pilot, pool_ids: tuple[str, ...]) -> WorkAnswer:
-    return grid.write(lambda unit, world: request_jobs(unit, world, pilot.identity, WorkRequest(pool_ids=pool_ids)))
+    return grid.write(
+        lambda transaction, state: request_jobs(transaction, state, pilot.identity, WorkRequest(pool_ids=pool_ids))
+    )

@@ -36,7 +36,7 @@ def credential_of(grid: Grid) -> PilotCredential:
 
 def all_sorts_of_jobs(grid: Grid) -> list[TaskQueue]:
     told: list[TaskQueue] = []
-    grid.world.waiting_listeners.append(lambda queue, _: told.append(queue))
+    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
     grid.submit(request_cpus=2)
     grid.submit(request_memory_mib=3000)
     grid.submit(cpu_time=timedelta(seconds=5000))
@@ -56,7 +56,7 @@ def all_sorts_of_slots() -> list[SlotOffer]:
 
 
 def test_nobody_has_a_chance_that_his_like_have_not_at_best(grid: Grid) -> None:
-    chances, credential = ServerMatchEstimator(grid.world, grid.clock), credential_of(grid)
+    chances, credential = ServerMatchEstimator(grid.state, grid.clock), credential_of(grid)
     queues, slots = all_sorts_of_jobs(grid), all_sorts_of_slots()
     grid.start_pilot().ask(*slots)  # the server has seen their ads
     kinds: dict[Hashable, list[SlotOffer]] = defaultdict(list)
@@ -74,14 +74,14 @@ def test_nobody_has_a_chance_that_his_like_have_not_at_best(grid: Grid) -> None:
 
 
 def test_slots_that_start_makes_no_difference_of_are_alike_whatever_else_they_say(grid: Grid) -> None:
-    chances, credential = ServerMatchEstimator(grid.world, grid.clock), credential_of(grid)
+    chances, credential = ServerMatchEstimator(grid.state, grid.clock), credential_of(grid)
     slots = [a_slot_with(f"slot{number}", Start=STARTS[1], Machine=f"node{number}") for number in range(3)]
 
     assert len({chances.slot_class(credential, [slot]) for slot in slots}) == 1
 
 
 def test_free_and_occupied_slots_are_not_alike(grid: Grid) -> None:
-    chances, credential, slot = ServerMatchEstimator(grid.world, grid.clock), credential_of(grid), a_slot()
+    chances, credential, slot = ServerMatchEstimator(grid.state, grid.clock), credential_of(grid), a_slot()
 
     assert chances.slot_class(credential, [slot]) != chances.slot_class(
         credential, [slot._replace(occupied=OccupiedSlot(1, 1))]

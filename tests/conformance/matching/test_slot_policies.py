@@ -122,9 +122,9 @@ def test_a_policy_that_is_left_to_chance_gets_nothing_and_the_rest_is_served(gri
 def test_an_attempt_is_charged_with_the_weight_of_its_slot(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.start_pilot().take(a_slot_with(SlotWeight="Cpus * 2.5"))
-    attempt = grid.read(lambda unit, _: load_attempts(unit.session, [(job_id, 1)]))[job_id, 1]
+    attempt = grid.read(lambda transaction, _: load_attempts(transaction.session, [(job_id, 1)]))[job_id, 1]
     assert (attempt.cpus, attempt.weight) == (1, 2.5)
-    assert grid.world.shares.use(Account("lhcb", "users", "alice"), grid.clock()).cores == 2.5
+    assert grid.state.shares.use(Account("lhcb", "users", "alice"), grid.clock()).cores == 2.5
 
 
 def test_an_expression_over_what_is_each_jobs_own_picks_the_jobs_of_an_array(grid: Grid) -> None:
@@ -181,21 +181,21 @@ def test_who_waits_is_told_of_a_job_by_what_its_policy_says_of_it(grid: Grid) ->
     slots = [a_slot_with("free", Start=BATCH), a_slot_with("busy", Rank=BATCH)._replace(occupied=OccupiedSlot(1, 1))]
     pilot.ask(*slots)
     told: list[TaskQueue] = []
-    grid.world.waiting_listeners.append(lambda queue, _: told.append(queue))
+    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
     grid.submit()
     grid.submit(attributes={"Batch": True})
     assert pilot.identity.pilot is not None
-    chances = [could_match(grid.world, grid.clock(), queue, pilot.identity.pilot, slots) for queue in told]
+    chances = [could_match(grid.state, grid.clock(), queue, pilot.identity.pilot, slots) for queue in told]
     assert chances == [PossibleSlots.NONE, PossibleSlots.FREE_SLOT | PossibleSlots.OCCUPIED_SLOT]
 
 
 def test_what_can_only_be_known_of_each_job_might_be_taken(grid: Grid) -> None:
     told: list[TaskQueue] = []
-    grid.world.waiting_listeners.append(lambda queue, _: told.append(queue))
+    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
     grid.submit(requirements_expression="MY.ProcId > 5")
     credential = grid.start_pilot().identity.pilot
     assert credential is not None
-    asked = grid.world, grid.clock(), told[0], credential
+    asked = grid.state, grid.clock(), told[0], credential
     assert could_match(*asked, [a_slot()]) is PossibleSlots.FREE_SLOT
     assert not could_match(*asked, [a_slot(cpus=0)])
     assert not could_match(*asked, [a_slot_with(Start="random() > 0")])
@@ -206,12 +206,12 @@ def test_a_slot_whose_ad_was_forgotten_while_it_waited_is_told_so_that_it_brings
     slot = a_slot(ad_parts=(part.key,))
     pilot = grid.start_pilot()
     told: list[TaskQueue] = []
-    grid.world.waiting_listeners.append(lambda queue, _: told.append(queue))
+    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
     assert not pilot.request(WorkRequest((slot,), ad_parts=(part,))).matches
-    grid.world.policies = SlotPolicies()
+    grid.state.policies = SlotPolicies()
     (job_id,) = grid.submit(attributes={"Batch": True})
     assert pilot.identity.pilot is not None
-    assert could_match(grid.world, grid.clock(), told[0], pilot.identity.pilot, [slot]) is PossibleSlots.FREE_SLOT
+    assert could_match(grid.state, grid.clock(), told[0], pilot.identity.pilot, [slot]) is PossibleSlots.FREE_SLOT
     assert pilot.request(WorkRequest((slot,))).ad_parts_wanted == (part.key,)
     assert [match.job_id for match in pilot.request(WorkRequest((slot,), ad_parts=(part,))).matches] == [job_id]
 
@@ -226,7 +226,7 @@ def test_a_pilot_whose_policies_look_for_something_new_asks_twice_and_then_never
 
 
 def _first_answer(grid: Grid, pilot: Pilot, slot: SlotOffer) -> WorkAnswer:
-    return grid.write(lambda unit, world: request_jobs(unit, world, pilot.identity, WorkRequest((slot,))))
+    return grid.write(lambda transaction, state: request_jobs(transaction, state, pilot.identity, WorkRequest((slot,))))
 
 
 def test_a_policy_that_looks_for_too_many_attributes_gets_nothing_and_the_rest_is_served(grid: Grid) -> None:
@@ -235,14 +235,14 @@ def test_a_policy_that_looks_for_too_many_attributes_gets_nothing_and_the_rest_i
     answer = grid.start_pilot().ask(a_slot_with("a", Start=f"({curious}) =!= True"), a_slot("b"))
     assert answer.faults == {"a": f"refers to {MOST_JOB_NAMES + 1} job attributes, and may refer to {MOST_JOB_NAMES}"}
     assert [match.job_id for match in answer.matches] == [job_id]
-    assert grid.world.significant_attributes == frozenset()
+    assert grid.state.significant_attributes == frozenset()
 
 
 def test_policies_that_look_for_more_than_can_tell_jobs_apart_get_nothing_and_the_rest_is_served(grid: Grid) -> None:
-    grid.world.significant_attributes = frozenset(f"a{number}" for number in range(MOST_REFERENCES))
+    grid.state.significant_attributes = frozenset(f"a{number}" for number in range(MOST_REFERENCES))
     grid.submit()
     slots = a_slot_with("a", Start="TARGET.Another =!= True"), a_slot_with("b", Start="TARGET.A0 =!= True")
     answer = grid.start_pilot().ask(*slots)
     assert [match.slot for match in answer.matches] == ["b"]
     assert "which leaves no room for another" in answer.faults["a"]
-    assert len(grid.world.significant_attributes) == MOST_REFERENCES
+    assert len(grid.state.significant_attributes) == MOST_REFERENCES

@@ -25,24 +25,24 @@ from support.virtual_clock import VirtualClock
 Way = Callable[[Transaction, ServerState, RequestingPilot, Offers], object]
 
 
-def quickly(unit: Transaction, world: ServerState, pilot: RequestingPilot, offers: Offers) -> None:
+def quickly(transaction: Transaction, state: ServerState, pilot: RequestingPilot, offers: Offers) -> None:
     """Match in the way that is taken where it can be."""
-    bind_jobs(unit, world, [SlotRequest(pilot, offers)])
+    bind_jobs(transaction, state, [SlotRequest(pilot, offers)])
 
 
 def match(grid: Grid, pilot: Pilot, way: Way, slots: int) -> None:
     """Let a pilot have jobs for so many slots."""
     credential = pilot.identity.pilot
     assert credential is not None
-    offers = read_offers(grid.world, credential.queue, [a_slot(f"slot{number}") for number in range(slots)])
-    grid.write(lambda unit, world: way(unit, world, RequestingPilot(credential, "node1"), offers))
+    offers = read_offers(grid.state, credential.queue, [a_slot(f"slot{number}") for number in range(slots)])
+    grid.write(lambda transaction, state: way(transaction, state, RequestingPilot(credential, "node1"), offers))
 
 
 def left(grid: Grid, pilot: Pilot, job_id: int) -> tuple[Any, ...]:
     """Return what the database has of a job that the pilot was given, without whose it is."""
     job = grid.job(job_id)._replace(id=0, cluster=0, process=0)
-    attempts = grid.read(lambda unit, _: load_history(unit.session, job_id))
-    events = grid.read(lambda unit, _: events_of(unit.session, job_id))
+    attempts = grid.read(lambda transaction, _: load_history(transaction.session, job_id))
+    events = grid.read(lambda transaction, _: events_of(transaction.session, job_id))
     assert (job.pilot_stamp, attempts[-1].pilot_stamp) == (pilot.stamp, pilot.stamp)
     assert events[-1].actor == f"pilot:{pilot.stamp}"
     last = attempts[-1]._replace(job_id=0, pilot_stamp="")
@@ -73,9 +73,9 @@ def test_a_server_takes_no_match_of_its_own_for_one_of_others(database: Database
     match(grid, grid.start_pilot(), quickly, 1)
     grid.pass_time(minutes=10)
     late, early = grid.submit(a_user("alice"))[0], grid.submit(a_user("bob"))[0]
-    others = grid.world.feed_cursor = FeedCursor(newest(grid))
+    others = grid.state.feed_cursor = FeedCursor(newest(grid))
     heard: list[FeedEvent] = []
-    grid.world.event_listeners.append(heard.extend)
+    grid.state.event_listeners.append(heard.extend)
     pilot = grid.start_pilot()
     match(grid, pilot, quickly, 2)
     assert [grid.job(job_id).slot for job_id in (early, late)] == ["slot0", "slot1"]
@@ -85,4 +85,4 @@ def test_a_server_takes_no_match_of_its_own_for_one_of_others(database: Database
 
 def newest(grid: Grid) -> int:
     """Return the position of the newest event."""
-    return grid.read(lambda unit, _: feed_bounds(unit.session))[1]
+    return grid.read(lambda transaction, _: feed_bounds(transaction.session))[1]

@@ -40,8 +40,8 @@ def lose_while(grid: Grid, pilot: Pilot, act: Callable[[Transaction, ServerState
 def report_while(grid: Grid, report: GlideinReport, act: Callable[[Transaction, ServerState], object]) -> None:
     """Report of a glidein; the report meets `act`, which is committed once the report waits."""
 
-    def tell(unit: Transaction, world: ServerState) -> None:
-        assert report_glideins(unit, world, an_operator(), [report]).unknown == ()
+    def tell(transaction: Transaction, state: ServerState) -> None:
+        assert report_glideins(transaction, state, an_operator(), [report]).unknown == ()
 
     meet(grid, act, tell)
 
@@ -53,14 +53,14 @@ def meet(
     database = grid.database
     acted, go_on = Event(), Event()
 
-    def act_slowly(unit: Transaction) -> None:
-        act(unit, grid.world)
+    def act_slowly(transaction: Transaction) -> None:
+        act(transaction, grid.state)
         acted.set()
         assert go_on.wait(timeout=30)
 
     acting = database.submit_write(act_slowly)
     assert acted.wait(timeout=30)
-    waiting = database.submit_write(lambda unit: late(unit, grid.world))
+    waiting = database.submit_write(lambda transaction: late(transaction, grid.state))
     while not database.read(somebody_waits):
         assert not waiting.done()
     go_on.set()
@@ -73,8 +73,8 @@ def test_a_job_that_is_taken_away_at_once_is_no_loss_and_the_others_are_lost(gri
     pilot = grid.start_pilot()
     assert sorted(pilot.claim() + pilot.claim()) == [taken_away, other]
 
-    def hold(unit: Transaction, world: ServerState) -> None:
-        change_jobs(unit, world, an_operator(), [taken_away], JobChange.HOLD, "stop")
+    def hold(transaction: Transaction, state: ServerState) -> None:
+        change_jobs(transaction, state, an_operator(), [taken_away], JobChange.HOLD, "stop")
 
     lose_while(grid, pilot, hold)
     assert (grid.job(taken_away).state, grid.job(taken_away).reason) == (JobState.HELD, "stop")
@@ -87,9 +87,9 @@ def test_an_attempt_that_another_has_by_then_goes_on(grid: Grid) -> None:
     pilot, router = grid.start_pilot(), Router(grid).begin()
     assert pilot.claim() == [job_id]
 
-    def pass_on(unit: Transaction, world: ServerState) -> None:
-        end_pilot_leases(unit, world, pilot.stamp, "given back")
-        route_jobs(unit, world, router.turn, [a_copy(job_id, LONG)])
+    def pass_on(transaction: Transaction, state: ServerState) -> None:
+        end_pilot_leases(transaction, state, pilot.stamp, "given back")
+        route_jobs(transaction, state, router.turn, [a_copy(job_id, LONG)])
 
     lose_while(grid, pilot, pass_on)
     job = grid.job(job_id)
@@ -105,20 +105,20 @@ def there(pilot: Pilot) -> GlideinReport:
 
 
 def state_of(grid: Grid, pilot: Pilot) -> PilotState:
-    return grid.read(lambda unit, _: load_pilots(unit.session, [pilot.stamp]))[pilot.stamp].state
+    return grid.read(lambda transaction, _: load_pilots(transaction.session, [pilot.stamp]))[pilot.stamp].state
 
 
 def test_a_pilot_that_comes_while_its_glidein_is_said_to_be_there_runs(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    report_while(grid, there(pilot), lambda unit, _: record_contact(unit, {pilot.stamp: None}))
+    report_while(grid, there(pilot), lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
     assert state_of(grid, pilot) is PilotState.RUNNING
 
 
 def test_a_pilot_that_is_drained_while_its_glidein_is_said_to_be_there_has_ended(grid: Grid) -> None:
     pilot = grid.start_pilot()
 
-    def drain(unit: Transaction, world: ServerState) -> None:
-        drain_pilots(unit, world, [pilot.stamp], "maintenance", evict=False)
+    def drain(transaction: Transaction, state: ServerState) -> None:
+        drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False)
 
     report_while(grid, there(pilot), drain)
     assert state_of(grid, pilot) is PilotState.ENDED
@@ -127,23 +127,23 @@ def test_a_pilot_that_is_drained_while_its_glidein_is_said_to_be_there_has_ended
 def test_a_pilot_whose_glidein_is_said_to_be_gone_as_it_comes_has_ended(grid: Grid) -> None:
     pilot = grid.start_pilot()
 
-    def tell(unit: Transaction, world: ServerState) -> None:
-        report_glideins(unit, world, an_operator(), [gone(pilot)])
+    def tell(transaction: Transaction, state: ServerState) -> None:
+        report_glideins(transaction, state, an_operator(), [gone(pilot)])
 
-    meet(grid, tell, lambda unit, _: record_contact(unit, {pilot.stamp: None}))
+    meet(grid, tell, lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
     assert state_of(grid, pilot) is PilotState.ENDED
     pilot.beat()
     assert state_of(grid, pilot) is PilotState.ENDED
 
 
 def draining(pilot: Pilot) -> Callable[[Transaction, ServerState], object]:
-    return lambda unit, world: drain_pilots(unit, world, [pilot.stamp], "maintenance", evict=False)
+    return lambda transaction, state: drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False)
 
 
 def test_a_pilot_that_comes_as_it_is_drained_runs_on_and_is_told_to_drain(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
-    meet(grid, lambda unit, _: record_contact(unit, {pilot.stamp: None}), draining(pilot))
+    meet(grid, lambda transaction, _: record_contact(transaction, {pilot.stamp: None}), draining(pilot))
     assert state_of(grid, pilot) is PilotState.DRAINING
     assert [type(each).__name__ for each in pilot.beat().commands] == ["DrainPilot"]
     assert (pilot.claim(), grid.job(job_id).state) == ([], JobState.WAITING)
@@ -151,13 +151,17 @@ def test_a_pilot_that_comes_as_it_is_drained_runs_on_and_is_told_to_drain(grid: 
 
 def test_a_pilot_that_is_drained_as_it_comes_has_ended(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    meet(grid, draining(pilot), lambda unit, _: record_contact(unit, {pilot.stamp: None}))
+    meet(grid, draining(pilot), lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
     assert state_of(grid, pilot) is PilotState.ENDED
 
 
 def test_a_pilot_whose_glidein_is_said_to_be_there_as_it_is_drained_comes_and_is_told_to_drain(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    meet(grid, lambda unit, world: report_glideins(unit, world, an_operator(), [there(pilot)]), draining(pilot))
+    meet(
+        grid,
+        lambda transaction, state: report_glideins(transaction, state, an_operator(), [there(pilot)]),
+        draining(pilot),
+    )
     assert state_of(grid, pilot) is PilotState.SUBMITTED
     assert [type(each).__name__ for each in pilot.beat().commands] == ["DrainPilot"]
 
@@ -166,10 +170,10 @@ def test_a_pilot_that_ends_as_it_is_drained_is_said_to_be_over(grid: Grid) -> No
     pilot = grid.start_pilot()
     over: list[str] = []
 
-    def drain(unit: Transaction, world: ServerState) -> None:
-        over.extend(drain_pilots(unit, world, [pilot.stamp], "maintenance", evict=False))
+    def drain(transaction: Transaction, state: ServerState) -> None:
+        over.extend(drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False))
 
-    meet(grid, lambda unit, world: report_glideins(unit, world, an_operator(), [gone(pilot)]), drain)
+    meet(grid, lambda transaction, state: report_glideins(transaction, state, an_operator(), [gone(pilot)]), drain)
     assert (over, state_of(grid, pilot)) == ([pilot.stamp], PilotState.ENDED)
 
 
@@ -181,12 +185,12 @@ def test_an_end_that_is_told_again_of_a_pilot_that_is_just_being_forgotten_keeps
     grid.pass_time(days=400)
     other = grid.start_pilot()
 
-    def come_and_forget(unit: Transaction, world: ServerState) -> None:
-        record_contact(unit, {other.stamp: None})
-        assert remove_ended_pilots(unit, world) == 1
+    def come_and_forget(transaction: Transaction, state: ServerState) -> None:
+        record_contact(transaction, {other.stamp: None})
+        assert remove_ended_pilots(transaction, state) == 1
 
-    def tell(unit: Transaction, world: ServerState) -> None:
-        report_glideins(unit, world, an_operator(), [gone(old), there(other)])
+    def tell(transaction: Transaction, state: ServerState) -> None:
+        report_glideins(transaction, state, an_operator(), [gone(old), there(other)])
 
     meet(grid, come_and_forget, tell)
     assert state_of(grid, other) is PilotState.RUNNING

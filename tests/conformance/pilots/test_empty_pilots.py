@@ -29,7 +29,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 
 def told(grid: Grid) -> EmptyReturns | None:
-    (supply,) = grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(LONG)])).supplies
+    (supply,) = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)])).supplies
     return supply.empty_returns
 
 
@@ -55,7 +55,7 @@ def test_each_queue_is_told_of_its_own_pilots(grid: Grid) -> None:
     come_back(grid.start_pilot(SHORT))
     come_back(grid.start_pilot(LONG))
     queues = [QueueId.parse(name) for name in ("CERN/ce01/idle", LONG, SHORT)]
-    supplies = grid.read(lambda unit, world: get_demand(unit, world, queues)).supplies
+    supplies = grid.read(lambda transaction, state: get_demand(transaction, state, queues)).supplies
     assert [each.empty_returns and each.empty_returns.pilots for each in supplies] == [None, 1, 2]
 
 
@@ -144,10 +144,10 @@ def test_no_pilot_is_looked_at_that_came_before_all_that_were_empty(grid: Grid) 
     grid.pass_time(minutes=1)
     come_back(grid.start_pilot())
     assert told(grid) == EmptyReturns(1, 1, timedelta(0))
-    queue, now = QueueId.parse(LONG), grid.read(lambda unit, _: unit.now)
+    queue, now = QueueId.parse(LONG), grid.read(lambda transaction, _: transaction.now)
 
     def proven(since: datetime) -> datetime | None:
-        return grid.read(lambda unit, _: load_proven(unit.session, queue, since))
+        return grid.read(lambda transaction, _: load_proven(transaction.session, queue, since))
 
     assert proven(now - timedelta(minutes=1)) == now - timedelta(minutes=1)
     assert proven(now) is None
@@ -165,5 +165,9 @@ def test_those_that_were_empty_are_read_once_for_all_queues_that_are_asked_for(g
 
 def test_indexes_serve(database: Database) -> None:
     queue = QueueId.parse(LONG)
-    assert "ix_pilots_empty" in plan_of(database, lambda unit: load_empty_pilots(unit.session, unit.now, [queue]))
-    assert "ix_pilots_queue" in plan_of(database, lambda unit: load_proven(unit.session, queue, unit.now))
+    assert "ix_pilots_empty" in plan_of(
+        database, lambda transaction: load_empty_pilots(transaction.session, transaction.now, [queue])
+    )
+    assert "ix_pilots_queue" in plan_of(
+        database, lambda transaction: load_proven(transaction.session, queue, transaction.now)
+    )

@@ -38,7 +38,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 def use(grid: Grid, *queues: str) -> FarmUse:
     chosen = [QueueId.parse(queue) for queue in queues]
-    return grid.read(lambda unit, world: get_node_use(unit, world, chosen, FLAG))
+    return grid.read(lambda transaction, state: get_node_use(transaction, state, chosen, FLAG))
 
 
 def node_of(pilot: Pilot, site: str = "CERN") -> NodeId:
@@ -50,7 +50,9 @@ def a_partitionable_slot(free: int, ad: str = "", name: str = "slot1") -> Report
 
 
 def set_flag(grid: Grid, value: str, *nodes: NodeId) -> None:
-    grid.write(lambda unit, world: set_node_attributes(unit, world, an_operator(), nodes, ({FLAG: value}, ())))
+    grid.write(
+        lambda transaction, state: set_node_attributes(transaction, state, an_operator(), nodes, ({FLAG: value}, ()))
+    )
 
 
 def test_a_node_shows_its_free_cores_and_its_jobs_by_their_cores(grid: Grid) -> None:
@@ -74,7 +76,7 @@ def test_no_job_can_come_to_a_pilot_that_drains_or_is_at_a_banned_queue(grid: Gr
     for pilot in (drained, banned, plain):
         pilot.show(a_partitionable_slot(8), a_busy_slot("slot1_1", 8))
     grid.drain(drained)
-    grid.world.bans = (Ban("Lyon", None, None, "power cut", clock() + timedelta(hours=1)),)
+    grid.state.bans = (Ban("Lyon", None, None, "power cut", clock() + timedelta(hours=1)),)
     found = use(grid)
     assert [node.parts for node in found.nodes] == [
         (PartUse(0, {8: 1}, None),),
@@ -166,7 +168,7 @@ def test_a_node_with_pilots_of_several_queues_is_told_by_who_asks_for_the_first_
 def test_jobs_do_not_wait_for_nodes_of_a_banned_queue(grid: Grid, clock: VirtualClock) -> None:
     grid.submit(count=5)
     grid.start_pilot().show(a_partitionable_slot(0))
-    grid.world.bans = (Ban("CERN", None, None, "power cut", clock() + timedelta(hours=1)),)
+    grid.state.bans = (Ban("CERN", None, None, "power cut", clock() + timedelta(hours=1)),)
     assert use(grid).widths == {}
     assert len(use(grid).nodes) == 1
 
@@ -198,14 +200,16 @@ def test_who_has_set_an_attribute_in_his_turn_is_told_while_he_acts(grid: Grid) 
 
     def set_by(agent: str) -> None:
         change = ({FLAG.lower(): "True"}, ())
-        grid.write(lambda unit, world: set_node_attributes(unit, world, an_operator(), [node], change, agent))
+        grid.write(
+            lambda transaction, state: set_node_attributes(transaction, state, an_operator(), [node], change, agent)
+        )
 
-    grid.write(lambda unit, _: take_leadership(unit, turn, timedelta(seconds=30), "here"))
+    grid.write(lambda transaction, _: take_leadership(transaction, turn, timedelta(seconds=30), "here"))
     set_by(turn.agent)
     assert told_by() == turn.agent
     grid.pass_time(seconds=31)
     assert told_by() == "", "its turn is over"
-    grid.write(lambda unit, _: take_leadership(unit, turn, timedelta(seconds=30), "here"))
+    grid.write(lambda transaction, _: take_leadership(transaction, turn, timedelta(seconds=30), "here"))
     assert told_by() == turn.agent
     set_by("")
     assert told_by() == "", "a person has set it since"
@@ -215,8 +219,8 @@ def test_settings_that_name_no_agent_are_read_as_they_were_written(grid: Grid) -
     node = NodeId("CERN", "n1")
     text = '[["OnlyMulticore", "True", "olga", "2026-01-31T12:00:00+00:00"]]'
     row = {"site": node.site, "node": node.node, "version": 1, "settings_json": text}
-    grid.write(lambda unit, _: unit.session.execute(insert(metadata.tables["node_settings"]), row))
-    setting = grid.read(lambda unit, _: load_node_settings(unit.session))[node].get(FLAG)
+    grid.write(lambda transaction, _: transaction.session.execute(insert(metadata.tables["node_settings"]), row))
+    setting = grid.read(lambda transaction, _: load_node_settings(transaction.session))[node].get(FLAG)
     assert setting is not None
     assert (setting.expression, setting.set_by, setting.agent) == ("True", "olga", "")
 
@@ -228,12 +232,12 @@ def test_settings_of_thousands_of_nodes_are_stored_and_found_at_once(grid: Grid)
         changed = [
             before.get(node, NodeSettings(node)).changed({FLAG: flag}, (), "agent", grid.clock()) for node in nodes
         ]
-        return grid.write(lambda unit, _: store_node_settings(unit.session, changed))
+        return grid.write(lambda transaction, _: store_node_settings(transaction.session, changed))
 
     assert store("True", {})
-    first = grid.read(lambda unit, _: load_node_settings(unit.session, nodes))
+    first = grid.read(lambda transaction, _: load_node_settings(transaction.session, nodes))
     assert list(first) == nodes
     assert store("False", first)
     assert not store("True", first), "they have been changed since"
-    second = grid.read(lambda unit, _: load_node_settings(unit.session))
+    second = grid.read(lambda transaction, _: load_node_settings(transaction.session))
     assert [settings.version for settings in second.values()] == [2] * len(nodes)

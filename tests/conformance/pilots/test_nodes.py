@@ -42,7 +42,9 @@ def node_of(pilot: Pilot) -> NodeId:
 def change(grid: Grid, pilot: Pilot, new: Mapping[str, str], unset: Sequence[str] = ()) -> NodeSettings:
     """Set and unset attributes of a pilot's node and return what is set now."""
     nodes = [node_of(pilot)]
-    (settings,) = grid.write(lambda unit, world: set_node_attributes(unit, world, an_operator(), nodes, (new, unset)))
+    (settings,) = grid.write(
+        lambda transaction, state: set_node_attributes(transaction, state, an_operator(), nodes, (new, unset))
+    )
     return settings
 
 
@@ -51,7 +53,9 @@ def with_ad(slot: ReportedSlot, ad: str) -> ReportedSlot:
 
 
 def names_of(grid: Grid, constraint: str = "") -> list[str]:
-    return [each.info.slot.name for each in grid.read(lambda unit, _: list_slots(unit, constraint=constraint))]
+    return [
+        each.info.slot.name for each in grid.read(lambda transaction, _: list_slots(transaction, constraint=constraint))
+    ]
 
 
 def test_a_constraint_chooses_slots_by_their_ads(grid: Grid) -> None:
@@ -78,7 +82,7 @@ def test_an_ad_that_is_not_told_again_stays_and_the_state_in_it_is_the_latest(gr
     pilot = grid.start_pilot()
     pilot.show(with_ad(an_idle_slot("slot9", 8), WHOLE))
     pilot.show(a_busy_slot("slot9", 8))
-    (listed,) = grid.read(lambda unit, _: list_slots(unit, ads_wanted=True))
+    (listed,) = grid.read(lambda transaction, _: list_slots(transaction, ads_wanted=True))
     ad = Ad.read(listed.ad)
     assert (ad.value("SlotID"), ad.value("CAN_RUN_WHOLE_MACHINE")) == (9, True)
     assert (ad.value("State"), ad.value("Activity"), ad.value("JobId")) == ("Claimed", "Busy", "1")
@@ -88,7 +92,7 @@ def test_what_a_pilot_tells_of_its_node_and_of_the_load_is_seen_in_the_ads_of_it
     idle = an_idle_slot("slot9", 8)
     loaded = replace(with_ad(idle, WHOLE), load=0.5, attributes={"LoadAvg": 0.5, "KeyboardIdle": 7})
     grid.start_pilot().show(loaded, attributes={"PolicyFault": "line 3", "Cpus": 99, "ShareFrom": ("a", "b")})
-    (listed,) = grid.read(lambda unit, _: list_slots(unit, ads_wanted=True))
+    (listed,) = grid.read(lambda transaction, _: list_slots(transaction, ads_wanted=True))
     ad = Ad.read(listed.ad)
     assert [ad.value(name) for name in ("LoadAvg", "KeyboardIdle", "PolicyFault", "Cpus")] == [0.5, 7, "line 3", 8]
     assert names_of(grid, 'member("b", ShareFrom)') == ["slot9"]
@@ -113,12 +117,12 @@ def test_attributes_are_unset_and_the_version_grows_on(grid: Grid, pilot: Pilot)
     told = pilot.beat(node_settings_version=2).node_settings
     assert told is not None
     assert (told.version, told.expressions) == (3, {})
-    assert grid.read(lambda unit, _: list_node_attributes(unit)) == ()
+    assert grid.read(lambda transaction, _: list_node_attributes(transaction)) == ()
 
 
 def test_who_set_what_is_listed(grid: Grid, pilot: Pilot) -> None:
     change(grid, pilot, {"OnlyMulticore": "True"})
-    (settings,) = grid.read(lambda unit, _: list_node_attributes(unit))
+    (settings,) = grid.read(lambda transaction, _: list_node_attributes(transaction))
     (setting,) = settings.settings
     assert (settings.node, setting.name, setting.set_by) == (node_of(pilot), "OnlyMulticore", an_operator().owner)
 
@@ -129,8 +133,8 @@ def test_only_what_the_policy_lets_be_set_is_set_on_all_nodes_or_none(grid: Grid
     nodes = [node_of(pilot), node_of(other)]
     with pytest.raises(InvalidInputError) as caught:
         grid.write(
-            lambda unit, world: set_node_attributes(
-                unit, world, an_operator(), nodes, ({"OnlyMulticore": "True", "START": "False"}, ())
+            lambda transaction, state: set_node_attributes(
+                transaction, state, an_operator(), nodes, ({"OnlyMulticore": "True", "START": "False"}, ())
             )
         )
     assert sorted(violation.where for violation in caught.value.violations) == [

@@ -46,7 +46,7 @@ def test_a_pilot_that_drains_by_itself_drains_until_it_says_otherwise(grid: Grid
 
 def state_of(grid: Grid, pilot: Pilot) -> PilotState:
     """Return the state that the server has a pilot in."""
-    return grid.read(lambda unit, _: load_pilots(unit.session, [pilot.stamp]))[pilot.stamp].state
+    return grid.read(lambda transaction, _: load_pilots(transaction.session, [pilot.stamp]))[pilot.stamp].state
 
 
 def test_a_pilot_that_is_only_registered_ends_as_soon_as_it_is_drained(grid: Grid) -> None:
@@ -102,13 +102,13 @@ def test_slots_are_kept_as_their_pilot_last_showed_them(grid: Grid) -> None:
     assert not pilot.show(an_idle_slot("a"), an_idle_slot("b")).node_wanted
     assert not pilot.beat().node_wanted
     pilot.show(an_idle_slot("b", cpus=4), an_idle_slot("c"))
-    slots = grid.read(lambda unit, _: list_slots(unit, QueueId.parse(LONG)))
+    slots = grid.read(lambda transaction, _: list_slots(transaction, QueueId.parse(LONG)))
     assert [(each.info.slot.name, each.info.slot.free.cpus, each.info.pilot_stamp) for each in slots] == [
         ("b", 4, pilot.stamp),
         ("c", 1, pilot.stamp),
     ]
     pilot.beat(ending=True)
-    assert grid.read(lambda unit, _: list_slots(unit)) == ()
+    assert grid.read(lambda transaction, _: list_slots(transaction)) == ()
 
 
 def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
@@ -119,20 +119,20 @@ def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
     busy.finish(match)
     grid.glidein_ended(idle)
     assert grid.glidein(GlideinReport("nobody", "1", PilotState.RUNNING)).unknown == ("nobody",)
-    (info,) = grid.read(lambda unit, _: list_pilots(unit))
+    (info,) = grid.read(lambda transaction, _: list_pilots(transaction))
     assert (info.pilot.stamp, info.pilot.state, info.jobs, info.pilot.jobs_ended) == (
         busy.stamp,
         PilotState.RUNNING,
         1,
         1,
     )
-    every = grid.read(lambda unit, _: list_pilots(unit, QueueId.parse(LONG), ended=True))
+    every = grid.read(lambda transaction, _: list_pilots(transaction, QueueId.parse(LONG), ended=True))
     assert {each.pilot.stamp: each.pilot.state for each in every}[idle.stamp] is PilotState.ENDED
 
 
 def test_a_pilot_that_was_lost_of_late_is_listed_among_those_that_live(grid: Grid) -> None:
     def listed() -> list[tuple[str, PilotState]]:
-        found = grid.read(lambda unit, _: list_pilots(unit))
+        found = grid.read(lambda transaction, _: list_pilots(transaction))
         return [(each.pilot.stamp, each.pilot.state) for each in found]
 
     came, _never_came = grid.start_pilot(), grid.start_pilot()

@@ -31,14 +31,14 @@ Count = Callable[[Grid], None]
 
 
 def count_doubted(grid: Grid) -> None:
-    queue_recounts(grid.world)
-    before = grid.world.waiting.snapshot()
-    grid.read(lambda unit, world: count_pending(unit, world, before))
+    queue_recounts(grid.state)
+    before = grid.state.waiting.snapshot()
+    grid.read(lambda transaction, state: count_pending(transaction, state, before))
 
 
 def count_all(grid: Grid) -> None:
-    before = grid.world.waiting.snapshot()
-    grid.read(lambda unit, world: refresh_state(unit, world, before))
+    before = grid.state.waiting.snapshot()
+    grid.read(lambda transaction, state: refresh_state(transaction, state, before))
 
 
 counts = pytest.mark.parametrize("count", [count_doubted, count_all])
@@ -46,16 +46,16 @@ counts = pytest.mark.parametrize("count", [count_doubted, count_all])
 
 def waiting(grid: Grid) -> int:
     """Return how many jobs wait by what a site director is told."""
-    demand = grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(LONG)]))
+    demand = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)]))
     return sum(each.waiting for each in demand.demands)
 
 
 def submit_two(grid: Grid, count: Count) -> None:
     """Submit two jobs, and count when they are on disk and not told yet."""
 
-    def submit(unit: Transaction, world: ServerState) -> None:
-        unit.after_commit(lambda: count(grid))
-        submit_jobs(unit, world, a_user(), single_groups([JobDescription("/bin/true", count=2)]))
+    def submit(transaction: Transaction, state: ServerState) -> None:
+        transaction.after_commit(lambda: count(grid))
+        submit_jobs(transaction, state, a_user(), single_groups([JobDescription("/bin/true", count=2)]))
 
     grid.write(submit)
 
@@ -86,9 +86,9 @@ def test_a_job_that_comes_back_to_wait_and_is_not_told_yet_counts_once(
     grid = emptied(database, clock)
     (job_id,) = grid.submit(hold=True)
 
-    def release(unit: Transaction, world: ServerState) -> None:
-        unit.after_commit(lambda: count(grid))
-        change_jobs(unit, world, an_operator(), [job_id], JobChange.RELEASE, "")
+    def release(transaction: Transaction, state: ServerState) -> None:
+        transaction.after_commit(lambda: count(grid))
+        change_jobs(transaction, state, an_operator(), [job_id], JobChange.RELEASE, "")
 
     grid.write(release)
     assert waiting(grid) == 1
@@ -101,8 +101,8 @@ def test_a_job_that_a_match_has_taken_ahead_of_its_commit_does_not_count(
     grid = Grid(database, clock, LONG)
     pilot, (job_id,) = grid.start_pilot(), grid.submit()
 
-    def match(unit: Transaction, world: ServerState) -> list[int]:
-        answer = request_jobs(unit, world, pilot.identity, WorkRequest((a_slot(),)))
+    def match(transaction: Transaction, state: ServerState) -> list[int]:
+        answer = request_jobs(transaction, state, pilot.identity, WorkRequest((a_slot(),)))
         count(grid)
         return [match.job_id for match in answer.matches]
 
@@ -117,8 +117,8 @@ def test_a_job_that_is_removed_in_a_transaction_under_way_does_not_count(
     grid = Grid(database, clock, LONG)
     (job_id,) = grid.submit()
 
-    def remove(unit: Transaction, world: ServerState) -> None:
-        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
+    def remove(transaction: Transaction, state: ServerState) -> None:
+        change_jobs(transaction, state, an_operator(), [job_id], JobChange.REMOVE, "")
         count(grid)
 
     grid.write(remove)
@@ -133,14 +133,14 @@ def test_a_transaction_that_fails_keeps_no_task_queue_from_being_counted(
     (job_id,) = grid.submit()
     task_queue_id = grid.job(job_id).task_queue_id
 
-    def remove_and_fail(unit: Transaction, world: ServerState) -> None:
-        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
-        submit_jobs(unit, world, a_user(), single_groups([JobDescription("/bin/true")]))
+    def remove_and_fail(transaction: Transaction, state: ServerState) -> None:
+        change_jobs(transaction, state, an_operator(), [job_id], JobChange.REMOVE, "")
+        submit_jobs(transaction, state, a_user(), single_groups([JobDescription("/bin/true")]))
         raise LookupError("before the commit")
 
     with pytest.raises(LookupError):
         grid.write(remove_and_fail)
-    grid.world.remove_waiting(task_queue_id, job_id)
+    grid.state.remove_waiting(task_queue_id, job_id)
     count(grid)
     assert waiting(grid) == 1
 
@@ -153,16 +153,16 @@ def test_a_job_that_is_removed_while_the_database_is_asked_does_not_count(
     before: dict[int, CountSnapshot] = {}
     sees_the_job, is_removed = Event(), Event()
 
-    def count(unit: Transaction) -> None:
-        active_tree_version(unit.session)  # which fixes what the transaction sees
+    def count(transaction: Transaction) -> None:
+        active_tree_version(transaction.session)  # which fixes what the transaction sees
         sees_the_job.set()
         assert is_removed.wait(timeout=30)
-        count_pending(unit, grid.world, before)
+        count_pending(transaction, grid.state, before)
 
-    def remove(unit: Transaction, world: ServerState) -> Future[None]:
-        change_jobs(unit, world, an_operator(), [job_id], JobChange.REMOVE, "")
-        queue_recounts(world)
-        before.update(world.waiting.snapshot())
+    def remove(transaction: Transaction, state: ServerState) -> Future[None]:
+        change_jobs(transaction, state, an_operator(), [job_id], JobChange.REMOVE, "")
+        queue_recounts(state)
+        before.update(state.waiting.snapshot())
         counting = database.submit_read(count)
         assert sees_the_job.wait(timeout=30)
         return counting
@@ -190,12 +190,12 @@ def test_a_match_that_found_less_than_was_known_keeps_no_task_queue_from_being_c
     assert other.start_pilot().claim() == [first]
     assert grid.start_pilot().claim(a_slot("a"), a_slot("b")) == [second]
     grid.read(sync_events)
-    grid.world.remove_waiting(grid.job(first).task_queue_id, 0)  # one too few, as if something had been missed
+    grid.state.remove_waiting(grid.job(first).task_queue_id, 0)  # one too few, as if something had been missed
     (last,) = grid.submit()
     count_all(grid)
     assert waiting(grid) == 1
     assert grid.start_pilot().claim() == [last]
-    assert not grid.world.waiting.has_jobs(grid.job(last).task_queue_id), "nobody is under way any more"
+    assert not grid.state.waiting.has_jobs(grid.job(last).task_queue_id), "nobody is under way any more"
 
 
 @pytest.mark.parametrize("own", [1, 2])
@@ -206,7 +206,7 @@ def test_jobs_of_another_server_that_a_match_saw_before_they_were_told_count_onc
     first, *_ = here.submit(count=own)
     there = here.restarted()
     there.submit(count=3)
-    here.world.refresh_head(here.job(first).task_queue_id, None)
+    here.state.refresh_head(here.job(first).task_queue_id, None)
     assert here.start_pilot().claim() == [first]
     here.read(sync_events)
     count_doubted(here)
@@ -223,19 +223,19 @@ def test_jobs_of_a_task_queue_that_another_server_has_made_count_once(
     there.submit(count=3)
     assert len(here.start_pilot().claim()) == 1
     here.read(sync_events)
-    before = here.world.waiting.snapshot()
-    here.read(lambda unit, world: count_pending(unit, world, before))
+    before = here.state.waiting.snapshot()
+    here.read(lambda transaction, state: count_pending(transaction, state, before))
     assert waiting(here) == 4
 
 
 def test_jobs_count_once_whose_transaction_asks_also_for_heads(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG)
     pilot, ids = grid.start_pilot(), grid.submit(count=2)
-    grid.world.refresh_head(grid.job(ids[0]).task_queue_id, None)
+    grid.state.refresh_head(grid.job(ids[0]).task_queue_id, None)
 
-    def submit_and_match(unit: Transaction, world: ServerState) -> list[int]:
-        submit_jobs(unit, world, a_user(), single_groups([JobDescription("/bin/true", count=3)]))
-        answer = request_jobs(unit, world, pilot.identity, WorkRequest((a_slot(),)))
+    def submit_and_match(transaction: Transaction, state: ServerState) -> list[int]:
+        submit_jobs(transaction, state, a_user(), single_groups([JobDescription("/bin/true", count=3)]))
+        answer = request_jobs(transaction, state, pilot.identity, WorkRequest((a_slot(),)))
         return [match.job_id for match in answer.matches]
 
     assert grid.write(submit_and_match) == ids[:1]

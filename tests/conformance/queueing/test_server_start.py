@@ -20,14 +20,14 @@ def bench(database: Database) -> PoolBench:
     return bench
 
 
-def told(world: ServerState, task_queue_id: int) -> int:
+def told(state: ServerState, task_queue_id: int) -> int:
     """Return how many jobs of a task queue wait by what those are told who ask."""
-    return next(each.count for each in world.waiting.waiting() if each.task_queue.id == task_queue_id)
+    return next(each.count for each in state.waiting.waiting() if each.task_queue.id == task_queue_id)
 
 
 def test_few_jobs_are_counted_at_once_and_many_count_as_many(bench: PoolBench) -> None:
     few, many = bench.submit(count=3, Memory=1000), bench.submit(count=MANY, Memory=2000)
-    started = PoolBench(bench.database).world
+    started = PoolBench(bench.database).state
     assert started.waiting.count(few.task_queue_id) == told(started, few.task_queue_id) == 3
     assert started.waiting.count(many.task_queue_id) > ASSUMED
     assert told(started, many.task_queue_id) == 1000, "so many were counted"
@@ -37,28 +37,28 @@ def test_few_jobs_are_counted_at_once_and_many_count_as_many(bench: PoolBench) -
 def test_what_was_not_counted_at_the_start_is_counted_later(bench: PoolBench) -> None:
     many = bench.submit(count=MANY, Memory=2000)
     started = PoolBench(bench.database)
-    before = started.world.waiting.snapshot()
-    started.read(lambda unit, world: count_pending(unit, world, before))
-    assert started.world.waiting.count(many.task_queue_id) == MANY
-    assert started.world.pending_counts == set()
+    before = started.state.waiting.snapshot()
+    started.read(lambda transaction, state: count_pending(transaction, state, before))
+    assert started.state.waiting.count(many.task_queue_id) == MANY
+    assert started.state.pending_counts == set()
 
 
 def test_a_task_queue_that_is_busy_is_counted_another_time(bench: PoolBench) -> None:
     many = bench.submit(count=MANY, Memory=2000)
     started = PoolBench(bench.database)
-    before = started.world.waiting.snapshot()
+    before = started.state.waiting.snapshot()
     started.remove(many)
-    started.read(lambda unit, world: count_pending(unit, world, before))
-    assert told(started.world, many.task_queue_id) == 999
-    before = started.world.waiting.snapshot()
-    started.read(lambda unit, world: count_pending(unit, world, before))
-    assert started.world.waiting.count(many.task_queue_id) == told(started.world, many.task_queue_id) == MANY - 1
+    started.read(lambda transaction, state: count_pending(transaction, state, before))
+    assert told(started.state, many.task_queue_id) == 999
+    before = started.state.waiting.snapshot()
+    started.read(lambda transaction, state: count_pending(transaction, state, before))
+    assert started.state.waiting.count(many.task_queue_id) == told(started.state, many.task_queue_id) == MANY - 1
 
 
 def test_jobs_that_come_while_others_are_counted_are_counted_too(bench: PoolBench) -> None:
     many = bench.submit(count=MANY, Memory=2000)
     started = PoolBench(bench.database)
-    waiting = started.world.waiting
+    waiting = started.state.waiting
     before = waiting.snapshot()
     started.submit(count=5, Memory=2000)
     waiting.apply_counts(before, {many.task_queue_id: MANY})

@@ -34,33 +34,35 @@ class Server:
 
     def __init__(self, database: Database, rules: Rules | None = None) -> None:
         self.database = database
-        self.world: ServerState = database.read(lambda unit: load_state(unit, rules or Rules()))
+        self.state: ServerState = database.read(lambda transaction: load_state(transaction, rules or Rules()))
 
     def write(self, operation: Callable[[Transaction, ServerState], Result]) -> Result:
-        return self.database.write(lambda unit: operation(unit, self.world))
+        return self.database.write(lambda transaction: operation(transaction, self.state))
 
     def submit(self, count: int | None = None, **fields: Any) -> tuple[int, ...]:
         return self.submit_all([{"count": count, **fields}])
 
     def submit_all(self, descriptions: Sequence[dict[str, Any]]) -> tuple[int, ...]:
         given = [a_description(**fields) for fields in descriptions]
-        return self.write(lambda unit, world: submit_jobs(unit, world, a_user(), single_groups(given))).job_ids
+        return self.write(
+            lambda transaction, state: submit_jobs(transaction, state, a_user(), single_groups(given))
+        ).job_ids
 
     def refer(self, *names: str) -> None:
-        self.write(lambda unit, world: add_references(unit, world, names))
+        self.write(lambda transaction, state: add_references(transaction, state, names))
 
     def evict(self, job_id: int) -> None:
-        lease_to(self.database, self.world, job_id)
-        end(self.database, self.world, job_id, JobCause.EVICTED)
+        lease_to(self.database, self.state, job_id)
+        end(self.database, self.state, job_id, JobCause.EVICTED)
 
     def job(self, job_id: int) -> JobRecord:
-        return self.database.read(lambda unit: load_jobs(unit.session, [job_id]))[job_id]
+        return self.database.read(lambda transaction: load_jobs(transaction.session, [job_id]))[job_id]
 
     def place(self, job_id: int) -> int:
         return self.job(job_id).task_queue_id
 
     def traits(self, job_id: int) -> Traits:
-        task_queue = self.world.waiting.task_queue(self.place(job_id))
+        task_queue = self.state.waiting.task_queue(self.place(job_id))
         assert task_queue is not None
         return task_queue.traits
 
@@ -68,7 +70,7 @@ class Server:
         """Return how many of these jobs each task queue has, after a check that the memory knows as much."""
         places = [self.place(job_id) for job_id in ids]
         counts = {place: places.count(place) for place in places}
-        assert counts == {place: self.world.waiting.count(place) for place in counts}
+        assert counts == {place: self.state.waiting.count(place) for place in counts}
         return counts
 
 
@@ -100,24 +102,24 @@ def test_jobs_that_come_later_are_told_apart_at_once(server: Server) -> None:
 
 def test_those_that_wait_for_jobs_are_told_when_jobs_move(server: Server) -> None:
     told: list[bool] = []
-    server.world.access_listeners.append(lambda: told.append(True))
+    server.state.access_listeners.append(lambda: told.append(True))
     server.refer("app")
     assert told == [True]
 
 
 def test_a_name_counts_once_and_what_every_ad_tells_never_does(server: Server) -> None:
-    assert unknown_references(server.world, {"owner", "requestcpus", "qdate", "app"}) == {"app"}
+    assert unknown_references(server.state, {"owner", "requestcpus", "qdate", "app"}) == {"app"}
     server.refer("owner", "app")
-    assert server.world.significant_attributes == {"app"}
-    assert unknown_references(server.world, {"app"}) == frozenset()
+    assert server.state.significant_attributes == {"app"}
+    assert unknown_references(server.state, {"app"}) == frozenset()
     server.refer("app")
-    assert server.world.significant_attributes == {"app"}
+    assert server.state.significant_attributes == {"app"}
 
 
 @pytest.mark.parametrize("name", ["no name", "ärger", "'x'", "", "a.b", "x" * 300])
 def test_what_no_job_can_have_is_not_kept(server: Server, name: str) -> None:
     server.refer(name)
-    assert server.world.significant_attributes == frozenset()
+    assert server.state.significant_attributes == frozenset()
 
 
 def test_a_name_that_no_waiting_job_has_moves_none(server: Server) -> None:
@@ -159,9 +161,9 @@ def test_a_job_that_comes_back_to_wait_waits_by_what_it_has_behind_it(server: Se
 
 def test_a_job_that_was_out_while_a_policy_came_is_told_apart_when_it_is_back(server: Server) -> None:
     ids = server.submit(count=2, attributes={"App": "x"})
-    lease_to(server.database, server.world, ids[0])
+    lease_to(server.database, server.state, ids[0])
     server.refer("app")
-    end(server.database, server.world, ids[0], JobCause.EVICTED)
+    end(server.database, server.state, ids[0], JobCause.EVICTED)
     assert server.counts(ids) == {server.place(ids[1]): 2}
 
 
@@ -182,7 +184,7 @@ def test_an_attribute_with_too_many_values_leaves_the_key(server: Server) -> Non
     assert sorted(counts.values()) == [*[1] * MOST_VALUES, 20]
     rest = server.traits(ids[-1])
     assert (rest.attributes, rest.escaped) == ((), ("seed",))
-    heads = server.database.read(lambda unit: head_ads(unit, server.place(ids[-1]), 5))
+    heads = server.database.read(lambda transaction: head_ads(transaction, server.place(ids[-1]), 5))
     assert [head.job_id for head in heads] == list(ids[MOST_VALUES : MOST_VALUES + 5])
     assert [head.ad["Seed"] for head in heads] == [*range(MOST_VALUES, MOST_VALUES + 5)]
     (known,) = server.submit(attributes={"Seed": 3})
@@ -218,27 +220,27 @@ def test_servers_on_one_database_agree_on_what_tells_jobs_apart(server: Server) 
     batch = server.submit(count=2, attributes={"App": "x"})
     server.refer("app")
     # Which it has not heard yet, and goes by all the same.
-    assert other.world.significant_attributes == frozenset()
+    assert other.state.significant_attributes == frozenset()
     (late,) = other.submit(attributes={"App": "x"})
     assert other.place(late) == other.place(batch[0])
     other.refer("app", "more")
-    assert other.world.significant_attributes == {"app", "more"}
-    server.database.read(lambda unit: sync_resources(unit, server.world))
-    assert server.world.significant_attributes == {"app", "more"}
-    server.database.read(lambda unit: refresh_state(unit, server.world))
+    assert other.state.significant_attributes == {"app", "more"}
+    server.database.read(lambda transaction: sync_resources(transaction, server.state))
+    assert server.state.significant_attributes == {"app", "more"}
+    server.database.read(lambda transaction: refresh_state(transaction, server.state))
     assert server.counts([*batch, late]) == {server.place(late): 3}
 
 
 def test_a_server_that_starts_knows_what_was_referred_to(server: Server) -> None:
     server.refer("app")
-    assert Server(server.database).world.significant_attributes == {"app"}
+    assert Server(server.database).state.significant_attributes == {"app"}
 
 
 def test_a_job_with_a_macro_in_an_attribute_is_asked_by_itself(server: Server) -> None:
     ids = server.submit(count=3, attributes={"Part": "part-$(Process)"})
     server.refer("part")
     assert server.traits(ids[0]).escaped == ("part",)
-    heads = server.database.read(lambda unit: head_ads(unit, server.place(ids[0]), 9))
+    heads = server.database.read(lambda transaction: head_ads(transaction, server.place(ids[0]), 9))
     assert [head.ad["Part"] for head in heads] == ["part-0", "part-1", "part-2"]
 
 
@@ -286,5 +288,5 @@ def test_whoever_comes_while_a_policy_does_is_placed_by_it(server: Server) -> No
         thread.join()
     assert len(ids) == 45
     assert len({server.place(job_id) for job_id in ids}) == 1
-    server.database.read(lambda unit: refresh_state(unit, server.world))
+    server.database.read(lambda transaction: refresh_state(transaction, server.state))
     assert server.traits(ids[0]).value("App") == "x"

@@ -35,7 +35,7 @@ def at_once(acts: Sequence[Callable[[], object]]) -> None:
 
 
 def events_of(grid: Grid, job_id: int) -> tuple[FeedEvent, ...]:
-    return grid.read(lambda unit, _: get_events(unit, an_operator(), job_id))
+    return grid.read(lambda transaction, _: get_events(transaction, an_operator(), job_id))
 
 
 def three_racers(grid: Grid) -> list[Runner]:

@@ -64,7 +64,7 @@ def test_an_original_and_its_copy_that_fail_in_one_call_have_failed(grid: Grid) 
         )
         for each in (original, copy)
     ]
-    grid.write(lambda unit, world: report_states(unit, world, beats))
+    grid.write(lambda transaction, state: report_states(transaction, state, beats))
     assert (original.job.state, copy.job.state) == (JobState.FAILED, JobState.FAILED)
 
 

@@ -63,8 +63,8 @@ def test_the_output_of_the_winner_is_that_of_the_original(grid: Grid) -> None:
     checksum = hashlib.sha256(b"42").hexdigest()
     Runner(grid, B).ends(output_files=(ReportedOutput("answer", checksum, 2, b"42"),))
     job_id = original.job.id
-    attempt = grid.read(lambda unit, _: last_ended_attempt(unit.session, job_id))
-    (left,) = grid.read(lambda unit, _: outputs_of(unit.session, job_id, attempt))
+    attempt = grid.read(lambda transaction, _: last_ended_attempt(transaction.session, job_id))
+    (left,) = grid.read(lambda transaction, _: outputs_of(transaction.session, job_id, attempt))
     assert (left.name, left.checksum, left.size) == ("answer", checksum, 2)
 
 
@@ -74,7 +74,7 @@ def test_a_good_result_that_comes_late_is_kept_and_changes_nothing(grid: Grid) -
     before = original.job
     assert original.ends().accepted
     assert original.job == before._replace(lease_until=None), "and nothing of it lingers any more"
-    late, won = grid.read(lambda unit, _: load_history(unit.session, before.id))
+    late, won = grid.read(lambda transaction, _: load_history(transaction.session, before.id))
     assert (late.reason, won.reason) == ("the job was won by a copy before", before.reason)
 
 
@@ -88,7 +88,7 @@ def test_of_an_original_and_its_copy_that_end_well_in_one_call_the_original_wins
         )
         for each in (copy, original)
     ]
-    grid.write(lambda unit, world: report_states(unit, world, beats))
+    grid.write(lambda transaction, state: report_states(transaction, state, beats))
     assert grid.history(original.job.id) == [(1, "exited")]
     assert race_of(grid, original.job.id).race.winner == original.job.id
     assert copy.job.state is JobState.DONE
@@ -139,14 +139,20 @@ def test_an_original_that_is_edited_while_it_waits_again_races_no_more(grid: Gri
     original, copy_id = start_race(grid)
     original.pilot.report(original.match, Outcome.EVICTED)
     job_id = original.job.id
-    grid.write(lambda unit, world: edit_job(unit, world, an_operator(), job_id, JobDescription("/bin/false")))
+    grid.write(
+        lambda transaction, state: edit_job(transaction, state, an_operator(), job_id, JobDescription("/bin/false"))
+    )
     assert (original.job.state, grid.job(copy_id).state) == (JobState.WAITING, JobState.REMOVED)
 
 
 def test_a_copy_is_neither_edited_nor_rescheduled_nor_copied(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     with pytest.raises(StateConflictError, match="is a copy of job"):
-        grid.write(lambda unit, world: edit_job(unit, world, an_operator(), copy_id, JobDescription("/bin/false")))
+        grid.write(
+            lambda transaction, state: edit_job(
+                transaction, state, an_operator(), copy_id, JobDescription("/bin/false")
+            )
+        )
     Runner(grid, B)
     assert start_copy(grid, copy_id).refusal == f"job {copy_id} is itself a copy of job {original.job.id}"
     original.ends()
@@ -188,7 +194,7 @@ def test_copies_are_listed_only_when_asked_for(grid: Grid) -> None:
 
     def listed(*, copies: bool) -> list[int]:
         wanted = JobFilter(copies=copies)
-        return [job.id for job in grid.read(lambda unit, _: list_jobs(unit, a_user(), wanted)).jobs]
+        return [job.id for job in grid.read(lambda transaction, _: list_jobs(transaction, a_user(), wanted)).jobs]
 
     assert listed(copies=False) == [original.job.id]
     assert listed(copies=True) == [original.job.id, copy_id]
@@ -211,7 +217,7 @@ def test_a_copy_that_loses_costs_its_time_and_nobody_pays_twice(grid: Grid) -> N
     grid.pass_time(minutes=5)
     original.ends()
     assert race_of(grid, original.job.id).lost_core_s == 300
-    used = grid.world.shares.use(copy.match.terms.account, grid.clock()).core_s
+    used = grid.state.shares.use(copy.match.terms.account, grid.clock()).core_s
     assert used == pytest.approx(600 + 300, rel=0.01)
 
 
@@ -220,5 +226,5 @@ def test_what_a_winner_used_is_paid_for_once(grid: Grid) -> None:
     copy = Runner(grid, B)
     grid.pass_time(minutes=5)
     copy.ends()
-    used = grid.world.shares.use(copy.match.terms.account, grid.clock()).core_s
+    used = grid.state.shares.use(copy.match.terms.account, grid.clock()).core_s
     assert used == pytest.approx(600, rel=0.01)

@@ -92,7 +92,7 @@ def test_a_copy_takes_along_which_sites_its_job_wants_and_where_its_rivals_are(g
     (job_id,) = grid.submit(attributes=REPEATABLE, sites=("A", "B"))
     Runner(grid, A)
     copy_id = start_copy(grid, job_id).copy_id
-    (routable,) = grid.read(lambda unit, world: list(load_routable_jobs(unit, world, [copy_id])))
+    (routable,) = grid.read(lambda transaction, state: list(load_routable_jobs(transaction, state, [copy_id])))
     assert (routable.description.sites, routable.description.banned_sites) == (("A", "B"), ("A",))
 
 

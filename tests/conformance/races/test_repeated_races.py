@@ -77,7 +77,7 @@ def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_is_go
     original, _ = start_race(grid)
     Runner(grid, B).ends()
     grid.change(JobChange.RESCHEDULE, original.job.id)
-    grid.write(lambda unit, world: release_fences_of_pilots(unit, world, [original.pilot.stamp]))
+    grid.write(lambda transaction, state: release_fences_of_pilots(transaction, state, [original.pilot.stamp]))
     assert grid.start_pilot(C).claim() == [original.job.id]
 
 
@@ -94,7 +94,7 @@ def test_a_result_of_a_former_run_decides_nothing_for_a_job_that_runs_again_at_o
 
 
 def copies_made(grid: Grid) -> int:
-    (look,) = grid.read(lambda unit, world: find_stragglers(unit, world, 0)).sets
+    (look,) = grid.read(lambda transaction, state: find_stragglers(transaction, state, 0)).sets
     return look.stragglers[0].copies_made
 
 
@@ -149,7 +149,7 @@ def test_a_job_that_begins_anew_may_have_as_many_copies_again(grid: Grid, how: s
     else:
         original.pilot.report(original.match, Outcome.EVICTED)
         anew = JobDescription("/bin/false", attributes={**REPEATABLE, "Urgent": True})
-        grid.write(lambda unit, world: edit_job(unit, world, an_operator(), original.job.id, anew))
+        grid.write(lambda transaction, state: edit_job(transaction, state, an_operator(), original.job.id, anew))
     Runner(grid, A)
     assert copies_made(grid) == 0
 
@@ -165,7 +165,7 @@ def test_what_former_races_of_a_job_have_cost_is_not_forgotten(grid: Grid) -> No
     Runner(grid, C)
     grid.pass_time(minutes=1)
     assert race_of(grid, original.job.id).lost_core_s == 360, "the race goes on"
-    (load,) = grid.read(lambda unit, _: race_loads(unit))
+    (load,) = grid.read(lambda transaction, _: race_loads(transaction))
     assert load.lost_core_s == 360
     original.ends()
     assert race_of(grid, original.job.id).lost_core_s == 360
@@ -175,7 +175,7 @@ def test_what_former_races_of_a_job_have_cost_is_not_forgotten(grid: Grid) -> No
     Runner(grid, B)
     grid.pass_time(minutes=2)
     again.ends()
-    (cost,) = grid.read(lambda unit, _: list_races(unit, an_operator(), RaceFilter("*"))).costs
+    (cost,) = grid.read(lambda transaction, _: list_races(transaction, an_operator(), RaceFilter("*"))).costs
     assert cost.lost_core_s == 360 + 120
 
 

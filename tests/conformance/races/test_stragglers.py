@@ -36,7 +36,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 
 def looks(grid: Grid) -> tuple[SetReport, ...]:
-    return grid.read(lambda unit, world: find_stragglers(unit, world, 0)).sets
+    return grid.read(lambda transaction, state: find_stragglers(transaction, state, 0)).sets
 
 
 def run_all_but(grid: Grid, left: int, total: int, seconds: float = 100) -> list[int]:
@@ -70,7 +70,7 @@ def test_free_slots_that_a_copy_fits_in_are_told_with_their_sites(grid: Grid) ->
     glance = IdleSlotCache()
 
     def free() -> tuple[OtherSite, ...]:
-        found = grid.read(lambda unit, world: find_stragglers(unit, world, 0, glance))
+        found = grid.read(lambda transaction, state: find_stragglers(transaction, state, 0, glance))
         return found.sets[0].stragglers[0].sites
 
     assert free() == (OtherSite("B", 2), OtherSite("C", 0))
@@ -88,7 +88,7 @@ def test_sites_that_were_used_or_are_banned_are_no_places_for_a_copy(grid: Grid)
     copy = Runner(grid, B)
     ((runs,),) = (look.stragglers for look in looks(grid))
     assert (runs.copy_waits, runs.sites) == (False, (OtherSite("C", 0),))
-    grid.write(lambda unit, world: ban(unit, world, an_operator(), BanOrder(TreeNode("C"), "broken")))
+    grid.write(lambda transaction, state: ban(transaction, state, an_operator(), BanOrder(TreeNode("C"), "broken")))
     ((nowhere,),) = (look.stragglers for look in looks(grid))
     assert nowhere.sites == ()
     copy.ends(exit_code=1)
@@ -99,7 +99,7 @@ def test_sites_that_were_used_or_are_banned_are_no_places_for_a_copy(grid: Grid)
 def test_the_slots_are_not_read_unless_free_ones_are_asked_for_or_where_nothing_could_race(grid: Grid) -> None:
     def tables(glance: IdleSlotCache | None) -> list[str]:
         with statements(grid.database) as seen:
-            grid.read(lambda unit, world: find_stragglers(unit, world, 0, glance))
+            grid.read(lambda transaction, state: find_stragglers(transaction, state, 0, glance))
         return [statement for statement in seen if "FROM slots" in statement]
 
     assert tables(IdleSlotCache()) == []
@@ -152,7 +152,9 @@ def test_all_that_may_be_repeated_of_one_submission_is_one_set_the_urgent_apart(
         a_description(attributes=REPEATABLE, arguments="3", count=2),
         a_description(attributes=URGENT, arguments="4"),
     ]
-    ids = grid.write(lambda unit, world: submit_jobs(unit, world, a_user(), single_groups(descriptions))).job_ids
+    ids = grid.write(
+        lambda transaction, state: submit_jobs(transaction, state, a_user(), single_groups(descriptions))
+    ).job_ids
     runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
     for job_id in ids[:3]:
         runners[job_id].ends()
@@ -177,7 +179,7 @@ def test_sets_that_lie_among_each_others_jobs_are_judged_apart(grid: Grid) -> No
     mixed = [
         a_description(attributes=URGENT if number % 2 else REPEATABLE, arguments=str(number)) for number in range(8)
     ]
-    ids = grid.write(lambda unit, world: submit_jobs(unit, world, a_user(), single_groups(mixed))).job_ids
+    ids = grid.write(lambda transaction, state: submit_jobs(transaction, state, a_user(), single_groups(mixed))).job_ids
     runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
     for job_id in (*ids[2::2], *ids[3::2]):
         runners[job_id].ends()
@@ -209,18 +211,18 @@ def test_a_set_is_forgotten_once_all_its_jobs_have_ended(grid: Grid) -> None:
 
 
 def test_what_an_owner_has_in_races_and_what_it_cost_him_of_late_is_told(grid: Grid) -> None:
-    assert grid.read(lambda unit, _: race_loads(unit)) == ()
+    assert grid.read(lambda transaction, _: race_loads(transaction)) == ()
     (left,) = run_all_but(grid, 1, total=4)
     start_copy(grid, left)
     copy = Runner(grid, C)
     grid.pass_time(minutes=2)
-    (load,) = grid.read(lambda unit, _: race_loads(unit))
+    (load,) = grid.read(lambda transaction, _: race_loads(transaction))
     assert (load.account.owner, load.copies, load.lost_core_s) == ("alice", 1, 120)
     copy.ends(exit_code=1)
-    (load,) = grid.read(lambda unit, _: race_loads(unit))
+    (load,) = grid.read(lambda transaction, _: race_loads(transaction))
     assert (load.copies, load.lost_core_s) == (0, 120)
     grid.pass_time(days=2)
-    assert grid.read(lambda unit, _: race_loads(unit)) == ()
+    assert grid.read(lambda transaction, _: race_loads(transaction)) == ()
 
 
 def test_all_that_runs_of_a_large_urgent_set_is_told_within_some_looks_and_its_first_jobs_in_each(grid: Grid) -> None:
@@ -248,7 +250,7 @@ def test_what_runs_of_many_sets_is_told_in_several_answers(grid: Grid) -> None:
     grid.change(JobChange.REMOVE, *ids[1])
 
     def page(after: int) -> Stragglers:
-        return grid.read(lambda unit, world: find_stragglers(unit, world, after, most_running=2))
+        return grid.read(lambda transaction, state: find_stragglers(transaction, state, after, most_running=2))
 
     pages = [page(0)]
     while pages[-1].next_after:

@@ -29,9 +29,9 @@ def bench(database: Database) -> PoolBench:
 
 
 def give(bench: PoolBench, node: TreeNode, reason: str = "broken", hours: float | None = None) -> BanRecord:
-    def operation(unit: Transaction, world: ServerState) -> BanRecord:
-        until = None if hours is None else unit.now + timedelta(hours=hours)
-        return ban(unit, world, OPERATOR, BanOrder(node, reason, until))
+    def operation(transaction: Transaction, state: ServerState) -> BanRecord:
+        until = None if hours is None else transaction.now + timedelta(hours=hours)
+        return ban(transaction, state, OPERATOR, BanOrder(node, reason, until))
 
     return bench.write(operation)
 
@@ -45,7 +45,7 @@ def test_a_ban_says_who_gave_it_and_when_and_reaches_the_matcher(bench: PoolBenc
     assert (record.by, record.since) == ("olga", clock())
     assert record.ban == Ban("CERN", "ce01", None, "disk full", clock() + timedelta(hours=2))
     assert bench.database.read(list_bans) == (record,)
-    assert [active_bans(bench.world.bans, queue, clock()) != () for queue in (BIG, SMALL, FAR)] == [True, True, False]
+    assert [active_bans(bench.state.bans, queue, clock()) != () for queue in (BIG, SMALL, FAR)] == [True, True, False]
     bench.agree()
 
 
@@ -53,7 +53,7 @@ def test_a_ban_ends_by_itself(bench: PoolBench, clock: VirtualClock) -> None:
     give(bench, SITE, hours=2)
     clock.advance(hours=2)
     assert in_force(bench) == []
-    assert active_bans(bench.world.bans, BIG, clock()) == ()
+    assert active_bans(bench.state.bans, BIG, clock()) == ()
 
 
 def test_a_new_ban_takes_the_place_of_the_nodes_old_one(bench: PoolBench) -> None:
@@ -68,8 +68,8 @@ def test_a_ban_taken_back_is_no_longer_in_force_and_wakes_those_who_wait(bench: 
     record = give(bench, SITE)
     give(bench, TreeNode("CERN", "ce01", "big"))
     woken: list[str] = []
-    bench.world.access_listeners.append(lambda: woken.append("now"))
-    assert bench.write(lambda unit, world: unban(unit, world, SITE)) == (record,)
+    bench.state.access_listeners.append(lambda: woken.append("now"))
+    assert bench.write(lambda transaction, state: unban(transaction, state, SITE)) == (record,)
     assert [str(ban) for ban in in_force(bench)] == ["CERN/ce01/big"]
     assert woken == ["now"]
     bench.agree()
@@ -78,19 +78,19 @@ def test_a_ban_taken_back_is_no_longer_in_force_and_wakes_those_who_wait(bench: 
 def test_taking_back_a_ban_that_is_not_there_is_an_error(bench: PoolBench) -> None:
     give(bench, SITE)
     with pytest.raises(NotFoundError, match="CERN/ce01"):
-        bench.write(lambda unit, world: unban(unit, world, TreeNode("CERN", "ce01")))
+        bench.write(lambda transaction, state: unban(transaction, state, TreeNode("CERN", "ce01")))
     assert len(in_force(bench)) == 1
 
 
 def test_the_ban_of_a_node_that_has_left_the_tree_can_be_taken_back(bench: PoolBench) -> None:
     give(bench, SITE)
     bench.put(a_new_tree())
-    assert len(bench.write(lambda unit, world: unban(unit, world, SITE))) == 1
+    assert len(bench.write(lambda transaction, state: unban(transaction, state, SITE))) == 1
 
 
 def test_a_node_is_banned_in_the_spelling_of_the_tree(bench: PoolBench) -> None:
     assert str(give(bench, TreeNode("cern", "CE01", "Big")).ban) == "CERN/ce01/big"
-    assert len(bench.write(lambda unit, world: unban(unit, world, TreeNode("Cern", "ce01", "BIG")))) == 1
+    assert len(bench.write(lambda transaction, state: unban(transaction, state, TreeNode("Cern", "ce01", "BIG")))) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_two_servers_on_one_database_learn_of_each_others_bans(bench: PoolBench)
     there = PoolBench(bench.database)
     give(bench, SITE)
     there.catch_up()
-    assert there.world.bans == bench.world.bans != ()
+    assert there.state.bans == bench.state.bans != ()

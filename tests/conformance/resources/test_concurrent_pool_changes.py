@@ -55,8 +55,8 @@ class Midway:
         self._done = threading.Event()
         self._go_on = threading.Event()
 
-    def __call__(self, unit: Transaction, world: ServerState) -> object:
-        result = self._operation(unit, world)
+    def __call__(self, transaction: Transaction, state: ServerState) -> object:
+        result = self._operation(transaction, state)
         self._done.set()
         assert self._go_on.wait(TIMEOUT_S)
         return result
@@ -70,13 +70,13 @@ class Midway:
         self._go_on.set()
 
 
-def a_submission(unit: Transaction, world: ServerState) -> int:
+def a_submission(transaction: Transaction, state: ServerState) -> int:
     job = JobDescription("run.sh", requirements={"Memory": 3000})
-    return submit_jobs(unit, world, a_user(), single_groups([job])).job_ids[0]
+    return submit_jobs(transaction, state, a_user(), single_groups([job])).job_ids[0]
 
 
-def a_cleanup(unit: Transaction, world: ServerState) -> tuple[str, ...]:
-    return clean_pools(unit, world, timedelta(0), plan_cleaning(unit, timedelta(0)))
+def a_cleanup(transaction: Transaction, state: ServerState) -> tuple[str, ...]:
+    return clean_pools(transaction, state, timedelta(0), plan_cleaning(transaction, timedelta(0)))
 
 
 def an_idle_pool(bench: PoolBench) -> str:
@@ -88,11 +88,11 @@ def an_idle_pool(bench: PoolBench) -> str:
 def assert_sound(bench: PoolBench) -> None:
     """Check that every live job has its pool and task queue, and that the memory knows them as they are."""
     query = select(JOBS.c.pool_id).where(text(LIVE_JOB)).distinct()
-    live = set(bench.database.read(lambda unit: unit.session.execute(query).scalars().all()))
+    live = set(bench.database.read(lambda transaction: transaction.session.execute(query).scalars().all()))
     assert live <= bench.stored().keys()
     task_queues = metadata.tables["task_queues"]
     orphans = select(JOBS.c.id).where(text(f"jobs.{LIVE_JOB}"), JOBS.c.task_queue_id.not_in(select(task_queues.c.id)))
-    assert bench.database.read(lambda unit: unit.session.execute(orphans).all()) == []
+    assert bench.database.read(lambda transaction: transaction.session.execute(orphans).all()) == []
     bench.agree()
 
 
@@ -121,7 +121,7 @@ def test_a_pool_comes_back_when_a_job_comes_while_its_removal_is_not_committed_y
         assert cleaned.result(TIMEOUT_S) == (pool,)
         submitted.result(TIMEOUT_S)
     assert bench.stored_queues(pool) == {BIG, FAR}
-    assert bench.world.mappings.queues(pool) == {BIG, FAR}
+    assert bench.state.mappings.queues(pool) == {BIG, FAR}
     assert_sound(bench)
 
 
@@ -129,7 +129,7 @@ def test_no_live_job_loses_its_pool_while_others_clean_all_the_time(bench: PoolB
     def come_and_go(memory: int) -> None:
         for _ in range(10):
             job = bench.submit(Memory=memory)
-            assert bench.world.mappings.queues(job.pool_id) == bench.stored_queues(job.pool_id) != frozenset()
+            assert bench.state.mappings.queues(job.pool_id) == bench.stored_queues(job.pool_id) != frozenset()
             bench.remove(job)
         bench.submit(Memory=memory)
 
@@ -159,11 +159,11 @@ def test_jobs_that_come_while_the_tree_is_redeclared_end_in_the_pools_of_the_las
     _run_together(submit, submit, redeclare)
     query = select(JOBS.c.template_id, JOBS.c.pool_id).where(text(LIVE_JOB))
 
-    def check(unit: Transaction) -> None:
-        rows = unit.session.execute(query).all()
+    def check(transaction: Transaction) -> None:
+        rows = transaction.session.execute(query).all()
         assert len(rows) == 40
         for template_id, pool in rows:
-            section = load_description(unit.session, template_id).requirements or {}
+            section = load_description(transaction.session, template_id).requirements or {}
             assert pool == pool_id(read_requirements(section, "cms", as_value.tree.declarations))
 
     bench.database.read(check)
@@ -190,7 +190,7 @@ def test_jobs_that_policies_tell_apart_while_the_tree_is_redeclared_end_where_bo
     pool = pool_id(read_requirements({"Memory": 2000}, "cms", as_value.tree.declarations))
     for name, job_id in zip(names, jobs, strict=True):
         job = bench.job(job_id)
-        task_queue = bench.world.waiting.task_queue(job.task_queue_id)
+        task_queue = bench.state.waiting.task_queue(job.task_queue_id)
         assert job.pool_id == pool
         assert task_queue is not None
         assert (task_queue.traits.pool_id, task_queue.traits.value(name)) == (pool, "x")
@@ -202,20 +202,20 @@ def test_a_job_whose_pool_is_redeclared_while_it_comes_back_ends_where_both_lead
 ) -> None:
     bench = PoolBench(postgresql_database)
     bench.put(three_queues())
-    bench.write(lambda unit, world: add_references(unit, world, ["numjobstarts"]))
+    bench.write(lambda transaction, state: add_references(transaction, state, ["numjobstarts"]))
     job_id = _submit_with(bench, {})
-    lease_to(bench.database, bench.world, job_id)
+    lease_to(bench.database, bench.state, job_id)
     as_value = three_queues(parameters={"Memory": {"type": "value"}})
 
-    def come_back(unit: Transaction, world: ServerState) -> None:
-        job = load_job(unit.session, job_id)
+    def come_back(transaction: Transaction, state: ServerState) -> None:
+        job = load_job(transaction.session, job_id)
         bench.put(as_value)  # in a transaction of its own
-        apply_transition(unit, world, job, JobCause.EVICTED, reason="", actor="pilot:p1")
+        apply_transition(transaction, state, job, JobCause.EVICTED, reason="", actor="pilot:p1")
 
     bench.write(come_back)
     pool = pool_id(read_requirements({"Memory": 2000}, "cms", as_value.tree.declarations))
     job = bench.job(job_id)
-    task_queue = bench.world.waiting.task_queue(job.task_queue_id)
+    task_queue = bench.state.waiting.task_queue(job.task_queue_id)
     assert task_queue is not None
     assert (job.pool_id, task_queue.pool_id, task_queue.traits.value("NumJobStarts")) == (pool, pool, 1)
     assert_sound(bench)
@@ -223,7 +223,9 @@ def test_a_job_whose_pool_is_redeclared_while_it_comes_back_ends_where_both_lead
 
 def _submit_with(bench: PoolBench, attributes: dict[str, Value]) -> int:
     job = JobDescription("run.sh", requirements={"Memory": 2000}, attributes=attributes)
-    return bench.write(lambda unit, world: submit_jobs(unit, world, a_user(), single_groups([job]))).job_ids[0]
+    return bench.write(
+        lambda transaction, state: submit_jobs(transaction, state, a_user(), single_groups([job]))
+    ).job_ids[0]
 
 
 def _run_together(*acts: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ def bench(database: Database) -> PoolBench:
 def test_the_first_job_of_a_pool_makes_it_with_its_mapping(bench: PoolBench, clock: VirtualClock) -> None:
     job = bench.submit(Memory=3000)
     assert job.pool_id == pool_id(asking(Memory=3000))
-    assert bench.stored_queues(job.pool_id) == {BIG, FAR} == bench.world.mappings.queues(job.pool_id)
+    assert bench.stored_queues(job.pool_id) == {BIG, FAR} == bench.state.mappings.queues(job.pool_id)
     pool = bench.stored()[job.pool_id]
     assert (pool.vo, pool.section, pool.mapped, pool.tree_version) == ("cms", {"Memory": 3000}, clock(), 1)
     assert pool.canonical == asking(Memory=3000).canonical_form()
@@ -54,7 +54,7 @@ def test_a_pool_without_eligible_queues_is_mapped_to_nowhere(bench: PoolBench) -
 def test_an_id_that_belongs_to_other_requirements_is_refused(bench: PoolBench) -> None:
     job = bench.submit(Memory=3000)
     forged = update(POOLS).where(POOLS.c.id == job.pool_id).values(canonical="something else")
-    bench.database.write(lambda unit: unit.session.execute(forged))
+    bench.database.write(lambda transaction: transaction.session.execute(forged))
     with pytest.raises(PoolIdClashError, match=job.pool_id[:12]):
         bench.submit(Memory=3000)
 
@@ -74,7 +74,7 @@ def test_a_refresh_takes_only_mappings_of_that_age(bench: PoolBench, clock: Virt
 
 def test_a_refresh_repairs_a_mapping_that_is_missing(bench: PoolBench) -> None:
     job = bench.submit(Memory=3000)
-    bench.database.write(lambda unit: unit.session.execute(update(POOLS).values(mapped=None)))
+    bench.database.write(lambda transaction: transaction.session.execute(update(POOLS).values(mapped=None)))
     assert bench.stored_queues(job.pool_id) == frozenset()
     assert bench.refresh(minutes=15) == (job.pool_id,)
     assert bench.stored_queues(job.pool_id) == {BIG, FAR}
@@ -98,7 +98,7 @@ def test_an_idle_pool_is_removed_after_the_grace_period(bench: PoolBench, clock:
     clock.advance(minutes=1)
     assert bench.clean(hours=1) == (job.pool_id,)
     assert bench.stored() == {}
-    assert bench.world.mappings.pools(BIG) == frozenset()
+    assert bench.state.mappings.pools(BIG) == frozenset()
     bench.agree()
 
 
@@ -127,7 +127,7 @@ def test_a_pool_that_was_removed_comes_back_with_the_next_job(bench: PoolBench, 
     second = bench.submit(Memory=3000)
     assert second.pool_id == first.pool_id
     assert second.task_queue_id != first.task_queue_id
-    assert bench.world.mappings.queues(second.pool_id) == {BIG, FAR}
+    assert bench.state.mappings.queues(second.pool_id) == {BIG, FAR}
     bench.agree()
 
 
@@ -136,7 +136,7 @@ def test_two_servers_on_one_database_learn_of_each_others_pools(database: Databa
     here.put(three_queues())
     job = here.submit(Memory=1000)
     assert there.submit(Memory=1000).pool_id == job.pool_id
-    assert there.world.mappings.queues(job.pool_id) == {BIG, SMALL, FAR}
+    assert there.state.mappings.queues(job.pool_id) == {BIG, SMALL, FAR}
 
 
 def test_a_server_that_missed_a_tree_places_jobs_by_the_one_in_force(database: Database) -> None:
@@ -146,7 +146,7 @@ def test_a_server_that_missed_a_tree_places_jobs_by_the_one_in_force(database: D
     declared = three_queues(parameters={"Memory": {"type": "value"}})
     here.put(declared)
     job = there.submit(Memory=2000)
-    assert there.world.tree.version == 2
+    assert there.state.tree.version == 2
     assert job.pool_id == pool_id(read_requirements({"Memory": 2000}, "cms", declared.tree.declarations))
     assert there.stored_queues(job.pool_id) == {SMALL}
 
@@ -170,9 +170,9 @@ def test_a_server_to_which_a_job_came_under_a_new_tree_catches_up_with_all_other
     late = there.submit(Memory=3600)
     there.catch_up()
 
-    assert there.world.mappings.queues(early.pool_id) == {BIG, FAR}
-    assert there.world.mappings.queues(late.pool_id) == {FAR}
-    known = {(mapping.pool_id, mapping.tree_version) for mapping in there.world.mappings.all()}
+    assert there.state.mappings.queues(early.pool_id) == {BIG, FAR}
+    assert there.state.mappings.queues(late.pool_id) == {FAR}
+    known = {(mapping.pool_id, mapping.tree_version) for mapping in there.state.mappings.all()}
     assert known == {(early.pool_id, 2), (late.pool_id, 2)}
 
 
@@ -181,14 +181,14 @@ def test_a_server_catches_up_with_trees_and_pools_that_came_and_went(database: D
     here.put(three_queues())
     kept, gone = here.submit(Memory=1000), here.submit(Memory=3000)
     there.catch_up()
-    assert there.world.mappings.queues(gone.pool_id) == {BIG, FAR}
+    assert there.state.mappings.queues(gone.pool_id) == {BIG, FAR}
     here.remove(gone)
     here.clean(hours=0)
     here.put(three_queues(big=500))
     woken: list[str] = []
-    there.world.access_listeners.append(lambda: woken.append("now"))
+    there.state.access_listeners.append(lambda: woken.append("now"))
     there.catch_up()
     there.catch_up()
-    assert there.world.tree.version == 2
-    assert {mapping.pool_id: mapping.queues for mapping in there.world.mappings.all()} == {kept.pool_id: {SMALL, FAR}}
+    assert there.state.tree.version == 2
+    assert {mapping.pool_id: mapping.queues for mapping in there.state.mappings.all()} == {kept.pool_id: {SMALL, FAR}}
     assert woken == ["now"]

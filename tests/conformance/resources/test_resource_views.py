@@ -41,27 +41,27 @@ def a_pilot(queue: QueueId, *vos: str) -> Identity:
 
 
 def ban_node(bench: PoolBench, *names: str) -> None:
-    bench.write(lambda unit, world: ban(unit, world, OPERATOR, BanOrder(TreeNode(*names), "broken")))
+    bench.write(lambda transaction, state: ban(transaction, state, OPERATOR, BanOrder(TreeNode(*names), "broken")))
 
 
 def pools(bench: PoolBench, identity: Identity, vo: str = "") -> tuple[PoolView, ...]:
-    return bench.read(lambda unit, world: list_pools(unit, world, identity, vo))
+    return bench.read(lambda transaction, state: list_pools(transaction, state, identity, vo))
 
 
 def queues(bench: PoolBench, identity: Identity, vo: str = "", site: str = "") -> tuple[QueueView, ...]:
-    return bench.read(lambda unit, world: list_queues(unit, world, identity, vo, site))
+    return bench.read(lambda transaction, state: list_queues(transaction, state, identity, vo, site))
 
 
 def nodes(bench: PoolBench, identity: Identity, query: NodeQuery) -> EligibleNodes:
-    return bench.read(lambda unit, world: get_eligible_nodes(unit, world, identity, query))
+    return bench.read(lambda transaction, state: get_eligible_nodes(transaction, state, identity, query))
 
 
 def run_at(bench: PoolBench, job_id: int, queue: QueueId, clock: VirtualClock) -> None:
     job = bench.job(job_id)
     until = clock()
     bench.write(
-        lambda unit, world: apply_transition(
-            unit, world, job, JobCause.MATCHED, reason="", actor="p", attempt=1, queue=queue, lease_until=until
+        lambda transaction, state: apply_transition(
+            transaction, state, job, JobCause.MATCHED, reason="", actor="p", attempt=1, queue=queue, lease_until=until
         )
     )
 
@@ -89,7 +89,7 @@ def test_users_see_the_pools_of_their_vo_and_operators_all(bench: PoolBench) -> 
 
 def test_the_pools_of_many_queues_are_told_in_the_order_asked_sorted_by_id(bench: PoolBench) -> None:
     ids = {memory: bench.submit(Memory=memory).pool_id for memory in (1000, 3000, 6000)}
-    answer = get_submit_pools_for_queue(bench.world, AGENT, [SMALL, BIG, NOWHERE])
+    answer = get_submit_pools_for_queue(bench.state, AGENT, [SMALL, BIG, NOWHERE])
     assert answer == (
         QueuePools(SMALL, known=True, pool_ids=(ids[1000],)),
         QueuePools(BIG, known=True, pool_ids=tuple(sorted(ids.values()))),
@@ -101,7 +101,7 @@ def test_a_disabled_queue_is_known_and_has_no_pools(bench: PoolBench) -> None:
     bench.submit(Memory=1000)
     queue = {"Memory": 2000, "Enabled": False}
     bench.put(a_new_tree(sites={"CERN": {"ces": {"ce01": {"queues": {"small": queue}}}}}))
-    assert get_submit_pools_for_queue(bench.world, AGENT, [SMALL, BIG]) == (
+    assert get_submit_pools_for_queue(bench.state, AGENT, [SMALL, BIG]) == (
         QueuePools(SMALL, known=True, pool_ids=()),
         QueuePools(BIG, known=False, pool_ids=()),
     )
@@ -110,7 +110,7 @@ def test_a_disabled_queue_is_known_and_has_no_pools(bench: PoolBench) -> None:
 def test_a_banned_queue_keeps_its_pools_for_the_ban_may_end_before_the_pilot_starts(bench: PoolBench) -> None:
     job = bench.submit(Memory=1000)
     ban_node(bench, "CERN")
-    (answer,) = get_submit_pools_for_queue(bench.world, AGENT, [SMALL])
+    (answer,) = get_submit_pools_for_queue(bench.state, AGENT, [SMALL])
     assert answer.pool_ids == (job.pool_id,)
 
 
@@ -118,10 +118,10 @@ def test_a_pilot_hears_only_of_its_own_queue_and_vos(bench: PoolBench) -> None:
     cms = bench.submit(a_user("cms"), Memory=1000).pool_id
     lhcb = bench.submit(a_user("lhcb"), Memory=1000).pool_id
     all_, only = a_pilot(BIG), a_pilot(BIG, "LHCb")
-    assert get_submit_pools_for_queue(bench.world, all_, [BIG])[0].pool_ids == tuple(sorted((cms, lhcb)))
-    assert get_submit_pools_for_queue(bench.world, only, [BIG])[0].pool_ids == (lhcb,)
+    assert get_submit_pools_for_queue(bench.state, all_, [BIG])[0].pool_ids == tuple(sorted((cms, lhcb)))
+    assert get_submit_pools_for_queue(bench.state, only, [BIG])[0].pool_ids == (lhcb,)
     with pytest.raises(PermissionDeniedError, match="bound to CERN/ce01/big"):
-        get_submit_pools_for_queue(bench.world, all_, [SMALL])
+        get_submit_pools_for_queue(bench.state, all_, [SMALL])
 
 
 def test_queues_are_listed_with_values_origins_and_counts(bench: PoolBench, clock: VirtualClock) -> None:

@@ -32,8 +32,8 @@ def bench(database: Database) -> PoolBench:
     return bench
 
 
-def declared_as(type_: ParameterType, section: dict[str, str | int], unit: str | None = None) -> str:
-    declarations = SHIPPED.extended([ParameterDeclaration("Memory", type_, unit)])
+def declared_as(type_: ParameterType, section: dict[str, str | int], transaction: str | None = None) -> str:
+    declarations = SHIPPED.extended([ParameterDeclaration("Memory", type_, transaction)])
     return pool_id(read_requirements(section, "cms", declarations))
 
 
@@ -44,7 +44,7 @@ def memory_is(type_: str) -> dict[str, dict[str, str]]:
 def test_before_any_tree_there_is_version_0_and_no_queue(database: Database) -> None:
     bench = PoolBench(database)
     assert database.read(get_tree).version == 0
-    assert bench.world.tree.queues == ()
+    assert bench.state.tree.queues == ()
     job = bench.submit(Memory=1000)
     assert bench.stored_queues(job.pool_id) == frozenset()
 
@@ -60,8 +60,8 @@ def test_a_tree_is_kept_as_it_was_given(bench: PoolBench, clock: VirtualClock) -
 def test_a_server_starts_with_the_tree_in_force(bench: PoolBench) -> None:
     bench.put(three_queues(big=16000))
     again = PoolBench(bench.database)
-    assert again.world.tree.version == 2
-    assert again.world.tree.queues == (BIG, SMALL, FAR)
+    assert again.state.tree.version == 2
+    assert again.state.tree.queues == (BIG, SMALL, FAR)
 
 
 def test_a_tree_with_a_fault_is_refused_with_its_path() -> None:
@@ -77,13 +77,13 @@ def test_a_tree_maps_all_pools_anew(bench: PoolBench, clock: VirtualClock) -> No
     assert bench.stored_queues(big.pool_id) == frozenset()
     assert {pool.tree_version for pool in bench.stored().values()} == {2}
     assert {pool.mapped for pool in bench.stored().values()} == {clock()}
-    assert bench.world.mappings.queues(small.pool_id) == {BIG, SMALL, FAR}
+    assert bench.state.mappings.queues(small.pool_id) == {BIG, SMALL, FAR}
     bench.agree()
 
 
 def test_a_tree_wakes_those_who_wait_for_a_change_of_reach(bench: PoolBench) -> None:
     woken: list[str] = []
-    bench.world.access_listeners.append(lambda: woken.append("now"))
+    bench.state.access_listeners.append(lambda: woken.append("now"))
     bench.put(three_queues())
     assert woken == ["now"]
 
@@ -95,7 +95,7 @@ def test_trying_a_tree_tells_the_same_as_taking_it_and_changes_nothing(bench: Po
     new = three_queues(big=12_000)
     tried = bench.attempt(new)
     assert tried.version == 2
-    assert bench.world.tree.version == 1
+    assert bench.state.tree.version == 1
     assert bench.stored() == before
     assert bench.put(new) == tried
 
@@ -131,7 +131,7 @@ def test_a_parameter_declared_otherwise_gives_the_pools_that_ask_for_it_new_ids(
     assert bench.stored().keys() == {moved.pool_id, other.pool_id}
     assert bench.stored_queues(moved.pool_id) == {SMALL}
     assert effect.changes == (PoolChange(job.pool_id, gained=frozenset(), lost={BIG, FAR}),)
-    assert bench.world.waiting.count(moved.task_queue_id) == 1
+    assert bench.state.waiting.count(moved.task_queue_id) == 1
     bench.agree()
 
 
@@ -141,7 +141,7 @@ def test_jobs_of_one_pool_part_when_what_they_typed_no_longer_means_the_same(ben
     bench.put(three_queues(parameters=memory_is("value")))
     assert bench.job(number.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
     assert bench.job(text.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": "2000 MB"})
-    assert bench.world.waiting.count(bench.job(number.id).task_queue_id) == 2
+    assert bench.state.waiting.count(bench.job(number.id).task_queue_id) == 2
     bench.agree()
 
 
@@ -174,7 +174,7 @@ def test_waiting_jobs_whose_requirements_lose_their_meaning_are_held_with_the_re
 def test_a_job_whose_requirements_lost_their_meaning_is_explained_by_just_that(bench: PoolBench) -> None:
     job = bench.submit(Memory="2000 MB")
     bench.put(three_queues(parameters=memory_is("flag")))
-    explanation = bench.read(lambda unit, world: explain_job(unit, world, a_user(), job.id))
+    explanation = bench.read(lambda transaction, state: explain_job(transaction, state, a_user(), job.id))
     assert [(each.parameter, each.queues) for each in explanation.exclusions] == [("Memory", 3)]
     assert explanation.eligible_queues == ()
 
@@ -183,11 +183,11 @@ def test_a_held_job_is_released_once_a_tree_gives_its_requirements_their_meaning
     job = bench.submit(Memory="2000 MB")
     bench.put(three_queues(parameters=memory_is("flag")))
     release = JobChange.RELEASE
-    refused = bench.write(lambda unit, world: change_jobs(unit, world, a_user(), [job.id], release, ""))
+    refused = bench.write(lambda transaction, state: change_jobs(transaction, state, a_user(), [job.id], release, ""))
     assert refused[0].state is JobState.HELD
     assert "Memory" in refused[0].refusal
     bench.put(three_queues())
-    bench.write(lambda unit, world: change_jobs(unit, world, a_user(), [job.id], release, ""))
+    bench.write(lambda transaction, state: change_jobs(transaction, state, a_user(), [job.id], release, ""))
     released = bench.job(job.id)
     assert (released.state, released.pool_id) == (JobState.WAITING, job.pool_id)
     assert bench.stored_queues(job.pool_id) == {BIG, SMALL, FAR}
@@ -210,8 +210,16 @@ def test_a_job_that_holds_a_lease_keeps_it_and_its_pool_follows(bench: PoolBench
     job = bench.submit(Memory=2000)
     until = clock.advance(minutes=1)
     bench.write(
-        lambda unit, world: apply_transition(
-            unit, world, job, JobCause.MATCHED, reason="", actor="pilot:p", attempt=1, queue=SMALL, lease_until=until
+        lambda transaction, state: apply_transition(
+            transaction,
+            state,
+            job,
+            JobCause.MATCHED,
+            reason="",
+            actor="pilot:p",
+            attempt=1,
+            queue=SMALL,
+            lease_until=until,
         )
     )
     bench.put(three_queues(parameters=memory_is("value")))
@@ -239,21 +247,21 @@ def test_after_the_tree_came_a_new_job_joins_those_that_were_moved(bench: PoolBe
 def test_a_pool_that_came_after_a_tree_was_tried_is_mapped_by_it(bench: PoolBench) -> None:
     new = three_queues(big=3000)
     gone = bench.submit(Memory=500)
-    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
     came = bench.submit(Memory=2500)
     bench.remove(gone)
     bench.clean(hours=0)
-    bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
-    assert bench.world.mappings.queues(came.pool_id) == {BIG, FAR} == bench.stored_queues(came.pool_id)
+    bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
+    assert bench.state.mappings.queues(came.pool_id) == {BIG, FAR} == bench.stored_queues(came.pool_id)
     bench.agree()
 
 
 def test_a_tree_that_was_tried_on_another_than_the_one_in_force_is_tried_again(bench: PoolBench) -> None:
     job = bench.submit(Memory=6000)
     new = three_queues(big=12_000)
-    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
     bench.put(three_queues(big=3000))
-    effect = bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    effect = bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
     assert effect.version == 3
     assert effect.changes == (PoolChange(job.pool_id, gained={BIG}, lost=frozenset()),)
     bench.agree()
@@ -262,19 +270,19 @@ def test_a_tree_that_was_tried_on_another_than_the_one_in_force_is_tried_again(b
 def test_jobs_that_came_after_a_redeclaring_tree_was_tried_are_moved_too(bench: PoolBench) -> None:
     new = three_queues(parameters=memory_is("value"))
     bench.submit(Memory=1000)
-    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
     late = bench.submit(Memory=2000)
-    bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
     assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
     bench.agree()
 
 
 def test_jobs_of_the_first_pool_that_a_redeclaring_tree_touches_are_moved_too(bench: PoolBench) -> None:
     new = three_queues(parameters=memory_is("value"))
-    plan = bench.read(lambda unit, world: try_tree(unit, world, new))
+    plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
     assert not plan.touches_jobs
     late = bench.submit(Memory=2000)
-    effect = bench.write(lambda unit, world: put_tree(unit, world, OPERATOR, new, plan))
+    effect = bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
     assert bench.job(late.id).pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
     assert effect.pools_rekeyed == 1
     bench.agree()
@@ -282,8 +290,8 @@ def test_jobs_of_the_first_pool_that_a_redeclaring_tree_touches_are_moved_too(be
 
 def test_a_refresh_that_was_planned_before_a_new_tree_came_changes_nothing(bench: PoolBench) -> None:
     job = bench.submit(Memory=6000)
-    planned = bench.read(lambda unit, world: plan_refresh(unit, world, timedelta(0)))
+    planned = bench.read(lambda transaction, state: plan_refresh(transaction, state, timedelta(0)))
     bench.put(three_queues(big=3000))
-    assert bench.write(lambda unit, world: refresh_pools(unit, world, planned)) == ()
-    assert bench.world.mappings.queues(job.pool_id) == frozenset()
+    assert bench.write(lambda transaction, state: refresh_pools(transaction, state, planned)) == ()
+    assert bench.state.mappings.queues(job.pool_id) == frozenset()
     bench.agree()

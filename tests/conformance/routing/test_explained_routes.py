@@ -29,11 +29,11 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 def told(router: Router, *routes: RouteOutline, constraint: str | None = None, max_jobs: int | None = None) -> None:
     table = PublishedRoutes(routes, constraint, max_jobs)
-    router.grid.database.write(lambda unit: put_routes(unit, router.turn, table))
+    router.grid.database.write(lambda transaction: put_routes(transaction, router.turn, table))
 
 
 def explained(grid: Grid, job_id: int) -> RoutesExplained:
-    return grid.read(lambda unit, world: explain_routes(unit, world, an_operator(), job_id))
+    return grid.read(lambda transaction, state: explain_routes(transaction, state, an_operator(), job_id))
 
 
 def said(grid: Grid, job_id: int) -> list[list[tuple[ObstacleKind, str]]]:

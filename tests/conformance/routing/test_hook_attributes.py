@@ -29,7 +29,7 @@ def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
 
 
 def ad_of(grid: Grid, job_id: int) -> dict[str, AdValue]:
-    return dict(grid.read(lambda unit, _: get_ad(unit, an_operator(), job_id)))
+    return dict(grid.read(lambda transaction, _: get_ad(transaction, an_operator(), job_id)))
 
 
 def test_what_hooks_say_fills_only_names_that_nobody_else_has_a_word_for(grid: Grid, router: Router) -> None:
@@ -50,7 +50,7 @@ def test_no_policy_and_no_match_looks_at_it(grid: PolicyGrid, router: Router) ->
     router.start(job_id)
     router.tell(RouterReport(job_id, 1, attributes={"Progress": 70}))
     assert grid.look() == []
-    (seen,) = grid.read(lambda unit, world: load_routable_jobs(unit, world, [job_id]))
+    (seen,) = grid.read(lambda transaction, state: load_routable_jobs(transaction, state, [job_id]))
     assert "Progress" not in Ad(seen.ad).plain()
     router.report(job_id, Outcome.EVICTED)
     assert pilot.claim() == [job_id]

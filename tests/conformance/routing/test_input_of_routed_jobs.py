@@ -33,13 +33,13 @@ def checksum(grid: Grid, tmp_path: Path) -> str:
     """Return the checksum of a content that a user has uploaded."""
     store = FolderStore(tmp_path, 10**6)
     checksum = store.put(b"hers")
-    grid.database.write(lambda unit: record_upload(unit, store, a_user(), checksum, 4))
+    grid.database.write(lambda transaction: record_upload(transaction, store, a_user(), checksum, 4))
     return checksum
 
 
 def may_fetch(router: Router, job_id: int, checksum: str, identity: Identity = AN_AGENT) -> bool:
     try:
-        router.grid.read(lambda unit, _: check_download(unit, identity, job_id, checksum, router.turn))
+        router.grid.read(lambda transaction, _: check_download(transaction, identity, job_id, checksum, router.turn))
     except NotFoundError:
         return False
     return True
@@ -82,7 +82,7 @@ def test_an_agent_that_names_no_turn_fetches_nothing(grid: Grid, router: Router,
     job_id = a_job_with(grid, checksum)
     router.take(job_id)
     with pytest.raises(NotFoundError):
-        grid.read(lambda unit, _: check_download(unit, AN_AGENT, job_id, checksum))
+        grid.read(lambda transaction, _: check_download(transaction, AN_AGENT, job_id, checksum))
 
 
 def test_a_turn_opens_nothing_to_a_user(grid: Grid, router: Router, checksum: str) -> None:

@@ -45,7 +45,7 @@ def test_a_routed_job_is_no_demand_and_one_that_comes_back_is_again(grid: Grid, 
 
 def wanted(grid: Grid) -> int:
     """Return how many jobs wait for pilots."""
-    demands = grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(LONG)])).demands
+    demands = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)])).demands
     return sum(demand.waiting for demand in demands)
 
 
@@ -64,7 +64,7 @@ def test_who_waits_is_woken_when_a_router_gives_a_job_back(grid: Grid, router: R
     router.take(job_id)
     grid.change(JobChange.RESCHEDULE, job_id)
     told: list[int] = []
-    grid.world.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
     router.report(job_id, Outcome.KILLED)
     assert told == [1]
 
@@ -73,7 +73,7 @@ def test_no_pilot_is_called_for_a_copy_that_is_wanted_no_more(grid: Grid, router
     (job_id,) = grid.submit()
     router.take(job_id)
     called: list[str] = []
-    grid.world.command_listeners.append(called.append)
+    grid.state.command_listeners.append(called.append)
     grid.change(JobChange.REMOVE, job_id)
     assert called == []
 
@@ -111,7 +111,7 @@ def clean(grid: Grid) -> None:
 def copies(grid: Grid) -> int:
     """Return how many copies the server knows of."""
     query = select(func.count()).select_from(metadata.tables["copies"])
-    return int(grid.read(lambda unit, _: unit.session.execute(query).scalar_one()))
+    return int(grid.read(lambda transaction, _: transaction.session.execute(query).scalar_one()))
 
 
 def test_copies_that_fail_fast_speak_against_their_queue_and_against_a_node_that_was_named(
@@ -122,8 +122,8 @@ def test_copies_that_fail_fast_speak_against_their_queue_and_against_a_node_that
     router.take(far, target="far.example:4711")
     for job_id, node in ((nowhere, ""), (somewhere, "n42"), (far, "")):
         router.finish(job_id, exit_code=1, node=node, started=grid.clock())
-    _, newest = grid.read(lambda unit, _: feed_bounds(unit.session))
-    ended = grid.read(lambda unit, _: load_ended(unit.session, 0, newest, timedelta(minutes=1)))
+    _, newest = grid.read(lambda transaction, _: feed_bounds(transaction.session))
+    ended = grid.read(lambda transaction, _: load_ended(transaction.session, 0, newest, timedelta(minutes=1)))
     assert all(each.failed for each in ended)
     places = {place for each in ended for level in LocationLevel if (place := each.key.location(level)) is not None}
     assert places == {
@@ -142,4 +142,4 @@ def test_another_server_knows_that_a_routed_job_waits_no_more(
     other = grid.restarted()
     Router(grid).begin().take(*ids[:2])
     other.read(sync_events)
-    assert sum(each.count for each in other.world.waiting.waiting()) == 1
+    assert sum(each.count for each in other.state.waiting.waiting()) == 1

@@ -27,14 +27,14 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 def a_router(grid: Grid, name: str = "router of sky") -> Router:
     """Return a router that has its turn for an hour, and has told of a route."""
     router = Router(grid, name)
-    grid.database.write(lambda unit: take_leadership(unit, router.turn, timedelta(hours=1), "here"))
+    grid.database.write(lambda transaction: take_leadership(transaction, router.turn, timedelta(hours=1), "here"))
     table = PublishedRoutes((RouteOutline("north", "server far:1", max_jobs=1),))
-    grid.database.write(lambda unit: put_routes(unit, router.turn, table))
+    grid.database.write(lambda transaction: put_routes(transaction, router.turn, table))
     return router
 
 
 def pass_retention(grid: Grid) -> None:
-    grid.clock.advance(grid.world.rules.retention.finished_jobs + timedelta(hours=2))
+    grid.clock.advance(grid.state.rules.retention.finished_jobs + timedelta(hours=2))
 
 
 def clean(grid: Grid) -> int:
@@ -42,7 +42,7 @@ def clean(grid: Grid) -> int:
 
 
 def known(grid: Grid) -> list[str]:
-    return [told.router for told in grid.read(lambda unit, _: list_routes(unit))]
+    return [told.router for told in grid.read(lambda transaction, _: list_routes(transaction))]
 
 
 def test_a_router_of_which_nothing_was_heard_for_long_is_shown_no_more(grid: Grid) -> None:

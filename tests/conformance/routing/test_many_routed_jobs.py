@@ -39,10 +39,10 @@ def test_unwanted_copies_are_told_a_thousand_at_a_time_and_those_after_them_when
     ids = grid.submit(count=MAX_UNWANTED + BEYOND)
     router.take(*ids)
     grid.change(JobChange.REMOVE, *ids)
-    first = grid.read(lambda unit, _: unwanted_copies(unit, router.name))
+    first = grid.read(lambda transaction, _: unwanted_copies(transaction, router.name))
     assert ([each.job_id for each in first.copies], first.more) == (ids[:MAX_UNWANTED], True)
     last = first.copies[-1]
-    rest = grid.read(lambda unit, _: unwanted_copies(unit, router.name, (last.job_id, last.attempt)))
+    rest = grid.read(lambda transaction, _: unwanted_copies(transaction, router.name, (last.job_id, last.attempt)))
     assert ([each.job_id for each in rest.copies], rest.more) == (ids[MAX_UNWANTED:], False)
 
 
@@ -57,7 +57,11 @@ def test_what_was_told_to_be_over_makes_room_for_the_next(grid: Grid, router: Ro
 def test_a_long_reason_is_cut_for_the_router(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
-    grid.write(lambda unit, world: change_jobs(unit, world, an_operator(), [job_id], JobChange.HOLD, "why " * 400))
+    grid.write(
+        lambda transaction, state: change_jobs(
+            transaction, state, an_operator(), [job_id], JobChange.HOLD, "why " * 400
+        )
+    )
     (unwanted,) = router.tell().unwanted
     (listed,) = router.copies()
     assert len(unwanted.reason) == MAX_REASON_LENGTH
@@ -68,7 +72,7 @@ def test_a_long_reason_is_cut_for_the_router(grid: Grid, router: Router) -> None
 def test_copies_are_listed_from_any_of_them_on(grid: Grid, router: Router) -> None:
     ids = grid.submit(count=3)
     router.take(*ids)
-    listed = grid.read(lambda unit, _: list_copies(unit, router.name, (ids[0], 1)))
+    listed = grid.read(lambda transaction, _: list_copies(transaction, router.name, (ids[0], 1)))
     assert (open_jobs(listed.copies), listed.more) == (ids[1:], False)
 
 

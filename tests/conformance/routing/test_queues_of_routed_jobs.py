@@ -70,17 +70,17 @@ def test_a_place_that_is_held_gets_no_copy_and_a_throttled_one_a_single_one(grid
     ids = grid.submit(count=4)
     queue = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
     held = HoldOrder(queue, "too many fail", "olga", grid.clock() + timedelta(minutes=10))
-    grid.write(lambda unit, world: hold_place(unit, world, held))
+    grid.write(lambda transaction, state: hold_place(transaction, state, held))
     assert "queue CERN/ce01/long is held by olga: too many fail" in router.refusal(a_copy(ids[0]))
     assert router.take(ids[0], target=SHORT) == ids[:1]
     grid.clock.advance(minutes=11)
     assert router.take(*ids[1:]) == ids[1:2]
     marked = text("SELECT job_id, attempt FROM attempts WHERE trial")
-    assert grid.read(lambda unit, _: unit.session.execute(marked).all()) == [(ids[1], 1)]
+    assert grid.read(lambda transaction, _: transaction.session.execute(marked).all()) == [(ids[1], 1)]
 
 
 def test_a_banned_queue_gets_no_copy(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     order = BanOrder(TreeNode("CERN"), "power cut")
-    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
+    grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))
     assert router.refusal(a_copy(job_id)) == "CERN is banned: power cut"

@@ -239,7 +239,7 @@ def test_copy_reported_only_at_its_end_is_charged_from_start_after_match(
 
 def used_s(grid: Grid) -> float:
     """Return what all accounts together have used, in core seconds."""
-    shares = grid.world.shares
+    shares = grid.state.shares
     return sum(shares.use(account, grid.clock()).core_s for account in shares.accounts())
 
 
@@ -247,7 +247,7 @@ def test_the_ad_of_a_job_tells_how_it_is_routed(grid: Grid, router: Router) -> N
     (job_id,) = grid.submit()
     router.take(job_id)
     router.start(job_id, reference="slurm 17", node="n42")
-    ad = grid.read(lambda unit, _: get_ad(unit, an_operator(), job_id))
+    ad = grid.read(lambda transaction, _: get_ad(transaction, an_operator(), job_id))
     told = {name: ad[name] for name in ("RouteName", "RoutedBy", "RoutedToJobId", "RemoteHost")}
     assert told == {
         "RouteName": "north",
@@ -256,4 +256,7 @@ def test_the_ad_of_a_job_tells_how_it_is_routed(grid: Grid, router: Router) -> N
         "RemoteHost": "north@n42",
     }
     router.finish(job_id)
-    assert not grid.read(lambda unit, _: get_ad(unit, an_operator(), job_id)).keys() & {"RouteName", "RoutedToJobId"}
+    assert not grid.read(lambda transaction, _: get_ad(transaction, an_operator(), job_id)).keys() & {
+        "RouteName",
+        "RoutedToJobId",
+    }

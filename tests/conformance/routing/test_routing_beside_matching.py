@@ -65,7 +65,7 @@ def test_no_job_goes_to_a_pilot_and_to_a_router_and_none_is_forgotten(
     assert left.isdisjoint(taken)
     for router in routers:
         assert len(router.copies()) == len(router.attempts)
-    grid.world.matcher.check()
+    grid.state.matcher.check()
     if has_servers_of_their_own:
         grid.read(refresh_state)
     rest = [grid.start_pilot().claim() for _ in range(len(left) + 1)]

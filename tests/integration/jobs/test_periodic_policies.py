@@ -37,7 +37,7 @@ class Bench:
     def __init__(self, database: Database, clock: VirtualClock) -> None:
         self.grid = Grid(database, clock)
         self.boot = Boot()
-        self.duty = PolicyTask(Transactions(database, self.grid.world), self.boot)
+        self.duty = PolicyTask(Transactions(database, self.grid.state), self.boot)
         self._clock = clock
 
     async def pass_time(self, seconds: float) -> None:
@@ -128,7 +128,8 @@ async def test_jobs_without_policies_cost_one_question_a_minute(bench: Bench, sq
 
 def test_a_round_reads_the_index_of_watched_jobs_alone(sqlite_database: Database) -> None:
     plan = plan_of(
-        sqlite_database, lambda unit: next_watched(unit.session, first_watched(PolicyWatch.EACH_MINUTE), 200)
+        sqlite_database,
+        lambda transaction: next_watched(transaction.session, first_watched(PolicyWatch.EACH_MINUTE), 200),
     )
     assert "USING INDEX ix_jobs_watched" in plan
     assert "TEMP B-TREE" not in plan

@@ -38,7 +38,7 @@ class Farm:
 
     def look(self) -> None:
         look = self.grid.read(self.watch.review)
-        self.grid.write(lambda unit, world: store_changes(unit, world, look.changes))
+        self.grid.write(lambda transaction, state: store_changes(transaction, state, look.changes))
         self.watch.commit(look)
 
     def pass_time(self, seconds: float) -> None:
@@ -78,7 +78,10 @@ class Farm:
 
     def states(self) -> dict[str, str]:
         """Return the state of every place that is known."""
-        return {each.location.key: each.state.value for each in self.grid.read(lambda unit, _: list_health(unit))}
+        return {
+            each.location.key: each.state.value
+            for each in self.grid.read(lambda transaction, _: list_health(transaction))
+        }
 
 
 @pytest.fixture
@@ -175,7 +178,7 @@ def test_a_trial_that_is_plugged_has_failed_however_long_it_keeps_its_slot(farm:
     assert farm.plug(one)
     farm.pass_time(150)
     assert not other.ask().matches
-    (throttle,) = farm.grid.read(lambda unit, _: list_health(unit))
+    (throttle,) = farm.grid.read(lambda transaction, _: list_health(transaction))
     assert (throttle.proofs, throttle.pause) == (0, timedelta(seconds=200))
     farm.pass_time(51)
     assert other.ask().matches

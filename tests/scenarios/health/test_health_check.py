@@ -41,33 +41,33 @@ def end_jobs(pilot: Pilot, number: int, exit_code: int) -> None:
 
 
 async def test_as_many_failures_as_a_node_may_have_are_looked_at_at_once(grid: Grid) -> None:
-    duty = HealthTask(Transactions(grid.database, grid.world), lambda: 0)
+    duty = HealthTask(Transactions(grid.database, grid.state), lambda: 0)
     await duty.run_once()
     end_jobs(a_pilot(grid, "fine"), 1, 0)
     end_jobs(a_pilot(grid, "hole"), 6, 1)
     for _ in range(MIN_CYCLES_BETWEEN_CHECKS):
         await duty.run_once()
-    assert not grid.world.throttles
+    assert not grid.state.throttles
     await duty.run_once()
-    assert [str(place) for place in grid.world.throttles] == ["CERN/hole"]
+    assert [str(place) for place in grid.state.throttles] == ["CERN/hole"]
 
 
 async def test_failures_that_another_server_has_heard_of_are_seen_at_the_next_look(grid: Grid) -> None:
     other = grid.restarted()
-    duty = HealthTask(Transactions(grid.database, other.world), lambda: 0)
+    duty = HealthTask(Transactions(grid.database, other.state), lambda: 0)
     await duty.run_once()
     end_jobs(a_pilot(grid, "fine"), 1, 0)
     end_jobs(a_pilot(grid, "hole"), 6, 1)
     for _ in range(MAX_CYCLES_BETWEEN_CHECKS - 1):
         await duty.run_once()
-    assert not other.world.throttles
+    assert not other.state.throttles
     await duty.run_once()
-    assert [str(place) for place in other.world.throttles] == ["CERN/hole"]
+    assert [str(place) for place in other.state.throttles] == ["CERN/hole"]
 
 
 async def test_where_jobs_go_on_failing_for_their_own_sake_it_looks_less_and_less_often(grid: Grid) -> None:
     grid.submit(count=300)
-    duty = HealthTask(Transactions(grid.database, grid.world), lambda: 0)
+    duty = HealthTask(Transactions(grid.database, grid.state), lambda: 0)
     nodes = [a_pilot(grid, f"node{number}") for number in range(2)]
     looks: list[int] = []
     with statements(grid.database) as asked:
@@ -88,7 +88,7 @@ async def test_the_longer_a_look_takes_the_longer_it_rests(grid: Grid) -> None:
         elapsed_s += 0.75
         return elapsed_s
 
-    duty = HealthTask(Transactions(grid.database, grid.world), boot_clock)
+    duty = HealthTask(Transactions(grid.database, grid.state), boot_clock)
     looks: list[int] = []
     with statements(grid.database) as asked:
         for turn in range(100):

@@ -36,7 +36,9 @@ def grid(sqlite_database: Database, clock: VirtualClock) -> Grid:
 
 def demand(grid: Grid, *queues: str) -> DemandAnswer:
     """Return the demand for these queues."""
-    return grid.read(lambda unit, world: get_demand(unit, world, [QueueId.parse(queue) for queue in queues]))
+    return grid.read(
+        lambda transaction, state: get_demand(transaction, state, [QueueId.parse(queue) for queue in queues])
+    )
 
 
 def test_a_job_that_fits_nowhere_hears_what_excludes_the_queues(grid: Grid) -> None:
@@ -119,9 +121,9 @@ def test_a_pilot_that_drains_is_no_pilot_to_wait_for(grid: Grid) -> None:
 
 def test_a_pool_without_a_mapping_is_named_as_the_obstacle(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
-    mapping = grid.world.mappings.get(grid.job(job_id).pool_id)
+    mapping = grid.state.mappings.get(grid.job(job_id).pool_id)
     assert mapping is not None
-    grid.world.mappings.remove([mapping])
+    grid.state.mappings.remove([mapping])
     assert [each.obstacle for each in grid.why(job_id).eligible_queues] == ["its pool has no mapping at present"]
     assert grid.start_pilot().claim() == []
 
@@ -129,7 +131,7 @@ def test_a_pool_without_a_mapping_is_named_as_the_obstacle(grid: Grid) -> None:
 def test_a_banned_queue_is_an_exclusion_with_its_reason(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     order = BanOrder(TreeNode("CERN", "ce01", "long"), "cooling is broken")
-    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
+    grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))
     why = grid.why(job_id)
     assert why.eligible_queues == ()
     assert any("cooling is broken" in each.example for each in why.exclusions if each.parameter == "Ban")
@@ -199,6 +201,6 @@ def test_supplies_tell_pilots_and_idle_cores(grid: Grid) -> None:
 def test_a_banned_queue_has_no_demand(grid: Grid) -> None:
     grid.submit()
     order = BanOrder(TreeNode("CERN"), "power cut")
-    grid.write(lambda unit, world: ban(unit, world, an_operator(), order))
+    grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))
     answer = demand(grid, LONG)
     assert (answer.demands, answer.supplies[0].banned) == ((), True)

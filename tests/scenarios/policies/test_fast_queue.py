@@ -96,6 +96,6 @@ def test_suspended_time_is_charged_or_not_as_the_server_is_told(
     fast = a_fast(grid, 600)
     grid.until(lambda: grid.finished(fast, normal))
     grid.pass_time(1)
-    use = grid.grid.world.shares.use(SAM, clock())
+    use = grid.grid.state.shares.use(SAM, clock())
     assert use.cores == 0
     assert use.core_s == pytest.approx(charged_s, rel=0.03)

@@ -38,7 +38,7 @@ def node(policy: str, grid: VirtualGrid, policies: SitePolicies) -> VirtualNode:
 def tell(grid: VirtualGrid, expression: str, name: str = "OnlyMulticore", wait_s: float = A_HEARTBEAT_S) -> None:
     """Set an attribute on the node from afar, and let the pilot hear of it."""
     change = ({name: expression}, ())
-    grid.grid.write(lambda unit, world: set_node_attributes(unit, world, an_operator(), [NODE], change))
+    grid.grid.write(lambda transaction, state: set_node_attributes(transaction, state, an_operator(), [NODE], change))
     grid.pass_time(wait_s)
 
 

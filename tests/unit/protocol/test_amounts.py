@@ -124,5 +124,5 @@ HUGE = st.integers(300, 5000).map(lambda digits: 10**digits + 1)
 
 
 @given(st.text() | st.floats() | st.integers() | HUGE | st.booleans() | st.none(), st.sampled_from((None, "B", "TB")))
-def test_reading_an_amount_never_raises(value: object, unit: str | None) -> None:
-    assert isinstance(amount_of(value, unit), int | float | NotAnAmount)
+def test_reading_an_amount_never_raises(value: object, transaction: str | None) -> None:
+    assert isinstance(amount_of(value, transaction), int | float | NotAnAmount)

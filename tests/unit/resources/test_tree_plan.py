@@ -60,7 +60,7 @@ def test_another_type_or_unit_is_a_redeclaration_and_another_inheritance_is_not(
     assert change() == frozenset()
     assert change(inherit=Inherit.UNITE) == frozenset()
     assert change(type=ParameterType.VALUE) == {"tags"}
-    assert change(unit="MiB") == {"tags"}
+    assert change(transaction="MiB") == {"tags"}
 
 
 def test_a_declaration_that_is_dropped_is_a_redeclaration() -> None:
@@ -94,7 +94,7 @@ def test_an_idle_pool_that_means_something_else_goes_and_one_that_means_the_same
 
 def test_jobs_come_to_a_pool_that_exists_already_without_making_it_again() -> None:
     before = a_tree_of_one_queue(parameters=declaring("Scratch", "value"))
-    after = a_tree_of_one_queue(parameters=declaring("Scratch", "capacity", unit="MB"))
+    after = a_tree_of_one_queue(parameters=declaring("Scratch", "capacity", transaction="MB"))
     number, text = a_pool(before, Scratch=20), a_pool(before, Scratch="20 MB")
     holdings = [a_holding(number, 1, Scratch=20), a_holding(text, 2, Scratch="20 MB")]
     plan = planned(before, after, [number, text], holdings)

@@ -35,7 +35,7 @@ class _CountChanges:
 
     rank: ClassVar[int] = 1
 
-    world: ServerState
+    state: ServerState
     by: Counter[str] = field(default_factory=Counter)
     matched: Counter[str] = field(default_factory=Counter)
     limits: dict[str, set[RunningLimit]] = field(default_factory=dict)
@@ -56,97 +56,99 @@ class _CountChanges:
         self.matched.update(part.matched)
         self.limits |= part.limits
 
-    def write(self, unit: Transaction) -> None:
+    def write(self, transaction: Transaction) -> None:
         """Write the counters; raises WriteConflictError where more jobs would run than a limit allows."""
         for key, by in sorted(self.by.items()):
             if by > 0:
-                self._take(unit, key, by)
+                self._take(transaction, key, by)
             elif by < 0:
-                self._release(unit, key, by)
+                self._release(transaction, key, by)
 
-    def _take(self, unit: Transaction, key: str, by: int) -> None:
+    def _take(self, transaction: Transaction, key: str, by: int) -> None:
         if not self.matched[key]:  # a pilot has kept a job that the server had declared lost: it cannot be refused
-            stored.add(unit.session, key, by)
-        elif stored.take(unit.session, key, by, min(limit.at_most for limit in self.limits[key])) is None:
+            stored.add(transaction.session, key, by)
+        elif stored.take(transaction.session, key, by, min(limit.at_most for limit in self.limits[key])) is None:
             raise WriteConflictError(f"more jobs than the limit {key} allows")
 
-    def _release(self, unit: Transaction, key: str, by: int) -> None:
-        running = stored.add(unit.session, key, by)
+    def _release(self, transaction: Transaction, key: str, by: int) -> None:
+        running = stored.add(transaction.session, key, by)
         for limit in self.limits[key]:
             if running + _NEAR > limit.at_most:
-                unit.after_commit(partial(self.world.publish_eased_limit, limit, -by))
+                transaction.after_commit(partial(self.state.publish_eased_limit, limit, -by))
 
 
-def limits_at_present(unit: Transaction, world: ServerState, queues: Iterable[QueueId], wanted: int) -> LimitRound:
+def limits_at_present(
+    transaction: Transaction, state: ServerState, queues: Iterable[QueueId], wanted: int
+) -> LimitRound:
     """Return the counts of the limits at these queues, for a transaction that matches at most `wanted` jobs there."""
-    limits = {limit for queue in queues for limit in world.limits.at(queue)}
-    counts = _counts(unit, limits)
+    limits = {limit for queue in queues for limit in state.limits.at(queue)}
+    counts = _counts(transaction, limits)
     if any(limit.at_most - wanted < running < limit.at_most for limit, running in counts.items()):
-        stored.lock_counts(unit.session, {limit_key(limit) for limit in limits})
-        counts = _counts(unit, limits)
+        stored.lock_counts(transaction.session, {limit_key(limit) for limit in limits})
+        counts = _counts(transaction, limits)
     return LimitRound(counts)
 
 
-def running_counts(unit: Transaction, world: ServerState, queues: Iterable[QueueId]) -> dict[RunningLimit, int]:
+def running_counts(transaction: Transaction, state: ServerState, queues: Iterable[QueueId]) -> dict[RunningLimit, int]:
     """Return for each limit that holds at some of the queues how many jobs with a lease it counts."""
-    return _counts(unit, {limit: None for queue in queues for limit in world.limits.at(queue)})
+    return _counts(transaction, {limit: None for queue in queues for limit in state.limits.at(queue)})
 
 
-def refresh_counts(unit: Transaction, world: ServerState) -> None:
+def refresh_counts(transaction: Transaction, state: ServerState) -> None:
     """Publish the room below limits that other servers have made since the last call."""
-    counts = _counts(unit, world.limits.limits)
+    counts = _counts(transaction, state.limits.limits)
     for limit, running in counts.items():
-        ended = world.synced_limits.get(limit, running) - running
+        ended = state.synced_limits.get(limit, running) - running
         if ended > 0 and running + _NEAR > limit.at_most:
-            world.publish_eased_limit(limit, ended)
-    world.synced_limits = counts
+            state.publish_eased_limit(limit, ended)
+    state.synced_limits = counts
 
 
-def _counts(unit: Transaction, limits: Iterable[RunningLimit]) -> dict[RunningLimit, int]:
+def _counts(transaction: Transaction, limits: Iterable[RunningLimit]) -> dict[RunningLimit, int]:
     """Return the counters of the database with the pending changes of this transaction."""
     keys = {limit: limit_key(limit) for limit in limits}
     if not keys:
         return {}
-    running = stored.read_counts(unit.session, set(keys.values()))
-    pending = list(unit.all_deferred(_CountChanges))
+    running = stored.read_counts(transaction.session, set(keys.values()))
+    pending = list(transaction.all_deferred(_CountChanges))
     return {limit: running.get(key, 0) + sum(changes.by[key] for changes in pending) for limit, key in keys.items()}
 
 
-def count_matched(unit: Transaction, world: ServerState, queue: QueueId, matched: Iterable[TaskQueue]) -> None:
+def count_matched(transaction: Transaction, state: ServerState, queue: QueueId, matched: Iterable[TaskQueue]) -> None:
     """Count jobs that were matched to run at this queue, each by the task queue where it waited."""
-    if not world.limits.at(queue):
+    if not state.limits.at(queue):
         return
     jobs: Counter[tuple[QueueId, int]] = Counter()
     traits: dict[int, Traits] = {}
     for task_queue in matched:
         jobs[queue, task_queue.id] += 1
         traits[task_queue.id] = task_queue.traits
-    _count(unit, world, jobs, traits, matched=True)
+    _count(transaction, state, jobs, traits, matched=True)
 
 
-def count_moves(unit: Transaction, world: ServerState, moves: Iterable[tuple[JobRecord, JobRecord]]) -> None:
+def count_moves(transaction: Transaction, state: ServerState, moves: Iterable[tuple[JobRecord, JobRecord]]) -> None:
     """Count jobs that have got or lost a lease, given as they were and as they are now."""
-    if not world.limits.limits:
+    if not state.limits.limits:
         return
     begun = [(before, after) for before, after in moves if before.is_leased != after.is_leased]
-    limited = [pair for pair in begun if world.limits.at(_lease_queue(*pair))]
+    limited = [pair for pair in begun if state.limits.at(_lease_queue(*pair))]
     if not limited:
         return
-    traits = _traits(unit, world, {before.task_queue_id for before, _ in limited})
+    traits = _traits(transaction, state, {before.task_queue_id for before, _ in limited})
     for matched in (True, False):
         jobs: Counter[tuple[QueueId, int]] = Counter()
         for before, after in limited:
             if (after.is_leased and after.attempt > before.attempt) is matched:
                 jobs[_lease_queue(before, after), before.task_queue_id] += 1 if after.is_leased else -1
-        _count(unit, world, jobs, traits, matched=matched)
+        _count(transaction, state, jobs, traits, matched=matched)
 
 
-def count_ended(unit: Transaction, world: ServerState, ended: Iterable[tuple[QueueId, int]]) -> None:
+def count_ended(transaction: Transaction, state: ServerState, ended: Iterable[tuple[QueueId, int]]) -> None:
     """Remove jobs that have lost their leases, each given by the queue where it ran and its task queue."""
-    jobs = Counter(pair for pair in ended if world.limits.at(pair[0])) if world.limits.limits else None
+    jobs = Counter(pair for pair in ended if state.limits.at(pair[0])) if state.limits.limits else None
     if jobs:
-        traits = _traits(unit, world, {task_queue_id for _, task_queue_id in jobs})
-        _count(unit, world, {pair: -count for pair, count in jobs.items()}, traits, matched=False)
+        traits = _traits(transaction, state, {task_queue_id for _, task_queue_id in jobs})
+        _count(transaction, state, {pair: -count for pair, count in jobs.items()}, traits, matched=False)
 
 
 def _lease_queue(before: JobRecord, after: JobRecord) -> QueueId:
@@ -157,8 +159,8 @@ def _lease_queue(before: JobRecord, after: JobRecord) -> QueueId:
 
 
 def _count(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     jobs: Mapping[tuple[QueueId, int], int],
     traits: Mapping[int, Traits],
     *,
@@ -166,34 +168,36 @@ def _count(
 ) -> None:
     """Count jobs, by the queue of the lease and the task queue, whose traits are given."""
     for (queue, task_queue_id), by in jobs.items():
-        limits = world.limits.counting(queue, traits[task_queue_id])
+        limits = state.limits.counting(queue, traits[task_queue_id])
         if limits and by:
-            unit.deferred(_CountChanges, lambda: _CountChanges(world)).add(limits, by, matched=matched)
+            transaction.deferred(_CountChanges, lambda: _CountChanges(state)).add(limits, by, matched=matched)
 
 
-def _traits(unit: Transaction, world: ServerState, task_queue_ids: set[int]) -> dict[int, Traits]:
-    return {id_: task_queue.traits for id_, task_queue in task_queues_of(unit, world, task_queue_ids).items()}
+def _traits(transaction: Transaction, state: ServerState, task_queue_ids: set[int]) -> dict[int, Traits]:
+    return {id_: task_queue.traits for id_, task_queue in task_queues_of(transaction, state, task_queue_ids).items()}
 
 
-def recount_limits(unit: Transaction, world: ServerState) -> None:
+def recount_limits(transaction: Transaction, state: ServerState) -> None:
     """Set the counters of all limits from the jobs; to be called at a server's start, as limits may be new.
 
     Other servers may begin and end leases meanwhile: they count uncommitted ones afterwards.
     """
-    keys = {limit_key(limit) for limit in world.limits.limits}
-    missing = keys - stored.read_counts(unit.session, keys).keys()
+    keys = {limit_key(limit) for limit in state.limits.limits}
+    missing = keys - stored.read_counts(transaction.session, keys).keys()
     for key in sorted(missing):
-        stored.add(unit.session, key, 0)
-    stored.lock_counts(unit.session, keys)
-    stored.set_counts(unit.session, {limit_key(limit): count for limit, count in fresh_counts(unit, world).items()})
+        stored.add(transaction.session, key, 0)
+    stored.lock_counts(transaction.session, keys)
+    stored.set_counts(
+        transaction.session, {limit_key(limit): count for limit, count in fresh_counts(transaction, state).items()}
+    )
 
 
-def fresh_counts(unit: Transaction, world: ServerState) -> dict[RunningLimit, int]:
+def fresh_counts(transaction: Transaction, state: ServerState) -> dict[RunningLimit, int]:
     """Return how many jobs with a lease each limit counts, counted one by one."""
-    leased = count_leased(unit.session)
-    traits = {each.id: each.traits for each in load_task_queues(unit.session, {id_ for _, id_ in leased})}
-    counts = dict.fromkeys(world.limits.limits, 0)
+    leased = count_leased(transaction.session)
+    traits = {each.id: each.traits for each in load_task_queues(transaction.session, {id_ for _, id_ in leased})}
+    counts = dict.fromkeys(state.limits.limits, 0)
     for (queue, task_queue_id), jobs in leased.items():
-        for limit in world.limits.counting(queue, traits[task_queue_id]):
+        for limit in state.limits.counting(queue, traits[task_queue_id]):
             counts[limit] += jobs
     return counts

@@ -20,7 +20,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.pilots import load_slots
 
 
-def list_shares(unit: Transaction, world: ServerState, identity: Identity, vo: str = "") -> Shares:
+def list_shares(transaction: Transaction, state: ServerState, identity: Identity, vo: str = "") -> Shares:
     """Return the shares of `vo`, or all that the caller may see.
 
     Raises
@@ -29,56 +29,56 @@ def list_shares(unit: Transaction, world: ServerState, identity: Identity, vo: s
         When a user asks for the shares of another VO.
     """
     shown = visible_vo(identity, vo)
-    _set_pool_size(world, _pie(unit, world))
+    _set_pool_size(state, _pie(transaction, state))
     waiting: Counter[Account] = Counter()
-    with world.lock:
-        for each in world.waiting.waiting():
+    with state.lock:
+        for each in state.waiting.waiting():
             waiting[each.task_queue.account] += each.count
-        shares = shares_at(world.shares, waiting, unit.now)
+        shares = shares_at(state.shares, waiting, transaction.now)
     return shares if shown is None else shares.of_vo(shown)
 
 
 def set_shares(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     factors: Mapping[Account, float | None],
     quotas: Mapping[GroupId, Quota | None],
 ) -> None:
     """Set priority factors and group quotas, all of them or none; None = use the settings again."""
     for account in sorted(factors):  # in one order, so that two transactions never deadlock
-        stored.store_factor(unit.session, account, factors[account])
+        stored.store_factor(transaction.session, account, factors[account])
     for group in sorted(quotas):
-        stored.store_quota(unit.session, group, quotas[group])
-    unit.after_commit(partial(_set_pool_size, world, _pie(unit, world)))
-    unit.after_commit(partial(_set_overrides, world, stored.load_set_shares(unit.session)))
+        stored.store_quota(transaction.session, group, quotas[group])
+    transaction.after_commit(partial(_set_pool_size, state, _pie(transaction, state)))
+    transaction.after_commit(partial(_set_overrides, state, stored.load_set_shares(transaction.session)))
 
 
-def load_overrides(unit: Transaction, world: ServerState) -> None:
+def load_overrides(transaction: Transaction, state: ServerState) -> None:
     """Apply what operators have set, on this server or on another."""
-    _set_overrides(world, stored.load_set_shares(unit.session))
+    _set_overrides(state, stored.load_set_shares(transaction.session))
 
 
-def refresh_pool_size(unit: Transaction, world: ServerState) -> None:
+def refresh_pool_size(transaction: Transaction, state: ServerState) -> None:
     """Compute the pool size again, if any quota is a part of it; pilots come and go."""
-    if world.shares.settings.needs_pool_size():
-        _set_pool_size(world, _pie(unit, world))
+    if state.shares.settings.needs_pool_size():
+        _set_pool_size(state, _pie(transaction, state))
 
 
-def _pie(unit: Transaction, world: ServerState) -> float:
-    return pool_size(load_slots(unit.session), world.rules.sharing.machine_constraint, unit.now)
+def _pie(transaction: Transaction, state: ServerState) -> float:
+    return pool_size(load_slots(transaction.session), state.rules.sharing.machine_constraint, transaction.now)
 
 
-def _set_pool_size(world: ServerState, pool_size: float) -> None:
-    with world.lock:
-        before = world.shares.settings
-        world.shares.settings = replace(before, pool_size=pool_size)
+def _set_pool_size(state: ServerState, pool_size: float) -> None:
+    with state.lock:
+        before = state.shares.settings
+        state.shares.settings = replace(before, pool_size=pool_size)
     if pool_size > before.pool_size and before.needs_pool_size() and not before.rules.group_accept_surplus:
-        world.publish_access_change()  # a larger pool raises quotas: jobs that they barred may go now
+        state.publish_access_change()  # a larger pool raises quotas: jobs that they barred may go now
 
 
-def _set_overrides(world: ServerState, set_shares: ShareOverrides) -> None:
-    with world.lock:
-        before = world.shares.settings
-        world.shares.settings = replace(before, operators=set_shares)
+def _set_overrides(state: ServerState, set_shares: ShareOverrides) -> None:
+    with state.lock:
+        before = state.shares.settings
+        state.shares.settings = replace(before, operators=set_shares)
     if before.operators != set_shares:
-        world.publish_access_change()  # a quota may have barred jobs that slots wait for
+        state.publish_access_change()  # a quota may have barred jobs that slots wait for

@@ -46,65 +46,74 @@ class _Use:
         for account, core_s in part.core_s.items():
             self.add(account, core_s)
 
-    def write(self, unit: Transaction) -> None:
+    def write(self, transaction: Transaction) -> None:
         """Write the charges to the accounts."""
-        lock_feed(unit.session)
-        accounting.charge(unit.session, self.core_s, unit.now, self.half_life)
+        lock_feed(transaction.session)
+        accounting.charge(transaction.session, self.core_s, transaction.now, self.half_life)
 
 
-def charge(unit: Transaction, world: ServerState, account: Account, core_s: float) -> None:
+def charge(transaction: Transaction, state: ServerState, account: Account, core_s: float) -> None:
     """Charge core seconds, weighted, and already decayed up to now."""
-    unit.deferred(_Use, lambda: _Use(world.rules.sharing.half_life)).add(account, core_s)
+    transaction.deferred(_Use, lambda: _Use(state.rules.sharing.half_life)).add(account, core_s)
 
 
 def meter_moves(
-    unit: Transaction, world: ServerState, moves: Iterable[tuple[JobRecord, JobRecord]], book: AttemptBook
+    transaction: Transaction, state: ServerState, moves: Iterable[tuple[JobRecord, JobRecord]], book: AttemptBook
 ) -> None:
     """Stop the meters of jobs that are now suspended, and restart those of jobs that are suspended no more."""
     held = [(before, after) for before, after in moves if after.is_leased]
     paused = [_key(after) for before, after in held if _is_suspended(after) and not _is_suspended(before)]
     going = [_key(after) for before, after in held if _is_suspended(before) and not _is_suspended(after)]
-    if paused and world.rules.sharing.discount_suspended:
+    if paused and state.rules.sharing.discount_suspended:
         book.read(paused)
-        stop_metering(unit, world, _existing(book, paused))
+        stop_metering(transaction, state, _existing(book, paused))
         for key in paused:
             book.change(key, {"metered": None})
     if going:
         book.read(going)
         resume_metering(
-            unit, world, book, [each.key for each in _existing(book, going) if each.metered is None], unit.now
+            transaction,
+            state,
+            book,
+            [each.key for each in _existing(book, going) if each.metered is None],
+            transaction.now,
         )
 
 
-def stop_metering(unit: Transaction, world: ServerState, attempts: Iterable[AttemptRecord | LeasedJob]) -> None:
+def stop_metering(transaction: Transaction, state: ServerState, attempts: Iterable[AttemptRecord | LeasedJob]) -> None:
     """Charge for the use of the attempts; the caller stores that their meters have stopped."""
-    half_life = world.rules.sharing.half_life
+    half_life = state.rules.sharing.half_life
     stopped: dict[tuple[Account, datetime], list[float]] = {}
     for attempt in attempts:
         if attempt.metered is not None:
             stopped.setdefault((attempt.account, attempt.metered), []).append(attempt.weight)
     ended: dict[Account, list[float]] = {}
     for (account, since), weights in stopped.items():
-        charge(unit, world, account, accrued(sum(weights), max(0.0, (unit.now - since).total_seconds()), half_life))
+        charge(
+            transaction,
+            state,
+            account,
+            accrued(sum(weights), max(0.0, (transaction.now - since).total_seconds()), half_life),
+        )
         ended.setdefault(account, []).extend(weights)
     for account, weights in ended.items():
-        unit.after_commit(partial(world.end_charge, account, sum(weights), unit.now, len(weights)))
+        transaction.after_commit(partial(state.end_charge, account, sum(weights), transaction.now, len(weights)))
 
 
-def begin_metering(unit: Transaction, world: ServerState, jobs: Iterable[LeasedJob]) -> None:
+def begin_metering(transaction: Transaction, state: ServerState, jobs: Iterable[LeasedJob]) -> None:
     """Add new attempts to the shares; the caller stores when their meters started."""
     for job in jobs:
         if job.metered is not None:
-            unit.after_commit(partial(world.start_charge, job.account, job.weight, unit.now, job.metered))
+            transaction.after_commit(partial(state.start_charge, job.account, job.weight, transaction.now, job.metered))
 
 
 def resume_metering(
-    unit: Transaction, world: ServerState, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime
+    transaction: Transaction, state: ServerState, book: AttemptBook, keys: Sequence[AttemptKey], since: datetime
 ) -> None:
     """Start the meters of attempts again, from `since`."""
     for attempt in _existing(book, keys):
         book.change(attempt.key, {"metered": since})
-        unit.after_commit(partial(world.start_charge, attempt.account, attempt.weight, unit.now, since))
+        transaction.after_commit(partial(state.start_charge, attempt.account, attempt.weight, transaction.now, since))
 
 
 def _existing(book: AttemptBook, keys: Sequence[AttemptKey]) -> list[AttemptRecord]:

@@ -54,7 +54,7 @@ class _Outbox:
 
     rank: ClassVar[int] = 3
 
-    world: ServerState
+    state: ServerState
     runs: list[_SingleEvents | _UniformEvents] = field(default_factory=list)
 
     def single_events(self) -> list[FeedEvent]:
@@ -77,32 +77,32 @@ class _Outbox:
         """Add the events of a savepoint."""
         self.runs += part.runs
 
-    def write(self, unit: Transaction) -> None:
+    def write(self, transaction: Transaction) -> None:
         """Append the events to the feed, and publish them after the commit."""
-        stored.lock_feed(unit.session)
-        published = [event for run in self.runs for event in run.append(unit.session)]
-        if self.world.feed_cursor is not None and published:
+        stored.lock_feed(transaction.session)
+        published = [event for run in self.runs for event in run.append(transaction.session)]
+        if self.state.feed_cursor is not None and published:
             first = published[0].position
-            self.world.feed_cursor.add_own(first, sum(map(len, self.runs)))
+            self.state.feed_cursor.add_own(first, sum(map(len, self.runs)))
             # If only the answer of the commit was lost, the events are read from the feed like those of other servers.
-            unit.on_rollback(partial(self.world.feed_cursor.remove_own, first))
-        unit.after_commit(partial(self.world.publish_events, tuple(published)))
+            transaction.on_rollback(partial(self.state.feed_cursor.remove_own, first))
+        transaction.after_commit(partial(self.state.publish_events, tuple(published)))
 
 
-def publish_events(unit: Transaction, world: ServerState, *events: FeedEvent) -> None:
+def publish_events(transaction: Transaction, state: ServerState, *events: FeedEvent) -> None:
     """Append the events at the end of the transaction and publish them; this sets their positions."""
-    _outbox(unit, world).single_events().extend(events)
+    _outbox(transaction, state).single_events().extend(events)
 
 
-def publish_new_jobs(unit: Transaction, world: ServerState, first: FeedEvent, job_ids: Sequence[int]) -> None:
+def publish_new_jobs(transaction: Transaction, state: ServerState, first: FeedEvent, job_ids: Sequence[int]) -> None:
     """Append an event like `first` for each of these new jobs; publish only `first`, which is of the first job."""
-    _outbox(unit, world).uniform_events(stored.append_uniform).append((job_ids, first))
+    _outbox(transaction, state).uniform_events(stored.append_uniform).append((job_ids, first))
 
 
-def publish_matches(unit: Transaction, world: ServerState, first: FeedEvent, job_ids: Sequence[int]) -> None:
+def publish_matches(transaction: Transaction, state: ServerState, first: FeedEvent, job_ids: Sequence[int]) -> None:
     """Append an event like `first` for each matched job, ids ascending. Their attempts must be stored already."""
-    _outbox(unit, world).uniform_events(stored.append_matches).append((job_ids, first))
+    _outbox(transaction, state).uniform_events(stored.append_matches).append((job_ids, first))
 
 
-def _outbox(unit: Transaction, world: ServerState) -> _Outbox:
-    return unit.deferred(_Outbox, lambda: _Outbox(world))
+def _outbox(transaction: Transaction, state: ServerState) -> _Outbox:
+    return transaction.deferred(_Outbox, lambda: _Outbox(state))

@@ -31,38 +31,40 @@ class Expired:
     gap: timedelta = timedelta(0)
 
 
-def expire_leases(unit: Transaction, world: ServerState) -> Expired:
+def expire_leases(transaction: Transaction, state: ServerState) -> Expired:
     """Requeue the jobs with expired leases, and mark pilots as lost that have been silent for long.
 
     A server that was suspended could not be reached by its pilots, so each sweep first measures such a gap.
     """
-    gap = record_server_life(unit, world)
-    expired = leases.lock_expired(unit.session, unit.now, _BATCH)
+    gap = record_server_life(transaction, state)
+    expired = leases.lock_expired(transaction.session, transaction.now, _BATCH)
     lost_attempts = [LostAttempt(job, JobCause.LEASE_LOST, f"pilot {job.pilot_stamp} was silent") for job in expired]
-    moved = requeue_or_fail(unit, world, lost_attempts, actor="server")
+    moved = requeue_or_fail(transaction, state, lost_attempts, actor="server")
     jobs = tuple(job.id for job in moved if job is not None)
-    released = release_expired_fences(unit, world, _BATCH)
-    return Expired(jobs, _give_up_pilots(unit, world), more=_BATCH in {len(expired), released}, gap=gap)
+    released = release_expired_fences(transaction, state, _BATCH)
+    return Expired(jobs, _give_up_pilots(transaction, state), more=_BATCH in {len(expired), released}, gap=gap)
 
 
-def _give_up_pilots(unit: Transaction, world: ServerState) -> tuple[str, ...]:
-    rules = world.rules
+def _give_up_pilots(transaction: Transaction, state: ServerState) -> tuple[str, ...]:
+    rules = state.rules
     shortest_arrival = min(rules.pilot_submission, rules.pilot_arrival)
-    suspects = load_silent(unit.session, unit.now - rules.pilot_silence, unit.now - shortest_arrival)
-    stamps = tuple(pilot.stamp for pilot in suspects if is_silent(pilot, rules, unit.now))
-    values = {"state": PilotState.LOST.value, "reason": "it has been silent for too long", "ended": unit.now}
-    change_pilots(unit.session, stamps, values)
-    remove_slots(unit.session, stamps)
+    suspects = load_silent(
+        transaction.session, transaction.now - rules.pilot_silence, transaction.now - shortest_arrival
+    )
+    stamps = tuple(pilot.stamp for pilot in suspects if is_silent(pilot, rules, transaction.now))
+    values = {"state": PilotState.LOST.value, "reason": "it has been silent for too long", "ended": transaction.now}
+    change_pilots(transaction.session, stamps, values)
+    remove_slots(transaction.session, stamps)
     return stamps
 
 
-def record_server_life(unit: Transaction, world: ServerState) -> timedelta:
+def record_server_life(transaction: Transaction, state: ServerState) -> timedelta:
     """Record that a server is alive; return the time in which none was, by which all leases have been extended.
 
     Call it at the start, and then several times within `rules.life_gap`.
     """
-    gap = unit.now - leases.swap_last_alive(unit.session, unit.now)
-    if gap <= world.rules.life_gap:
+    gap = transaction.now - leases.swap_last_alive(transaction.session, transaction.now)
+    if gap <= state.rules.life_gap:
         return timedelta(0)
-    leases.extend_all(unit.session, gap)
+    leases.extend_all(transaction.session, gap)
     return gap

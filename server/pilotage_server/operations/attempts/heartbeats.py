@@ -97,7 +97,7 @@ class _HeartbeatState:
 
 
 def report_states(
-    unit: Transaction, world: ServerState, calls: Sequence[tuple[Identity, ReceivedHeartbeat]]
+    transaction: Transaction, state: ServerState, calls: Sequence[tuple[Identity, ReceivedHeartbeat]]
 ) -> list[HeartbeatAnswer]:
     """Record heartbeats. An attempt that was lost by silence and is still held is re-adopted.
 
@@ -107,32 +107,34 @@ def report_states(
     held = [lease.job_id for _, heartbeat in calls for lease in heartbeat.leases]
     reported = [report.job_id for _, heartbeat in calls for report in heartbeat.reports]
     # All jobs are locked at once, in the order of their ids, so that concurrent transactions cannot deadlock.
-    lock_jobs(unit.session, held + reported, rivals=unit.is_retry)
+    lock_jobs(transaction.session, held + reported, rivals=transaction.is_retry)
     answers: dict[int, HeartbeatAnswer] = {}
     for batch in batch_by_key(beat.credential.stamp for beat in beats):
-        answers.update(zip(batch, _record(unit, world, [beats[index] for index in batch]), strict=True))
+        answers.update(zip(batch, _record(transaction, state, [beats[index] for index in batch]), strict=True))
     return [answers[index] for index in range(len(beats))]
 
 
-def _record(unit: Transaction, world: ServerState, beats: Sequence[_HeartbeatState]) -> list[HeartbeatAnswer]:
+def _record(transaction: Transaction, state: ServerState, beats: Sequence[_HeartbeatState]) -> list[HeartbeatAnswer]:
     """Record heartbeats of different pilots."""
-    results = record_reports(unit, world, [(beat.identity, beat.heartbeat.reports) for beat in beats])
+    results = record_reports(transaction, state, [(beat.identity, beat.heartbeat.reports) for beat in beats])
     for beat, beat_results in zip(beats, results, strict=True):
         beat.results = beat_results
-    _split_leases(unit, beats)
-    _adopt(unit, world, beats)
-    _record_contacts(unit, beats)
+    _split_leases(transaction, beats)
+    _adopt(transaction, state, beats)
+    _record_contacts(transaction, beats)
     for beat in beats:
         if beat.heartbeat.ending:
-            _handle_end(unit, world, beat)
-    leases.renew(unit.session, [lease for beat in beats for lease in beat.live], unit.now, world.rules.lease)
-    return _answers(unit, world, beats)
+            _handle_end(transaction, state, beat)
+    leases.renew(
+        transaction.session, [lease for beat in beats for lease in beat.live], transaction.now, state.rules.lease
+    )
+    return _answers(transaction, state, beats)
 
 
-def _split_leases(unit: Transaction, beats: Sequence[_HeartbeatState]) -> None:
+def _split_leases(transaction: Transaction, beats: Sequence[_HeartbeatState]) -> None:
     """Separate the leases that are still the pilots' from the others."""
     held = {lease.job_id for beat in beats for lease in beat.heartbeat.leases}
-    leases_by_job = leases.load_live(unit.session, held) if held else {}
+    leases_by_job = leases.load_live(transaction.session, held) if held else {}
     for beat in beats:
         beat.live, beat.gone = [], []
         for lease in beat.heartbeat.leases:
@@ -143,11 +145,11 @@ def _split_leases(unit: Transaction, beats: Sequence[_HeartbeatState]) -> None:
                 beat.gone.append(lease)
 
 
-def _adopt(unit: Transaction, world: ServerState, beats: Sequence[_HeartbeatState]) -> None:
+def _adopt(transaction: Transaction, state: ServerState, beats: Sequence[_HeartbeatState]) -> None:
     """Re-adopt attempts that were lost by silence and are still held."""
     beats = [beat for beat in beats if beat.gone]
-    ended = load_attempts(unit.session, [lease for beat in beats for lease in beat.gone])
-    jobs = load_jobs(unit.session, [job_id for job_id, _ in ended])
+    ended = load_attempts(transaction.session, [lease for beat in beats for lease in beat.gone])
+    jobs = load_jobs(transaction.session, [job_id for job_id, _ in ended])
     implied: list[tuple[Identity, list[JobReport]]] = []
     for beat in beats:
         reported = {(report.job_id, report.attempt) for report in beat.heartbeat.reports}
@@ -155,51 +157,53 @@ def _adopt(unit: Transaction, world: ServerState, beats: Sequence[_HeartbeatStat
         adoptable = [each for each in given_up if each.job_id in jobs and is_adoptable(jobs[each.job_id], each)]
         implied.append((beat.identity, [JobReport(*each.key, state=JobState.RUNNING) for each in adoptable]))
     if any(reports for _, reports in implied):
-        record_reports(unit, world, implied)
-        _split_leases(unit, beats)
+        record_reports(transaction, state, implied)
+        _split_leases(transaction, beats)
 
 
-def _record_contacts(unit: Transaction, beats: Sequence[_HeartbeatState]) -> None:
+def _record_contacts(transaction: Transaction, beats: Sequence[_HeartbeatState]) -> None:
     """Record the contacts with the pilots, and their nodes."""
     nodes = {beat.credential.stamp: beat.heartbeat.node for beat in beats}
-    contacted = record_contact(unit, {stamp: None if node is None else node.draining for stamp, node in nodes.items()})
+    contacted = record_contact(
+        transaction, {stamp: None if node is None else node.draining for stamp, node in nodes.items()}
+    )
     for beat in beats:
         beat.pilot = contacted.get(beat.credential.stamp)
         if beat.pilot is not None and beat.heartbeat.node is not None:
-            _store_node(unit, beat.credential.stamp, beat.heartbeat.node)
+            _store_node(transaction, beat.credential.stamp, beat.heartbeat.node)
 
 
-def _store_node(unit: Transaction, stamp: str, node: NodeState) -> None:
+def _store_node(transaction: Transaction, stamp: str, node: NodeState) -> None:
     text = node_to_json(node)
-    if text != node_text(unit.session, stamp):
-        change_pilots(unit.session, [stamp], {"node": node.name, "node_json": text, "ends": node.ends})
-    store_slots(unit.session, stamp, node.slots)
+    if text != node_text(transaction.session, stamp):
+        change_pilots(transaction.session, [stamp], {"node": node.name, "node_json": text, "ends": node.ends})
+    store_slots(transaction.session, stamp, node.slots)
 
 
-def _handle_end(unit: Transaction, world: ServerState, beat: _HeartbeatState) -> None:
+def _handle_end(transaction: Transaction, state: ServerState, beat: _HeartbeatState) -> None:
     reason = beat.heartbeat.ending_reason
-    end_pilot_leases(unit, world, beat.credential.stamp, reason or "its pilot has ended")
-    end_pilot(unit, world, beat.credential.stamp, reason, came_back_empty=beat.heartbeat.came_back_empty)
+    end_pilot_leases(transaction, state, beat.credential.stamp, reason or "its pilot has ended")
+    end_pilot(transaction, state, beat.credential.stamp, reason, came_back_empty=beat.heartbeat.came_back_empty)
     beat.live, beat.gone = [], list(beat.heartbeat.leases)
 
 
-def _answers(unit: Transaction, world: ServerState, beats: Sequence[_HeartbeatState]) -> list[HeartbeatAnswer]:
-    gone = load_attempts(unit.session, [lease for beat in beats for lease in beat.gone])
+def _answers(transaction: Transaction, state: ServerState, beats: Sequence[_HeartbeatState]) -> list[HeartbeatAnswer]:
+    gone = load_attempts(transaction.session, [lease for beat in beats for lease in beat.gone])
     held = [frozenset(beat.heartbeat.leases) for beat in beats]
     callers = [(beat.credential, beat.pilot, keys) for beat, keys in zip(beats, held, strict=True)]
-    commands = commands_of(unit, world, callers)
-    without_node_state = _pilots_without_node(unit, beats)
+    commands = commands_of(transaction, state, callers)
+    without_node_state = _pilots_without_node(transaction, beats)
     nodes = {beat.node for beat in beats} - {None}
-    settings = load_node_settings(unit.session, [node for node in nodes if node is not None]) if nodes else {}
+    settings = load_node_settings(transaction.session, [node for node in nodes if node is not None]) if nodes else {}
     return [
         HeartbeatAnswer(
             renewed=tuple(
-                RenewedLease(live.job_id, live.attempt, live.lease or world.rules.lease) for live in beat.live
+                RenewedLease(live.job_id, live.attempt, live.lease or state.rules.lease) for live in beat.live
             ),
             lost=_lost(beat.gone, gone),
             results=beat.results,
             commands=wanted,
-            next_in=_next_in(world, beat),
+            next_in=_next_in(state, beat),
             node_wanted=beat.credential.stamp in without_node_state,
             node_settings=_new_settings(beat, settings),
         )
@@ -207,16 +211,16 @@ def _answers(unit: Transaction, world: ServerState, beats: Sequence[_HeartbeatSt
     ]
 
 
-def _pilots_without_node(unit: Transaction, beats: Sequence[_HeartbeatState]) -> set[str]:
+def _pilots_without_node(transaction: Transaction, beats: Sequence[_HeartbeatState]) -> set[str]:
     """Return the pilots whose nodes the server must ask for: never reported, or removed when the pilot was lost."""
     silent = [beat.pilot for beat in beats if beat.pilot is not None and beat.heartbeat.node is None]
     lost = {pilot.stamp for pilot in silent if pilot.state is PilotState.LOST}
-    return lost | without_node(unit.session, [pilot.stamp for pilot in silent])
+    return lost | without_node(transaction.session, [pilot.stamp for pilot in silent])
 
 
-def _next_in(world: ServerState, beat: _HeartbeatState) -> timedelta:
-    shortest = min((each.lease for each in beat.live if each.lease is not None), default=world.rules.lease)
-    return world.rules.heartbeat_within(shortest)
+def _next_in(state: ServerState, beat: _HeartbeatState) -> timedelta:
+    shortest = min((each.lease for each in beat.live if each.lease is not None), default=state.rules.lease)
+    return state.rules.heartbeat_within(shortest)
 
 
 def _new_settings(beat: _HeartbeatState, settings: Mapping[NodeId, NodeSettings]) -> NodeSettings | None:
@@ -240,21 +244,28 @@ def _why_lost(key: AttemptKey, attempt: AttemptRecord | None) -> str:
     return gone_reason(attempt) if attempt.ended is not None else "the attempt is another pilot's"
 
 
-def end_pilot_leases(unit: Transaction, world: ServerState, stamp: str, reason: str) -> None:
+def end_pilot_leases(transaction: Transaction, state: ServerState, stamp: str, reason: str) -> None:
     """Requeue the jobs of a pilot that ends; the attempts do not count as lost."""
-    live = [attempt for attempt in load_unreported(unit.session, stamp) if attempt.ended is None]
-    jobs = load_jobs(unit.session, [attempt.job_id for attempt in live])
+    live = [attempt for attempt in load_unreported(transaction.session, stamp) if attempt.ended is None]
+    jobs = load_jobs(transaction.session, [attempt.job_id for attempt in live])
     apply_transitions(
-        unit, world, [Transition(jobs[each.job_id], JobCause.EVICTED, f"pilot:{stamp}", reason) for each in live]
+        transaction, state, [Transition(jobs[each.job_id], JobCause.EVICTED, f"pilot:{stamp}", reason) for each in live]
     )
 
 
-def end_pilot(unit: Transaction, world: ServerState, stamp: str, reason: str, *, came_back_empty: bool = False) -> None:
+def end_pilot(
+    transaction: Transaction, state: ServerState, stamp: str, reason: str, *, came_back_empty: bool = False
+) -> None:
     """Close the record of a pilot that has ended, and release the fences of jobs that it may have run."""
-    values = {"state": PilotState.ENDED.value, "reason": reason, "ended": unit.now, "came_back_empty": came_back_empty}
-    change_pilots(unit.session, [stamp], values)
-    remove_slots(unit.session, [stamp])
-    release_fences_of_pilots(unit, world, [stamp])
+    values = {
+        "state": PilotState.ENDED.value,
+        "reason": reason,
+        "ended": transaction.now,
+        "came_back_empty": came_back_empty,
+    }
+    change_pilots(transaction.session, [stamp], values)
+    remove_slots(transaction.session, [stamp])
+    release_fences_of_pilots(transaction, state, [stamp])
 
 
 MOST_HEARTBEATS = 64
@@ -278,30 +289,30 @@ class HeartbeatBatch:
 
     most = MOST_HEARTBEATS
 
-    def __init__(self, world: ServerState, write: Write) -> None:
-        self._world = world
+    def __init__(self, state: ServerState, write: Write) -> None:
+        self._state = state
         self._write = write
 
-    def run(self, unit: Transaction, items: Sequence[HeartbeatCall]) -> list[bytes | PilotageError]:
+    def run(self, transaction: Transaction, items: Sequence[HeartbeatCall]) -> list[bytes | PilotageError]:
         """Record the heartbeats and return their answers; a repeated one only renews its leases."""
         return run_each_once(
-            unit,
+            transaction,
             [item.asked for item in items],
-            lambda fresh: self._serve(unit, [items[index] for index in fresh]),
-            lambda index, kept: self._answer_replay(unit, items[index], kept),
+            lambda fresh: self._serve(transaction, [items[index] for index in fresh]),
+            lambda index, kept: self._answer_replay(transaction, items[index], kept),
         )
 
-    def _serve(self, unit: Transaction, items: Sequence[HeartbeatCall]) -> list[ServedRequest[bytes]]:
+    def _serve(self, transaction: Transaction, items: Sequence[HeartbeatCall]) -> list[ServedRequest[bytes]]:
         """Record new heartbeats. The answer to a mere renewal is not stored: it may be recorded twice."""
-        answers = report_states(unit, self._world, [(item.asked.identity, item.heartbeat) for item in items])
-        responses = [self._write(answer, unit.now, b"") for answer in answers]
+        answers = report_states(transaction, self._state, [(item.asked.identity, item.heartbeat) for item in items])
+        responses = [self._write(answer, transaction.now, b"") for answer in answers]
         return [
             ServedRequest(response, response if item.heartbeat.reports or item.heartbeat.ending else None)
             for item, response in zip(items, responses, strict=True)
         ]
 
-    def _answer_replay(self, unit: Transaction, item: HeartbeatCall, kept: bytes) -> bytes:
+    def _answer_replay(self, transaction: Transaction, item: HeartbeatCall, kept: bytes) -> bytes:
         if item.heartbeat.ending:
             return kept
-        (answer,) = report_states(unit, self._world, [(item.asked.identity, item.heartbeat.renewal_only())])
-        return self._write(answer, unit.now, kept)
+        (answer,) = report_states(transaction, self._state, [(item.asked.identity, item.heartbeat.renewal_only())])
+        return self._write(answer, transaction.now, kept)

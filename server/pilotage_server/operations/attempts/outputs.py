@@ -18,8 +18,8 @@ AttemptOutputs = tuple[Identity, AttemptKey, Sequence[ReportedOutput]]
 class OutputBook:
     """Output files by attempt; they are in the database after `write`."""
 
-    def __init__(self, unit: Transaction, limits: JobLimits) -> None:
-        self._unit = unit
+    def __init__(self, transaction: Transaction, limits: JobLimits) -> None:
+        self._transaction = transaction
         self._limits = limits
         self._uploaded: dict[Holder, dict[str, int]] = {}
         self._kept: dict[AttemptKey, list[OutputFile]] = {}
@@ -35,8 +35,8 @@ class OutputBook:
             if elsewhere:
                 checksums_by_holder.setdefault(holder_of(identity), set()).update(elsewhere)
         for holder, checksums in checksums_by_holder.items():
-            self._uploaded[holder] = stored.sizes_of(self._unit.session, holder, checksums)
-        self._kept = stored.outputs_of_many(self._unit.session, keys) if keys else {}
+            self._uploaded[holder] = stored.sizes_of(self._transaction.session, holder, checksums)
+        self._kept = stored.outputs_of_many(self._transaction.session, keys) if keys else {}
 
     def keep(self, identity: Identity, key: AttemptKey, files: Sequence[ReportedOutput]) -> tuple[str, ...]:
         """Keep the files, and return why others are refused: one refused file does not spoil a report."""
@@ -49,5 +49,5 @@ class OutputBook:
 
     def write(self) -> None:
         """Store the files kept since the last call."""
-        stored.insert_outputs(self._unit.session, self._new)
+        stored.insert_outputs(self._transaction.session, self._new)
         self._new = []

@@ -50,45 +50,45 @@ def credential_of(identity: Identity) -> PilotCredential:
     return identity.pilot
 
 
-def record_contact(unit: Transaction, pilots: Mapping[str, bool | None]) -> dict[str, PilotRecord]:
+def record_contact(transaction: Transaction, pilots: Mapping[str, bool | None]) -> dict[str, PilotRecord]:
     """Record contacts with pilots; return their former records by stamp, without unknown pilots.
 
     The values are whether the pilot reports that it takes no new jobs; None = not reported.
     """
-    found = load_pilots(unit.session, pilots)
+    found = load_pilots(transaction.session, pilots)
     silent: list[str] = []
     for stamp, pilot in found.items():
         state = state_after_contact(pilot, draining=pilots[stamp])
         if state is not pilot.state:
-            store_contact(unit.session, stamp, state, unit.now)
-        elif pilot.last_seen is None or unit.now - pilot.last_seen >= _CONTACT_WRITE_INTERVAL:
+            store_contact(transaction.session, stamp, state, transaction.now)
+        elif pilot.last_seen is None or transaction.now - pilot.last_seen >= _CONTACT_WRITE_INTERVAL:
             silent.append(stamp)
     if silent:
-        change_pilots(unit.session, silent, {"last_seen": unit.now})
+        change_pilots(transaction.session, silent, {"last_seen": transaction.now})
     return found
 
 
 def no_work_reason(
-    unit: Transaction, world: ServerState, credential: PilotCredential, pilot: PilotRecord | None
+    transaction: Transaction, state: ServerState, credential: PilotCredential, pilot: PilotRecord | None
 ) -> str:
     """Return why the pilot gets no work and must drain; "" = it may get some."""
-    return why_no_work(pilot, queue_known=_may_be_known(unit, world, credential.queue))
+    return why_no_work(pilot, queue_known=_may_be_known(transaction, state, credential.queue))
 
 
-def _may_be_known(unit: Transaction, world: ServerState, queue: QueueId) -> bool:
+def _may_be_known(transaction: Transaction, state: ServerState, queue: QueueId) -> bool:
     """Whether the active tree has the queue, or a newer tree of another server may have it."""
-    tree = world.tree
-    return tree.knows(queue) or active_tree_version(unit.session) != tree.version
+    tree = state.tree
+    return tree.knows(queue) or active_tree_version(transaction.session) != tree.version
 
 
 def commands_of(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     callers: Sequence[tuple[PilotCredential, PilotRecord | None, frozenset[AttemptKey]]],
 ) -> list[tuple[PilotCommand, ...]]:
     """Return the commands for each pilot. The attempts in its set need no Kill: the answer reports them as lost."""
     owing = {pilot.stamp for _, pilot, _ in callers if pilot is not None and pilot.owes_answers}
-    taken = taken_attempts(unit, world, owing) if owing else {}
+    taken = taken_attempts(transaction, state, owing) if owing else {}
     found: list[tuple[PilotCommand, ...]] = []
     for credential, pilot, held in callers:
         kills = [
@@ -96,17 +96,19 @@ def commands_of(
             for attempt in taken.get(credential.stamp, ())
             if AttemptKey(attempt.job_id, attempt.attempt) not in held
         ]
-        reason = no_work_reason(unit, world, credential, pilot)
+        reason = no_work_reason(transaction, state, credential, pilot)
         drain = [DrainPilot(reason, pilot.drain_evicts if pilot is not None else False)] if reason else []
         found.append((*kills, *drain))
     return found
 
 
-def taken_attempts(unit: Transaction, world: ServerState, stamps: Iterable[str]) -> dict[str, list[AttemptRecord]]:
+def taken_attempts(
+    transaction: Transaction, state: ServerState, stamps: Iterable[str]
+) -> dict[str, list[AttemptRecord]]:
     """Return the attempts that were recently taken from the pilots for good and whose end they have not reported."""
-    since = unit.now - world.rules.pilot_silence
-    ended = load_taken(unit.session, stamps, since)
-    jobs = load_jobs(unit.session, [attempt.job_id for attempt in ended])
+    since = transaction.now - state.rules.pilot_silence
+    ended = load_taken(transaction.session, stamps, since)
+    jobs = load_jobs(transaction.session, [attempt.job_id for attempt in ended])
     taken: dict[str, list[AttemptRecord]] = {}
     for attempt in ended:
         if attempt.job_id not in jobs or not is_adoptable(jobs[attempt.job_id], attempt):

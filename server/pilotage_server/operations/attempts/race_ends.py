@@ -28,7 +28,7 @@ class SettledRace(NamedTuple):
     racers: Sequence[JobRecord]
 
 
-def settled_races(unit: Transaction, finishers: Sequence[Finisher]) -> list[SettledRace]:
+def settled_races(transaction: Transaction, finishers: Sequence[Finisher]) -> list[SettledRace]:
     """Return the races that these jobs have decided. Their jobs stay locked until the commit.
 
     Raises
@@ -36,10 +36,10 @@ def settled_races(unit: Transaction, finishers: Sequence[Finisher]) -> list[Sett
     WriteConflictError
         Another transaction is changing one of the jobs.
     """
-    racers = stored.lock_racers(unit.session, [each.job.race for each in finishers])
+    racers = stored.lock_racers(transaction.session, [each.job.race for each in finishers])
     causes = {each.job.id: each.causes for each in finishers}
     settled: list[SettledRace] = []
-    for race in stored.load_open(unit.session, racers).values():
+    for race in stored.load_open(transaction.session, racers).values():
         original = next(job for job in racers[race.job_id] if job.id == race.job_id)
         copies = [job for job in racers[race.job_id] if is_copy_in(job, race)]
         end = race_end(original, copies, causes.get(original.id, ()))
@@ -48,13 +48,17 @@ def settled_races(unit: Transaction, finishers: Sequence[Finisher]) -> list[Sett
     return settled
 
 
-def close_races(unit: Transaction, settled: Sequence[SettledRace]) -> None:
+def close_races(transaction: Transaction, settled: Sequence[SettledRace]) -> None:
     """Store the results of races after the last transitions of their jobs."""
     for race, end, racers in settled:
-        attempts = load_attempts_of(unit.session, [job.id for job in racers])
-        cost = race.lost_core_s + lost_core_s(race, end, attempts, unit.now)
+        attempts = load_attempts_of(transaction.session, [job.id for job in racers])
+        cost = race.lost_core_s + lost_core_s(race, end, attempts, transaction.now)
         if end.winning_copy is not None:
             original = racers[0]
             home = (original.id, original.attempt + 1)
-            stored.store_winner(unit.session, (end.winning_copy.id, end.winning_copy.attempt), home, end.outcome)
-        stored.close(unit.session, race._replace(winner=end.winner, outcome=end.outcome, lost_core_s=cost), unit.now)
+            stored.store_winner(transaction.session, (end.winning_copy.id, end.winning_copy.attempt), home, end.outcome)
+        stored.close(
+            transaction.session,
+            race._replace(winner=end.winner, outcome=end.outcome, lost_core_s=cost),
+            transaction.now,
+        )

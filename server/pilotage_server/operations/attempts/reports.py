@@ -53,14 +53,14 @@ from pilotage_server.storage.pilots import count_ended_jobs
 
 
 def record_reports(
-    unit: Transaction, world: ServerState, calls: Sequence[tuple[Identity, Sequence[JobReport]]]
+    transaction: Transaction, state: ServerState, calls: Sequence[tuple[Identity, Sequence[JobReport]]]
 ) -> list[tuple[ReportResult, ...]]:
     """Record the reports of pilots, and return the results for each call, in order.
 
     The jobs must be locked (`leases.lock_jobs`). Raises PermissionDeniedError if a caller is not a pilot.
     """
     received = [each for caller, reports in calls for each in received_from(caller, reports)]
-    results = iter(record_received(unit, world, received))
+    results = iter(record_received(transaction, state, received))
     return [tuple(islice(results, len(reports))) for _, reports in calls]
 
 
@@ -71,67 +71,71 @@ def received_from(identity: Identity, reports: Sequence[JobReport]) -> list[Rece
     return [ReceivedReport(identity, stamp, actor, report, (report.job_id, report.attempt)) for report in reports]
 
 
-def record_received(unit: Transaction, world: ServerState, received: Sequence[ReceivedReport]) -> list[ReportResult]:
+def record_received(
+    transaction: Transaction, state: ServerState, received: Sequence[ReceivedReport]
+) -> list[ReportResult]:
     """Record reports of attempts whose jobs are locked, and return the results, in order."""
     ended: Counter[str] = Counter()
-    batched = record_batches(unit, world, received, ended)
+    batched = record_batches(transaction, state, received, ended)
     rest = [index for index in range(len(received)) if index not in batched]
-    refusals = dict(zip(rest, record_singly(unit, world, [received[index] for index in rest], ended), strict=True))
-    count_ended_jobs(unit.session, ended)  # once for all, because it locks the rows of the pilots in one order
+    refusals = dict(
+        zip(rest, record_singly(transaction, state, [received[index] for index in rest], ended), strict=True)
+    )
+    count_ended_jobs(transaction.session, ended)  # once for all, because it locks the rows of the pilots in one order
     return [ReportResult(*each.key, refusals.get(index, "")) for index, each in enumerate(received)]
 
 
 def record_batches(
-    unit: Transaction, world: ServerState, received: Sequence[ReceivedReport], ended: Counter[str]
+    transaction: Transaction, state: ServerState, received: Sequence[ReceivedReport], ended: Counter[str]
 ) -> set[int]:
     """Record the reports that can be batched and return their indexes; `ended` counts ended jobs by pilot."""
     candidates = batch_candidates(received)
     if not candidates:
         return set()
-    held = load_held(unit.session, [received[index].report.job_id for index in candidates])
+    held = load_held(transaction.session, [received[index].report.job_id for index in candidates])
     recorded: set[int] = set()
-    for batch in batches_of(received, candidates, held, unit.now):
+    for batch in batches_of(received, candidates, held, transaction.now):
         recorded.update(batch.indexes)
         if batch.steps:
-            _record_batch(unit, world, batch)
+            _record_batch(transaction, state, batch)
         if batch.ends:
             ended.update([job.pilot_stamp for job in batch.jobs])
     return recorded
 
 
-def _record_batch(unit: Transaction, world: ServerState, batch: ReportBatch) -> None:
+def _record_batch(transaction: Transaction, state: ServerState, batch: ReportBatch) -> None:
     jobs = batch.jobs
     if batch.starts_metering:
-        begin_metering(unit, world, jobs)
-    change_locked(unit.session, [job.job_id for job in jobs], batch.job_changes(unit.now))
-    change_columns(unit.session, [each.key for each in batch.received], batch.attempt_changes(unit.now))
+        begin_metering(transaction, state, jobs)
+    change_locked(transaction.session, [job.job_id for job in jobs], batch.job_changes(transaction.now))
+    change_columns(transaction.session, [each.key for each in batch.received], batch.attempt_changes(transaction.now))
     if batch.ends:
-        stop_metering(unit, world, jobs)
-        count_ended(unit, world, [(job.queue, job.task_queue_id) for job in jobs])
+        stop_metering(transaction, state, jobs)
+        count_ended(transaction, state, [(job.queue, job.task_queue_id) for job in jobs])
     watched = [job.job_id for job in jobs if job.is_watched]
     if watched and batch.steps[-1].after in UNDER_POLICY:
-        unit.after_commit(partial(world.add_policy_checks, watched))
+        transaction.after_commit(partial(state.add_policy_checks, watched))
     for before, cause, after, why in batch.steps:
         pairs = zip(jobs, batch.received, strict=True)
         events = [
-            FeedEvent(0, job.job_id, unit.now, before, after, cause, why, job.attempt, each.actor)
+            FeedEvent(0, job.job_id, transaction.now, before, after, cause, why, job.attempt, each.actor)
             for job, each in pairs
         ]
-        publish_events(unit, world, *events)
+        publish_events(transaction, state, *events)
 
 
 def record_singly(
-    unit: Transaction, world: ServerState, received: Sequence[ReceivedReport], ended: Counter[str]
+    transaction: Transaction, state: ServerState, received: Sequence[ReceivedReport], ended: Counter[str]
 ) -> list[str]:
     """Record reports one by one and return the refusals, "" = recorded; `ended` counts ended jobs by pilot."""
     if not received:
         return []
-    book = AttemptBook(unit.session)
-    jobs = load_jobs(unit.session, [each.report.job_id for each in received])
+    book = AttemptBook(transaction.session)
+    jobs = load_jobs(transaction.session, [each.report.job_id for each in received])
     book.read(each.key for each in received)
-    outputs = OutputBook(unit, world.rules.jobs)
+    outputs = OutputBook(transaction, state.rules.jobs)
     outputs.read((each.identity, each.key, each.report.output_files) for each in received if each.report.output_files)
-    recorder = _Recorder(unit, world, jobs, book, TransitionBatch(unit, world, book), outputs, ended)
+    recorder = _Recorder(transaction, state, jobs, book, TransitionBatch(transaction, state, book), outputs, ended)
     refusals: dict[int, str] = {}
     for batch in batch_by_key(each.report.job_id for each in received):
         for index in batch:
@@ -149,8 +153,8 @@ _LOSSES = frozenset({JobCause.START_FAILED, JobCause.LEASE_LOST})
 class _Recorder:
     """Records reports one by one; has their jobs and attempts as the reports before have left them."""
 
-    unit: Transaction
-    world: ServerState
+    transaction: Transaction
+    state: ServerState
     jobs: dict[int, JobRecord]
     book: AttemptBook
     transitions: TransitionBatch
@@ -181,8 +185,8 @@ class _Recorder:
             job = self._adopt(received, job, attempt)
         self._store_facts(received, verdict)
         if attempt.metered is None and JobCause.STARTED in verdict.causes:
-            since = metering_start(received.report, attempt.matched, self.unit.now)
-            resume_metering(self.unit, self.world, self.book, [received.key], since)
+            since = metering_start(received.report, attempt.matched, self.transaction.now)
+            resume_metering(self.transaction, self.state, self.book, [received.key], since)
         reason, files = verdict.reason, received.report.output_files
         if files:
             notes = self.outputs.keep(received.identity, received.key, files)
@@ -194,10 +198,10 @@ class _Recorder:
             if verdict.spends and cause in _LOSSES:
                 self.book.write()  # the history of a job that fails includes this report of its last attempt
                 job = self.transitions.add(
-                    lost_transition(self.unit, self.world, LostAttempt(job, cause, why), received.actor)
+                    lost_transition(self.transaction, self.state, LostAttempt(job, cause, why), received.actor)
                 )
             else:
-                changes = changes_by_report(received.report, job, cause, attempt.matched, self.unit.now)
+                changes = changes_by_report(received.report, job, cause, attempt.matched, self.transaction.now)
                 job = self.transitions.add(Transition(job, cause, received.actor, why, changes))
 
     def _store_facts(self, received: ReceivedReport, verdict: Accept) -> None:
@@ -208,7 +212,7 @@ class _Recorder:
             self.ended[received.stamp] += 1
             values |= {"reported": True, "outcome": report.outcome.value, "reason": verdict.reason}
         if report.outcome is None and JobCause.STARTED in verdict.causes:
-            values["started"] = report.started or self.unit.now
+            values["started"] = report.started or self.transaction.now
         if report.outcome is None and JobCause.PLUGGED in verdict.causes:
             values["plugged"] = True
         self.book.change(received.key, values)
@@ -220,18 +224,18 @@ class _Recorder:
 
     def _release_fence(self, taken: AttemptKey, job: JobRecord) -> None:
         """Release the fence of a job whose attempt was taken from the pilot and has ended there now."""
-        if job.is_fenced and fenced_of(self.unit.session, [taken]):
-            release_fences(self.unit, self.world, [job.id])
+        if job.is_fenced and fenced_of(self.transaction.session, [taken]):
+            release_fences(self.transaction, self.state, [job.id])
             self.jobs[job.id] = job._replace(lease_until=None)
 
     def _adopt(self, received: ReceivedReport, job: JobRecord, attempt: AttemptRecord) -> JobRecord:
         """Return an attempt to its pilot that was given up for silence; it does not count as spent."""
-        now = self.unit.now
+        now = self.transaction.now
         given_up = attempt.ended or now
         changes = {
             "spent_attempts": max(0, job.spent_attempts - 1),
             "wall_clock": wall_clock_before(job, given_up),
-            "lease_until": now + (job.lease or self.world.rules.lease),
+            "lease_until": now + (job.lease or self.state.rules.lease),
             "pilot_stamp": attempt.pilot_stamp,
             "queue": attempt.queue,
             "node": attempt.node,
@@ -241,5 +245,5 @@ class _Recorder:
         adopted = self.transitions.add(Transition(job, JobCause.ADOPTED, received.actor, reason, changes))
         self.book.change(received.key, {"ended": None, "outcome": "", "reason": ""})
         # The charge made when the attempt was given up stays, so the meter continues from that moment.
-        resume_metering(self.unit, self.world, self.book, [received.key], given_up)
+        resume_metering(self.transaction, self.state, self.book, [received.key], given_up)
         return adopted

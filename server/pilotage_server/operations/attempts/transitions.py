@@ -46,20 +46,20 @@ class LeaseEnd(NamedTuple):
         return (self.job.id, self.job.attempt)
 
 
-def end_leases(unit: Transaction, world: ServerState, ends: Sequence[LeaseEnd], book: AttemptBook) -> None:
+def end_leases(transaction: Transaction, state: ServerState, ends: Sequence[LeaseEnd], book: AttemptBook) -> None:
     """End the attempts of jobs that lose their leases, charge their use, and notify pilots that must stop them."""
     book.read(end.key for end in ends)
     open_ends = [(end, attempt) for end in ends if (attempt := book.get(end.key)) is not None and attempt.ended is None]
-    stop_metering(unit, world, [attempt for _, attempt in open_ends])
+    stop_metering(transaction, state, [attempt for _, attempt in open_ends])
     for end, attempt in open_ends:
         # an outcome that the pilot has reported stays
         outcome = {} if attempt.reported else {"outcome": end.cause.value, "reason": end.reason}
-        book.change(end.key, {"ended": unit.now, "metered": None, **outcome})
+        book.change(end.key, {"ended": transaction.now, "metered": None, **outcome})
     still_open = [end for end, _ in open_ends]
     for stamp in sorted({end.job.pilot_stamp for end in still_open if end.cause in FENCING_CAUSES}):
         if is_router_stamp(stamp):  # a job router polls for jobs to give up
             continue
-        unit.after_commit(partial(world.publish_command, stamp))
+        transaction.after_commit(partial(state.publish_command, stamp))
 
 
 class Transition(NamedTuple):
@@ -73,7 +73,14 @@ class Transition(NamedTuple):
 
 
 def apply_transition(
-    unit: Transaction, world: ServerState, job: JobRecord, cause: JobCause, *, reason: str, actor: str, **changes: Any
+    transaction: Transaction,
+    state: ServerState,
+    job: JobRecord,
+    cause: JobCause,
+    *,
+    reason: str,
+    actor: str,
+    **changes: Any,
 ) -> JobRecord:
     """Apply a transition to one job and return its new record.
 
@@ -84,14 +91,14 @@ def apply_transition(
     StateConflictError
         The job has changed since it was loaded.
     """
-    (moved,) = apply_transitions(unit, world, [Transition(job, cause, actor, reason, changes)])
+    (moved,) = apply_transitions(transaction, state, [Transition(job, cause, actor, reason, changes)])
     if moved is None:
         raise StateConflictError(f"job {job.id} is no longer {job.state} in attempt {job.attempt}")
     return moved
 
 
 def apply_transitions(
-    unit: Transaction, world: ServerState, transitions: Sequence[Transition]
+    transaction: Transaction, state: ServerState, transitions: Sequence[Transition]
 ) -> tuple[JobRecord | None, ...]:
     """Apply at most one transition to each job and return the new records; None = that job has changed meanwhile.
 
@@ -102,7 +109,7 @@ def apply_transitions(
     IllegalTransitionError
         Some job's state has no such transition; then nothing has changed.
     """
-    batch = TransitionBatch(unit, world, AttemptBook(unit.session))
+    batch = TransitionBatch(transaction, state, AttemptBook(transaction.session))
     for transition in transitions:
         batch.add(transition)
     moved = batch.store()
@@ -121,18 +128,20 @@ class _JobTransitions:
     lease_end: LeaseEnd | None = None
     returns_to_waiting: bool = False
 
-    def add(self, unit: Transaction, transition: Transition) -> None:
+    def add(self, transaction: Transaction, transition: Transition) -> None:
         job, cause, actor, reason, decided = transition
         # PostgreSQL stores no zero characters, and a reason may contain output of the payload.
         reason = reason.replace("\0", "")
-        changes = transition_changes(job, cause, reason, unit.now, decided)
+        changes = transition_changes(job, cause, reason, transaction.now, decided)
         self.changes.update(changes)
         self.after = after = job.changed(changes)
         if job.is_leased and not after.is_leased:
             self.lease_end = LeaseEnd(job, cause, reason)
         if after.state is JobState.WAITING and job.state is not JobState.WAITING:
             self.returns_to_waiting = True
-        self.events.append(FeedEvent(0, job.id, unit.now, job.state, after.state, cause, reason, after.attempt, actor))
+        self.events.append(
+            FeedEvent(0, job.id, transaction.now, job.state, after.state, cause, reason, after.attempt, actor)
+        )
 
 
 class TransitionBatch:
@@ -141,9 +150,9 @@ class TransitionBatch:
     `book` holds the attempts whose leases end; its changes are written with the jobs.
     """
 
-    def __init__(self, unit: Transaction, world: ServerState, book: AttemptBook) -> None:
-        self._unit = unit
-        self._world = world
+    def __init__(self, transaction: Transaction, state: ServerState, book: AttemptBook) -> None:
+        self._transaction = transaction
+        self._state = state
         self._book = book
         self._by_job: dict[int, _JobTransitions] = {}
         self._finishers: list[Finisher] = []
@@ -161,7 +170,7 @@ class TransitionBatch:
         chain = self._by_job.get(transition.job.id)
         if chain is None:
             chain = self._by_job[transition.job.id] = _JobTransitions(transition.job, transition.job, {}, [])
-        chain.add(self._unit, transition)
+        chain.add(self._transaction, transition)
         return chain.after
 
     def store(self) -> dict[int, JobRecord]:
@@ -169,7 +178,7 @@ class TransitionBatch:
         self._assign_task_queues()
         chains = list(self._by_job.values())
         befores = [chain.before for chain in chains]
-        moved = compare_and_set(self._unit.session, befores, [chain.changes for chain in chains])
+        moved = compare_and_set(self._transaction.session, befores, [chain.changes for chain in chains])
         self._follow_up([chain for chain in chains if chain.before.id in moved])
         self._book.write()
         self._by_job = {}
@@ -182,12 +191,12 @@ class TransitionBatch:
         """
         if not self._finishers:
             return
-        settled = settled_races(self._unit, self._finishers)
+        settled = settled_races(self._transaction, self._finishers)
         for each in settled:
             for job, cause, reason, changes in each.end.steps:
                 self.add(Transition(job, cause, "server", reason, changes))
         self.store()
-        close_races(self._unit, settled)
+        close_races(self._transaction, settled)
         self._finishers = []
 
     def _assign_task_queues(self) -> None:
@@ -195,7 +204,7 @@ class TransitionBatch:
         requeued = {id_: chain for id_, chain in self._by_job.items() if chain.returns_to_waiting}
         in_new_pool = {id_ for id_, chain in requeued.items() if "pool_id" in chain.changes}
         task_queues = placed_after_requeue(
-            self._unit, self._world, [chain.after for chain in requeued.values()], in_new_pool
+            self._transaction, self._state, [chain.after for chain in requeued.values()], in_new_pool
         )
         for id_, task_queue_id in task_queues.items():
             chain = requeued[id_]
@@ -204,20 +213,20 @@ class TransitionBatch:
 
     def _follow_up(self, chains: Sequence[_JobTransitions]) -> None:
         """Apply the consequences: attempts, accounts, task queues, policies, events and races."""
-        unit, world = self._unit, self._world
+        transaction, state = self._transaction, self._state
         ends = [chain.lease_end for chain in chains if chain.lease_end is not None]
-        end_leases(unit, world, ends, self._book)
-        meter_moves(unit, world, [(chain.before, chain.after) for chain in chains], self._book)
-        count_moves(unit, world, [(chain.before, chain.after) for chain in chains])
-        remove_waiting(unit, world, [chain.before for chain in chains if is_matchable(chain.before)])
+        end_leases(transaction, state, ends, self._book)
+        meter_moves(transaction, state, [(chain.before, chain.after) for chain in chains], self._book)
+        count_moves(transaction, state, [(chain.before, chain.after) for chain in chains])
+        remove_waiting(transaction, state, [chain.before for chain in chains if is_matchable(chain.before)])
         waiting = [chain.after for chain in chains if is_matchable(chain.after)]
-        add_waiting(unit, world, [(job.task_queue_id, QueueHead(job.priority, job.id)) for job in waiting])
+        add_waiting(transaction, state, [(job.task_queue_id, QueueHead(job.priority, job.id)) for job in waiting])
         changed = [job.id for job in (chain.after for chain in chains) if job.watch and job.state in UNDER_POLICY]
         if changed:
-            unit.after_commit(partial(world.add_policy_checks, changed))
+            transaction.after_commit(partial(state.add_policy_checks, changed))
         for chain in chains:
             for event in chain.events:
-                publish_events(unit, world, event)
+                publish_events(transaction, state, event)
             if chain.before.race:
                 causes = tuple(event.cause for event in chain.events)
                 if may_end_race(chain.after, causes):
@@ -234,40 +243,42 @@ class LostAttempt:
 
 
 def requeue_or_fail(
-    unit: Transaction, world: ServerState, lost_attempts: Sequence[LostAttempt], *, actor: str
+    transaction: Transaction, state: ServerState, lost_attempts: Sequence[LostAttempt], *, actor: str
 ) -> tuple[JobRecord | None, ...]:
     """Requeue the jobs, or fail them at the limit of attempts; None = that job has changed meanwhile."""
-    return apply_transitions(unit, world, [lost_transition(unit, world, lost, actor) for lost in lost_attempts])
+    return apply_transitions(
+        transaction, state, [lost_transition(transaction, state, lost, actor) for lost in lost_attempts]
+    )
 
 
-def lost_transition(unit: Transaction, world: ServerState, lost: LostAttempt, actor: str) -> Transition:
+def lost_transition(transaction: Transaction, state: ServerState, lost: LostAttempt, actor: str) -> Transition:
     """Return the transition of a job whose attempt was lost. The report of the attempt must be stored already."""
     spent = {"spent_attempts": lost.job.spent_attempts + 1}
-    if not is_last(lost.job.spent_attempts, world.rules.attempt_limit):
+    if not is_last(lost.job.spent_attempts, state.rules.attempt_limit):
         return Transition(lost.job, lost.cause, actor, lost.reason, spent)
-    return Transition(lost.job, JobCause.ATTEMPTS_EXHAUSTED, actor, _attempts_history(unit, lost), spent)
+    return Transition(lost.job, JobCause.ATTEMPTS_EXHAUSTED, actor, _attempts_history(transaction, lost), spent)
 
 
-def _attempts_history(unit: Transaction, lost: LostAttempt) -> str:
+def _attempts_history(transaction: Transaction, lost: LostAttempt) -> str:
     """Return what happened to all attempts of the job, for its owner."""
-    *before, last = load_history(unit.session, lost.job.id)
+    *before, last = load_history(transaction.session, lost.job.id)
     complete = last._replace(outcome=last.outcome or lost.cause.value, reason=last.reason or lost.reason)
     spent = lost.job.spent_attempts + 1
     return f"{spent} {'attempt was' if spent == 1 else 'attempts were'} lost: {attempts_text((*before, complete))}"
 
 
-def release_fences(unit: Transaction, world: ServerState, job_ids: Iterable[int]) -> None:
+def release_fences(transaction: Transaction, state: ServerState, job_ids: Iterable[int]) -> None:
     """Release the fences of jobs whose pilots have reported the end of the last attempt."""
-    add_waiting(unit, world, leases.release_fences(unit.session, job_ids))
+    add_waiting(transaction, state, leases.release_fences(transaction.session, job_ids))
 
 
-def release_fences_of_pilots(unit: Transaction, world: ServerState, stamps: Iterable[str]) -> None:
+def release_fences_of_pilots(transaction: Transaction, state: ServerState, stamps: Iterable[str]) -> None:
     """Release the fences of jobs at pilots that have ended."""
-    release_fences(unit, world, leases.lock_fences_of_pilots(unit.session, stamps))
+    release_fences(transaction, state, leases.lock_fences_of_pilots(transaction.session, stamps))
 
 
-def release_expired_fences(unit: Transaction, world: ServerState, most: int) -> int:
+def release_expired_fences(transaction: Transaction, state: ServerState, most: int) -> int:
     """Release at most so many fences that have expired; return how many."""
-    lapsed = leases.lock_expired_fences(unit.session, unit.now, most)
-    release_fences(unit, world, lapsed)
+    lapsed = leases.lock_expired_fences(transaction.session, transaction.now, most)
+    release_fences(transaction, state, lapsed)
     return len(lapsed)

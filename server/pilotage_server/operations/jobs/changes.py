@@ -24,19 +24,24 @@ _TO_WAITING = frozenset({JobChange.RELEASE, JobChange.RESCHEDULE})
 
 
 def change_jobs(
-    unit: Transaction, world: ServerState, identity: Identity, job_ids: Sequence[int], change: JobChange, reason: str
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    job_ids: Sequence[int],
+    change: JobChange,
+    reason: str,
 ) -> tuple[ChangeResult, ...]:
     """Apply the change where it is allowed, and return one result for each id, in the requested order."""
     if change in _TO_WAITING:
-        lock_placement(unit)
+        lock_placement(transaction)
     # Locked, because an edit could change the pool of a job.
-    lock_jobs(unit.session, job_ids, rivals=unit.is_retry)
-    loaded = load_jobs(unit.session, job_ids).values()
+    lock_jobs(transaction.session, job_ids, rivals=transaction.is_retry)
+    loaded = load_jobs(transaction.session, job_ids).values()
     jobs = {job.id: job for job in loaded if may_change(identity, job.owner, job.vo)}
     descriptions: Mapping[int, JobDescription] = {}
     if change in _TO_WAITING:
-        descriptions = load_descriptions(unit.session, (job.template_id for job in jobs.values()))
-    placer = Placer(unit, world)
+        descriptions = load_descriptions(transaction.session, (job.template_id for job in jobs.values()))
+    placer = Placer(transaction, state)
     why = reason or f"{CAUSES[change]} by {identity.owner}"
     refusals: dict[int, str] = {}
     transitions: list[Transition] = []
@@ -47,7 +52,7 @@ def change_jobs(
             refusals[job.id] = decided
         else:
             transitions.append(Transition(job, CAUSES[change], identity.owner, why, decided))
-    moved = apply_transitions(unit, world, transitions)
+    moved = apply_transitions(transaction, state, transitions)
     states = {record.id: record.state for record in moved if record is not None}
     return tuple(_result(job_id, jobs.get(job_id), states, refusals) for job_id in job_ids)
 
@@ -59,7 +64,7 @@ def decided_changes(
 
     `description` None = the job will not wait and needs no pool. `is_bound` = the limit of releases applies.
     """
-    most = placer.world.rules.policies.max_releases if is_bound else None
+    most = placer.state.rules.policies.max_releases if is_bound else None
     refusal = refusal_of(job, change, most)
     if refusal or description is None:
         return refusal or {}

@@ -35,7 +35,7 @@ class EditedJob:
 
 
 def edit_job(
-    unit: Transaction, world: ServerState, identity: Identity, job_id: int, description: JobDescription
+    transaction: Transaction, state: ServerState, identity: Identity, job_id: int, description: JobDescription
 ) -> EditedJob:
     """Replace the description of one job. The optimizers may hold a waiting job, with a reason.
 
@@ -48,48 +48,52 @@ def edit_job(
     InvalidJobError
         With all faults; the paths begin with `description`.
     """
-    lock_placement(unit)
-    lock_jobs(unit.session, [job_id], rivals=unit.is_retry)
-    job = visible_job(unit, identity, job_id)
+    lock_placement(transaction)
+    lock_jobs(transaction.session, [job_id], rivals=transaction.is_retry)
+    job = visible_job(transaction, identity, job_id)
     if (job.state, JobCause.EDITED) not in TRANSITIONS:
         raise StateConflictError(f"job {job_id} is {job.state}; only a job that waits or is held can be edited")
     if job.is_race_copy:
         raise StateConflictError(f"job {job_id} is a copy of job {job.race}; edit that one")
-    candidate = _optimized(unit, world, job, description)
-    edited = _give(unit, world, job, candidate, identity.owner)
+    candidate = _optimized(transaction, state, job, description)
+    edited = _give(transaction, state, job, candidate, identity.owner)
     # A lost attempt of the old description must not be re-adopted.
-    attempts.close(unit.session, (job.id, job.attempt))
+    attempts.close(transaction.session, (job.id, job.attempt))
     if candidate.hold_reason and edited.state is JobState.WAITING:
-        apply_transition(unit, world, edited, JobCause.HELD, reason=candidate.hold_reason, actor=identity.owner)
-    release_templates(unit.session, {job.template_id: 1})
-    return EditedJob(load_job(unit.session, job_id), tuple(candidate_warnings(candidate, world)))
+        apply_transition(transaction, state, edited, JobCause.HELD, reason=candidate.hold_reason, actor=identity.owner)
+    release_templates(transaction.session, {job.template_id: 1})
+    return EditedJob(load_job(transaction.session, job_id), tuple(candidate_warnings(candidate, state)))
 
 
-def _optimized(unit: Transaction, world: ServerState, job: JobRecord, description: JobDescription) -> SubmitCandidate:
-    before = load_description(unit.session, job.template_id)
+def _optimized(
+    transaction: Transaction, state: ServerState, job: JobRecord, description: JobDescription
+) -> SubmitCandidate:
+    before = load_description(transaction.session, job.template_id)
     if description.count not in {None, 1, before.count}:
         why = f"{description.count}: a job is edited alone, leave its count as it was"
         raise InvalidJobError(Violation("description.count", why))
-    owned = world.rules.submission.owned_names
+    owned = state.rules.submission.owned_names
     set_before = {name: value for name, value in before.attributes.items() if fold(name) in owned}
     # Unchanged values that the server has set are not the caller's.
     wanted = {name: value for name, value in description.attributes.items() if set_before.get(name) != value}
     # Input files are looked up as the owner's, even if an operator edits the job.
     owner = Account(job.vo, job.group, job.owner)
     asked = replace(description, count=None, attributes=wanted)
-    (edited,) = optimize(unit, world, owner, single_groups([asked]), "description.")
+    (edited,) = optimize(transaction, state, owner, single_groups([asked]), "description.")
     return edited.candidate
 
 
-def _give(unit: Transaction, world: ServerState, job: JobRecord, candidate: SubmitCandidate, actor: str) -> JobRecord:
+def _give(
+    transaction: Transaction, state: ServerState, job: JobRecord, candidate: SubmitCandidate, actor: str
+) -> JobRecord:
     description = candidate.description
     owner = Account(job.vo, job.group, job.owner)
     text = description_to_json(description)
-    (template_id,) = insert_templates(unit.session, owner, [NewTemplate(text, description.input_files)])
-    placement = Placer(unit, world).place(owner, description, run_history_of(job))
+    (template_id,) = insert_templates(transaction.session, owner, [NewTemplate(text, description.input_files)])
+    placement = Placer(transaction, state).place(owner, description, run_history_of(job))
     return apply_transition(
-        unit,
-        world,
+        transaction,
+        state,
         job,
         JobCause.EDITED,
         reason=candidate.hold_reason or (job.reason if job.state is JobState.HELD else ""),
@@ -98,7 +102,7 @@ def _give(unit: Transaction, world: ServerState, job: JobRecord, candidate: Subm
         name=description.name,
         priority=description.priority,
         lease=description.lease,
-        watch=world.policy_evaluator.watch(description),
+        watch=state.policy_evaluator.watch(description),
         task_queue_id=placement.task_queue_id,
         pool_id=placement.pool_id,
     )

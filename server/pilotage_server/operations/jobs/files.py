@@ -28,7 +28,7 @@ class Outputs:
     files: tuple[OutputFile, ...]
 
 
-def find_missing(unit: Transaction, identity: Identity, checksums: Sequence[str]) -> tuple[str, ...]:
+def find_missing(transaction: Transaction, identity: Identity, checksums: Sequence[str]) -> tuple[str, ...]:
     """Return the contents that the caller must still upload, in the requested order.
 
     The others count as new, so that retention leaves them for the coming submission. Raises InvalidInputError for an
@@ -42,20 +42,20 @@ def find_missing(unit: Transaction, identity: Identity, checksums: Sequence[str]
     if faults:
         raise InvalidInputError(*faults)
     holder = holder_of(identity)
-    present = stored.sizes_of(unit.session, holder, checksums)
-    stored.refresh_stored(unit.session, holder, present, unit.now)
+    present = stored.sizes_of(transaction.session, holder, checksums)
+    stored.refresh_stored(transaction.session, holder, present, transaction.now)
     return tuple(dict.fromkeys(checksum for checksum in checksums if checksum not in present))
 
 
-def record_upload(unit: Transaction, store: FileStore, identity: Identity, checksum: str, size: int) -> None:
+def record_upload(transaction: Transaction, store: FileStore, identity: Identity, checksum: str, size: int) -> None:
     """Record an upload of the caller; the content must be in the store already."""
     if not store.has(checksum):
         raise NotFoundError("content", checksum)
-    stored.insert_stored(unit.session, holder_of(identity), checksum, size, unit.now)
+    stored.insert_stored(transaction.session, holder_of(identity), checksum, size, transaction.now)
 
 
 def check_download(
-    unit: Transaction, identity: Identity, job_id: int, checksum: str, turn: Leadership | None = None
+    transaction: Transaction, identity: Identity, job_id: int, checksum: str, turn: Leadership | None = None
 ) -> None:
     """Raise unless the caller may download this content of this job.
 
@@ -70,29 +70,29 @@ def check_download(
         The agent no longer leads.
     """
     if identity.pilot is not None:
-        allowed = _is_brought(unit, job_id, checksum, identity.pilot.stamp)
+        allowed = _is_brought(transaction, job_id, checksum, identity.pilot.stamp)
     elif turn is not None and Role.AGENT in identity.roles:
-        check_leadership(unit, turn)
-        allowed = _is_brought(unit, job_id, checksum, router_stamp(turn.agent))
+        check_leadership(transaction, turn)
+        allowed = _is_brought(transaction, job_id, checksum, router_stamp(turn.agent))
     else:
-        job = visible_job(unit, identity, job_id)
-        allowed = stored.brings(unit.session, job.template_id, checksum)
-        allowed = allowed or stored.left(unit.session, job_id, checksum)
+        job = visible_job(transaction, identity, job_id)
+        allowed = stored.brings(transaction.session, job.template_id, checksum)
+        allowed = allowed or stored.left(transaction.session, job_id, checksum)
     if not allowed:
         raise NotFoundError("content", f"{checksum} of job {job_id}")
 
 
-def _is_brought(unit: Transaction, job_id: int, checksum: str, stamp: str) -> bool:
+def _is_brought(transaction: Transaction, job_id: int, checksum: str, stamp: str) -> bool:
     """Whether the content is an input of the job, and the job's lease is held under this stamp."""
-    job = load_job(unit.session, job_id)
-    return job.is_leased and job.pilot_stamp == stamp and stored.brings(unit.session, job.template_id, checksum)
+    job = load_job(transaction.session, job_id)
+    return job.is_leased and job.pilot_stamp == stamp and stored.brings(transaction.session, job.template_id, checksum)
 
 
-def list_outputs(unit: Transaction, identity: Identity, job_id: int, attempt: int = 0) -> Outputs:
+def list_outputs(transaction: Transaction, identity: Identity, job_id: int, attempt: int = 0) -> Outputs:
     """Return the output files of an attempt; `attempt` 0 = the last one that ended. Raises NotFoundError."""
-    visible_job(unit, identity, job_id)
-    number = attempt or stored.last_ended_attempt(unit.session, job_id)
-    return Outputs(number, stored.outputs_of(unit.session, job_id, number))
+    visible_job(transaction, identity, job_id)
+    number = attempt or stored.last_ended_attempt(transaction.session, job_id)
+    return Outputs(number, stored.outputs_of(transaction.session, job_id, number))
 
 
 def store_contents(store: FileStore, files: Sequence[ReportedOutput], where: str = "output_files") -> None:

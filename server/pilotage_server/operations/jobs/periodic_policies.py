@@ -43,64 +43,64 @@ class PolicyScan:
     position: retention.WatchPosition | None = None
 
 
-def scan_changed(unit: Transaction, world: ServerState, most: int) -> PolicyScan:
+def scan_changed(transaction: Transaction, state: ServerState, most: int) -> PolicyScan:
     """Evaluate the next changed jobs."""
-    jobs = load_jobs(unit.session, world.take_policy_checks(unit.now, most)).values()
-    return PolicyScan(len(jobs), tuple(_decisions(unit, world, jobs, _descriptions(unit, jobs))))
+    jobs = load_jobs(transaction.session, state.take_policy_checks(transaction.now, most)).values()
+    return PolicyScan(len(jobs), tuple(_decisions(transaction, state, jobs, _descriptions(transaction, jobs))))
 
 
-def scan_next(unit: Transaction, world: ServerState, place: retention.WatchPosition, most: int) -> PolicyScan:
+def scan_next(transaction: Transaction, state: ServerState, place: retention.WatchPosition, most: int) -> PolicyScan:
     """Evaluate the next jobs of a pass over all watched jobs, at most `most`."""
-    jobs = retention.next_watched(unit.session, place, most)
+    jobs = retention.next_watched(transaction.session, place, most)
     if not jobs:
         return PolicyScan(0, ())
-    due = tuple(_decisions(unit, world, jobs, _descriptions(unit, jobs)))
+    due = tuple(_decisions(transaction, state, jobs, _descriptions(transaction, jobs)))
     return PolicyScan(len(jobs), due, (jobs[-1].watch.value, jobs[-1].id))
 
 
-def apply_to_new_jobs(unit: Transaction, world: ServerState, job_ids: Sequence[int]) -> None:
+def apply_to_new_jobs(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> None:
     """Apply the policies of new jobs at once, so that none starts first."""
-    jobs = load_jobs(unit.session, job_ids[:MOST_AT_ONCE]).values()
-    due = tuple(_decisions(unit, world, jobs, _descriptions(unit, jobs)))
+    jobs = load_jobs(transaction.session, job_ids[:MOST_AT_ONCE]).values()
+    due = tuple(_decisions(transaction, state, jobs, _descriptions(transaction, jobs)))
     if due:
-        apply_policies(unit, world, due)
+        apply_policies(transaction, state, due)
 
 
-def apply_policies(unit: Transaction, world: ServerState, job_ids: Sequence[int]) -> tuple[JobRecord, ...]:
+def apply_policies(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> tuple[JobRecord, ...]:
     """Apply the present decisions of the policies of these jobs; return the jobs that have changed."""
-    lock_placement(unit)
-    lock_jobs(unit.session, job_ids, rivals=unit.is_retry)
-    jobs = load_jobs(unit.session, job_ids)
-    descriptions = _descriptions(unit, jobs.values())
-    decisions = _decisions(unit, world, jobs.values(), descriptions)
-    placer = Placer(unit, world)
+    lock_placement(transaction)
+    lock_jobs(transaction.session, job_ids, rivals=transaction.is_retry)
+    jobs = load_jobs(transaction.session, job_ids)
+    descriptions = _descriptions(transaction, jobs.values())
+    decisions = _decisions(transaction, state, jobs.values(), descriptions)
+    placer = Placer(transaction, state)
     transitions = [
         Transition(jobs[job_id], action.cause, ACTOR, action.reason, changes)
         for job_id, action in decisions.items()
         if (changes := _changes(placer, jobs[job_id], action, descriptions)) is not None
     ]
-    moved = tuple(record for record in apply_transitions(unit, world, transitions) if record is not None)
-    next_time = unit.now + world.rules.policies.interval
-    unit.after_commit(lambda: world.defer_policy_checks([record.id for record in moved], next_time))
+    moved = tuple(record for record in apply_transitions(transaction, state, transitions) if record is not None)
+    next_time = transaction.now + state.rules.policies.interval
+    transaction.after_commit(lambda: state.defer_policy_checks([record.id for record in moved], next_time))
     return moved
 
 
-def watch_all(unit: Transaction, world: ServerState) -> int:
+def watch_all(transaction: Transaction, state: ServerState) -> int:
     """Put every live job under the operators' policies; return for how many jobs they are new."""
-    least = world.policy_evaluator.system_watch
-    return retention.watch_all(unit.session, least) if least > PolicyWatch.NEVER else 0
+    least = state.policy_evaluator.system_watch
+    return retention.watch_all(transaction.session, least) if least > PolicyWatch.NEVER else 0
 
 
 def _decisions(
-    unit: Transaction, world: ServerState, jobs: Iterable[JobRecord], descriptions: Mapping[int, JobDescription]
+    transaction: Transaction, state: ServerState, jobs: Iterable[JobRecord], descriptions: Mapping[int, JobDescription]
 ) -> dict[int, PeriodicPolicyAction]:
     decisions: dict[int, PeriodicPolicyAction] = {}
-    ads = _Ads(unit.now)
+    ads = _Ads(transaction.now)
     for job in jobs:
         description = descriptions.get(job.template_id)
         if description is None or job.state not in UNDER_POLICY:
             continue  # edited or removed since it was loaded; it will be evaluated again
-        action = world.policy_evaluator.action(job, description, ads.of(job, description), unit.now)
+        action = state.policy_evaluator.action(job, description, ads.of(job, description), transaction.now)
         if action is not None:
             decisions[job.id] = action
     return decisions
@@ -123,8 +123,8 @@ class _Ads:
         return FoldedAd(present_ad(job, self._now), shared)
 
 
-def _descriptions(unit: Transaction, jobs: Iterable[JobRecord]) -> dict[int, JobDescription]:
-    return load_descriptions(unit.session, {job.template_id for job in jobs})
+def _descriptions(transaction: Transaction, jobs: Iterable[JobRecord]) -> dict[int, JobDescription]:
+    return load_descriptions(transaction.session, {job.template_id for job in jobs})
 
 
 def _changes(

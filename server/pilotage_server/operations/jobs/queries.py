@@ -49,17 +49,17 @@ class JobPage:
     next_page_token: str
 
 
-def visible_job(unit: Transaction, identity: Identity, job_id: int) -> JobRecord:
+def visible_job(transaction: Transaction, identity: Identity, job_id: int) -> JobRecord:
     """Return a job that the caller may see and change; raises NotFoundError."""
-    job = load_job(unit.session, job_id)
+    job = load_job(transaction.session, job_id)
     if not may_change(identity, job.owner, job.vo):
         raise NotFoundError("job", str(job_id))
     return job
 
 
-def get_jobs(unit: Transaction, identity: Identity, job_ids: Sequence[int]) -> tuple[JobRecord, ...]:
+def get_jobs(transaction: Transaction, identity: Identity, job_ids: Sequence[int]) -> tuple[JobRecord, ...]:
     """Return the jobs in the requested order; raises NotFoundError for the first that the caller cannot see."""
-    found = load_jobs(unit.session, job_ids)
+    found = load_jobs(transaction.session, job_ids)
     for job_id in job_ids:
         job = found.get(job_id)
         if job is None or not may_read(identity, job.owner, job.vo):
@@ -68,7 +68,7 @@ def get_jobs(unit: Transaction, identity: Identity, job_ids: Sequence[int]) -> t
 
 
 def list_jobs(
-    unit: Transaction, identity: Identity, wanted: JobFilter, page_size: int = 0, page_token: str = ""
+    transaction: Transaction, identity: Identity, wanted: JobFilter, page_size: int = 0, page_token: str = ""
 ) -> JobPage:
     """Return the next page, in the order of ids; `page_size` 0 = 1,000.
 
@@ -82,30 +82,30 @@ def list_jobs(
     query = _query(identity, wanted)
     after = position_of(page_token, _token_key(query)) if page_token else 0
     size = page_size or DEFAULT_PAGE
-    jobs = find_jobs(unit.session, query, after, size + 1)
+    jobs = find_jobs(transaction.session, query, after, size + 1)
     more = token_of(jobs[size - 1].id, _token_key(query)) if len(jobs) > size else ""
     return JobPage(jobs[:size], more)
 
 
-def get_description(unit: Transaction, identity: Identity, job_id: int) -> JobDescription:
+def get_description(transaction: Transaction, identity: Identity, job_id: int) -> JobDescription:
     """Return the present description of the job, macros not filled in; raises NotFoundError."""
-    return load_description(unit.session, visible_job(unit, identity, job_id).template_id)
+    return load_description(transaction.session, visible_job(transaction, identity, job_id).template_id)
 
 
-def get_ad(unit: Transaction, identity: Identity, job_id: int) -> Mapping[str, AdValue]:
+def get_ad(transaction: Transaction, identity: Identity, job_id: int) -> Mapping[str, AdValue]:
     """Return the job's ad as its policies read it, with attributes of its routed job; raises NotFoundError.
 
     Attributes that hooks have set are shown until the next attempt begins.
     """
-    job = visible_job(unit, identity, job_id)
-    ad = full_job_ad(job, load_description(unit.session, job.template_id), unit.now)
+    job = visible_job(transaction, identity, job_id)
+    ad = full_job_ad(job, load_description(transaction.session, job.template_id), transaction.now)
     if not router_of(job):
         return ad
     key = (job.id, job.attempt)
-    copy = load_copies(unit.session, [key]).get(key)
+    copy = load_copies(transaction.session, [key]).get(key)
     if job.is_leased and copy is not None and copy.reference:
         ad["RoutedToJobId"] = copy.reference
-    return with_mirrored(ad, load_attributes(unit.session, key))
+    return with_mirrored(ad, load_attributes(transaction.session, key))
 
 
 def _query(identity: Identity, wanted: JobFilter) -> JobQuery:
@@ -135,27 +135,27 @@ WINDOW = 100_000
 """Positions that one page reads at most, so that a caller with few jobs does not read the whole feed at once."""
 
 
-def get_events(unit: Transaction, identity: Identity, job_id: int) -> tuple[FeedEvent, ...]:
+def get_events(transaction: Transaction, identity: Identity, job_id: int) -> tuple[FeedEvent, ...]:
     """Return the events of one job, oldest first; raises NotFoundError."""
-    visible_job(unit, identity, job_id)
-    return events_of(unit.session, job_id)
+    visible_job(transaction, identity, job_id)
+    return events_of(transaction.session, job_id)
 
 
 def read_feed(
-    unit: Transaction, identity: Identity, after_position: int, job_ids: Sequence[int] = (), limit: int = 1000
+    transaction: Transaction, identity: Identity, after_position: int, job_ids: Sequence[int] = (), limit: int = 1000
 ) -> FeedPage:
     """Return the next events that the caller may see, oldest first; continue after the page's position.
 
     No `job_ids` = all jobs. Positions that retention has removed are skipped. A page may be empty although the feed
     continues (`at_end`).
     """
-    oldest, newest = feed_bounds(unit.session)
+    oldest, newest = feed_bounds(transaction.session)
     after = max(after_position, oldest - 1)
     if after >= newest:
         return FeedPage((), after_position, at_end=True)
     up_to = min(newest, after + WINDOW)
     owner_filter = None if identity.is_shown_everything else (identity.vo, identity.owner)
-    events = events_between(unit.session, after, up_to, FeedQuery(owner_filter, tuple(job_ids)), limit)
+    events = events_between(transaction.session, after, up_to, FeedQuery(owner_filter, tuple(job_ids)), limit)
     if len(events) == limit:
         return FeedPage(events, events[-1].position, at_end=False)
     return FeedPage(events, up_to, at_end=up_to == newest)

@@ -24,62 +24,64 @@ PREFIXES = tuple(f"{number:02x}" for number in range(256))
 """First two digits of checksums: a sweep of the file store handles one prefix at a time."""
 
 
-def remove_finished(unit: Transaction, world: ServerState) -> int:
+def remove_finished(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of old finished jobs with events, attempts and outputs; return how many."""
-    kept = world.rules.retention
-    return delete_ended_jobs(unit.session, unit.now - kept.finished_jobs, kept.batch)
+    kept = state.rules.retention
+    return delete_ended_jobs(transaction.session, transaction.now - kept.finished_jobs, kept.batch)
 
 
-def remove_ended_pilots(unit: Transaction, world: ServerState) -> int:
+def remove_ended_pilots(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of pilots that ended as long ago as finished jobs are kept; return how many."""
-    kept = world.rules.retention
-    return delete_ended_pilots(unit.session, unit.now - kept.finished_jobs, kept.batch)
+    kept = state.rules.retention
+    return delete_ended_pilots(transaction.session, transaction.now - kept.finished_jobs, kept.batch)
 
 
-def remove_idle_task_queues(unit: Transaction, world: ServerState) -> int:
+def remove_idle_task_queues(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of task queues without live jobs; return how many. New jobs create them again."""
-    idle = task_queues.delete_idle(unit.session, unit.now - world.rules.pool_grace, world.rules.retention.batch)
-    unit.after_commit(partial(world.remove_task_queues, idle))
+    idle = task_queues.delete_idle(
+        transaction.session, transaction.now - state.rules.pool_grace, state.rules.retention.batch
+    )
+    transaction.after_commit(partial(state.remove_task_queues, idle))
     return len(idle)
 
 
-def remove_old_trees(unit: Transaction, world: ServerState) -> int:
+def remove_old_trees(transaction: Transaction, state: ServerState) -> int:
     """Remove trees that were replaced as long ago as finished jobs are kept; return how many."""
-    return resources.delete_superseded(unit.session, unit.now - world.rules.retention.finished_jobs)
+    return resources.delete_superseded(transaction.session, transaction.now - state.rules.retention.finished_jobs)
 
 
-def remove_faded_uses(unit: Transaction, world: ServerState) -> int:
+def remove_faded_uses(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of use of accounts that has decayed to nothing; return how many."""
-    before = unit.now - fading_time(world.rules.sharing.half_life)
-    lock_feed(unit.session)  # the same lock order as charges of accounts
-    accounts = accounting.delete_faded(unit.session, before, world.rules.retention.batch)
-    unit.after_commit(partial(world.remove_accounts, accounts))
+    before = transaction.now - fading_time(state.rules.sharing.half_life)
+    lock_feed(transaction.session)  # the same lock order as charges of accounts
+    accounts = accounting.delete_faded(transaction.session, before, state.rules.retention.batch)
+    transaction.after_commit(partial(state.remove_accounts, accounts))
     return len(accounts)
 
 
-def remove_old_uploads(unit: Transaction, world: ServerState) -> int:
+def remove_old_uploads(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of old uploads that no job uses; return how many."""
-    kept = world.rules.retention
-    return delete_unused_uploads(unit.session, unit.now - kept.uploads, kept.batch)
+    kept = state.rules.retention
+    return delete_unused_uploads(transaction.session, transaction.now - kept.uploads, kept.batch)
 
 
-def remove_race_sets(unit: Transaction, world: ServerState) -> int:
+def remove_race_sets(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of race sets without live jobs; return how many."""
-    return delete_over(unit.session, unit.now - world.rules.pool_grace, world.rules.retention.batch)
+    return delete_over(transaction.session, transaction.now - state.rules.pool_grace, state.rules.retention.batch)
 
 
-def remove_gone_routers(unit: Transaction, world: ServerState) -> int:
+def remove_gone_routers(transaction: Transaction, state: ServerState) -> int:
     """Remove routers without routed jobs that were last seen as long ago as finished jobs are kept; return how many.
 
     A router with routed jobs stays: they must be ended or given up first.
     """
-    return routing.delete_gone(unit.session, unit.now - world.rules.retention.finished_jobs)
+    return routing.delete_gone(transaction.session, transaction.now - state.rules.retention.finished_jobs)
 
 
-def remove_old_requests(unit: Transaction, world: ServerState) -> int:
+def remove_old_requests(transaction: Transaction, state: ServerState) -> int:
     """Remove a batch of stored answers that are too old to be repeated; return how many."""
-    kept = world.rules.retention
-    return delete_answers(unit.session, unit.now - kept.requests, kept.batch)
+    kept = state.rules.retention
+    return delete_answers(transaction.session, transaction.now - kept.requests, kept.batch)
 
 
 REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
@@ -96,13 +98,13 @@ REMOVALS: tuple[Callable[[Transaction, ServerState], int], ...] = (
 """All functions that remove rows; each returns the number removed."""
 
 
-def sweep_files(unit: Transaction, world: ServerState, store: FileStore, prefix: str) -> int:
+def sweep_files(transaction: Transaction, state: ServerState, store: FileStore, prefix: str) -> int:
     """Remove the old contents with this prefix that no row refers to; return how many.
 
     A new content has no row yet, so only old ones are removed (`Retention.uploads`). Leftovers of crashes between disk
     and database go in the same way.
     """
-    before = unit.now - world.rules.retention.uploads
-    unnamed = unnamed_checksums(unit.session, store.list(prefix, before))
+    before = transaction.now - state.rules.retention.uploads
+    unnamed = unnamed_checksums(transaction.session, store.list(prefix, before))
     removed = sum(store.remove(checksum, before) for checksum in sorted(unnamed))
     return removed + (store.sweep_unfinished(before) if prefix == PREFIXES[0] else 0)

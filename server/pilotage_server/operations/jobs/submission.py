@@ -76,22 +76,22 @@ class AcceptedJobs:
 
 
 def record_new_jobs(
-    unit: Transaction, world: ServerState, account: Account, accepted: Sequence[AcceptedJobs]
+    transaction: Transaction, state: ServerState, account: Account, accepted: Sequence[AcceptedJobs]
 ) -> tuple[int, ...]:
     """Store the jobs of a submission and return their ids in the order of descriptions and array indexes."""
-    ids = take_ids(unit.session, sum(each.descriptions.job_count for each in accepted))
+    ids = take_ids(transaction.session, sum(each.descriptions.job_count for each in accepted))
     ids_by_index = _ids_by_index(ids, accepted)
-    templates = _templates(unit, account, accepted)
-    sets = _race_sets(unit, account, accepted, ids_by_index)
-    new = [_new_jobs(world, *each, ids_by_index) for each in zip(accepted, templates, sets, strict=True)]
-    insert_jobs(unit.session, account, new, unit.now)
+    templates = _templates(transaction, account, accepted)
+    sets = _race_sets(transaction, account, accepted, ids_by_index)
+    new = [_new_jobs(state, *each, ids_by_index) for each in zip(accepted, templates, sets, strict=True)]
+    insert_jobs(transaction.session, account, new, transaction.now)
     watched: list[int] = []
     for each, stored in zip(accepted, new, strict=True):
         job_ids = list(chain.from_iterable(stored.ids))
-        _publish(unit, world, _first_event(unit, account, each, stored), stored, job_ids)
+        _publish(transaction, state, _first_event(transaction, account, each, stored), stored, job_ids)
         watched += job_ids if stored.watch else ()
     if watched:
-        apply_to_new_jobs(unit, world, watched)
+        apply_to_new_jobs(transaction, state, watched)
     return tuple(ids)
 
 
@@ -106,7 +106,7 @@ def _ids_by_index(ids: Sequence[int], accepted: Sequence[AcceptedJobs]) -> dict[
     return {index: ids[end - count : end] for (index, count), end in zip(counts, ends, strict=True)}
 
 
-def _templates(unit: Transaction, account: Account, accepted: Sequence[AcceptedJobs]) -> list[list[int]]:
+def _templates(transaction: Transaction, account: Account, accepted: Sequence[AcceptedJobs]) -> list[list[int]]:
     """Store the templates and return their ids by group; equal descriptions share one."""
     texts = [list(canonical_texts(each.descriptions)) for each in accepted]
     jobs: Counter[str] = Counter()
@@ -116,12 +116,15 @@ def _templates(unit: Transaction, account: Account, accepted: Sequence[AcceptedJ
             jobs[text] += each.descriptions.model.count or 1
             files[text] = each.descriptions.model.input_files
     new = [NewTemplate(text, files[text], count) for text, count in jobs.items()]
-    ids = dict(zip(jobs, insert_templates(unit.session, account, new), strict=True))
+    ids = dict(zip(jobs, insert_templates(transaction.session, account, new), strict=True))
     return [[ids[text] for text in same] for same in texts]
 
 
 def _race_sets(
-    unit: Transaction, account: Account, accepted: Sequence[AcceptedJobs], ids_by_index: Mapping[int, Sequence[int]]
+    transaction: Transaction,
+    account: Account,
+    accepted: Sequence[AcceptedJobs],
+    ids_by_index: Mapping[int, Sequence[int]],
 ) -> list[int]:
     """Store the sets of repeatable jobs, and return the set of each group; 0 = none.
 
@@ -138,13 +141,13 @@ def _race_sets(
         jobs = sum(map(len, arrays))
         if jobs > 1 or (jobs and urgent):
             first, last = min(ids[0] for ids in arrays), max(ids[-1] for ids in arrays)
-            insert_set(unit.session, account, RaceSet(first, last, jobs, urgent), unit.now)
+            insert_set(transaction.session, account, RaceSet(first, last, jobs, urgent), transaction.now)
             sets = [first if index in indexes else id_ for index, id_ in enumerate(sets)]
     return sets
 
 
 def _new_jobs(
-    world: ServerState,
+    state: ServerState,
     accepted: AcceptedJobs,
     template_ids: Sequence[int],
     race_set: int,
@@ -161,18 +164,18 @@ def _new_jobs(
         task_queue_id=accepted.placement.task_queue_id,
         pool_id=accepted.placement.pool_id,
         lease=description.lease,
-        watch=world.policy_evaluator.watch(description),
+        watch=state.policy_evaluator.watch(description),
         hold_code=HoldCode.SUBMITTED_ON_HOLD.value if accepted.hold_reason else None,
         race_set=race_set,
     )
 
 
-def _first_event(unit: Transaction, account: Account, accepted: AcceptedJobs, stored: NewJobs) -> FeedEvent:
+def _first_event(transaction: Transaction, account: Account, accepted: AcceptedJobs, stored: NewJobs) -> FeedEvent:
     """Return the event of the first of the jobs; the others get equal ones."""
     return FeedEvent(
         position=0,
         job_id=stored.ids[0][0],
-        time=unit.now,
+        time=transaction.now,
         from_state=JobState.RECEIVED,
         to_state=stored.state,
         cause=accepted.cause,
@@ -182,13 +185,15 @@ def _first_event(unit: Transaction, account: Account, accepted: AcceptedJobs, st
     )
 
 
-def _publish(unit: Transaction, world: ServerState, first: FeedEvent, stored: NewJobs, ids: Sequence[int]) -> None:
+def _publish(
+    transaction: Transaction, state: ServerState, first: FeedEvent, stored: NewJobs, ids: Sequence[int]
+) -> None:
     """Publish new jobs to the feed, the policies and the matcher."""
-    publish_new_jobs(unit, world, first, ids)
+    publish_new_jobs(transaction, state, first, ids)
     if stored.watch:
-        unit.after_commit(partial(world.add_policy_checks, ids))
+        transaction.after_commit(partial(state.add_policy_checks, ids))
     if stored.state is JobState.WAITING:
-        add_waiting_group(unit, world, stored.task_queue_id, QueueHead(stored.priority, ids[0]), len(ids))
+        add_waiting_group(transaction, state, stored.task_queue_id, QueueHead(stored.priority, ids[0]), len(ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +245,8 @@ def _without(description: JobDescription, names: frozenset[str]) -> JobDescripti
 
 
 def submit_jobs(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     identity: Identity,
     descriptions: Sequence[DescriptionGroup],
     group: str = "",
@@ -258,14 +263,14 @@ def submit_jobs(
         The caller is not in the group.
     """
     account = Account(identity.vo, group_of(identity, group), identity.owner)
-    _check_counts(descriptions, world)
-    optimized_groups = optimize(unit, world, account, descriptions)
-    warnings = _warnings(optimized_groups, world)
+    _check_counts(descriptions, state)
+    optimized_groups = optimize(transaction, state, account, descriptions)
+    warnings = _warnings(optimized_groups, state)
     if validate_only:
         return SubmittedJobs((), warnings)
-    placer = Placer(unit, world)
+    placer = Placer(transaction, state)
     accepted = [each for one in optimized_groups for each in _accepted(placer, account, one)]
-    return SubmittedJobs(record_new_jobs(unit, world, account, accepted), warnings)
+    return SubmittedJobs(record_new_jobs(transaction, state, account, accepted), warnings)
 
 
 def group_of(identity: Identity, group: str) -> str:
@@ -290,8 +295,8 @@ class OptimizedGroup:
 
 
 def optimize(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     owner: Account,
     descriptions: Sequence[DescriptionGroup],
     where: str = "descriptions[{}].",
@@ -304,14 +309,14 @@ def optimize(
         With all faults of all descriptions; `where` begins the paths, filled in with the index in the submission.
     """
     checksums = {file.checksum for each in descriptions for file in each.model.input_files if file.checksum is not None}
-    stored = sizes_of(unit.session, Holder(owner.vo, owner.owner), checksums) if checksums else {}
-    limits = world.rules.jobs
-    owned = world.rules.submission.names
-    surroundings = OptimizerContext(limits, world.tree.declarations, stored, owned, world.published_attributes)
-    transformer = SubmitTransformer(world.rules.submission, owner, unit.now)
+    stored = sizes_of(transaction.session, Holder(owner.vo, owner.owner), checksums) if checksums else {}
+    limits = state.rules.jobs
+    owned = state.rules.submission.names
+    surroundings = OptimizerContext(limits, state.tree.declarations, stored, owned, state.published_attributes)
+    transformer = SubmitTransformer(state.rules.submission, owner, transaction.now)
     taken: list[OptimizedGroup] = []
     violations: list[tuple[int, Violation]] = []
-    for group in _effective_groups(descriptions, world.rules):
+    for group in _effective_groups(descriptions, state.rules):
         candidate = SubmitCandidate(owner.vo, transformer.without_account_request(group.model))
         outcome = run_chain(limits.optimizers, candidate, surroundings)
         if isinstance(outcome, Rejection):
@@ -337,8 +342,8 @@ def _effective_groups(descriptions: Iterable[DescriptionGroup], rules: Rules) ->
             yield group
 
 
-def _check_counts(descriptions: Sequence[DescriptionGroup], world: ServerState) -> None:
-    limits = world.rules.jobs
+def _check_counts(descriptions: Sequence[DescriptionGroup], state: ServerState) -> None:
+    limits = state.rules.jobs
     count = sum(len(group.overrides) for group in descriptions)
     if not count:
         raise InvalidJobError(Violation("descriptions", "is empty: there is no job to submit"))
@@ -360,7 +365,7 @@ def _accepted(placer: Placer, account: Account, one: OptimizedGroup) -> Iterator
         yield AcceptedJobs(group, placement, one.candidate.hold_reason, repeatable)
 
 
-def _warnings(optimized_groups: Sequence[OptimizedGroup], world: ServerState) -> tuple[str, ...]:
+def _warnings(optimized_groups: Sequence[OptimizedGroup], state: ServerState) -> tuple[str, ...]:
     """Return each warning once, with the descriptions concerned unless these are all.
 
     The order is that of the first description concerned, however descriptions are grouped.
@@ -369,27 +374,27 @@ def _warnings(optimized_groups: Sequence[OptimizedGroup], world: ServerState) ->
     first: dict[str, tuple[int, int]] = {}
     for one in optimized_groups:
         indexes = [overrides.submission_index for overrides in one.overrides]
-        for rank, warning in enumerate(candidate_warnings(one.candidate, world)):
+        for rank, warning in enumerate(candidate_warnings(one.candidate, state)):
             concerned.setdefault(warning, []).extend(indexes)
             first[warning] = min(first.get(warning, (indexes[0], rank)), (indexes[0], rank))
     total = sum(len(one.overrides) for one in optimized_groups)
     return tuple(warning + _of_which(concerned[warning], total) for warning in sorted(concerned, key=first.__getitem__))
 
 
-def candidate_warnings(candidate: SubmitCandidate, world: ServerState) -> Iterator[str]:
+def candidate_warnings(candidate: SubmitCandidate, state: ServerState) -> Iterator[str]:
     """Yield the warnings for the owner of one description."""
     yield from candidate.warnings
     if candidate.hold_reason:
         yield f"held: {candidate.hold_reason}"
-    if candidate.requirements is not None and not _fits_somewhere(candidate.requirements, world):
-        tree = f"version {world.tree.version} of the resource tree" if world.tree.version else "no resource tree yet"
+    if candidate.requirements is not None and not _fits_somewhere(candidate.requirements, state):
+        tree = f"version {state.tree.version} of the resource tree" if state.tree.version else "no resource tree yet"
         yield f"no queue satisfies the requirements ({tree}); the job waits until one does"
 
 
-def _fits_somewhere(requirements: Requirements, world: ServerState) -> bool:
-    with world.lock:
-        known = world.mappings.queues(pool_id(requirements))
-    return bool(known) or bool(world.tree.mapper.queues_of(requirements))
+def _fits_somewhere(requirements: Requirements, state: ServerState) -> bool:
+    with state.lock:
+        known = state.mappings.queues(pool_id(requirements))
+    return bool(known) or bool(state.tree.mapper.queues_of(requirements))
 
 
 def _of_which(indexes: Iterable[int], total: int) -> str:

@@ -67,7 +67,7 @@ class ClaimResult(NamedTuple):
 
 
 @dataclass(slots=True)
-class _ClaimState:
+class _RequestProgress:
     """The state of one request.
 
     `first` is the whole request, `pending` what is still to be matched; None = nothing. `chosen` counts the
@@ -120,108 +120,114 @@ def _remainder(slot: SlotOffer, taken: Sequence[JobClaim]) -> SlotOffer | None:
     return slot._replace(free=free, max_jobs=max(0, slot.max_jobs - len(taken)))
 
 
-def bind_jobs(unit: Transaction, world: ServerState, requests: Sequence[SlotRequest]) -> list[ClaimResult]:
+def bind_jobs(transaction: Transaction, state: ServerState, requests: Sequence[SlotRequest]) -> list[ClaimResult]:
     """Bind jobs to the free slots of the requests, in order, and return the result of each."""
     queues = {request.pilot.credential.queue for request in requests}
-    limits = limits_at_present(unit, world, queues, sum(len(request.offers.slots) for request in requests))
-    states = [_claim_state(unit, world, request, limits) for request in requests]
-    while pending_states := [state for state in states if state.pending is not None]:
+    limits = limits_at_present(transaction, state, queues, sum(len(request.offers.slots) for request in requests))
+    progresses = [_request_progress(transaction, state, request, limits) for request in requests]
+    while unfinished := [progress for progress in progresses if progress.pending is not None]:
         wanted: dict[int, int] = {}
-        access = world.queue_access
-        made = [(state, chosen) for state in pending_states for chosen in _choose(world, access, state, wanted)]
-        _claim(unit, world, made)
-        _load_heads(unit, world, wanted)
-    _record(unit, world, [state for state in states if state.claims])
-    return [state.result for state in states]
+        access = state.queue_access
+        made = [(progress, chosen) for progress in unfinished for chosen in _choose(state, access, progress, wanted)]
+        _claim(transaction, state, made)
+        _load_heads(transaction, state, wanted)
+    _record(transaction, state, [progress for progress in progresses if progress.claims])
+    return [progress.result for progress in progresses]
 
 
-def _claim_state(unit: Transaction, world: ServerState, request: SlotRequest, limits: LimitRound) -> _ClaimState:
+def _request_progress(
+    transaction: Transaction, state: ServerState, request: SlotRequest, limits: LimitRound
+) -> _RequestProgress:
     credential, queue = request.pilot.credential, request.pilot.credential.queue
     place = PilotLocation(credential.stamp, queue.site, queue.ce, queue.queue, request.pilot.node)
     free = tuple(slot for slot in request.offers.slots if slot.occupied is None)
     if not free:
-        return _ClaimState(request, place, None, None)
-    here = limits.at(world.limits.at(queue))
-    pending = MatchRequest(queue, credential.vos, free, here, unit.now, request.offers.policies)
-    state = _ClaimState(request, place, pending, pending)
-    unit.on_rollback(partial(_unreserve, world, state, unit.now))
-    return state
+        return _RequestProgress(request, place, None, None)
+    here = limits.at(state.limits.at(queue))
+    pending = MatchRequest(queue, credential.vos, free, here, transaction.now, request.offers.policies)
+    progress = _RequestProgress(request, place, pending, pending)
+    transaction.on_rollback(partial(_unreserve, state, progress, transaction.now))
+    return progress
 
 
-def _unreserve(world: ServerState, state: _ClaimState, now: datetime) -> None:
-    with world.lock:
-        world.matcher.unreserve(state.reserved, now)
+def _unreserve(state: ServerState, progress: _RequestProgress, now: datetime) -> None:
+    with state.lock:
+        state.matcher.unreserve(progress.reserved, now)
 
 
 def _choose(
-    world: ServerState, access: QueueAccess, state: _ClaimState, wanted: dict[int, int]
+    state: ServerState, access: QueueAccess, progress: _RequestProgress, wanted: dict[int, int]
 ) -> Sequence[Reservation]:
     """Reserve jobs for one request, note the heads to read for the rest in `wanted`, and return the reservations."""
-    assert state.pending is not None, "only pending requests are matched"
-    with world.lock:
-        chosen = world.matcher.choose(state.pending, access)
-    state.pending = None
+    assert progress.pending is not None, "only pending requests are matched"
+    with state.lock:
+        chosen = state.matcher.choose(progress.pending, access)
+    progress.pending = None
     match chosen.rest:
         case NeedsHeads(more, pending):
-            state.pending = pending
+            progress.pending = pending
             for task_queue_id, most in more.items():
                 wanted[task_queue_id] = max(most, wanted.get(task_queue_id, 0))
         case NeedsGeneralMatcher(_, pending):
-            state.remaining_slots = pending.slots
+            progress.remaining_slots = pending.slots
         case None:
             pass
-    state.chosen += len(chosen.reservations)
-    state.reserved += chosen.reservations
+    progress.chosen += len(chosen.reservations)
+    progress.reserved += chosen.reservations
     return chosen.reservations
 
 
-def _claim(unit: Transaction, world: ServerState, made: Sequence[tuple[_ClaimState, Reservation]]) -> None:
+def _claim(transaction: Transaction, state: ServerState, made: Sequence[tuple[_RequestProgress, Reservation]]) -> None:
     """Claim a job for every reservation; requests without one are matched again."""
-    by_queue: dict[int, list[tuple[_ClaimState, Reservation]]] = defaultdict(list)
+    by_queue: dict[int, list[tuple[_RequestProgress, Reservation]]] = defaultdict(list)
     for pair in made:
         by_queue[pair[1].task_queue.id].append(pair)
-    found = lock_first_waiting(unit.session, {task_queue_id: len(pairs) for task_queue_id, pairs in by_queue.items()})
-    sizes = _sizes(unit, world, by_queue, found)
+    found = lock_first_waiting(
+        transaction.session, {task_queue_id: len(pairs) for task_queue_id, pairs in by_queue.items()}
+    )
+    sizes = _sizes(transaction, state, by_queue, found)
     bindings: list[Binding] = []
-    until = unit.now + world.rules.lease
+    until = transaction.now + state.rules.lease
     for task_queue_id, pairs in by_queue.items():
         jobs = found.get(task_queue_id, ())
         left: dict[int, Reservation] = {}
-        for (state, reservation), job in zip(pairs, jobs, strict=False):
-            if not state.request.budget.reserve(sizes.get(job.template_id, 0)):
-                state.discard(reservation)
+        for (progress, reservation), job in zip(pairs, jobs, strict=False):
+            if not progress.request.budget.reserve(sizes.get(job.template_id, 0)):
+                progress.discard(reservation)
                 left[job.id] = reservation
                 continue
-            state.claims.append(JobClaim(reservation, job, state.place))
-            ends = unit.now + job.lease if job.lease else until
-            bindings.append(Binding(job.id, ends, state.place, reservation.slot))
-        for state, reservation in pairs[len(jobs) :]:
-            state.discard(reservation)
-        _confirm(unit, world, task_queue_id, [reservation for _, reservation in pairs], [job.id for job in jobs], left)
-    bind(unit.session, bindings)
-    for state in {id(state): state for state, _ in made}.values():
-        state.pending = state.pending if len(state.claims) == state.chosen else state.retry_request()
+            progress.claims.append(JobClaim(reservation, job, progress.place))
+            ends = transaction.now + job.lease if job.lease else until
+            bindings.append(Binding(job.id, ends, progress.place, reservation.slot))
+        for progress, reservation in pairs[len(jobs) :]:
+            progress.discard(reservation)
+        _confirm(
+            transaction, state, task_queue_id, [reservation for _, reservation in pairs], [job.id for job in jobs], left
+        )
+    bind(transaction.session, bindings)
+    for progress in {id(progress): progress for progress, _ in made}.values():
+        progress.pending = progress.pending if len(progress.claims) == progress.chosen else progress.retry_request()
 
 
 def _sizes(
-    unit: Transaction,
-    world: ServerState,
-    by_queue: Mapping[int, Sequence[tuple[_ClaimState, Reservation]]],
+    transaction: Transaction,
+    state: ServerState,
+    by_queue: Mapping[int, Sequence[tuple[_RequestProgress, Reservation]]],
     found: Mapping[int, Sequence[ClaimableJob]],
 ) -> Mapping[int, int]:
     """Return the sizes of the jobs' descriptions by template; a job that comes alone needs none."""
     templates = {
         job.template_id
         for task_queue_id, pairs in by_queue.items()
-        for (state, _), job in zip(pairs, found.get(task_queue_id, ()), strict=False)
-        if state.chosen > 1 or state.pending is not None
+        for (progress, _), job in zip(pairs, found.get(task_queue_id, ()), strict=False)
+        if progress.chosen > 1 or progress.pending is not None
     }
-    return world.descriptions.sizes(unit, templates) if templates else {}
+    return state.descriptions.sizes(transaction, templates) if templates else {}
 
 
 def _confirm(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     task_queue_id: int,
     reservations: Sequence[Reservation],
     job_ids: Sequence[int],
@@ -232,40 +238,40 @@ def _confirm(
     bound = [job_id for job_id in job_ids if job_id not in left] if left else job_ids
 
     def apply(method: Callable[[int, Sequence[int]], None]) -> None:
-        with world.lock:
+        with state.lock:
             method(task_queue_id, bound)
 
     if missed:  # first: what one reservation missed, another may have got
-        with world.lock:
-            world.matcher.exhaust(missed, unit.now)
+        with state.lock:
+            state.matcher.exhaust(missed, transaction.now)
     if made:
-        with world.lock:
+        with state.lock:
             if left:  # first: the job of a returned reservation may be the one that another reservation got
-                world.matcher.unreserve(list(left.values()), unit.now)
+                state.matcher.unreserve(list(left.values()), transaction.now)
                 made = [reservation for reservation, job_id in zip(made, job_ids, strict=True) if job_id not in left]
-            world.matcher.confirm(made, bound)
-        unit.after_commit(partial(apply, world.matcher.commit))
-        unit.on_rollback(partial(apply, world.matcher.roll_back))
+            state.matcher.confirm(made, bound)
+        transaction.after_commit(partial(apply, state.matcher.commit))
+        transaction.on_rollback(partial(apply, state.matcher.roll_back))
 
 
-def _record(unit: Transaction, world: ServerState, states: Sequence[_ClaimState]) -> None:
+def _record(transaction: Transaction, state: ServerState, progresses: Sequence[_RequestProgress]) -> None:
     """Write the attempts, limits and events of the bound jobs."""
-    bound = [each for state in states for each in state.claims]
-    _begin_attempts(unit, bound)
-    for state in states:
-        queue = state.request.pilot.credential.queue
-        count_matched(unit, world, queue, (each.reservation.task_queue for each in state.claims))
+    bound = [each for progress in progresses for each in progress.claims]
+    _begin_attempts(transaction, bound)
+    for progress in progresses:
+        queue = progress.request.pilot.credential.queue
+        count_matched(transaction, state, queue, (each.reservation.task_queue for each in progress.claims))
     by_attempt: dict[int, list[JobClaim]] = defaultdict(list)
     for each in sorted(bound, key=lambda each: each.job.id):
         by_attempt[each.attempt].append(each)
     for same in by_attempt.values():
-        publish_matches(unit, world, _event(unit, same[0]), [each.job.id for each in same])
+        publish_matches(transaction, state, _event(transaction, same[0]), [each.job.id for each in same])
     watched = [each.job.id for each in bound if each.job.watch]
     if watched:
-        unit.after_commit(partial(world.add_policy_checks, watched))
+        transaction.after_commit(partial(state.add_policy_checks, watched))
 
 
-def _begin_attempts(unit: Transaction, bound: Iterable[JobClaim]) -> None:
+def _begin_attempts(transaction: Transaction, bound: Iterable[JobClaim]) -> None:
     """Store the attempts that the jobs have begun."""
     equal: dict[tuple[int, int, float], list[JobClaim]] = defaultdict(list)
     for each in bound:
@@ -274,14 +280,14 @@ def _begin_attempts(unit: Transaction, bound: Iterable[JobClaim]) -> None:
     charged: dict[Charge, list[int]] = defaultdict(list)
     for (_, cpus, weight), same in equal.items():
         charged[Charge(cpus, weight, same[0].reservation.task_queue.account)] += [each.job.id for each in same]
-    begin_attempts(unit.session, charged, unit.now)
+    begin_attempts(transaction.session, charged, transaction.now)
 
 
-def _event(unit: Transaction, bound: JobClaim) -> FeedEvent:
+def _event(transaction: Transaction, bound: JobClaim) -> FeedEvent:
     return FeedEvent(
         position=0,
         job_id=bound.job.id,
-        time=unit.now,
+        time=transaction.now,
         from_state=JobState.WAITING,
         to_state=JobState.MATCHED,
         cause=JobCause.MATCHED,
@@ -291,14 +297,14 @@ def _event(unit: Transaction, bound: JobClaim) -> FeedEvent:
     )
 
 
-def _load_heads(unit: Transaction, world: ServerState, wanted: Mapping[int, int]) -> None:
+def _load_heads(transaction: Transaction, state: ServerState, wanted: Mapping[int, int]) -> None:
     """Read the heads that the matcher needs."""
     if not wanted:
         return
-    found = read_first_waiting(unit.session, wanted)
-    with world.lock:
+    found = read_first_waiting(transaction.session, wanted)
+    with state.lock:
         for task_queue_id, most in wanted.items():
-            world.matcher.refresh_heads(task_queue_id, found.get(task_queue_id, []), most)
+            state.matcher.refresh_heads(task_queue_id, found.get(task_queue_id, []), most)
 
 
 class BoundJobs(NamedTuple):
@@ -308,17 +314,17 @@ class BoundJobs(NamedTuple):
     slots: Sequence[SlotOffer]
 
 
-def pilot_matches(unit: Transaction, world: ServerState, made: Sequence[BoundJobs]) -> list[tuple[Match, ...]]:
+def pilot_matches(transaction: Transaction, state: ServerState, made: Sequence[BoundJobs]) -> list[tuple[Match, ...]]:
     """Return the matches of each request as the pilot gets them, in the order in which they were bound."""
     templates = {each.job.template_id for one in made for each in one.bound}
-    descriptions = world.descriptions.load(unit, templates) if templates else {}
-    terms_cache = _TermsCache(world.rules.lease, descriptions)
-    ads = _ads(unit, world, made, descriptions)
+    descriptions = state.descriptions.load(transaction, templates) if templates else {}
+    terms_cache = _TermsCache(state.rules.lease, descriptions)
+    ads = _ads(transaction, state, made, descriptions)
     return [tuple([_match(each, terms_cache, ads) for each in one.bound]) for one in made]
 
 
 def _ads(
-    unit: Transaction, world: ServerState, made: Iterable[BoundJobs], descriptions: Mapping[int, JobDescription]
+    transaction: Transaction, state: ServerState, made: Iterable[BoundJobs], descriptions: Mapping[int, JobDescription]
 ) -> dict[int, str]:
     """Return the ads of the jobs whose slots want them, as text, by job id."""
     wanted: dict[int, int] = {}
@@ -326,9 +332,9 @@ def _ads(
         names = {slot.name for slot in one.slots if slot.job_ad_wanted}
         if names:
             wanted |= {each.job.id: each.job.template_id for each in one.bound if each.reservation.slot in names}
-    jobs: Mapping[int, JobRecord] = load_jobs(unit.session, wanted) if wanted else {}
-    text = world.ad_texts.text
-    return {id_: text(jobs[id_], descriptions[template_id], unit.now) for id_, template_id in wanted.items()}
+    jobs: Mapping[int, JobRecord] = load_jobs(transaction.session, wanted) if wanted else {}
+    text = state.ad_texts.text
+    return {id_: text(jobs[id_], descriptions[template_id], transaction.now) for id_, template_id in wanted.items()}
 
 
 class _TermsCache:

@@ -23,21 +23,21 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.pilots import PilotCounts, count_pilots, load_empty_pilots, load_proven, load_slots
 
 
-def get_demand(unit: Transaction, world: ServerState, queues: Sequence[QueueId]) -> DemandAnswer:
+def get_demand(transaction: Transaction, state: ServerState, queues: Sequence[QueueId]) -> DemandAnswer:
     """Return the waiting work that the queues could take now, and their supplies."""
-    banned = frozenset(queue for queue in queues if active_bans(world.bans, queue, unit.now))
+    banned = frozenset(queue for queue in queues if active_bans(state.bans, queue, transaction.now))
     open_queues = without_banned(queues, banned)
-    counts = count_pilots(unit.session)
-    idle = idle_slots(not_throttled(world, load_slots(unit.session)))
-    empty = _empty_returns(unit, queues)
+    counts = count_pilots(transaction.session)
+    idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
+    empty = _empty_returns(transaction, queues)
     # Read after the slots: a job must not count as waiting when its slot no longer counts as idle.
-    with world.lock:
-        waiting = world.waiting.waiting()
+    with state.lock:
+        waiting = state.waiting.waiting()
     return DemandAnswer(
-        demands(waiting, open_queues, world.queue_access),
+        demands(waiting, open_queues, state.queue_access),
         tuple(
             replace(
-                _supply(world, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), unit.now),
+                _supply(state, queue, counts.get(queue, PilotCounts()), idle.get(queue, ()), transaction.now),
                 banned=queue in banned,
                 empty_returns=empty.get(queue),
             )
@@ -46,21 +46,24 @@ def get_demand(unit: Transaction, world: ServerState, queues: Sequence[QueueId])
     )
 
 
-def _empty_returns(unit: Transaction, queues: Sequence[QueueId]) -> dict[QueueId, EmptyReturns | None]:
-    found = load_empty_pilots(unit.session, unit.now - EMPTY_RETURN_WINDOW, queues)
-    return {queue: empty_returns(pilots, _proven(unit, queue, pilots), unit.now) for queue, pilots in found.items()}
+def _empty_returns(transaction: Transaction, queues: Sequence[QueueId]) -> dict[QueueId, EmptyReturns | None]:
+    found = load_empty_pilots(transaction.session, transaction.now - EMPTY_RETURN_WINDOW, queues)
+    return {
+        queue: empty_returns(pilots, _proven(transaction, queue, pilots), transaction.now)
+        for queue, pilots in found.items()
+    }
 
 
-def _proven(unit: Transaction, queue: QueueId, pilots: Sequence[EmptyPilot]) -> datetime | None:
+def _proven(transaction: Transaction, queue: QueueId, pilots: Sequence[EmptyPilot]) -> datetime | None:
     # A pilot that was registered before all of them clears none of them.
-    return load_proven(unit.session, queue, min(pilot.registered for pilot in pilots))
+    return load_proven(transaction.session, queue, min(pilot.registered for pilot in pilots))
 
 
 def _supply(
-    world: ServerState, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], now: datetime
+    state: ServerState, queue: QueueId, pilots: PilotCounts, idle: tuple[IdleSlots, ...], now: datetime
 ) -> QueueSupply:
-    effective = world.tree.effective(queue, None)
-    throttles = throttles_at(world, queue)
+    effective = state.tree.effective(queue, None)
+    throttles = throttles_at(state, queue)
     held = [each for each in throttles if each.is_held(now)]
     return QueueSupply(
         known=effective is not None,

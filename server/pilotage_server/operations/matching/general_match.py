@@ -71,38 +71,42 @@ class SlotMatches:
 
 
 def match_slots(
-    unit: Transaction, world: ServerState, pilot: RequestingPilot, offers: Offers, budget: ResponseBudget | None = None
+    transaction: Transaction,
+    state: ServerState,
+    pilot: RequestingPilot,
+    offers: Offers,
+    budget: ResponseBudget | None = None,
 ) -> SlotMatches:
     """Bind waiting jobs to the free slots, and find the occupied ones that better jobs want.
 
     `budget` is the response budget that is left; None = that of a new response.
     """
-    occupants = _occupants(unit, pilot, offers.slots)
-    open_slots = _open_slots(unit, world, pilot, offers, {name: user for name, (_, user) in occupants.items()})
+    occupants = _occupants(transaction, pilot, offers.slots)
+    open_slots = _open_slots(transaction, state, pilot, offers, {name: user for name, (_, user) in occupants.items()})
     free = [slot for slot in offers.slots if slot.occupied is None]
-    claimed = _claim(unit, world, pilot, free, open_slots, budget or ResponseBudget.of(offers.slots))
-    insert_attempts(unit.session, [_attempt(unit, each) for each in claimed])
+    claimed = _claim(transaction, state, pilot, free, open_slots, budget or ResponseBudget.of(offers.slots))
+    insert_attempts(transaction.session, [_attempt(transaction, each) for each in claimed])
     rules = PreemptionRules(
-        unit.now,
+        transaction.now,
         occupants,
-        world.orders,
-        world.rules.preemption_requirements,
-        lambda task_queue_id: world.is_offered(task_queue_id, pilot.credential.stamp),
+        state.orders,
+        state.rules.preemption_requirements,
+        lambda task_queue_id: state.is_offered(task_queue_id, pilot.credential.stamp),
     )
-    return SlotMatches(tuple(claimed), _vacates(unit, world, offers.slots, open_slots, rules))
+    return SlotMatches(tuple(claimed), _vacates(transaction, state, offers.slots, open_slots, rules))
 
 
-def pilot_access(world: ServerState, credential: PilotCredential) -> PilotAccess:
+def pilot_access(state: ServerState, credential: PilotCredential) -> PilotAccess:
     """Return the access check of a pilot."""
-    return PilotAccess(world.queue_access, credential.queue, credential.vos)
+    return PilotAccess(state.queue_access, credential.queue, credential.vos)
 
 
 def _occupants(
-    unit: Transaction, pilot: RequestingPilot, slots: Sequence[SlotOffer]
+    transaction: Transaction, pilot: RequestingPilot, slots: Sequence[SlotOffer]
 ) -> dict[str, tuple[Occupant, Account]]:
     """Return the attempts in the slots and their charged accounts, by slot; attempts of other pilots are ignored."""
     keys = {slot.name: (slot.occupied.job_id, slot.occupied.attempt) for slot in slots if slot.occupied is not None}
-    attempts = load_attempts(unit.session, keys.values()) if keys else {}
+    attempts = load_attempts(transaction.session, keys.values()) if keys else {}
     stamp = pilot.credential.stamp
     return {
         name: (Occupant(stamp, *key), attempts[key].account)
@@ -112,97 +116,103 @@ def _occupants(
 
 
 def _open_slots(
-    unit: Transaction, world: ServerState, pilot: RequestingPilot, offers: Offers, users: dict[str, Account]
+    transaction: Transaction, state: ServerState, pilot: RequestingPilot, offers: Offers, users: dict[str, Account]
 ) -> OpenSlots:
-    limits = limits_at_present(unit, world, [pilot.credential.queue], len(offers.slots))
-    scope = MatchScope(world.waiting, pilot_access(world, pilot.credential).admits)
-    with world.lock:
-        shares = world.shares.round(unit.now)
-        times = {name: EvaluationTime(unit.now, shares.user_priority(user)) for name, user in users.items()}
-        evaluators = policies_at(world, pilot.credential.queue, offers, times, EvaluationTime(unit.now))
-        return OpenSlots(scope, evaluators, MatchLimits(limits, shares, world.rules.end_margin))
+    limits = limits_at_present(transaction, state, [pilot.credential.queue], len(offers.slots))
+    scope = MatchScope(state.waiting, pilot_access(state, pilot.credential).admits)
+    with state.lock:
+        shares = state.shares.round(transaction.now)
+        times = {name: EvaluationTime(transaction.now, shares.user_priority(user)) for name, user in users.items()}
+        evaluators = policies_at(state, pilot.credential.queue, offers, times, EvaluationTime(transaction.now))
+        return OpenSlots(scope, evaluators, MatchLimits(limits, shares, state.rules.end_margin))
 
 
 def _claim(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     pilot: RequestingPilot,
     free: Sequence[SlotOffer],
     open_slots: OpenSlots,
     budget: ResponseBudget,
 ) -> list[GeneralClaim]:
     claims: list[GeneralClaim] = []
-    with world.lock:
+    with state.lock:
         round_ = MatchRound(free, open_slots)
     while True:
-        with world.lock:  # held for decisions, never during a database access
+        with state.lock:  # held for decisions, never during a database access
             reservation = round_.next_reservation()
         match reservation:
             case None:
                 return claims
             case NeedsJobAds(task_queue):
-                _load_job_ads(unit, open_slots, task_queue)
+                _load_job_ads(transaction, open_slots, task_queue)
             case Reservation():
-                job = _lock(unit, reservation)
+                job = _lock(transaction, reservation)
                 if job is None:
                     round_.discard(reservation)
-                    world.request_recount(reservation.task_queue.id)
-                elif not budget.reserve(world.descriptions.sizes(unit, [job.template_id])[job.template_id]):
+                    state.request_recount(reservation.task_queue.id)
+                elif not budget.reserve(state.descriptions.sizes(transaction, [job.template_id])[job.template_id]):
                     return claims
                 else:
-                    claims.append(GeneralClaim(reservation, _bind(unit, world, pilot, reservation, job)))
-                    _next_head(unit, world, round_, reservation)
+                    claims.append(GeneralClaim(reservation, _bind(transaction, state, pilot, reservation, job)))
+                    _next_head(transaction, state, round_, reservation)
 
 
 def _vacates(
-    unit: Transaction, world: ServerState, slots: Sequence[SlotOffer], open_slots: OpenSlots, rules: PreemptionRules
+    transaction: Transaction,
+    state: ServerState,
+    slots: Sequence[SlotOffer],
+    open_slots: OpenSlots,
+    rules: PreemptionRules,
 ) -> tuple[VacateOrder, ...]:
     found: list[VacateOrder] = []
-    with world.lock:
+    with state.lock:
         round_ = PreemptionRound(slots, open_slots, rules)
     while True:
-        with world.lock:
+        with state.lock:
             vacate = round_.next_vacate()
         match vacate:
             case None:
                 return tuple(found)
             case NeedsJobAds(task_queue):
-                _load_job_ads(unit, open_slots, task_queue)
+                _load_job_ads(transaction, open_slots, task_queue)
             case VacateOrder():
                 found.append(vacate)
 
 
-def _load_job_ads(unit: Transaction, open_slots: OpenSlots, task_queue: TaskQueue) -> None:
-    heads = head_ads(unit, task_queue.id, HEADS_AT_ONCE)
+def _load_job_ads(transaction: Transaction, open_slots: OpenSlots, task_queue: TaskQueue) -> None:
+    heads = head_ads(transaction, task_queue.id, HEADS_AT_ONCE)
     open_slots.applicants.add_single_jobs(task_queue, [SingleJob(head.job_id, head.ad) for head in heads])
 
 
-def _lock(unit: Transaction, reservation: Reservation) -> JobRecord | None:
+def _lock(transaction: Transaction, reservation: Reservation) -> JobRecord | None:
     if reservation.job_id is None:
-        return leases.lock_first_waiting(unit.session, reservation.task_queue.id)
-    return leases.lock_waiting(unit.session, reservation.task_queue.id, reservation.job_id)
+        return leases.lock_first_waiting(transaction.session, reservation.task_queue.id)
+    return leases.lock_waiting(transaction.session, reservation.task_queue.id, reservation.job_id)
 
 
-def _next_head(unit: Transaction, world: ServerState, round_: MatchRound, reservation: Reservation) -> None:
-    head = read_heads(unit.session, [reservation.task_queue.id]).get(reservation.task_queue.id)
+def _next_head(transaction: Transaction, state: ServerState, round_: MatchRound, reservation: Reservation) -> None:
+    head = read_heads(transaction.session, [reservation.task_queue.id]).get(reservation.task_queue.id)
     round_.confirm(reservation, head)
-    unit.after_commit(partial(world.refresh_head, reservation.task_queue.id, head))
+    transaction.after_commit(partial(state.refresh_head, reservation.task_queue.id, head))
 
 
 def _bind(
-    unit: Transaction, world: ServerState, pilot: RequestingPilot, reservation: Reservation, job: JobRecord
+    transaction: Transaction, state: ServerState, pilot: RequestingPilot, reservation: Reservation, job: JobRecord
 ) -> JobRecord:
     credential = pilot.credential
-    unit.after_commit(partial(world.start_charge, reservation.task_queue.account, reservation.weight, unit.now))
+    transaction.after_commit(
+        partial(state.start_charge, reservation.task_queue.account, reservation.weight, transaction.now)
+    )
     return apply_transition(
-        unit,
-        world,
+        transaction,
+        state,
         job,
         JobCause.MATCHED,
         reason="",
         actor=f"pilot:{credential.stamp}",
         attempt=job.attempt + 1,
-        lease_until=unit.now + (job.lease or world.rules.lease),
+        lease_until=transaction.now + (job.lease or state.rules.lease),
         pilot_stamp=credential.stamp,
         queue=credential.queue,
         node=pilot.node,
@@ -210,7 +220,7 @@ def _bind(
     )
 
 
-def _attempt(unit: Transaction, claimed: GeneralClaim) -> AttemptRecord:
+def _attempt(transaction: Transaction, claimed: GeneralClaim) -> AttemptRecord:
     job = claimed.job
     assert job.queue is not None, "a job that was just matched has a queue"
     return AttemptRecord(
@@ -223,6 +233,6 @@ def _attempt(unit: Transaction, claimed: GeneralClaim) -> AttemptRecord:
         cpus=claimed.reservation.amounts.cpus,
         weight=claimed.reservation.weight,
         account=claimed.reservation.task_queue.account,
-        matched=unit.now,
-        metered=unit.now,
+        matched=transaction.now,
+        metered=transaction.now,
     )

@@ -40,54 +40,54 @@ class PossibleSlots(IntFlag):
 class ServerMatchEstimator:
     """What pilots might get, over one server's memory."""
 
-    world: ServerState
+    state: ServerState
     clock: Clock
 
     def of(self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]) -> PossibleSlots:
         """Return with which slots a waiting pilot could take jobs of the task queue."""
-        return could_match(self.world, self.clock(), task_queue, credential, slots)
+        return could_match(self.state, self.clock(), task_queue, credential, slots)
 
     def upper_bound(
         self, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]
     ) -> PossibleSlots:
         """Return an upper bound of `of` for the pilot and all that are alike."""
-        might_take = partial(_might_take_at_best, self.world, self.clock(), task_queue, credential.queue)
-        return _possible_slots(self.world, task_queue, credential, slots, might_take)
+        might_take = partial(_might_take_at_best, self.state, self.clock(), task_queue, credential.queue)
+        return _possible_slots(self.state, task_queue, credential, slots, might_take)
 
     def has_jobs(self, task_queue: TaskQueue) -> bool:
         """Whether jobs of the task queue are left: waiting, or reserved by a match that may fail."""
-        with self.world.lock:
-            return self.world.waiting.has_jobs(task_queue.id)
+        with self.state.lock:
+            return self.state.waiting.has_jobs(task_queue.id)
 
     def slot_class(self, credential: PilotCredential, slots: Sequence[SlotOffer]) -> Hashable:
         """Return a key that is equal for pilots that are alike."""
         now = self.clock()
-        with self.world.lock:
-            keys = frozenset(_slot_key(self.world, now, credential.queue, slot) for slot in slots)
+        with self.state.lock:
+            keys = frozenset(_slot_key(self.state, now, credential.queue, slot) for slot in slots)
         return credential.queue, credential.vos, keys
 
 
 def could_match(
-    world: ServerState, now: datetime, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]
+    state: ServerState, now: datetime, task_queue: TaskQueue, credential: PilotCredential, slots: Sequence[SlotOffer]
 ) -> PossibleSlots:
     """Return with which slots a waiting pilot could take jobs of the task queue."""
-    might_take = partial(_might_take, world, now, task_queue, credential.queue)
-    return _possible_slots(world, task_queue, credential, slots, might_take)
+    might_take = partial(_might_take, state, now, task_queue, credential.queue)
+    return _possible_slots(state, task_queue, credential, slots, might_take)
 
 
 def _possible_slots(
-    world: ServerState,
+    state: ServerState,
     task_queue: TaskQueue,
     credential: PilotCredential,
     slots: Sequence[SlotOffer],
     might_take: Callable[[SlotOffer], bool],
 ) -> PossibleSlots:
     found = PossibleSlots.NONE
-    if not pilot_access(world, credential).admits(task_queue):
+    if not pilot_access(state, credential).admits(task_queue):
         return found
-    if world.throttles and throttles_at(world, credential.queue):
+    if state.throttles and throttles_at(state, credential.queue):
         return found  # a queue with an open breaker gets its probes when its pilots ask again
-    with world.lock:
+    with state.lock:
         for slot in slots:
             slots_of_kind = PossibleSlots.FREE_SLOT if slot.occupied is None else PossibleSlots.OCCUPIED_SLOT
             if slots_of_kind not in found and might_take(slot):
@@ -95,45 +95,45 @@ def _possible_slots(
     return found
 
 
-def _might_take(world: ServerState, now: datetime, task_queue: TaskQueue, queue: QueueId, slot: SlotOffer) -> bool:
-    if not fits(task_queue, slot, world.rules.end_margin):
+def _might_take(state: ServerState, now: datetime, task_queue: TaskQueue, queue: QueueId, slot: SlotOffer) -> bool:
+    if not fits(task_queue, slot, state.rules.end_margin):
         return False
-    evaluator = _evaluator(world, now, queue, slot)
+    evaluator = _evaluator(state, now, queue, slot)
     if evaluator is None:
         return True
     if evaluator.policy.fault:
         return False
-    return _differs_by_job(world, evaluator, task_queue) or _is_wanted(evaluator, slot, _job(world, now, task_queue))
+    return _differs_by_job(state, evaluator, task_queue) or _is_wanted(evaluator, slot, _job(state, now, task_queue))
 
 
 def _might_take_at_best(
-    world: ServerState, now: datetime, task_queue: TaskQueue, queue: QueueId, slot: SlotOffer
+    state: ServerState, now: datetime, task_queue: TaskQueue, queue: QueueId, slot: SlotOffer
 ) -> bool:
-    if not fits(task_queue, roomy(slot), world.rules.end_margin):
+    if not fits(task_queue, roomy(slot), state.rules.end_margin):
         return False
-    evaluator = _evaluator(world, now, queue, slot)
+    evaluator = _evaluator(state, now, queue, slot)
     if evaluator is None:
         return True
     if evaluator.policy.fault:
         return False
-    if _differs_by_job(world, evaluator, task_queue):
+    if _differs_by_job(state, evaluator, task_queue):
         return True
-    return not evaluator.whole_class_rejects(_job(world, now, task_queue))
+    return not evaluator.whole_class_rejects(_job(state, now, task_queue))
 
 
-def _evaluator(world: ServerState, now: datetime, queue: QueueId, slot: SlotOffer) -> MatchPolicyEvaluator | None:
+def _evaluator(state: ServerState, now: datetime, queue: QueueId, slot: SlotOffer) -> MatchPolicyEvaluator | None:
     """Return the slot's policy evaluator; None = parts of its ad have expired, and its pilot has to send them again."""
-    policy = world.policies.policy(slot, queue)
-    return None if policy is None else world.policies.evaluator(policy, EvaluationTime(now))
+    policy = state.policies.policy(slot, queue)
+    return None if policy is None else state.policies.evaluator(policy, EvaluationTime(now))
 
 
-def _differs_by_job(world: ServerState, evaluator: MatchPolicyEvaluator, task_queue: TaskQueue) -> bool:
-    return evaluator.differs_by_job(world.policies.views.view(task_queue))
+def _differs_by_job(state: ServerState, evaluator: MatchPolicyEvaluator, task_queue: TaskQueue) -> bool:
+    return evaluator.differs_by_job(state.policies.views.view(task_queue))
 
 
-def _job(world: ServerState, now: datetime, task_queue: TaskQueue) -> JobSnapshot:
-    priority = partial(world.shares.user_priority, task_queue.account, now)
-    return JobSnapshot(world.policies.views.view(task_queue), task_queue.traits, priority)
+def _job(state: ServerState, now: datetime, task_queue: TaskQueue) -> JobSnapshot:
+    priority = partial(state.shares.user_priority, task_queue.account, now)
+    return JobSnapshot(state.policies.views.view(task_queue), task_queue.traits, priority)
 
 
 def _is_wanted(evaluator: MatchPolicyEvaluator, slot: SlotOffer, job: JobSnapshot) -> bool:
@@ -145,8 +145,8 @@ def _is_wanted(evaluator: MatchPolicyEvaluator, slot: SlotOffer, job: JobSnapsho
     return rank > slot.occupied.rank or (rank == slot.occupied.rank and bool(evaluator.policy.preemption_requirements))
 
 
-def _slot_key(world: ServerState, now: datetime, queue: QueueId, slot: SlotOffer) -> Hashable:
-    evaluator = _evaluator(world, now, queue, slot)
+def _slot_key(state: ServerState, now: datetime, queue: QueueId, slot: SlotOffer) -> Hashable:
+    evaluator = _evaluator(state, now, queue, slot)
     policy = None if evaluator is None else (bool(evaluator.policy.fault), evaluator.start_key)
     return slot.occupied is None, size_of(roomy(slot)), policy
 

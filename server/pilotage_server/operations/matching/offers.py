@@ -41,29 +41,29 @@ class Offers:
 NO_OFFERS = Offers((), {})
 
 
-def add_ad_parts(world: ServerState, parts: Iterable[AdPart]) -> None:
+def add_ad_parts(state: ServerState, parts: Iterable[AdPart]) -> None:
     """Store the ad parts that a pilot sends; raises InvalidInputError for a part that does not match its key."""
-    with world.lock:
+    with state.lock:
         for part in parts:
-            world.policies.parts.add(part.key, part.text)
+            state.policies.parts.add(part.key, part.text)
 
 
-def read_offers(world: ServerState, queue: QueueId, slots: Sequence[SlotOffer]) -> Offers:
+def read_offers(state: ServerState, queue: QueueId, slots: Sequence[SlotOffer]) -> Offers:
     """Return the slots of a pilot at that queue with their policies."""
     if not any(slot.has_ad for slot in slots):
         return Offers(tuple(slots), {})
-    with world.lock:
-        policies = {slot.name: world.policies.policy(slot, queue) for slot in slots if slot.has_ad}
-        missing = world.policies.parts.missing(dict.fromkeys(key for slot in slots for key in slot.ad_parts))
-        if not world.policies.names <= world.published_attributes:
-            world.published_attributes |= world.policies.names
+    with state.lock:
+        policies = {slot.name: state.policies.policy(slot, queue) for slot in slots if slot.has_ad}
+        missing = state.policies.parts.missing(dict.fromkeys(key for slot in slots for key in slot.ad_parts))
+        if not state.policies.names <= state.published_attributes:
+            state.published_attributes |= state.policies.names
     known = {name: policy for name, policy in policies.items() if policy is not None}
     faults = {name: policy.fault for name, policy in known.items() if policy.fault}
     usable_policies = {name: policy for name, policy in known.items() if name not in faults}
-    references = _job_references(world, slots, usable_policies)
-    new = {name: unknown_references(world, names) for name, names in references.items()}
+    references = _job_references(state, slots, usable_policies)
+    new = {name: unknown_references(state, names) for name, names in references.items()}
     unreferred = frozenset[str]().union(*new.values())
-    if not has_room_for(world, unreferred):
+    if not has_room_for(state, unreferred):
         faults |= {name: _no_room_for(names) for name, names in new.items() if names}
         unreferred = frozenset()
     if unreferred:
@@ -73,10 +73,10 @@ def read_offers(world: ServerState, queue: QueueId, slots: Sequence[SlotOffer]) 
 
 
 def _job_references(
-    world: ServerState, slots: Sequence[SlotOffer], policies: Mapping[str, SlotPolicy]
+    state: ServerState, slots: Sequence[SlotOffer], policies: Mapping[str, SlotPolicy]
 ) -> dict[str, frozenset[str]]:
     """Return the job attributes to which policies refer, with the server's own preemption policy for occupied slots."""
-    server_wide = world.rules.preemption_requirements
+    server_wide = state.rules.preemption_requirements
     found = {name: policy.job_names for name, policy in policies.items()}
     if server_wide:
         for slot in slots:
@@ -92,16 +92,16 @@ def _no_room_for(names: frozenset[str]) -> str:
 
 
 def policies_at(
-    world: ServerState, queue: QueueId, offers: Offers, times: Mapping[str, EvaluationTime], usual: EvaluationTime
+    state: ServerState, queue: QueueId, offers: Offers, times: Mapping[str, EvaluationTime], usual: EvaluationTime
 ) -> SlotEvaluators:
     """Return the evaluators of a queue's slots; `usual` is the evaluation time of slots that `times` lacks."""
 
     def evaluator(slot: SlotOffer) -> MatchPolicyEvaluator:
-        policy = offers.policies.get(slot.name) or world.policies.policy(slot, queue)
+        policy = offers.policies.get(slot.name) or state.policies.policy(slot, queue)
         assert policy is not None, "a slot without an ad has all its parts"
-        return world.policies.evaluator(policy.resized(slot.free), times.get(slot.name, usual))
+        return state.policies.evaluator(policy.resized(slot.free), times.get(slot.name, usual))
 
-    return SlotEvaluators(evaluator, world.policies.views)
+    return SlotEvaluators(evaluator, state.policies.views)
 
 
 MAX_ANSWER_CHARS = 8 * 1024 * 1024
@@ -153,8 +153,10 @@ class HeadAd:
     ad: Mapping[str, AdValue]
 
 
-def head_ads(unit: Transaction, task_queue_id: int, limit: int) -> list[HeadAd]:
+def head_ads(transaction: Transaction, task_queue_id: int, limit: int) -> list[HeadAd]:
     """Return at most `limit` jobs of the task queue that a match may take, in order."""
-    jobs = load_first_waiting(unit.session, task_queue_id, limit)
-    descriptions = load_descriptions(unit.session, {job.template_id for job in jobs})
-    return [HeadAd(job.id, job.priority, full_job_ad(job, descriptions[job.template_id], unit.now)) for job in jobs]
+    jobs = load_first_waiting(transaction.session, task_queue_id, limit)
+    descriptions = load_descriptions(transaction.session, {job.template_id for job in jobs})
+    return [
+        HeadAd(job.id, job.priority, full_job_ad(job, descriptions[job.template_id], transaction.now)) for job in jobs
+    ]

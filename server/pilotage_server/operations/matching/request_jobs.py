@@ -41,7 +41,7 @@ from pilotage_server.storage.pilots import load_node_settings
 
 
 def request_many(
-    unit: Transaction, world: ServerState, requests: Sequence[tuple[Identity, WorkRequest]]
+    transaction: Transaction, state: ServerState, requests: Sequence[tuple[Identity, WorkRequest]]
 ) -> list[WorkAnswer | PilotageError]:
     """Record the reports of pilots, then bind waiting jobs to their slots, in the order of the requests.
 
@@ -55,14 +55,14 @@ def request_many(
     """
     calls = [_Call(identity, credential_of(identity), request) for identity, request in requests]
     for call in calls:
-        call.fault = _fault_of_parts(world, call.request)
+        call.fault = _fault_of_parts(state, call.request)
     sound = [call for call in calls if call.fault is None]
-    load_unknown_task_queues(unit, world)
-    _record(unit, world, sound)
-    _load_pilots(unit, world, sound)
-    _offer(unit, world, sound)
-    _match(unit, world, sound)
-    return [call.fault or _answer(world, call) for call in calls]
+    load_unknown_task_queues(transaction, state)
+    _record(transaction, state, sound)
+    _load_pilots(transaction, state, sound)
+    _offer(transaction, state, sound)
+    _match(transaction, state, sound)
+    return [call.fault or _answer(state, call) for call in calls]
 
 
 @dataclass(slots=True)
@@ -89,30 +89,34 @@ class _Call:
         return NodeId(self.credential.queue.site, self.pilot.node)
 
 
-def _fault_of_parts(world: ServerState, request: WorkRequest) -> PilotageError | None:
+def _fault_of_parts(state: ServerState, request: WorkRequest) -> PilotageError | None:
     try:
         if request.ad_parts:
-            add_ad_parts(world, request.ad_parts)
+            add_ad_parts(state, request.ad_parts)
     except PilotageError as error:
         return error
     return None
 
 
-def _record(unit: Transaction, world: ServerState, calls: Sequence[_Call]) -> None:
-    lock_jobs(unit.session, [report.job_id for call in calls for report in call.request.reports], rivals=unit.is_retry)
-    results = record_reports(unit, world, [(call.identity, call.request.reports) for call in calls])
+def _record(transaction: Transaction, state: ServerState, calls: Sequence[_Call]) -> None:
+    lock_jobs(
+        transaction.session,
+        [report.job_id for call in calls for report in call.request.reports],
+        rivals=transaction.is_retry,
+    )
+    results = record_reports(transaction, state, [(call.identity, call.request.reports) for call in calls])
     for call, call_results in zip(calls, results, strict=True):
         call.results = call_results
 
 
-def _load_pilots(unit: Transaction, world: ServerState, calls: Sequence[_Call]) -> None:
+def _load_pilots(transaction: Transaction, state: ServerState, calls: Sequence[_Call]) -> None:
     """Record that the pilots live, and find the server's commands for them."""
-    pilots = record_contact(unit, {call.credential.stamp: None for call in calls})
+    pilots = record_contact(transaction, {call.credential.stamp: None for call in calls})
     for call in calls:
         call.pilot = pilots.get(call.credential.stamp)
-    commands = commands_of(unit, world, [(call.credential, call.pilot, frozenset()) for call in calls])
+    commands = commands_of(transaction, state, [(call.credential, call.pilot, frozenset()) for call in calls])
     nodes = {call.node for call in calls} - {None}
-    settings = load_node_settings(unit.session, [node for node in nodes if node]) if nodes else {}
+    settings = load_node_settings(transaction.session, [node for node in nodes if node]) if nodes else {}
     for call, wanted in zip(calls, commands, strict=True):
         call.commands = wanted
         known = settings.get(call.node) if call.node is not None else None
@@ -120,47 +124,47 @@ def _load_pilots(unit: Transaction, world: ServerState, calls: Sequence[_Call]) 
             call.settings = known
 
 
-def _offer(unit: Transaction, world: ServerState, calls: Sequence[_Call]) -> None:
+def _offer(transaction: Transaction, state: ServerState, calls: Sequence[_Call]) -> None:
     """Read the policies of the slots that may get jobs: those of pilots that have all their node settings."""
     for call in calls:
-        may_have_work = call.pilot is not None and not no_work_reason(unit, world, call.credential, call.pilot)
+        may_have_work = call.pilot is not None and not no_work_reason(transaction, state, call.credential, call.pilot)
         if call.request.slots and may_have_work and call.settings is None:
-            call.offers = read_offers(world, call.credential.queue, call.request.slots)
+            call.offers = read_offers(state, call.credential.queue, call.request.slots)
 
 
-def _match(unit: Transaction, world: ServerState, calls: Sequence[_Call]) -> None:
+def _match(transaction: Transaction, state: ServerState, calls: Sequence[_Call]) -> None:
     """Bind jobs, first with the matcher for all requests, then with the general matcher for what is left."""
-    bans = world.bans
+    bans = state.bans
     open_calls = [
-        call for call in calls if call.offers.slots and not active_bans(bans, call.credential.queue, unit.now)
+        call for call in calls if call.offers.slots and not active_bans(bans, call.credential.queue, transaction.now)
     ]
     probes: list[tuple[_Call, AdmittedOffers]] = []
-    if world.throttles:
-        open_calls, probes = _try_throttled(unit, world, open_calls)
+    if state.throttles:
+        open_calls, probes = _try_throttled(transaction, state, open_calls)
     made: list[BoundJobs] = []
     slot_requests = [
         SlotRequest(_requesting_pilot(call), call.offers, ResponseBudget.of(call.offers.slots)) for call in open_calls
     ]
-    results = bind_jobs(unit, world, slot_requests)
+    results = bind_jobs(transaction, state, slot_requests)
     for call, slot_request, (claims, remaining) in zip(open_calls, slot_requests, results, strict=True):
         left = tuple(slot for slot in call.offers.slots if slot.occupied is not None or slot in remaining)
-        matched = _match_generally(unit, world, slot_request, left) if left else SlotMatches()
+        matched = _match_generally(transaction, state, slot_request, left) if left else SlotMatches()
         made.append(BoundJobs((*claims, *matched.claims), call.offers.slots))
         call.vacates = matched.vacates
-    for call, matches in zip(open_calls, pilot_matches(unit, world, made), strict=True):
+    for call, matches in zip(open_calls, pilot_matches(transaction, state, made), strict=True):
         call.matches = matches
     for call, probe in probes:
-        settle_trial(unit, probe, call.matches)
+        settle_trial(transaction, probe, call.matches)
 
 
 def _try_throttled(
-    unit: Transaction, world: ServerState, calls: Sequence[_Call]
+    transaction: Transaction, state: ServerState, calls: Sequence[_Call]
 ) -> tuple[list[_Call], list[tuple[_Call, AdmittedOffers]]]:
     """Return the calls that may have jobs, and those of them that may have one job as a probe."""
     open_calls: list[_Call] = []
     probes: list[tuple[_Call, AdmittedOffers]] = []
     for call in calls:
-        found = admitted_offers(unit, world, _requesting_pilot(call), call.offers)
+        found = admitted_offers(transaction, state, _requesting_pilot(call), call.offers)
         if found is None:
             continue
         open_calls.append(call)
@@ -171,21 +175,23 @@ def _try_throttled(
 
 
 def _match_generally(
-    unit: Transaction, world: ServerState, slot_request: SlotRequest, slots: tuple[SlotOffer, ...]
+    transaction: Transaction, state: ServerState, slot_request: SlotRequest, slots: tuple[SlotOffer, ...]
 ) -> SlotMatches:
-    load_missing_heads(unit, world)
-    return match_slots(unit, world, slot_request.pilot, replace(slot_request.offers, slots=slots), slot_request.budget)
+    load_missing_heads(transaction, state)
+    return match_slots(
+        transaction, state, slot_request.pilot, replace(slot_request.offers, slots=slots), slot_request.budget
+    )
 
 
 def _requesting_pilot(call: _Call) -> RequestingPilot:
     return RequestingPilot(call.credential, call.pilot.node if call.pilot is not None else "")
 
 
-def _answer(world: ServerState, call: _Call) -> WorkAnswer:
+def _answer(state: ServerState, call: _Call) -> WorkAnswer:
     return WorkAnswer(
         matches=call.matches,
         results=call.results,
-        pools_changed=_pools_changed(world, call),
+        pools_changed=_pools_changed(state, call),
         commands=call.commands,
         vacates=call.vacates,
         ad_parts_wanted=call.offers.parts_wanted,
@@ -195,19 +201,21 @@ def _answer(world: ServerState, call: _Call) -> WorkAnswer:
     )
 
 
-def _pools_changed(world: ServerState, call: _Call) -> bool:
+def _pools_changed(state: ServerState, call: _Call) -> bool:
     """Whether the pilot's list of pools differs from the server's; a pilot without a list claims nothing."""
     if not call.request.pool_ids:
         return False
-    (present,) = get_submit_pools_for_queue(world, call.identity, [call.credential.queue])
+    (present,) = get_submit_pools_for_queue(state, call.identity, [call.credential.queue])
     return frozenset(call.request.pool_ids) != frozenset(present.pool_ids)
 
 
-def leases_left(unit: Transaction, identity: Identity, matches: Sequence[AttemptKey]) -> dict[AttemptKey, timedelta]:
+def leases_left(
+    transaction: Transaction, identity: Identity, matches: Sequence[AttemptKey]
+) -> dict[AttemptKey, timedelta]:
     """Return how long the leases of earlier matches still run, for a repeated answer; 0 = it has ended."""
     stamp = credential_of(identity).stamp
-    jobs = load_jobs(unit.session, [match.job_id for match in matches])
-    return {match: _left(jobs.get(match.job_id), match, stamp, unit.now) for match in matches}
+    jobs = load_jobs(transaction.session, [match.job_id for match in matches])
+    return {match: _left(jobs.get(match.job_id), match, stamp, transaction.now) for match in matches}
 
 
 def _left(job: JobRecord | None, match: AttemptKey, stamp: str, now: datetime) -> timedelta:
@@ -246,22 +254,24 @@ class WorkBatch:
 
     most = MOST_REQUESTS
 
-    def __init__(self, world: ServerState, write: Callable[[WorkAnswer, timedelta], bytes]) -> None:
-        self._world = world
+    def __init__(self, state: ServerState, write: Callable[[WorkAnswer, timedelta], bytes]) -> None:
+        self._state = state
         self._write = write
 
-    def run(self, unit: Transaction, items: Sequence[WorkCall]) -> list[WorkDone | PilotageError]:
+    def run(self, transaction: Transaction, items: Sequence[WorkCall]) -> list[WorkDone | PilotageError]:
         """Serve the requests in order; a repeated one is served once."""
         return run_each_once(
-            unit,
+            transaction,
             [item.asked for item in items],
-            lambda fresh: self._serve(unit, [items[index] for index in fresh]),
+            lambda fresh: self._serve(transaction, [items[index] for index in fresh]),
             lambda _, kept: WorkDone(kept, None),
         )
 
-    def _serve(self, unit: Transaction, items: Sequence[WorkCall]) -> list[ServedRequest[WorkDone] | PilotageError]:
+    def _serve(
+        self, transaction: Transaction, items: Sequence[WorkCall]
+    ) -> list[ServedRequest[WorkDone] | PilotageError]:
         """Serve new requests; only a response with jobs is stored, for the others may be repeated."""
-        answers = request_many(unit, self._world, [(item.asked.identity, item.request) for item in items])
+        answers = request_many(transaction, self._state, [(item.asked.identity, item.request) for item in items])
         return [
             answer if isinstance(answer, PilotageError) else self._served(answer, item.waited)
             for item, answer in zip(items, answers, strict=True)

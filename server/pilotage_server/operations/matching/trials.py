@@ -31,57 +31,57 @@ class AdmittedOffers:
     trials: tuple[Location, ...] = ()
 
 
-def throttles_at(world: ServerState, queue: QueueId, node: str = "") -> list[Throttle]:
+def throttles_at(state: ServerState, queue: QueueId, node: str = "") -> list[Throttle]:
     """Return the open breakers at a slot of the queue, the narrowest location first; "" = on any node."""
-    with world.lock:
-        return [world.throttles[each] for each in locations_of(queue, node) if each in world.throttles]
+    with state.lock:
+        return [state.throttles[each] for each in locations_of(queue, node) if each in state.throttles]
 
 
-def not_throttled(world: ServerState, slots: Iterable[SlotInfo]) -> Iterator[SlotInfo]:
+def not_throttled(state: ServerState, slots: Iterable[SlotInfo]) -> Iterator[SlotInfo]:
     """Yield the slots at locations without an open breaker."""
-    with world.lock:
-        throttles = world.throttles
+    with state.lock:
+        throttles = state.throttles
     return (info for info in slots if throttles.keys().isdisjoint(locations_of(info.queue, info.node)))
 
 
 def admitted_offers(
-    unit: Transaction, world: ServerState, pilot: RequestingPilot, offers: Offers
+    transaction: Transaction, state: ServerState, pilot: RequestingPilot, offers: Offers
 ) -> AdmittedOffers | None:
     """Return what of the offers may be matched now; None = nothing, because of an open breaker."""
-    throttles = throttles_at(world, pilot.credential.queue, pilot.node)
+    throttles = throttles_at(state, pilot.credential.queue, pilot.node)
     if not throttles:
         return AdmittedOffers(offers)
     slot = next((slot for slot in offers.slots if slot.occupied is None), None)
     if slot is None:
         return None
-    trials = claim_trials(unit, world, throttles)
+    trials = claim_trials(transaction, state, throttles)
     return AdmittedOffers(replace(offers, slots=(slot._replace(ahead=0, max_jobs=1),)), trials) if trials else None
 
 
-def claim_trials(unit: Transaction, world: ServerState, throttles: Sequence[Throttle]) -> tuple[Location, ...]:
+def claim_trials(transaction: Transaction, state: ServerState, throttles: Sequence[Throttle]) -> tuple[Location, ...]:
     """Claim the probes of all these locations for one job; none = some location has none due now."""
-    if not all(each.next_trial is not None and each.next_trial <= unit.now for each in throttles):
+    if not all(each.next_trial is not None and each.next_trial <= transaction.now for each in throttles):
         return ()
-    claimed = tuple(each.location for each in throttles if _is_claimed(unit, world, each))
+    claimed = tuple(each.location for each in throttles if _is_claimed(transaction, state, each))
     if len(claimed) < len(throttles):
-        _give_back(unit, claimed)
+        _give_back(transaction, claimed)
         return ()
     return claimed
 
 
-def settle_trial(unit: Transaction, trial: AdmittedOffers, matches: Sequence[Match]) -> None:
+def settle_trial(transaction: Transaction, trial: AdmittedOffers, matches: Sequence[Match]) -> None:
     """Mark the attempt as the probe; without a job, release the probe for another slot."""
     if matches:
-        mark_trials(unit.session, [(match.job_id, match.attempt) for match in matches])
+        mark_trials(transaction.session, [(match.job_id, match.attempt) for match in matches])
     else:
-        _give_back(unit, trial.trials)
+        _give_back(transaction, trial.trials)
 
 
-def _give_back(unit: Transaction, claimed: Iterable[Location]) -> None:
+def _give_back(transaction: Transaction, claimed: Iterable[Location]) -> None:
     for location in claimed:
-        stored.give_back_trial(unit.session, location, unit.now)
+        stored.give_back_trial(transaction.session, location, transaction.now)
 
 
-def _is_claimed(unit: Transaction, world: ServerState, each: Throttle) -> bool:
-    until = trial_deadline(each, world.rules.health, unit.now)
-    return stored.claim_trial(unit.session, each.location, until, unit.now)
+def _is_claimed(transaction: Transaction, state: ServerState, each: Throttle) -> bool:
+    until = trial_deadline(each, state.rules.health, transaction.now)
+    return stored.claim_trial(transaction.session, each.location, until, transaction.now)

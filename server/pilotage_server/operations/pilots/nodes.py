@@ -25,8 +25,8 @@ from pilotage_server.storage.pilots import NodePilot, load_node_pilots, load_nod
 
 
 def set_node_attributes(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     identity: Identity,
     nodes: Sequence[NodeId],
     change: tuple[Mapping[str, str], Sequence[str]],
@@ -48,21 +48,21 @@ def set_node_attributes(
     """
     new, unset = change
     _check(nodes, new, unset)
-    pilots = load_node_pilots(unit.session, nodes)
-    before = stored.load_node_settings(unit.session, nodes)
+    pilots = load_node_pilots(transaction.session, nodes)
+    before = stored.load_node_settings(transaction.session, nodes)
     _check_nodes(nodes, pilots, before, new)
     old = (before.get(node, NodeSettings(node)) for node in nodes)
-    changed = [settings.changed(new, unset, identity.owner, unit.now, agent) for settings in old]
-    if not stored.store_node_settings(unit.session, changed):
+    changed = [settings.changed(new, unset, identity.owner, transaction.now, agent) for settings in old]
+    if not stored.store_node_settings(transaction.session, changed):
         raise StateConflictError("another call is changing one of these nodes; try again")
     for pilot in pilots:
-        unit.after_commit(partial(world.publish_command, pilot.stamp))
+        transaction.after_commit(partial(state.publish_command, pilot.stamp))
     return tuple(changed)
 
 
-def list_node_attributes(unit: Transaction, nodes: Sequence[NodeId] = ()) -> tuple[NodeSettings, ...]:
+def list_node_attributes(transaction: Transaction, nodes: Sequence[NodeId] = ()) -> tuple[NodeSettings, ...]:
     """Return the settings of these nodes (none = of all that have any), by site and name."""
-    found = stored.load_node_settings(unit.session, nodes or None)
+    found = stored.load_node_settings(transaction.session, nodes or None)
     return tuple(settings for settings in found.values() if settings.settings)
 
 
@@ -111,13 +111,13 @@ class ListedSlot:
 
 
 def list_slots(
-    unit: Transaction, queue: QueueId | None = None, constraint: str = "", *, ads_wanted: bool = False
+    transaction: Transaction, queue: QueueId | None = None, constraint: str = "", *, ads_wanted: bool = False
 ) -> tuple[ListedSlot, ...]:
     """Return the slots of a queue's live pilots (None = of all queues), by node and name.
 
     With a constraint, only those whose ads satisfy it; raises InvalidInputError for an invalid constraint.
     """
-    found = load_slots(unit.session, queue)
+    found = load_slots(transaction.session, queue)
     if not constraint and not ads_wanted:
         return tuple(ListedSlot(info) for info in found)
     try:
@@ -126,25 +126,27 @@ def list_slots(
         raise InvalidInputError(*(Violation("constraint", each.why) for each in error.violations)) from error
     return tuple(
         ListedSlot(info, ad_text(ad.plain()) if ads_wanted else "")
-        for info, ad in slot_ads(found, unit.now)
+        for info, ad in slot_ads(found, transaction.now)
         if satisfies(ad, wanted)
     )
 
 
-def get_node_use(unit: Transaction, world: ServerState, queues: Sequence[QueueId], attribute: str) -> FarmUse:
+def get_node_use(transaction: Transaction, state: ServerState, queues: Sequence[QueueId], attribute: str) -> FarmUse:
     """Return the nodes with live pilots of these queues (none = of all), and the demand for them.
 
     The cost grows with the number of slots and task queues, not with waiting jobs.
     """
     query = NodeUseQuery(attribute, frozenset(queues))
-    slots = load_slots(unit.session)
-    with world.lock:
-        waiting = world.waiting.waiting()
+    slots = load_slots(transaction.session)
+    with state.lock:
+        waiting = state.waiting.waiting()
     present = sorted({info.queue for info in slots if query.includes(info.queue)})
-    open_queues = tuple(queue for queue in present if not active_bans(world.bans, queue, unit.now))
-    active = ActiveSettings(load_node_settings(unit.session), active_agents(unit.session, unit.now))
+    open_queues = tuple(queue for queue in present if not active_bans(state.bans, queue, transaction.now))
+    active = ActiveSettings(
+        load_node_settings(transaction.session), active_agents(transaction.session, transaction.now)
+    )
     return FarmUse(
         node_uses(slots, query, open_queues, active),
         open_queues,
-        waiting_by_cpus(waiting, open_queues, world.queue_access),
+        waiting_by_cpus(waiting, open_queues, state.queue_access),
     )

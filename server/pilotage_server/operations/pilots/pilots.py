@@ -48,7 +48,7 @@ class NewPilots:
 
 
 def register_pilots(
-    unit: Transaction, world: ServerState, identity: Identity, wanted: NewPilots, new_stamp: Callable[[], str]
+    transaction: Transaction, state: ServerState, identity: Identity, wanted: NewPilots, new_stamp: Callable[[], str]
 ) -> tuple[PilotCredential, ...]:
     """Register new pilots of a queue, and return the contents of their tokens.
 
@@ -61,17 +61,17 @@ def register_pilots(
     """
     if not 1 <= wanted.count <= MOST_AT_ONCE:
         raise InvalidInputError(Violation("count", f"is {wanted.count}; 1 to {MOST_AT_ONCE} pilots are made at once"))
-    if not world.tree.knows(wanted.queue):
+    if not state.tree.knows(wanted.queue):
         raise NotFoundError("queue", str(wanted.queue))
     vos = tuple(sorted(set(wanted.vos)))
     new = [stored.NewPilot(new_stamp(), wanted.queue, vos, identity.owner) for _ in range(wanted.count)]
-    stored.insert_pilots(unit.session, new, unit.now)
+    stored.insert_pilots(transaction.session, new, transaction.now)
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in new)
 
 
-def renewable_credentials(unit: Transaction, stamps: Sequence[str]) -> tuple[PilotCredential, ...]:
+def renewable_credentials(transaction: Transaction, stamps: Sequence[str]) -> tuple[PilotCredential, ...]:
     """Return the contents of new tokens for these pilots; unknown and ended ones get none."""
-    known = stored.load_pilots(unit.session, stamps)
+    known = stored.load_pilots(transaction.session, stamps)
     live = [pilot for stamp, pilot in sorted(known.items()) if pilot.state is not PilotState.ENDED]
     return tuple(PilotCredential(pilot.stamp, pilot.queue, pilot.vos) for pilot in live)
 
@@ -84,68 +84,74 @@ class GlideinReportResult(NamedTuple):
 
 
 def report_glideins(
-    unit: Transaction, world: ServerState, identity: Identity, reports: Sequence[GlideinReport]
+    transaction: Transaction, state: ServerState, identity: Identity, reports: Sequence[GlideinReport]
 ) -> GlideinReportResult:
     """Record the states of glideins in a batch system.
 
     An ended glidein ends the leases of its pilot at once, unless the pilot has ended itself. It came back empty if it
     ran no job and was not ordered to end. Each pilot is loaded again before it is ended, because it may have changed.
     """
-    known = stored.load_pilots(unit.session, [report.stamp for report in reports])
+    known = stored.load_pilots(transaction.session, [report.stamp for report in reports])
     present = [report for report in reports if report.state is not PilotState.ENDED and report.stamp in known]
     awaited = {report.stamp for report in present if known[report.stamp].is_awaited}
-    stored.change_pilots(unit.session, awaited, {"glidein_seen": unit.now})
+    stored.change_pilots(transaction.session, awaited, {"glidein_seen": transaction.now})
     for report in present:
         pilot = known[report.stamp]
-        _record_glidein_id(unit, pilot, report)
+        _record_glidein_id(transaction, pilot, report)
         if pilot.is_awaited and pilot.state is not PilotState.SUBMITTED:
-            stored.record_submission(unit.session, pilot, report.reason)
+            stored.record_submission(transaction.session, pilot, report.reason)
     gone = [report for report in reports if report.state is PilotState.ENDED and report.stamp in known]
-    worked = [report.stamp for report in gone if _record_gone(unit, world, identity, report)]
+    worked = [report.stamp for report in gone if _record_gone(transaction, state, identity, report)]
     return GlideinReportResult(tuple(report.stamp for report in reports if report.stamp not in known), tuple(worked))
 
 
-def _record_gone(unit: Transaction, world: ServerState, identity: Identity, report: GlideinReport) -> bool:
+def _record_gone(transaction: Transaction, state: ServerState, identity: Identity, report: GlideinReport) -> bool:
     """End a pilot whose glidein has ended, and return whether it had run a job."""
-    pilot = stored.load_pilots(unit.session, [report.stamp]).get(report.stamp)
+    pilot = stored.load_pilots(transaction.session, [report.stamp]).get(report.stamp)
     if pilot is None:  # retention has removed it meanwhile
         return False
-    _record_glidein_id(unit, pilot, report)
-    has_run = has_run_any(unit.session, pilot.stamp)
+    _record_glidein_id(transaction, pilot, report)
+    has_run = has_run_any(transaction.session, pilot.stamp)
     if pilot.state is not PilotState.ENDED:
         reason = report.reason or "its glidein is gone"
-        unasked = ended_unexpectedly(pilot, report, queue_known=world.tree.knows(pilot.queue))
-        _lose_all(unit, world, pilot, reason, actor=identity.owner)
-        end_pilot(unit, world, pilot.stamp, reason, came_back_empty=unasked and not has_run)
+        unasked = ended_unexpectedly(pilot, report, queue_known=state.tree.knows(pilot.queue))
+        _lose_all(transaction, state, pilot, reason, actor=identity.owner)
+        end_pilot(transaction, state, pilot.stamp, reason, came_back_empty=unasked and not has_run)
     return has_run
 
 
-def _record_glidein_id(unit: Transaction, pilot: PilotRecord, report: GlideinReport) -> None:
+def _record_glidein_id(transaction: Transaction, pilot: PilotRecord, report: GlideinReport) -> None:
     if report.glidein_id and report.glidein_id != pilot.glidein_id:
-        stored.change_pilots(unit.session, [pilot.stamp], {"glidein_id": report.glidein_id})
+        stored.change_pilots(transaction.session, [pilot.stamp], {"glidein_id": report.glidein_id})
 
 
-def _lose_all(unit: Transaction, world: ServerState, pilot: PilotRecord, reason: str, *, actor: str) -> None:
-    ids = [attempt.job_id for attempt in load_unreported(unit.session, pilot.stamp) if attempt.ended is None]
-    lock_jobs(unit.session, ids, rivals=unit.is_retry)  # a race copy decides whether a last lost attempt fails the job
+def _lose_all(transaction: Transaction, state: ServerState, pilot: PilotRecord, reason: str, *, actor: str) -> None:
+    ids = [attempt.job_id for attempt in load_unreported(transaction.session, pilot.stamp) if attempt.ended is None]
+    lock_jobs(
+        transaction.session, ids, rivals=transaction.is_retry
+    )  # a race copy decides whether a last lost attempt fails the job
     # Jobs may have changed before they were locked: attempts ended, or matched to other pilots.
-    held = [job for job in load_jobs(unit.session, ids).values() if job.is_leased and job.pilot_stamp == pilot.stamp]
+    held = [
+        job for job in load_jobs(transaction.session, ids).values() if job.is_leased and job.pilot_stamp == pilot.stamp
+    ]
     why = f"the glidein of pilot {pilot.stamp} is gone: {reason}"
-    requeue_or_fail(unit, world, [LostAttempt(job, JobCause.LEASE_LOST, why) for job in held], actor=actor)
+    requeue_or_fail(transaction, state, [LostAttempt(job, JobCause.LEASE_LOST, why) for job in held], actor=actor)
 
 
-def list_pilots(unit: Transaction, queue: QueueId | None = None, *, ended: bool = False) -> tuple[PilotInfo, ...]:
+def list_pilots(
+    transaction: Transaction, queue: QueueId | None = None, *, ended: bool = False
+) -> tuple[PilotInfo, ...]:
     """Return the pilots of a queue (None = of all), newest first; ended and lost ones only with `ended`.
 
     Pilots that were lost recently are always listed: they may still exist, with their jobs.
     """
-    found = stored.list_pilots(unit.session, queue, ended=ended, lost_since=unit.now - LOST_SHOWN_FOR)
-    jobs = count_live(unit.session)
+    found = stored.list_pilots(transaction.session, queue, ended=ended, lost_since=transaction.now - LOST_SHOWN_FOR)
+    jobs = count_live(transaction.session)
     return tuple(PilotInfo(pilot, jobs.get(pilot.stamp, 0)) for pilot in found)
 
 
 def drain_pilots(
-    unit: Transaction, world: ServerState, stamps: Sequence[str], reason: str, *, evict: bool
+    transaction: Transaction, state: ServerState, stamps: Sequence[str], reason: str, *, evict: bool
 ) -> tuple[str, ...]:
     """Drain pilots: they end after their jobs or at once; return the stamps that are unknown or have ended.
 
@@ -158,38 +164,42 @@ def drain_pilots(
     """
     if not reason.strip():
         raise InvalidInputError(Violation("reason", "is empty: give the reason"))
-    live = _live_pilots(unit, stamps)
-    stored.change_pilots(unit.session, live, {"drain_reason": reason, "drain_evicts": evict})
-    live = _live_pilots(unit, live)  # the update has locked their rows
+    live = _live_pilots(transaction, stamps)
+    stored.change_pilots(transaction.session, live, {"drain_reason": reason, "drain_evicts": evict})
+    live = _live_pilots(transaction, live)  # the update has locked their rows
     for stamp in [each for each, pilot in live.items() if pilot.state is PilotState.REGISTERED]:
-        end_pilot(unit, world, stamp, f"it was drained before it came: {reason}")
+        end_pilot(transaction, state, stamp, f"it was drained before it came: {reason}")
     contacted = [stamp for stamp, pilot in live.items() if pilot.state in ALIVE]
-    stored.change_pilots(unit.session, contacted, {"state": PilotState.DRAINING.value})
+    stored.change_pilots(transaction.session, contacted, {"state": PilotState.DRAINING.value})
     for stamp in contacted:
-        unit.after_commit(partial(world.publish_command, stamp))
+        transaction.after_commit(partial(state.publish_command, stamp))
     return tuple(stamp for stamp in dict.fromkeys(stamps) if stamp not in live)
 
 
-def _live_pilots(unit: Transaction, stamps: Collection[str]) -> dict[str, PilotRecord]:
+def _live_pilots(transaction: Transaction, stamps: Collection[str]) -> dict[str, PilotRecord]:
     """Return the present records of those pilots that have neither ended nor been lost, in order."""
-    known = stored.load_pilots(unit.session, stamps)
+    known = stored.load_pilots(transaction.session, stamps)
     return {each: known[each] for each in dict.fromkeys(stamps) if each in known and known[each].state not in OVER}
 
 
-def mark_disconnected(unit: Transaction, _world: ServerState, stamps: Iterable[str]) -> tuple[str, ...]:
+def mark_disconnected(transaction: Transaction, _state: ServerState, stamps: Iterable[str]) -> tuple[str, ...]:
     """Mark live pilots as lost whose connection to the broker broke (last will), and return their stamps.
 
     Their leases continue: the jobs may still run. A pilot that calls again is alive again.
     """
-    alive = [pilot.stamp for pilot in load_pilots(unit.session, stamps).values() if pilot.state in ALIVE]
-    values = {"state": PilotState.LOST.value, "reason": "its connection broke (its last will)", "ended": unit.now}
-    change_pilots(unit.session, alive, values)
-    remove_slots(unit.session, alive)
+    alive = [pilot.stamp for pilot in load_pilots(transaction.session, stamps).values() if pilot.state in ALIVE]
+    values = {
+        "state": PilotState.LOST.value,
+        "reason": "its connection broke (its last will)",
+        "ended": transaction.now,
+    }
+    change_pilots(transaction.session, alive, values)
+    remove_slots(transaction.session, alive)
     return tuple(alive)
 
 
-def ended_stamps(unit: Transaction, _world: ServerState, stamps: Iterable[str]) -> tuple[str, ...]:
+def ended_stamps(transaction: Transaction, _state: ServerState, stamps: Iterable[str]) -> tuple[str, ...]:
     """Return the stamps whose pilots have ended, are lost or are unknown."""
     requested = sorted(set(stamps))
-    pilots = load_pilots(unit.session, requested)
+    pilots = load_pilots(transaction.session, requested)
     return tuple(stamp for stamp in requested if stamp not in pilots or pilots[stamp].state in OVER)

@@ -20,22 +20,24 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.task_queues import read_heads
 
 
-def add_waiting(unit: Transaction, world: ServerState, arrivals: Iterable[tuple[int, QueueHead]]) -> None:
+def add_waiting(transaction: Transaction, state: ServerState, arrivals: Iterable[tuple[int, QueueHead]]) -> None:
     """Add jobs to their task queues after the commit, those of one task queue together."""
     heads: dict[int, list[QueueHead]] = defaultdict(list)
     for task_queue_id, head in arrivals:
         heads[task_queue_id].append(head)
     for task_queue_id, group in heads.items():
-        add_waiting_group(unit, world, task_queue_id, min(group, key=lambda head: head.order), len(group))
+        add_waiting_group(transaction, state, task_queue_id, min(group, key=lambda head: head.order), len(group))
 
 
-def add_waiting_group(unit: Transaction, world: ServerState, task_queue_id: int, first: QueueHead, count: int) -> None:
+def add_waiting_group(
+    transaction: Transaction, state: ServerState, task_queue_id: int, first: QueueHead, count: int
+) -> None:
     """Add so many jobs to a task queue after the commit; `first` is the first of them."""
-    with pending_changes(unit, world, [task_queue_id]):
-        unit.after_commit(partial(world.add_waiting, task_queue_id, first.job_id, first.priority, count))
+    with pending_changes(transaction, state, [task_queue_id]):
+        transaction.after_commit(partial(state.add_waiting, task_queue_id, first.job_id, first.priority, count))
 
 
-def remove_waiting(unit: Transaction, world: ServerState, jobs: Sequence[JobRecord]) -> None:
+def remove_waiting(transaction: Transaction, state: ServerState, jobs: Sequence[JobRecord]) -> None:
     """Remove jobs, given as they were, at once; a failed transaction returns them.
 
     So what the rest of the transaction reads in the database agrees with memory: a job that it finds gone is not
@@ -46,54 +48,54 @@ def remove_waiting(unit: Transaction, world: ServerState, jobs: Sequence[JobReco
         return
     known: list[JobRecord] = []
     new: list[JobRecord] = []
-    with world.lock:
+    with state.lock:
         for job in jobs:
-            (new if world.waiting.task_queue(job.task_queue_id) is None else known).append(job)
-    with pending_changes(unit, world, {job.task_queue_id for job in jobs}):
+            (new if state.waiting.task_queue(job.task_queue_id) is None else known).append(job)
+    with pending_changes(transaction, state, {job.task_queue_id for job in jobs}):
         if known:
-            _remove(world, known)
-            unit.on_rollback(partial(_restore, world, known))
+            _remove(state, known)
+            transaction.on_rollback(partial(_restore, state, known))
         if new:
-            unit.after_commit(partial(_remove, world, new))
+            transaction.after_commit(partial(_remove, state, new))
 
 
 @contextmanager
-def pending_changes(unit: Transaction, world: ServerState, task_queue_ids: Collection[int]) -> Iterator[None]:
+def pending_changes(transaction: Transaction, state: ServerState, task_queue_ids: Collection[int]) -> Iterator[None]:
     """Mark task queues as pending until all callbacks that the block registers for the transaction's end are done."""
-    end = partial(_end_pending, world, task_queue_ids)
-    with world.lock:
-        world.waiting.pending.begin(task_queue_ids)
-    unit.on_rollback(end)
+    end = partial(_end_pending, state, task_queue_ids)
+    with state.lock:
+        state.waiting.pending.begin(task_queue_ids)
+    transaction.on_rollback(end)
     yield
-    unit.after_commit(end)
+    transaction.after_commit(end)
 
 
-def _end_pending(world: ServerState, task_queue_ids: Iterable[int]) -> None:
-    with world.lock:
-        world.waiting.pending.end(task_queue_ids)
+def _end_pending(state: ServerState, task_queue_ids: Iterable[int]) -> None:
+    with state.lock:
+        state.waiting.pending.end(task_queue_ids)
 
 
-def _remove(world: ServerState, jobs: Iterable[JobRecord]) -> None:
+def _remove(state: ServerState, jobs: Iterable[JobRecord]) -> None:
     for job in jobs:
-        world.remove_waiting(job.task_queue_id, job.id)
+        state.remove_waiting(job.task_queue_id, job.id)
 
 
-def _restore(world: ServerState, jobs: Iterable[JobRecord]) -> None:
+def _restore(state: ServerState, jobs: Iterable[JobRecord]) -> None:
     for job in jobs:
-        world.restore_waiting(job.task_queue_id, job.id, job.priority)
+        state.restore_waiting(job.task_queue_id, job.id, job.priority)
 
 
-def recount(unit: Transaction, world: ServerState, task_queue_ids: Collection[int]) -> None:
+def recount(transaction: Transaction, state: ServerState, task_queue_ids: Collection[int]) -> None:
     """Set the counts of these task queues in memory after the commit."""
-    task_queues = stored.load_task_queues(unit.session, task_queue_ids)
-    counts = stored.count_waiting(unit.session, {each.id for each in task_queues})
-    heads = read_heads(unit.session, counts)
+    task_queues = stored.load_task_queues(transaction.session, task_queue_ids)
+    counts = stored.count_waiting(transaction.session, {each.id for each in task_queues})
+    heads = read_heads(transaction.session, counts)
     waiting = [WaitingTaskQueue(each, counts.get(each.id, 0), heads.get(each.id)) for each in task_queues]
-    with pending_changes(unit, world, task_queue_ids):
-        unit.after_commit(partial(_set_counts, world, waiting))
+    with pending_changes(transaction, state, task_queue_ids):
+        transaction.after_commit(partial(_set_counts, state, waiting))
 
 
-def _set_counts(world: ServerState, waiting: Collection[WaitingTaskQueue]) -> None:
-    with world.lock:
+def _set_counts(state: ServerState, waiting: Collection[WaitingTaskQueue]) -> None:
+    with state.lock:
         for each in waiting:
-            world.waiting.set_count(each.task_queue, each.count, each.head)
+            state.waiting.set_count(each.task_queue, each.count, each.head)

@@ -18,40 +18,40 @@ ASSUMED = 1_000_000
 """So many more jobs are assumed where not all were counted: with too few, matches would exhaust the queue wrongly."""
 
 
-def _count_some(unit: Transaction, ids: Collection[int]) -> dict[int, int]:
-    return task_queues.count_some(unit.session, ids, _MOST_COUNTED)
+def _count_some(transaction: Transaction, ids: Collection[int]) -> dict[int, int]:
+    return task_queues.count_some(transaction.session, ids, _MOST_COUNTED)
 
 
-def _add(world: ServerState, task_queue: TaskQueue, count: int, head: QueueHead | None = None) -> None:
+def _add(state: ServerState, task_queue: TaskQueue, count: int, head: QueueHead | None = None) -> None:
     """Add a task queue with its count, which may be incomplete."""
     is_all = count < _MOST_COUNTED
-    world.waiting.add(task_queue, count, head, assumed=0 if is_all else ASSUMED)
+    state.waiting.add(task_queue, count, head, assumed=0 if is_all else ASSUMED)
     if not is_all:
-        world.pending_counts.add(task_queue.id)
+        state.pending_counts.add(task_queue.id)
 
 
-def load_unknown_task_queues(unit: Transaction, world: ServerState) -> None:
+def load_unknown_task_queues(transaction: Transaction, state: ServerState) -> None:
     """Read the task queues of which only the id is known; to be called before anything is written."""
-    with world.lock:
-        unknown = world.waiting.unknown()
+    with state.lock:
+        unknown = state.waiting.unknown()
     if not unknown:
         return
-    found = task_queues.load_task_queues(unit.session, unknown)
-    counts = _count_some(unit, unknown)
-    with world.lock:
+    found = task_queues.load_task_queues(transaction.session, unknown)
+    counts = _count_some(transaction, unknown)
+    with state.lock:
         for task_queue in found:
-            _add(world, task_queue, counts.get(task_queue.id, 0))
-        world.waiting.discard_unknown(unknown)
-        world.pending_counts |= unknown  # jobs that are counted here may be added once more after this
+            _add(state, task_queue, counts.get(task_queue.id, 0))
+        state.waiting.discard_unknown(unknown)
+        state.pending_counts |= unknown  # jobs that are counted here may be added once more after this
 
 
-def load_missing_heads(unit: Transaction, world: ServerState) -> None:
+def load_missing_heads(transaction: Transaction, state: ServerState) -> None:
     """Read the missing heads, for the general matcher, which goes job by job."""
-    with world.lock:
-        headless = world.waiting.headless()
+    with state.lock:
+        headless = state.waiting.headless()
     if not headless:
         return
-    heads = read_heads(unit.session, headless)
-    with world.lock:
+    heads = read_heads(transaction.session, headless)
+    with state.lock:
         for task_queue_id, head in heads.items():
-            world.waiting.refresh_head(task_queue_id, head)
+            state.waiting.refresh_head(task_queue_id, head)

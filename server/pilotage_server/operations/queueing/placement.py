@@ -25,54 +25,54 @@ from pilotage_server.storage.task_queues import find_or_insert, load_task_queues
 from pilotage_server.storage.templates import load_descriptions
 
 
-def lock_placement(unit: Transaction) -> frozenset[str]:
+def lock_placement(transaction: Transaction) -> frozenset[str]:
     """Lock what decides where jobs belong until the commit: the tree and the significant attributes.
 
     To be called before jobs are locked: transactions that change these lock jobs as well, so another order could
     deadlock. Returns the folded names of the significant attributes.
     """
-    hold_tree(unit.session)  # always first
-    return share_lock_significant(unit.session)
+    hold_tree(transaction.session)  # always first
+    return share_lock_significant(transaction.session)
 
 
-def key_names(unit: Transaction, world: ServerState) -> frozenset[str]:
+def key_names(transaction: Transaction, state: ServerState) -> frozenset[str]:
     """Return the folded names of the attributes that tell task queues apart; they are locked until the commit."""
-    return lock_placement(unit) | world.rules.key_attributes()
+    return lock_placement(transaction) | state.rules.key_attributes()
 
 
-def task_queues_of(unit: Transaction, world: ServerState, ids: Set[int]) -> dict[int, TaskQueue]:
+def task_queues_of(transaction: Transaction, state: ServerState, ids: Set[int]) -> dict[int, TaskQueue]:
     """Return task queues by id, from memory or from the database."""
-    with world.lock:
-        known = {id_: world.waiting.task_queue(id_) for id_ in ids}
+    with state.lock:
+        known = {id_: state.waiting.task_queue(id_) for id_ in ids}
     found = {id_: task_queue for id_, task_queue in known.items() if task_queue is not None}
-    return found | {each.id: each for each in load_task_queues(unit.session, ids - found.keys())}
+    return found | {each.id: each for each in load_task_queues(transaction.session, ids - found.keys())}
 
 
 class TaskQueueFinder:
     """Finds or makes task queues, and caches them as long as its transaction lasts."""
 
-    def __init__(self, unit: Transaction, world: ServerState) -> None:
-        self._unit = unit
-        self._world = world
+    def __init__(self, transaction: Transaction, state: ServerState) -> None:
+        self._transaction = transaction
+        self._state = state
         self._ids: dict[Traits, int] = {}
-        self._limited = world.rules.key_attributes()
+        self._limited = state.rules.key_attributes()
 
     def id_of(self, traits: Traits) -> int:
         """Return the id of the task queue for jobs with these traits."""
-        values = self._world.waiting.values
-        with self._world.lock:
+        values = self._state.waiting.values
+        with self._state.lock:
             admitted = values.limited(traits, kept=self._limited)
         if admitted not in self._ids:
-            task_queue = find_or_insert(self._unit.session, admitted, self._unit.now)
-            with self._world.lock:  # at once: one transaction may add many values
+            task_queue = find_or_insert(self._transaction.session, admitted, self._transaction.now)
+            with self._state.lock:  # at once: one transaction may add many values
                 values.add(task_queue)
-            self._unit.after_commit(partial(_add, self._world, task_queue))
+            self._transaction.after_commit(partial(_add, self._state, task_queue))
             self._ids[admitted] = task_queue.id
         return self._ids[admitted]
 
 
 def placed_after_requeue(
-    unit: Transaction, world: ServerState, jobs: Collection[JobRecord], pooled: Collection[int] = ()
+    transaction: Transaction, state: ServerState, jobs: Collection[JobRecord], pooled: Collection[int] = ()
 ) -> dict[int, int]:
     """Return the task queues of jobs that return to wait, by the ids of the jobs.
 
@@ -80,10 +80,10 @@ def placed_after_requeue(
     """
     if not jobs:
         return {}
-    names = key_names(unit, world)
-    pools = pools_now(unit.session, [job.id for job in jobs if job.id not in pooled])
-    descriptions = load_descriptions(unit.session, {job.template_id for job in jobs})
-    task_queues = TaskQueueFinder(unit, world)
+    names = key_names(transaction, state)
+    pools = pools_now(transaction.session, [job.id for job in jobs if job.id not in pooled])
+    descriptions = load_descriptions(transaction.session, {job.template_id for job in jobs})
+    task_queues = TaskQueueFinder(transaction, state)
     placed: dict[int, int] = {}
     for job in jobs:
         account = Account(job.vo, job.group, job.owner)
@@ -94,9 +94,9 @@ def placed_after_requeue(
     return placed
 
 
-def _add(world: ServerState, task_queue: TaskQueue) -> None:
-    with world.lock:
-        world.waiting.add(task_queue)
+def _add(state: ServerState, task_queue: TaskQueue) -> None:
+    with state.lock:
+        state.waiting.add(task_queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,12 @@ class Placement:
 class Placer:
     """Finds or makes pools and task queues, and caches them as long as its transaction lasts."""
 
-    def __init__(self, unit: Transaction, world: ServerState) -> None:
-        self.world = world
-        self._unit = unit
+    def __init__(self, transaction: Transaction, state: ServerState) -> None:
+        self.state = state
+        self._transaction = transaction
         self._names: frozenset[str] | None = None
         self._pools: dict[tuple[str, str], str] = {}
-        self._task_queues = TaskQueueFinder(unit, world)
+        self._task_queues = TaskQueueFinder(transaction, state)
 
     def tells_apart(self, names: frozenset[str]) -> bool:
         """Whether jobs that differ only in attributes of these folded names may wait in different task queues."""
@@ -131,7 +131,7 @@ class Placer:
     def _key_names(self) -> frozenset[str]:
         """Return the folded names of the attributes that tell task queues apart."""
         if self._names is None:
-            self._names = key_names(self._unit, self.world)
+            self._names = key_names(self._transaction, self.state)
         return self._names
 
     def pool_of(self, vo: str, description: JobDescription) -> str:
@@ -145,6 +145,6 @@ class Placer:
         section = description.requirements
         key = (vo, json.dumps(dict(section), sort_keys=True) if section else "")
         if key not in self._pools:
-            requirements = read_requirements(section, vo, self.world.tree.declarations) if section else None
-            self._pools[key] = ensure_pool(self._unit, self.world, requirements)
+            requirements = read_requirements(section, vo, self.state.tree.declarations) if section else None
+            self._pools[key] = ensure_pool(self._transaction, self.state, requirements)
         return self._pools[key]

@@ -31,47 +31,47 @@ _NAME = re.compile(r"[a-z_]\w{0,254}", re.ASCII)
 _TEMPLATES_AT_ONCE = 1000
 
 
-def unknown_references(world: ServerState, names: Iterable[str]) -> frozenset[str]:
+def unknown_references(state: ServerState, names: Iterable[str]) -> frozenset[str]:
     """Return those of the folded names to which an expression refers that are not significant yet."""
-    return frozenset(names) - world.significant_attributes - ALWAYS_PRESENT
+    return frozenset(names) - state.significant_attributes - ALWAYS_PRESENT
 
 
-def has_room_for(world: ServerState, names: Collection[str]) -> bool:
+def has_room_for(state: ServerState, names: Collection[str]) -> bool:
     """Whether so many unknown references may become significant as well."""
-    return len(world.significant_attributes) + len(names) <= MOST_REFERENCES
+    return len(state.significant_attributes) + len(names) <= MOST_REFERENCES
 
 
-def add_references(unit: Transaction, world: ServerState, names: Iterable[str]) -> None:
+def add_references(transaction: Transaction, state: ServerState, names: Iterable[str]) -> None:
     """Make these attributes of jobs, given by folded names, significant.
 
     Waiting jobs that have such an attribute move to other task queues. The cost grows with the arrays that have one,
     not with their jobs. Memory is updated after the commit.
     """
-    wanted = frozenset(name for name in unknown_references(world, names) if _NAME.fullmatch(name))
+    wanted = frozenset(name for name in unknown_references(state, names) if _NAME.fullmatch(name))
     if not wanted:
         return
-    known = lock_significant(unit.session)
+    known = lock_significant(transaction.session)
     new = wanted - known
     if new:
-        insert_significant(unit.session, new, unit.now)
-        Rekeying(unit, world, known | new | world.rules.key_attributes()).rekey(new)
-    unit.after_commit(partial(_add_names, world, known | new))
+        insert_significant(transaction.session, new, transaction.now)
+        Rekeying(transaction, state, known | new | state.rules.key_attributes()).rekey(new)
+    transaction.after_commit(partial(_add_names, state, known | new))
 
 
-def _add_names(world: ServerState, names: frozenset[str]) -> None:
-    with world.lock:
-        world.significant_attributes |= names
-    world.publish_access_change()
+def _add_names(state: ServerState, names: frozenset[str]) -> None:
+    with state.lock:
+        state.significant_attributes |= names
+    state.publish_access_change()
 
 
 class Rekeying:
     """Moves waiting jobs to the task queues that `names`, all significant attributes, tell apart."""
 
-    def __init__(self, unit: Transaction, world: ServerState, names: frozenset[str]) -> None:
-        self._unit = unit
-        self._world = world
+    def __init__(self, transaction: Transaction, state: ServerState, names: frozenset[str]) -> None:
+        self._transaction = transaction
+        self._state = state
         self._names = names
-        self._task_queues = TaskQueueFinder(unit, world)
+        self._task_queues = TaskQueueFinder(transaction, state)
         self._known: dict[int, TaskQueue] = {}
         self._touched: set[int] = set()
 
@@ -83,10 +83,10 @@ class Rekeying:
         if new & RUN_HISTORY_NAMES:
             self._rekey_pasts()
         if self._touched:
-            recount(self._unit, self._world, self._touched)
+            recount(self._transaction, self._state, self._touched)
 
     def _rekey_described(self, keys: set[str]) -> None:
-        session = self._unit.session
+        session = self._transaction.session
         moves: dict[tuple[int, int], list[int]] = defaultdict(list)
         for pairs in chunks(stored.waiting_templates(session, keys), _TEMPLATES_AT_ONCE):
             self._load(before for before, _ in pairs)
@@ -100,7 +100,7 @@ class Rekeying:
                 self._touched |= {before, after}
 
     def _rekey_pasts(self) -> None:
-        session = self._unit.session
+        session = self._transaction.session
         for jobs in stored.waiting_with_past(session):
             self._load(job.task_queue_id for job in jobs)
             moves: dict[int, list[int]] = defaultdict(list)
@@ -115,7 +115,7 @@ class Rekeying:
 
     def _load(self, task_queue_ids: Iterable[int]) -> None:
         unknown = set(task_queue_ids) - self._known.keys()
-        self._known |= {each.id: each for each in load_task_queues(self._unit.session, unknown)}
+        self._known |= {each.id: each for each in load_task_queues(self._transaction.session, unknown)}
 
     def _id_of(self, traits: Traits, before: int) -> int:
         return before if traits == self._known[before].traits else self._task_queues.id_of(traits)

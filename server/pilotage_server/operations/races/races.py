@@ -67,15 +67,15 @@ class RacePage:
     costs: tuple[RaceCost, ...] = ()
 
 
-def present_races(unit: Transaction, job_ids: Iterable[int]) -> dict[int, Race]:
+def present_races(transaction: Transaction, job_ids: Iterable[int]) -> dict[int, Race]:
     """Return the last race of each job, by job id, if it began after the job's last restart."""
-    last = stored.load_last(unit.session, job_ids)
-    restarts = last_attempts_at(unit.session, last, RESTART_CAUSES)
+    last = stored.load_last(transaction.session, job_ids)
+    restarts = last_attempts_at(transaction.session, last, RESTART_CAUSES)
     return {id_: race for id_, race in last.items() if is_current(race, restarts.get(id_, 0))}
 
 
 def list_races(
-    unit: Transaction, identity: Identity, wanted: RaceFilter, page_size: int = 0, page_token: str = ""
+    transaction: Transaction, identity: Identity, wanted: RaceFilter, page_size: int = 0, page_token: str = ""
 ) -> RacePage:
     """Return the next page; `page_size` 0 = 1,000.
 
@@ -92,10 +92,10 @@ def list_races(
     asked = (repr(query),)
     before = position_of(page_token, asked) if page_token else 0
     size = page_size or DEFAULT_PAGE
-    races = stored.find_races(unit.session, query, before, size + 1)
+    races = stored.find_races(transaction.session, query, before, size + 1)
     more = token_of(races[size - 1].job_id, asked) if len(races) > size else ""
-    costs = () if before else stored.sum_costs(unit.session, query)
-    return RacePage(_views(unit, races[:size]), more, costs)
+    costs = () if before else stored.sum_costs(transaction.session, query)
+    return RacePage(_views(transaction, races[:size]), more, costs)
 
 
 def _query(identity: Identity, wanted: RaceFilter) -> RaceQuery | None:
@@ -109,30 +109,34 @@ def _query(identity: Identity, wanted: RaceFilter) -> RaceQuery | None:
     return RaceQuery(identity.owner, identity.vo, wanted.job_ids, wanted.open_only)
 
 
-def _views(unit: Transaction, races: Sequence[Race]) -> tuple[RaceView, ...]:
-    copies = stored.load_rivals(unit.session, races)
-    originals = load_jobs(unit.session, [race.job_id for race in races])
+def _views(transaction: Transaction, races: Sequence[Race]) -> tuple[RaceView, ...]:
+    copies = stored.load_rivals(transaction.session, races)
+    originals = load_jobs(transaction.session, [race.job_id for race in races])
     views: list[RaceView] = []
     for race in races:
         race_copies = tuple(copies.get(race.job_id, ()))
         cost = race.lost_core_s
         if race.ended is None:
-            cost += cost_so_far(race, load_attempts_of(unit.session, [copy.id for copy in race_copies]), unit.now)
+            cost += cost_so_far(
+                race, load_attempts_of(transaction.session, [copy.id for copy in race_copies]), transaction.now
+            )
         views.append(RaceView(race, originals[race.job_id], race_copies, cost))
     return tuple(views)
 
 
-def start_copies(unit: Transaction, world: ServerState, wanted: Sequence[NewRaceCopy]) -> tuple[StartedRaceCopy, ...]:
+def start_copies(
+    transaction: Transaction, state: ServerState, wanted: Sequence[NewRaceCopy]
+) -> tuple[StartedRaceCopy, ...]:
     """Make copies of different jobs where possible, and return one answer for each, in the order asked."""
-    lock_placement(unit)
+    lock_placement(transaction)
     ids = [each.job_id for each in wanted]
-    lock_jobs(unit.session, ids, rivals=unit.is_retry)
-    jobs = load_jobs(unit.session, ids)
-    descriptions = load_descriptions(unit.session, {job.template_id for job in jobs.values()})
-    races = present_races(unit, jobs)
-    copies = stored.load_rivals(unit.session, races.values())
-    sites = sites_of(unit.session, [*jobs, *(copy.id for same in copies.values() for copy in same)])
-    placer = Placer(unit, world)
+    lock_jobs(transaction.session, ids, rivals=transaction.is_retry)
+    jobs = load_jobs(transaction.session, ids)
+    descriptions = load_descriptions(transaction.session, {job.template_id for job in jobs.values()})
+    races = present_races(transaction, jobs)
+    copies = stored.load_rivals(transaction.session, races.values())
+    sites = sites_of(transaction.session, [*jobs, *(copy.id for same in copies.values() for copy in same)])
+    placer = Placer(transaction, state)
 
     def start(each: NewRaceCopy) -> StartedRaceCopy:
         job = jobs.get(each.job_id)
@@ -144,13 +148,13 @@ def start_copies(unit: Transaction, world: ServerState, wanted: Sequence[NewRace
             return StartedRaceCopy(job.id, refusal=refusal)
         used = (sites.get(id_, ()) for id_ in (job.id, *(copy.id for copy in job_copies)))
         copied = copy_description(descriptions[job.template_id], frozenset[str]().union(*used))
-        return _made(unit, placer, job, copied, each.reason, goes_on=job.id in races)
+        return _made(transaction, placer, job, copied, each.reason, goes_on=job.id in races)
 
     return tuple(start(each) for each in wanted)
 
 
 def _made(
-    unit: Transaction, placer: Placer, job: JobRecord, copied: JobDescription, reason: str, *, goes_on: bool
+    transaction: Transaction, placer: Placer, job: JobRecord, copied: JobDescription, reason: str, *, goes_on: bool
 ) -> StartedRaceCopy:
     asked = {fold(site) for site in copied.sites} - {"any"}
     if asked and asked <= {fold(site) for site in copied.banned_sites}:
@@ -162,6 +166,6 @@ def _made(
         # The active tree may declare a parameter differently from the tree under which the job was accepted.
         return StartedRaceCopy(job.id, refusal=str(error))
     (alike,) = single_groups([copied])
-    (copy_id,) = record_new_jobs(unit, placer.world, account, [AcceptedJobs(alike, placement)])
-    stored.enter(unit.session, job, copy_id, reason, unit.now, goes_on=goes_on)
+    (copy_id,) = record_new_jobs(transaction, placer.state, account, [AcceptedJobs(alike, placement)])
+    stored.enter(transaction.session, job, copy_id, reason, transaction.now, goes_on=goes_on)
     return StartedRaceCopy(job.id, copy_id)

@@ -75,17 +75,17 @@ class IdleSlotCache:
         self._read: datetime | None = None
         self._idle: _IdleSlots = {}
 
-    def idle(self, unit: Transaction, world: ServerState) -> _IdleSlots:
+    def idle(self, transaction: Transaction, state: ServerState) -> _IdleSlots:
         """Return the idle slots of locations that are not throttled, at most _CACHE_TIME old."""
-        if self._read is None or not timedelta(0) <= unit.now - self._read < _CACHE_TIME:
-            self._idle = idle_slots(not_throttled(world, load_slots(unit.session)))
-            self._read = unit.now
+        if self._read is None or not timedelta(0) <= transaction.now - self._read < _CACHE_TIME:
+            self._idle = idle_slots(not_throttled(state, load_slots(transaction.session)))
+            self._read = transaction.now
         return self._idle
 
 
 def find_stragglers(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     after_set: int,
     glance: IdleSlotCache | None = None,
     after_jobs: Mapping[int, int] = _FROM_THE_FIRST,
@@ -97,17 +97,19 @@ def find_stragglers(
     those after the job in `after_jobs`, by set id. The sets have at most `most_running` running jobs together, except
     that the first set is always reported.
     """
-    page = races.next_sets(unit.session, after_set, SETS_PER_CALL)
-    first = _candidate_sets(unit, page)
+    page = races.next_sets(transaction.session, after_set, SETS_PER_CALL)
+    first = _candidate_sets(transaction, page)
     # Details are read only of the sets of this answer; the other sets come with the next call.
     sets = limit_running(page, {of: first_part(jobs) for of, jobs in first.items()}, most_running)
-    parts = {of: _part(unit, of, first[of], after_jobs.get(of.id, 0)) for of in sets if of in first}
+    parts = {of: _part(transaction, of, first[of], after_jobs.get(of.id, 0)) for of in sets if of in first}
     looked_at = {of: part for of, part in parts.items() if part.is_reported}
     sets = limit_running(sets, looked_at, most_running)
     live = {of: looked_at[of] for of in sets if of in looked_at}
-    figures = _figures(unit, [of for of in live if not of.urgent and not any(job.waits for job in live[of].jobs)])
-    running = load_jobs(unit.session, [job.id for part in live.values() for job in part.jobs if job.runs])
-    described = _described(unit, running, _CandidateSites(unit, world, running.values(), glance))
+    figures = _figures(
+        transaction, [of for of in live if not of.urgent and not any(job.waits for job in live[of].jobs)]
+    )
+    running = load_jobs(transaction.session, [job.id for part in live.values() for job in part.jobs if job.runs])
+    described = _described(transaction, running, _CandidateSites(transaction, state, running.values(), glance))
     next_after = sets[-1].id if len(sets) < len(page) or len(page) == SETS_PER_CALL else 0
     found = (
         SetReport(
@@ -122,51 +124,55 @@ def find_stragglers(
     return Stragglers(tuple(found), next_after)
 
 
-def race_loads(unit: Transaction) -> tuple[OwnerLoad, ...]:
+def race_loads(transaction: Transaction) -> tuple[OwnerLoad, ...]:
     """Return the live copies and the recent costs of races, by owner."""
-    open_races = races.load_all_open(unit.session)
-    copies = [copy for same in races.load_rivals(unit.session, open_races.values()).values() for copy in same]
-    attempts = load_attempts_of(unit.session, [copy.id for copy in copies])
-    lost = races.sum_losses_since(unit.session, unit.now - _LOSS_PERIOD)
-    return owner_loads(lost, open_races, copies, attempts, unit.now)
+    open_races = races.load_all_open(transaction.session)
+    copies = [copy for same in races.load_rivals(transaction.session, open_races.values()).values() for copy in same]
+    attempts = load_attempts_of(transaction.session, [copy.id for copy in copies])
+    lost = races.sum_losses_since(transaction.session, transaction.now - _LOSS_PERIOD)
+    return owner_loads(lost, open_races, copies, attempts, transaction.now)
 
 
-def _candidate_sets(unit: Transaction, sets: Sequence[RaceSet]) -> dict[RaceSet, Sequence[LiveJob]]:
+def _candidate_sets(transaction: Transaction, sets: Sequence[RaceSet]) -> dict[RaceSet, Sequence[LiveJob]]:
     """Return the first live jobs of the urgent sets and of those near their ends."""
-    glances = races.samples(unit.session, {of.id: spread_ids(of, QUICK_SAMPLE_SIZE) for of in sets if not of.urgent})
+    glances = races.samples(
+        transaction.session, {of.id: spread_ids(of, QUICK_SAMPLE_SIZE) for of in sets if not of.urgent}
+    )
     near = [of for of in sets if of.urgent or is_near_end(glances[of.id])]
-    live = races.live_jobs(unit.session, near)
+    live = races.live_jobs(transaction.session, near)
     return {of: live[of.id] for of in near if len(live[of.id]) <= MAX_TAIL_JOBS or of.urgent}
 
 
-def _part(unit: Transaction, of: RaceSet, first: Sequence[LiveJob], after_job: int) -> LiveJobs:
+def _part(transaction: Transaction, of: RaceSet, first: Sequence[LiveJob], after_job: int) -> LiveJobs:
     """Return the reported live jobs of a set: all, or of a large urgent set the first and some of the others."""
     if len(first) <= MAX_TAIL_JOBS:
         return first_part(first)
-    later = races.live_jobs_after(unit.session, of, max(after_job, first[MAX_TAIL_JOBS - 1].id))
+    later = races.live_jobs_after(transaction.session, of, max(after_job, first[MAX_TAIL_JOBS - 1].id))
     return urgent_part(first, later)
 
 
-def _figures(unit: Transaction, sets: Iterable[RaceSet]) -> dict[int, SetProgress]:
+def _figures(transaction: Transaction, sets: Iterable[RaceSet]) -> dict[int, SetProgress]:
     """Return the progress of these sets, by id."""
     asked = {of.id: spread_ids(of, SAMPLE_SIZE) for of in sets}
-    return {set_id: set_progress(sample) for set_id, sample in races.samples(unit.session, asked).items()}
+    return {set_id: set_progress(sample) for set_id, sample in races.samples(transaction.session, asked).items()}
 
 
 def _described(
-    unit: Transaction, running: Mapping[int, JobRecord], candidate_sites: _CandidateSites
+    transaction: Transaction, running: Mapping[int, JobRecord], candidate_sites: _CandidateSites
 ) -> dict[int, Straggler]:
     """Return the reports on running jobs, by id."""
-    present = present_races(unit, running)
-    copies = races.load_rivals(unit.session, present.values())
+    present = present_races(transaction, running)
+    copies = races.load_rivals(transaction.session, present.values())
     rivals = {id_: Rivals(race.copies, copies.get(id_, ())) for id_, race in present.items()}
-    sites = sites_of(unit.session, [*running, *(each.id for same in copies.values() for each in same)])
+    sites = sites_of(transaction.session, [*running, *(each.id for same in copies.values() for each in same)])
     found: dict[int, Straggler] = {}
     for job in running.values():
         job_copies = rivals.get(job.id, Rivals())
         used = {site for each in (job, *job_copies.copies) for site in sites.get(each.id, ())}
         cpus = candidate_sites.task_queues[job.task_queue_id].traits.amounts.cpus
-        found[job.id] = straggler(job, cpus, job_copies, candidate_sites.sites(job.task_queue_id), used, unit.now)
+        found[job.id] = straggler(
+            job, cpus, job_copies, candidate_sites.sites(job.task_queue_id), used, transaction.now
+        )
     return found
 
 
@@ -174,18 +180,20 @@ class _CandidateSites:
     """The sites that the task queues of jobs may run at now."""
 
     def __init__(
-        self, unit: Transaction, world: ServerState, jobs: Iterable[JobRecord], glance: IdleSlotCache | None
+        self, transaction: Transaction, state: ServerState, jobs: Iterable[JobRecord], glance: IdleSlotCache | None
     ) -> None:
         self.task_queues: Mapping[int, TaskQueue] = {
-            each.id: each for each in load_task_queues(unit.session, {job.task_queue_id for job in jobs})
+            each.id: each for each in load_task_queues(transaction.session, {job.task_queue_id for job in jobs})
         }
-        self._access = world.queue_access
+        self._access = state.queue_access
         self._open = [
             queue
-            for queue in world.tree.queues
-            if self.task_queues and not active_bans(world.bans, queue, unit.now) and not throttles_at(world, queue)
+            for queue in state.tree.queues
+            if self.task_queues
+            and not active_bans(state.bans, queue, transaction.now)
+            and not throttles_at(state, queue)
         ]
-        self._idle: _IdleSlots = glance.idle(unit, world) if glance is not None and self.task_queues else {}
+        self._idle: _IdleSlots = glance.idle(transaction, state) if glance is not None and self.task_queues else {}
         self._sites: dict[int, dict[str, int]] = {}
 
     def sites(self, task_queue_id: int) -> dict[str, int]:

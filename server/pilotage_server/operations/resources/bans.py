@@ -25,17 +25,17 @@ class BanOrder:
     until: datetime | None = None
 
 
-def load_bans(unit: Transaction) -> tuple[Ban, ...]:
+def load_bans(transaction: Transaction) -> tuple[Ban, ...]:
     """Return the current bans for the server state."""
-    return tuple(record.ban for record in stored.load_bans(unit.session, unit.now))
+    return tuple(record.ban for record in stored.load_bans(transaction.session, transaction.now))
 
 
-def list_bans(unit: Transaction) -> tuple[BanRecord, ...]:
+def list_bans(transaction: Transaction) -> tuple[BanRecord, ...]:
     """Return the current bans in the order of their nodes."""
-    return stored.load_bans(unit.session, unit.now)
+    return stored.load_bans(transaction.session, transaction.now)
 
 
-def ban(unit: Transaction, world: ServerState, identity: Identity, order: BanOrder) -> BanRecord:
+def ban(transaction: Transaction, state: ServerState, identity: Identity, order: BanOrder) -> BanRecord:
     """Ban a node, replacing its present ban if it has one, and return the ban.
 
     Raises
@@ -43,17 +43,17 @@ def ban(unit: Transaction, world: ServerState, identity: Identity, order: BanOrd
     InvalidInputError
         For an unknown node, a missing reason, or an end in the past.
     """
-    _validate(order, unit.now)
-    node = find_node(world.tree.queues, order.node)
-    stored.remove_ended_bans(unit.session, unit.now)
-    stored.remove_bans(unit.session, node)
+    _validate(order, transaction.now)
+    node = find_node(state.tree.queues, order.node)
+    stored.remove_ended_bans(transaction.session, transaction.now)
+    stored.remove_bans(transaction.session, node)
     ordered = Ban(node.site, node.ce, node.queue, order.reason.strip(), order.until)
-    record = stored.insert_ban(unit.session, ordered, identity.owner, unit.now)
-    unit.after_commit(lambda: _change(world, lambda kept: not _is_of(kept, node), ordered))
+    record = stored.insert_ban(transaction.session, ordered, identity.owner, transaction.now)
+    transaction.after_commit(lambda: _change(state, lambda kept: not _is_of(kept, node), ordered))
     return record
 
 
-def unban(unit: Transaction, world: ServerState, node: TreeNode) -> tuple[BanRecord, ...]:
+def unban(transaction: Transaction, state: ServerState, node: TreeNode) -> tuple[BanRecord, ...]:
     """Remove the ban of exactly this node, which need not be in the tree any more, and return it.
 
     Raises
@@ -61,13 +61,13 @@ def unban(unit: Transaction, world: ServerState, node: TreeNode) -> tuple[BanRec
     NotFoundError
         When the node has no ban; a ban of a level above or below is another one.
     """
-    held = [record for record in list_bans(unit) if _is_of(record.ban, node)]
+    held = [record for record in list_bans(transaction) if _is_of(record.ban, node)]
     if not held:
         path = "/".join(name for name in (node.site, node.ce, node.queue) if name)
         raise NotFoundError("ban of", path)
     for record in held:
-        stored.remove_bans(unit.session, TreeNode(record.ban.site, record.ban.ce, record.ban.queue))
-    unit.after_commit(lambda: _change(world, lambda kept: not _is_of(kept, node)))
+        stored.remove_bans(transaction.session, TreeNode(record.ban.site, record.ban.ce, record.ban.queue))
+    transaction.after_commit(lambda: _change(state, lambda kept: not _is_of(kept, node)))
     return tuple(held)
 
 
@@ -89,7 +89,7 @@ def _folded(*names: str | None) -> tuple[str, ...]:
     return tuple(fold(name or "") for name in names)
 
 
-def _change(world: ServerState, stays: Callable[[Ban], bool], *new: Ban) -> None:
-    with world.lock:
-        world.bans = (*(kept for kept in world.bans if stays(kept)), *new)
-    world.publish_access_change()
+def _change(state: ServerState, stays: Callable[[Ban], bool], *new: Ban) -> None:
+    with state.lock:
+        state.bans = (*(kept for kept in state.bans if stays(kept)), *new)
+    state.publish_access_change()

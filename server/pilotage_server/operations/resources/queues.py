@@ -55,7 +55,7 @@ class NodeQuery:
 
 
 def list_queues(
-    unit: Transaction, world: ServerState, identity: Identity, vo: str = "", site: str = ""
+    transaction: Transaction, state: ServerState, identity: Identity, vo: str = "", site: str = ""
 ) -> tuple[QueueView, ...]:
     """Return the queues as `vo` sees them, in the order of the tree, without those that it may not use.
 
@@ -69,19 +69,19 @@ def list_queues(
     shown = visible_vo(identity, vo)
     queues = [
         queue
-        for queue in world.tree.view_for(shown).values()
+        for queue in state.tree.view_for(shown).values()
         if queue.admits() and (not site or fold(queue.id.site) == fold(site))
     ]
-    with world.lock:
-        waiting = world.waiting.waiting()
+    with state.lock:
+        waiting = state.waiting.waiting()
     seen = [wait for wait in waiting if shown is None or fold(wait.task_queue.account.vo) == fold(shown)]
-    running, pilots = running_by_queue(unit.session), count_pilots(unit.session)
-    return tuple(_view(unit, world, queue, shown, running, pilots, seen) for queue in queues)
+    running, pilots = running_by_queue(transaction.session), count_pilots(transaction.session)
+    return tuple(_view(transaction, state, queue, shown, running, pilots, seen) for queue in queues)
 
 
 def _view(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     queue: EffectiveQueue,
     vo: str | None,
     running: Mapping[QueueId, int],
@@ -89,8 +89,8 @@ def _view(
     waiting: Iterable[WaitingTaskQueue],
 ) -> QueueView:
     values = queue.values.values()
-    bans = active_bans(world.bans, queue.id, unit.now)
-    access = world.queue_access
+    bans = active_bans(state.bans, queue.id, transaction.now)
+    access = state.queue_access
     vos = () if vo is None else (vo,)
     return QueueView(
         id=queue.id,
@@ -98,14 +98,16 @@ def _view(
         origins={value.name: " and ".join(map(str, value.origins)) for value in values},
         enabled=queue.is_enabled(),
         banned="; ".join(ban_refusal(ban).why for ban in bans),
-        pools=len(world.mappings.pools(queue.id, vos)),
+        pools=len(state.mappings.pools(queue.id, vos)),
         waiting=sum(wait.count for wait in waiting if access.admits(wait.task_queue, queue.id)),
         running=running.get(queue.id, 0),
         pilots=pilots.get(queue.id, PilotCounts()).alive,
     )
 
 
-def get_eligible_nodes(unit: Transaction, world: ServerState, identity: Identity, query: NodeQuery) -> EligibleNodes:
+def get_eligible_nodes(
+    transaction: Transaction, state: ServerState, identity: Identity, query: NodeQuery
+) -> EligibleNodes:
     """Return the eligible nodes that are not banned, down to the level of the query.
 
     Level CE shows no queues, level Site no CEs; a node is included when it has an eligible queue.
@@ -120,12 +122,14 @@ def get_eligible_nodes(unit: Transaction, world: ServerState, identity: Identity
     level = _level(query.level)
     vo = visible_vo(identity, query.vo or identity.vo)
     fitting = selection.get_eligible_nodes(
-        world.tree.tree, vo, ce_select=query.ce_select, queue_select=query.queue_select
+        state.tree.tree, vo, ce_select=query.ce_select, queue_select=query.queue_select
     )
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for site, ces in fitting.items():
         for ce, queues in ces.items():
-            free = tuple(queue for queue in queues if not active_bans(world.bans, QueueId(site, ce, queue), unit.now))
+            free = tuple(
+                queue for queue in queues if not active_bans(state.bans, QueueId(site, ce, queue), transaction.now)
+            )
             if free:
                 found.setdefault(site, {})[ce] = free
     return _cut(found, level)

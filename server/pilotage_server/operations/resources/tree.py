@@ -36,36 +36,36 @@ def parse_tree(text: str, format_or_filename: str, pace: Pace = at_once) -> NewT
     return NewTree(text, format_or_filename, tree, tuple(str(warning) for warning in warnings))
 
 
-def load_active_tree(unit: Transaction, pace: Pace = at_once) -> ActiveTree:
+def load_active_tree(transaction: Transaction, pace: Pace = at_once) -> ActiveTree:
     """Read the active tree from the database; version 0 and empty when none has been loaded yet."""
-    stored = load_tree_text(unit.session)
+    stored = load_tree_text(transaction.session)
     if stored.version == 0:
         return NO_TREE
     tree = parse_tree(stored.text, stored.format, pace).tree
     return ActiveTree(stored.version, tree, pace=pace)
 
 
-def active_tree(unit: Transaction, world: ServerState) -> ActiveTree:
+def active_tree(transaction: Transaction, state: ServerState) -> ActiveTree:
     """Return the active tree: the one in memory, unless another server has activated a newer one."""
-    tree = world.tree
-    return tree if active_tree_version(unit.session) == tree.version else load_active_tree(unit)
+    tree = state.tree
+    return tree if active_tree_version(transaction.session) == tree.version else load_active_tree(transaction)
 
 
-def lock_active_tree(unit: Transaction, world: ServerState) -> ActiveTree:
+def lock_active_tree(transaction: Transaction, state: ServerState) -> ActiveTree:
     """Return the active tree and lock it until the transaction ends.
 
     It is the one in memory, unless another server on the same database has activated a newer one.
     """
-    tree = world.tree
-    if hold_tree(unit.session) == tree.version:
+    tree = state.tree
+    if hold_tree(transaction.session) == tree.version:
         return tree
-    newer = load_active_tree(unit)
-    unit.after_commit(lambda: activate_tree(world, newer))
+    newer = load_active_tree(transaction)
+    transaction.after_commit(lambda: activate_tree(state, newer))
     return newer
 
 
-def activate_tree(world: ServerState, tree: ActiveTree) -> None:
+def activate_tree(state: ServerState, tree: ActiveTree) -> None:
     """Set the active tree of the server state, unless it has a newer one."""
-    with world.lock:
-        if tree.version > world.tree.version:
-            world.tree = tree
+    with state.lock:
+        if tree.version > state.tree.version:
+            state.tree = tree

@@ -57,30 +57,30 @@ class RoutesExplained:
     obstacle: str
 
 
-def explain_routes(unit: Transaction, world: ServerState, identity: Identity, job_id: int) -> RoutesExplained:
+def explain_routes(transaction: Transaction, state: ServerState, identity: Identity, job_id: int) -> RoutesExplained:
     """Return the verdict of every route on a job; raises NotFoundError for one that the caller cannot see."""
-    job = visible_job(unit, identity, job_id)
-    description = load_description(unit.session, job.template_id)
-    scopes = JobScopes.of(full_job_ad(job, description, unit.now))
-    task_queue = task_queues_of(unit, world, {job.task_queue_id}).get(job.task_queue_id)
-    routers = load_routers(unit.session)
+    job = visible_job(transaction, identity, job_id)
+    description = load_description(transaction.session, job.template_id)
+    scopes = JobScopes.of(full_job_ad(job, description, transaction.now))
+    task_queue = task_queues_of(transaction, state, {job.task_queue_id}).get(job.task_queue_id)
+    routers = load_routers(transaction.session)
     targets = (
         {queue_of_target(route.target) for published in routers for route in published.table.routes}
         if task_queue
         else ()
     )
-    case = _Case(job, scopes, task_queue, read_only_gates(unit, world, targets))
+    case = _Case(job, scopes, task_queue, read_only_gates(transaction, state, targets))
     verdicts = tuple(
         RouteVerdict(published.router, route, obstacles)
         for published in routers
         for route, obstacles in _judged(published.table, case)
     )
-    copy = last_copy(unit.session, job_id)
-    return RoutesExplained(verdicts, copy and _shown(unit, copy, job), why_not_waiting(job_id, job))
+    copy = last_copy(transaction.session, job_id)
+    return RoutesExplained(verdicts, copy and _shown(transaction, copy, job), why_not_waiting(job_id, job))
 
 
-def _shown(unit: Transaction, copy: RoutedJobRecord, job: JobRecord) -> OpenRoutedJob:
-    attempt = load_attempts(unit.session, [copy.key]).get(copy.key)
+def _shown(transaction: Transaction, copy: RoutedJobRecord, job: JobRecord) -> OpenRoutedJob:
+    attempt = load_attempts(transaction.session, [copy.key]).get(copy.key)
     is_over = attempt is not None and attempt.ended is not None
     return OpenRoutedJob(copy, job.state, gone_reason(attempt) if attempt is not None and is_over else "")
 

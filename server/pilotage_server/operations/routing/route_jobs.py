@@ -39,20 +39,23 @@ from pilotage_server.storage.leases import lock_jobs
 from pilotage_server.storage.routing import insert_copies
 
 
-def gates_of(unit: Transaction, world: ServerState, wanted: Sequence[QueueId]) -> dict[QueueId, Gate]:
+def gates_of(transaction: Transaction, state: ServerState, wanted: Sequence[QueueId]) -> dict[QueueId, Gate]:
     """Return the gates of the targets of routed jobs; `wanted` has a target once for each job that goes there."""
-    return _gates(unit, world, wanted, limits_at_present(unit, world, set(wanted), len(wanted)))
+    return _gates(transaction, state, wanted, limits_at_present(transaction, state, set(wanted), len(wanted)))
 
 
-def read_only_gates(unit: Transaction, world: ServerState, targets: Collection[QueueId]) -> dict[QueueId, Gate]:
+def read_only_gates(transaction: Transaction, state: ServerState, targets: Collection[QueueId]) -> dict[QueueId, Gate]:
     """Return gates for `obstacle` only; nothing is locked for them."""
-    return _gates(unit, world, targets, LimitRound(running_counts(unit, world, targets)))
+    return _gates(transaction, state, targets, LimitRound(running_counts(transaction, state, targets)))
 
 
 def _gates(
-    unit: Transaction, world: ServerState, targets: Iterable[QueueId], limits: LimitRound
+    transaction: Transaction, state: ServerState, targets: Iterable[QueueId], limits: LimitRound
 ) -> dict[QueueId, Gate]:
-    return {target: Gate(unit, world, target, limits.at(world.limits.at(target))) for target in dict.fromkeys(targets)}
+    return {
+        target: Gate(transaction, state, target, limits.at(state.limits.at(target)))
+        for target in dict.fromkeys(targets)
+    }
 
 
 class Gate:
@@ -61,12 +64,12 @@ class Gate:
     `trial` is the attempt that probes a throttled target, None = there is none.
     """
 
-    def __init__(self, unit: Transaction, world: ServerState, target: QueueId, limits: LimitRound) -> None:
-        self._unit = unit
-        self._world = world
+    def __init__(self, transaction: Transaction, state: ServerState, target: QueueId, limits: LimitRound) -> None:
+        self._transaction = transaction
+        self._state = state
         self._target = target
         self._limits = limits
-        self._throttles = throttles_at(world, target)
+        self._throttles = throttles_at(state, target)
         self._is_tried = False
         self.trial: AttemptKey | None = None
         self._unfit: dict[int, str] = {}
@@ -88,16 +91,16 @@ class Gate:
     @cached_property
     def _closed(self) -> str:
         """Why no job may go here."""
-        if self._target.queue and not self._world.tree.knows(self._target):
+        if self._target.queue and not self._state.tree.knows(self._target):
             return f"the active tree has no queue {self._target}"
-        ban = next(iter(active_bans(self._world.bans, self._target, self._unit.now)), None)
+        ban = next(iter(active_bans(self._state.bans, self._target, self._transaction.now)), None)
         return ban_refusal(ban).why if ban is not None else ""
 
     def _why_unfit(self, job: JobRecord, task_queue: TaskQueue) -> str:
         """Return why no job of the task queue may go here."""
         if not self._target.queue:
             return self._why_not_there(task_queue.needs)
-        if self._world.queue_access.admits(task_queue, self._target):
+        if self._state.queue_access.admits(task_queue, self._target):
             return ""
         if task_queue.id not in self._unfit:
             self._unfit[task_queue.id] = self._refusal(job, task_queue)
@@ -116,16 +119,16 @@ class Gate:
 
     @cached_property
     def _own_sites(self) -> frozenset[str]:
-        return folded_set(site.name for site in self._world.tree.tree.sites)
+        return folded_set(site.name for site in self._state.tree.tree.sites)
 
     def _refusal(self, job: JobRecord, task_queue: TaskQueue) -> str:
-        description = self._world.descriptions.load(self._unit, [job.template_id])[job.template_id]
-        verdict = queue_verdict(self._unit, self._world, description, task_queue, self._target)
+        description = self._state.descriptions.load(self._transaction, [job.template_id])[job.template_id]
+        verdict = queue_verdict(self._transaction, self._state, description, task_queue, self._target)
         if isinstance(verdict, NoAccess):
             return f"VO {job.vo} may not use queue {self._target}"
         if isinstance(verdict, Refused):
             return f"queue {self._target} cannot run it: {verdict.refusals[0]}"
-        return mapping_obstacle(self._world, task_queue, self._target) or "what may go where has just changed"
+        return mapping_obstacle(self._state, task_queue, self._target) or "what may go where has just changed"
 
     def _full(self, task_queue: TaskQueue) -> str:
         reached = self._limits.reached(task_queue.traits)
@@ -137,25 +140,25 @@ class Gate:
             return ""
         if not self._is_tried:
             self._is_tried = True
-            if claim_trials(self._unit, self._world, self._throttles):
+            if claim_trials(self._transaction, self._state, self._throttles):
                 self.trial = (job.id, job.attempt + 1)
                 return ""
         return str(self._throttles[0])
 
 
 def route_jobs(
-    unit: Transaction, world: ServerState, leadership: Leadership, copies: Sequence[NewRoutedJob]
+    transaction: Transaction, state: ServerState, leadership: Leadership, copies: Sequence[NewRoutedJob]
 ) -> tuple[RouteAnswer, ...]:
     """Begin an attempt, held by the router, of each job that its target admits; return the answers in order.
 
     The jobs are different ones. Raises LeadershipLostError.
     """
-    lock_leadership(unit, leadership)
+    lock_leadership(transaction, leadership)
     ids = [copy.job_id for copy in copies]
-    lock_jobs(unit.session, ids)
-    jobs = load_jobs(unit.session, ids)
-    task_queues = task_queues_of(unit, world, {job.task_queue_id for job in jobs.values()})
-    gates = gates_of(unit, world, [target_queue(copy) for copy in copies])
+    lock_jobs(transaction.session, ids)
+    jobs = load_jobs(transaction.session, ids)
+    task_queues = task_queues_of(transaction, state, {job.task_queue_id for job in jobs.values()})
+    gates = gates_of(transaction, state, [target_queue(copy) for copy in copies])
     taken: list[tuple[NewRoutedJob, JobRecord]] = []
     refusals: dict[int, str] = {}
     for copy in copies:
@@ -167,8 +170,8 @@ def route_jobs(
             refusals[copy.job_id] = why
         else:
             taken.append((copy, job))
-    _take(unit, world, leadership, taken, task_queues)
-    mark_trials(unit.session, [gate.trial for gate in gates.values() if gate.trial is not None])
+    _take(transaction, state, leadership, taken, task_queues)
+    mark_trials(transaction.session, [gate.trial for gate in gates.values() if gate.trial is not None])
     attempts = {job.id: job.attempt + 1 for _, job in taken}
     return tuple(RouteAnswer(id_, attempts.get(id_, 0), refusals.get(id_, "")) for id_ in ids)
 
@@ -183,8 +186,8 @@ def why_not_waiting(job_id: int, job: JobRecord | None) -> str:
 
 
 def _take(
-    unit: Transaction,
-    world: ServerState,
+    transaction: Transaction,
+    state: ServerState,
     leadership: Leadership,
     taken: Sequence[tuple[NewRoutedJob, JobRecord]],
     task_queues: dict[int, TaskQueue],
@@ -192,22 +195,22 @@ def _take(
     """Begin the attempts of locked jobs."""
     if not taken:
         return
-    moved = apply_transitions(unit, world, [_move(unit, leadership, copy, job) for copy, job in taken])
+    moved = apply_transitions(transaction, state, [_move(transaction, leadership, copy, job) for copy, job in taken])
     after = [job for job in moved if job is not None]
     assert len(after) == len(taken), "nobody moves jobs that are locked"
-    insert_attempts(unit.session, [_attempt(unit, job, task_queues[job.task_queue_id]) for job in after])
+    insert_attempts(transaction.session, [_attempt(transaction, job, task_queues[job.task_queue_id]) for job in after])
     records = [
-        RoutedJobRecord(job.id, job.attempt, leadership.agent, copy.route, copy.target, "", unit.now)
+        RoutedJobRecord(job.id, job.attempt, leadership.agent, copy.route, copy.target, "", transaction.now)
         for (copy, _), job in zip(taken, after, strict=True)
     ]
-    insert_copies(unit.session, records)
+    insert_copies(transaction.session, records)
 
 
-def _move(unit: Transaction, leadership: Leadership, copy: NewRoutedJob, job: JobRecord) -> Transition:
+def _move(transaction: Transaction, leadership: Leadership, copy: NewRoutedJob, job: JobRecord) -> Transition:
     stamp = router_stamp(leadership.agent)
     changes = {
         "attempt": job.attempt + 1,
-        "lease_until": unit.now + NO_END,
+        "lease_until": transaction.now + NO_END,
         "pilot_stamp": stamp,
         "queue": target_queue(copy),
         "node": "",
@@ -216,7 +219,7 @@ def _move(unit: Transaction, leadership: Leadership, copy: NewRoutedJob, job: Jo
     return Transition(job, JobCause.MATCHED, stamp, f"route {copy.route} to {copy.target}", changes)
 
 
-def _attempt(unit: Transaction, job: JobRecord, task_queue: TaskQueue) -> AttemptRecord:
+def _attempt(transaction: Transaction, job: JobRecord, task_queue: TaskQueue) -> AttemptRecord:
     """Return the attempt that has begun; it is not charged before its payload starts."""
     assert job.queue is not None, "a job that was just routed has a target"
     cpus = task_queue.traits.amounts.cpus
@@ -230,16 +233,16 @@ def _attempt(unit: Transaction, job: JobRecord, task_queue: TaskQueue) -> Attemp
         cpus=cpus,
         weight=float(cpus),
         account=task_queue.account,
-        matched=unit.now,
+        matched=transaction.now,
     )
 
 
-def load_routable_jobs(unit: Transaction, world: ServerState, job_ids: Sequence[int]) -> Iterator[RoutableJob]:
+def load_routable_jobs(transaction: Transaction, state: ServerState, job_ids: Sequence[int]) -> Iterator[RoutableJob]:
     """Yield the jobs that exist, in the order asked; they may be large."""
-    jobs = load_jobs(unit.session, job_ids)
-    descriptions = world.descriptions.load(unit, {job.template_id for job in jobs.values()})
+    jobs = load_jobs(transaction.session, job_ids)
+    descriptions = state.descriptions.load(transaction, {job.template_id for job in jobs.values()})
     existing = (jobs[id_] for id_ in job_ids if id_ in jobs)
-    return (_routable(job, descriptions[job.template_id], unit.now) for job in existing)
+    return (_routable(job, descriptions[job.template_id], transaction.now) for job in existing)
 
 
 def _routable(job: JobRecord, description: JobDescription, now: datetime) -> RoutableJob:
@@ -255,12 +258,12 @@ def _routable(job: JobRecord, description: JobDescription, now: datetime) -> Rou
     )
 
 
-def put_routes(unit: Transaction, leadership: Leadership, table: PublishedRoutes) -> None:
+def put_routes(transaction: Transaction, leadership: Leadership, table: PublishedRoutes) -> None:
     """Replace the published routes of a router; raises LeadershipLostError."""
-    lock_leadership(unit, leadership)
-    stored.put_router(unit.session, RouterRoutes(leadership.agent, unit.now, table))
+    lock_leadership(transaction, leadership)
+    stored.put_router(transaction.session, RouterRoutes(leadership.agent, transaction.now, table))
 
 
-def list_routes(unit: Transaction) -> tuple[RouterRoutes, ...]:
+def list_routes(transaction: Transaction) -> tuple[RouterRoutes, ...]:
     """Return the published routes of all routers, by name."""
-    return stored.load_routers(unit.session)
+    return stored.load_routers(transaction.session)

@@ -84,22 +84,31 @@ class ReleasedRoutedJobs:
 
 
 def report_copies(
-    unit: Transaction, world: ServerState, identity: Identity, leadership: Leadership, reports: Sequence[RouterReport]
+    transaction: Transaction,
+    state: ServerState,
+    identity: Identity,
+    leadership: Leadership,
+    reports: Sequence[RouterReport],
 ) -> tuple[ReportResult, ...]:
     """Record a router's reports and return their results; raises LeadershipLostError."""
-    lock_leadership(unit, leadership)
-    lock_jobs(unit.session, (report.job_id for report in reports), rivals=unit.is_retry)
-    copies = load_copies(unit.session, (report.key for report in reports))
+    lock_leadership(transaction, leadership)
+    lock_jobs(transaction.session, (report.job_id for report in reports), rivals=transaction.is_retry)
+    copies = load_copies(transaction.session, (report.key for report in reports))
     own_keys = {key for key, copy in copies.items() if copy.router == leadership.agent}
-    _store_facts(unit, copies, [report for report in reports if report.key in own_keys])
+    _store_facts(transaction, copies, [report for report in reports if report.key in own_keys])
     stamp = router_stamp(leadership.agent)
-    _hold(unit, world, stamp, {report.key: report.held for report in reports if report.held and report.key in own_keys})
+    _hold(
+        transaction,
+        state,
+        stamp,
+        {report.key: report.held for report in reports if report.held and report.key in own_keys},
+    )
     received = [
         ReceivedReport(identity, stamp, stamp, report.report, report.key)
         for report in reports
         if report.report is not None and report.key in own_keys
     ]
-    recorded = iter(record_received(unit, world, received))
+    recorded = iter(record_received(transaction, state, received))
     return tuple(
         next(recorded) if report.key in own_keys else ReportResult(*report.key, _foreign_report(report))
         for report in reports
@@ -112,37 +121,37 @@ def _foreign_report(report: RouterReport) -> str:
 
 
 def _store_facts(
-    unit: Transaction, copies: dict[tuple[int, int], RoutedJobRecord], reports: Sequence[RouterReport]
+    transaction: Transaction, copies: dict[tuple[int, int], RoutedJobRecord], reports: Sequence[RouterReport]
 ) -> None:
     """Store references, nodes and attributes of hooks, before the reports change jobs."""
     references = {each.key: each.reference for each in reports if each.reference}
     new = [(key, reference) for key, reference in references.items() if copies[key].reference != reference]
     if new:
-        set_references(unit.session, new)
+        set_references(transaction.session, new)
     attributes = {each.key: each.attributes for each in reports if each.attributes}
     if attributes:
-        set_attributes(unit.session, list(attributes.items()))
+        set_attributes(transaction.session, list(attributes.items()))
     nodes = {each.key: each.node for each in reports if each.node}
     if nodes:
-        set_nodes(unit.session, list(nodes.items()))
+        set_nodes(transaction.session, list(nodes.items()))
 
 
-def _hold(unit: Transaction, world: ServerState, stamp: str, reasons: Mapping[AttemptKey, str]) -> None:
+def _hold(transaction: Transaction, state: ServerState, stamp: str, reasons: Mapping[AttemptKey, str]) -> None:
     """Hold the jobs that are held at their targets, as long as these are the present attempts.
 
     The reason is stored before the router stops the remote job, and the next attempt waits for the end of this one.
     """
-    jobs = load_jobs(unit.session, (job_id for job_id, _ in reasons)).values() if reasons else ()
+    jobs = load_jobs(transaction.session, (job_id for job_id, _ in reasons)).values() if reasons else ()
     held = [job for job in jobs if job.is_leased and (job.id, job.attempt) in reasons]
     code = {"hold_code": int(HoldCode.STARTD_HELD_JOB)}
     apply_transitions(
-        unit, world, [Transition(job, JobCause.HELD, stamp, reasons[job.id, job.attempt], code) for job in held]
+        transaction, state, [Transition(job, JobCause.HELD, stamp, reasons[job.id, job.attempt], code) for job in held]
     )
 
 
-def unwanted_copies(unit: Transaction, router: str, after: AttemptKey = FIRST) -> UnwantedRoutedJobs:
+def unwanted_copies(transaction: Transaction, router: str, after: AttemptKey = FIRST) -> UnwantedRoutedJobs:
     """Return a router's next routed jobs whose attempts have been ended here and whose end it has not reported."""
-    found = next_taken(unit.session, router_stamp(router), after, MAX_UNWANTED + 1)
+    found = next_taken(transaction.session, router_stamp(router), after, MAX_UNWANTED + 1)
     taken = found[:MAX_UNWANTED]
     unwanted = tuple(UnwantedRoutedJob(*attempt.key, _why_unwanted(attempt)) for attempt in taken)
     return UnwantedRoutedJobs(unwanted, len(found) > len(taken))
@@ -152,12 +161,12 @@ def _why_unwanted(attempt: AttemptRecord) -> str:
     return gone_reason(attempt)[:MAX_REASON_LENGTH]
 
 
-def list_copies(unit: Transaction, router: str, after: AttemptKey = FIRST) -> OpenRoutedJobs:
+def list_copies(transaction: Transaction, router: str, after: AttemptKey = FIRST) -> OpenRoutedJobs:
     """Return a router's next routed jobs whose end it has not reported."""
-    found = next_unreported(unit.session, router_stamp(router), after, MAX_LISTED + 1)
+    found = next_unreported(transaction.session, router_stamp(router), after, MAX_LISTED + 1)
     attempts = {attempt.key: attempt for attempt in found[:MAX_LISTED]}
-    copies = load_copies(unit.session, attempts)
-    jobs = load_jobs(unit.session, (job_id for job_id, _ in copies))
+    copies = load_copies(transaction.session, attempts)
+    jobs = load_jobs(transaction.session, (job_id for job_id, _ in copies))
     # A concurrent cleanup may remove a job that ended long ago and whose router was given up.
     listed = tuple(_open(copies[key], attempts[key], jobs[key[0]]) for key in sorted(copies) if key[0] in jobs)
     return OpenRoutedJobs(listed, len(found) > len(attempts))
@@ -167,7 +176,7 @@ def _open(copy: RoutedJobRecord, attempt: AttemptRecord, job: JobRecord) -> Open
     return OpenRoutedJob(copy, job.state, _why_unwanted(attempt) if attempt.ended is not None else "")
 
 
-def give_up_copies(unit: Transaction, world: ServerState, identity: Identity, router: str) -> ReleasedRoutedJobs:
+def give_up_copies(transaction: Transaction, state: ServerState, identity: Identity, router: str) -> ReleasedRoutedJobs:
     """Free at most 1,000 jobs of a router that will never report again; its remote jobs may still run.
 
     Jobs that it holds are requeued at no cost, and fences for its attempts are released. If the router comes back, its
@@ -180,27 +189,33 @@ def give_up_copies(unit: Transaction, world: ServerState, identity: Identity, ro
     StateConflictError
         The router is present: a replica of it is the leader.
     """
-    term = stored_turns.lock(unit.session, router)
-    if term is not None and term.remaining(unit.now):
+    term = stored_turns.lock(transaction.session, router)
+    if term is not None and term.remaining(transaction.now):
         raise StateConflictError(f"job router {router} is running at {term.host}; only a lost router can be given up")
     stamp = router_stamp(router)
-    found = binding_attempts(unit.session, stamp, MAX_GIVEN_UP + 1)
-    if not found and not is_known(unit.session, router) and not next_unreported(unit.session, stamp, FIRST, 1):
+    found = binding_attempts(transaction.session, stamp, MAX_GIVEN_UP + 1)
+    if (
+        not found
+        and not is_known(transaction.session, router)
+        and not next_unreported(transaction.session, stamp, FIRST, 1)
+    ):
         raise NotFoundError("job router", router)
-    lock_jobs(unit.session, (job_id for job_id, _ in found[:MAX_GIVEN_UP]))
-    still = set(binding_attempts(unit.session, stamp, len(found)))  # others may have moved jobs until they were locked
+    lock_jobs(transaction.session, (job_id for job_id, _ in found[:MAX_GIVEN_UP]))
+    still = set(
+        binding_attempts(transaction.session, stamp, len(found))
+    )  # others may have moved jobs until they were locked
     keys = [key for key in found[:MAX_GIVEN_UP] if key in still]
-    jobs = load_jobs(unit.session, (job_id for job_id, _ in keys)).values()
+    jobs = load_jobs(transaction.session, (job_id for job_id, _ in keys)).values()
     reason = f"job router {router} was given up; the job at its target may still run"
     apply_transitions(
-        unit, world, [Transition(job, JobCause.EVICTED, identity.owner, reason) for job in jobs if job.is_leased]
+        transaction, state, [Transition(job, JobCause.EVICTED, identity.owner, reason) for job in jobs if job.is_leased]
     )
-    release_fences(unit, world, [job.id for job in jobs if job.is_fenced])
+    release_fences(transaction, state, [job.id for job in jobs if job.is_fenced])
     more = len(found) > MAX_GIVEN_UP
     if not more:
-        forget_router(unit.session, router)
-    copies = load_copies(unit.session, keys)
-    present = load_jobs(unit.session, (job_id for job_id, _ in copies))
+        forget_router(transaction.session, router)
+    copies = load_copies(transaction.session, keys)
+    present = load_jobs(transaction.session, (job_id for job_id, _ in copies))
     return ReleasedRoutedJobs(
         tuple(OpenRoutedJob(copies[key], present[key[0]].state, reason) for key in sorted(copies)), more
     )

@@ -37,109 +37,114 @@ from pilotage_server.storage.task_queues import load_significant, read_heads
 from pilotage_server.storage.templates import load_descriptions
 
 
-def load_state(unit: Transaction, rules: Rules) -> ServerState:
+def load_state(transaction: Transaction, rules: Rules) -> ServerState:
     """Return the server state from the database; the cost depends on the task queues, not on the jobs.
 
     Task queues with more waiting jobs than are counted here are left to `count_pending`.
     """
-    tree = load_active_tree(unit)
-    world = ServerState(
+    tree = load_active_tree(transaction)
+    state = ServerState(
         rules=rules,
         tree=tree,
-        mappings=load_mappings(unit, tree),
-        bans=load_bans(unit),
-        throttles=tripped_locations(load_throttles(unit.session)),
-        significant_attributes=load_significant(unit.session),
-        feed_cursor=None if sql.is_sqlite(unit.session) else FeedCursor(feed_bounds(unit.session)[1]),
+        mappings=load_mappings(transaction, tree),
+        bans=load_bans(transaction),
+        throttles=tripped_locations(load_throttles(transaction.session)),
+        significant_attributes=load_significant(transaction.session),
+        feed_cursor=None if sql.is_sqlite(transaction.session) else FeedCursor(feed_bounds(transaction.session)[1]),
     )
-    load_overrides(unit, world)
-    known = task_queues.load_live_task_queues(unit.session)
-    counts = _count_some(unit, [task_queue.id for task_queue in known])
-    heads = read_heads(unit.session, counts)
+    load_overrides(transaction, state)
+    known = task_queues.load_live_task_queues(transaction.session)
+    counts = _count_some(transaction, [task_queue.id for task_queue in known])
+    heads = read_heads(transaction.session, counts)
     for task_queue in known:
-        _add(world, task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
-    world.shares.load(_uses(unit, rules).items())
-    refresh_pool_size(unit, world)
-    return world
+        _add(state, task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
+    state.shares.load(_uses(transaction, rules).items())
+    refresh_pool_size(transaction, state)
+    return state
 
 
-def refresh_state(unit: Transaction, world: ServerState, before: Mapping[int, CountSnapshot] | None = None) -> None:
+def refresh_state(
+    transaction: Transaction, state: ServerState, before: Mapping[int, CountSnapshot] | None = None
+) -> None:
     """Bring tree, pools, waiting jobs and running jobs up to the database, whatever other servers have done.
 
     Listeners are notified where more jobs wait than were known. `before` is a snapshot of the counts from before this
     transaction (None = as they are now; only valid while nothing else changes them).
     """
-    sync_events(unit, world)
-    sync_resources(unit, world)
-    load_overrides(unit, world)
-    with world.lock:
-        snapshot = world.waiting.snapshot() if before is None else before
-    known = task_queues.load_live_task_queues(unit.session)
-    counts = task_queues.count_waiting(unit.session, but_for=_under_way(snapshot.values()))
-    heads = read_heads(unit.session, counts)
-    with world.lock:
+    sync_events(transaction, state)
+    sync_resources(transaction, state)
+    load_overrides(transaction, state)
+    with state.lock:
+        snapshot = state.waiting.snapshot() if before is None else before
+    known = task_queues.load_live_task_queues(transaction.session)
+    counts = task_queues.count_waiting(transaction.session, but_for=_under_way(snapshot.values()))
+    heads = read_heads(transaction.session, counts)
+    with state.lock:
         waiting = {each: (count, heads.get(each)) for each, count in counts.items()}
-        more = world.waiting.sync(snapshot, known, waiting)
-    refresh_uses(unit, world)
+        more = state.waiting.sync(snapshot, known, waiting)
+    refresh_uses(transaction, state)
     for task_queue_id, count in more.items():
-        world.publish_waiting(task_queue_id, count)
+        state.publish_waiting(task_queue_id, count)
 
 
-def refresh_uses(unit: Transaction, world: ServerState) -> None:
+def refresh_uses(transaction: Transaction, state: ServerState) -> None:
     """Load the use of the accounts and their running jobs on all servers."""
-    uses = _uses(unit, world.rules)
-    with world.lock:
-        world.shares.load(uses.items())
+    uses = _uses(transaction, state.rules)
+    with state.lock:
+        state.shares.load(uses.items())
 
 
-def queue_recounts(world: ServerState) -> None:
+def queue_recounts(state: ServerState) -> None:
     """Queue a recount of the task queues whose counts are doubtful.
 
     Most of them seem empty: a conflicting match of another server may have failed, or the database may have shown its
     effect before its event. An undercount would leave jobs unmatched; an overcount wakes pilots for nothing.
     """
-    with world.lock:
-        doubted, world.waiting.stale_counts = world.waiting.stale_counts, set()
-        world.pending_counts |= doubted
+    with state.lock:
+        doubted, state.waiting.stale_counts = state.waiting.stale_counts, set()
+        state.pending_counts |= doubted
 
 
-def count_pending(unit: Transaction, world: ServerState, before: Mapping[int, CountSnapshot]) -> None:
+def count_pending(transaction: Transaction, state: ServerState, before: Mapping[int, CountSnapshot]) -> None:
     """Count the waiting jobs of the task queues in `pending_counts` that have not changed since `before`.
 
     `before` is a snapshot of their counts from before this transaction. Listeners are notified where more jobs wait
     than were known.
     """
-    active_tree_version(unit.session)  # any query: from here on the snapshot is fixed, in SQLite too
-    sync_events(unit, world)
-    with world.lock:
-        now = world.waiting.snapshot(world.pending_counts)
+    active_tree_version(transaction.session)  # any query: from here on the snapshot is fixed, in SQLite too
+    sync_events(transaction, state)
+    with state.lock:
+        now = state.waiting.snapshot(state.pending_counts)
         quiet = {each for each, count_then in now.items() if count_then.is_settled_since(before.get(each))}
-    counts = task_queues.count_waiting(unit.session, quiet, but_for=_under_way(now[each] for each in quiet))
-    with world.lock:
-        world.pending_counts -= world.waiting.apply_counts(now, {each: counts.get(each, 0) for each in quiet})
-        world.pending_counts &= world.waiting.ids()
+    counts = task_queues.count_waiting(transaction.session, quiet, but_for=_under_way(now[each] for each in quiet))
+    with state.lock:
+        state.pending_counts -= state.waiting.apply_counts(now, {each: counts.get(each, 0) for each in quiet})
+        state.pending_counts &= state.waiting.ids()
     for task_queue_id, count in counts.items():
         more = count - max(0, now[task_queue_id].waiting)
         if more > 0:
-            world.publish_waiting(task_queue_id, more)
+            state.publish_waiting(task_queue_id, more)
 
 
 def _under_way(snapshots: Iterable[CountSnapshot]) -> frozenset[int]:
     return frozenset[int]().union(*(each.claimed for each in snapshots))
 
 
-def _uses(unit: Transaction, rules: Rules) -> dict[Account, Use]:
+def _uses(transaction: Transaction, rules: Rules) -> dict[Account, Use]:
     """Return the use of every account: the stored use of ended attempts, and the accrued use of running ones."""
     half_life = rules.sharing.half_life
-    uses = {account: use.up_to(unit.now, half_life) for account, use in accounting.load_uses(unit.session).items()}
+    uses = {
+        account: use.up_to(transaction.now, half_life)
+        for account, use in accounting.load_uses(transaction.session).items()
+    }
     running: dict[Account, list[Metered]] = defaultdict(list)
-    for metered in attempts.load_metered(unit.session):
+    for metered in attempts.load_metered(transaction.session):
         running[metered.account].append(metered)
     for account, alike in running.items():
-        before = uses.get(account, Use(0.0, unit.now))
-        core_s = math.fsum(_used(each, unit.now, half_life) for each in alike)
+        before = uses.get(account, Use(0.0, transaction.now))
+        core_s = math.fsum(_used(each, transaction.now, half_life) for each in alike)
         cores = math.fsum(each.weight * each.runs for each in alike)
-        uses[account] = Use(before.core_s + core_s, unit.now, cores, sum(each.runs for each in alike))
+        uses[account] = Use(before.core_s + core_s, transaction.now, cores, sum(each.runs for each in alike))
     return uses
 
 
@@ -148,33 +153,35 @@ def _used(metered: Metered, now: datetime, half_life: timedelta) -> float:
     return accrued(metered.weight * metered.runs, max(0.0, (now - metered.since).total_seconds()), half_life)
 
 
-def rekey_for_limits(unit: Transaction, world: ServerState) -> int:
+def rekey_for_limits(transaction: Transaction, state: ServerState) -> int:
     """Move live jobs to the task queues that follow from the present limits; return how many task queues changed.
 
     Call it once at the start of a server: limits change with its settings only. Jobs with a lease move too, because
     limits count them. Descriptions are read once for each array.
     """
-    if not world.rules.key_attributes():
+    if not state.rules.key_attributes():
         return 0
-    names = key_names(unit, world)
-    live = stored.load_live_task_queues(unit.session)
-    task_queues = TaskQueueFinder(unit, world)
-    changed = sum(_rekey(unit, task_queues, task_queue, names) for task_queue in live)
+    names = key_names(transaction, state)
+    live = stored.load_live_task_queues(transaction.session)
+    task_queues = TaskQueueFinder(transaction, state)
+    changed = sum(_rekey(transaction, task_queues, task_queue, names) for task_queue in live)
     if changed:
         # before the commit, unlike everywhere else: a server whose first transaction fails does not start
-        refresh_state(unit, world)
+        refresh_state(transaction, state)
     return changed
 
 
-def _rekey(unit: Transaction, task_queues: TaskQueueFinder, task_queue: TaskQueue, names: frozenset[str]) -> bool:
-    templates = stored.templates_of(unit.session, task_queue.id)
+def _rekey(
+    transaction: Transaction, task_queues: TaskQueueFinder, task_queue: TaskQueue, names: frozenset[str]
+) -> bool:
+    templates = stored.templates_of(transaction.session, task_queue.id)
     moved = False
-    for template_id, description in load_descriptions(unit.session, templates).items():
+    for template_id, description in load_descriptions(transaction.session, templates).items():
         traits = redescribed(task_queue.traits, description, names)
         if traits == task_queue.traits:
             continue
         after = task_queues.id_of(traits)
         if after != task_queue.id:
-            stored.move_live_jobs(unit.session, task_queue.id, template_id, after)
+            stored.move_live_jobs(transaction.session, task_queue.id, template_id, after)
             moved = True
     return moved

@@ -26,61 +26,61 @@ from pilotage_server.storage.resources import active_tree_version
 from pilotage_server.storage.task_queues import load_significant
 
 
-def sync_resources(unit: Transaction, world: ServerState) -> None:
+def sync_resources(transaction: Transaction, state: ServerState) -> None:
     """Sync tree, pools, bans and significant attributes; what has the same version is not read again."""
-    stamp = pools_version(unit.session)
-    with world.lock:
-        tree, bans, is_new = world.tree, world.bans, stamp != world.pools_version
-    if active_tree_version(unit.session) != tree.version:
-        tree = load_active_tree(unit, cooperative)
-    stored_bans = load_bans(unit)
-    significant = load_significant(unit.session)
-    with world.lock:
+    stamp = pools_version(transaction.session)
+    with state.lock:
+        tree, bans, is_new = state.tree, state.bans, stamp != state.pools_version
+    if active_tree_version(transaction.session) != tree.version:
+        tree = load_active_tree(transaction, cooperative)
+    stored_bans = load_bans(transaction)
+    significant = load_significant(transaction.session)
+    with state.lock:
         # Changes that this server has made since the query stay.
-        same_reach = tree is world.tree and (stored_bans == bans or world.bans is not bans)
-        world.significant_attributes |= significant
-        if world.bans is bans:
-            world.bans = stored_bans
+        same_reach = tree is state.tree and (stored_bans == bans or state.bans is not bans)
+        state.significant_attributes |= significant
+        if state.bans is bans:
+            state.bans = stored_bans
     if is_new:
-        same_reach &= _sync_mappings(unit, world, tree)
-        world.pools_version = stamp
-    activate_tree(world, tree)
+        same_reach &= _sync_mappings(transaction, state, tree)
+        state.pools_version = stamp
+    activate_tree(state, tree)
     if not same_reach:
-        world.publish_access_change()
+        state.publish_access_change()
 
 
-def _sync_mappings(unit: Transaction, world: ServerState, tree: ActiveTree) -> bool:
+def _sync_mappings(transaction: Transaction, state: ServerState, tree: ActiveTree) -> bool:
     """Sync the mappings by `tree`; return whether all pools may run on the same queues as before."""
-    with world.lock:
-        known = {mapping.pool_id: mapping for mapping in world.mappings.all()}
-    mappings = active_mappings(world, tree, load_pools(unit.session, cooperative), cooperative)
+    with state.lock:
+        known = {mapping.pool_id: mapping for mapping in state.mappings.all()}
+    mappings = active_mappings(state, tree, load_pools(transaction.session, cooperative), cooperative)
     changed = [mapping for mapping in mappings if known.get(mapping.pool_id) is not mapping]
     gone = known.keys() - {mapping.pool_id for mapping in mappings}
     if any(mapping.tree_version < tree.version for mapping in known.values()):  # then all of them change
-        replace_mappings(world, tree, PoolMappings(cooperative(mappings)))
+        replace_mappings(state, tree, PoolMappings(cooperative(mappings)))
     else:
-        with world.lock:
-            world.mappings.put(changed)
-    with world.lock:
-        world.mappings.remove(known[pool_id] for pool_id in gone)
+        with state.lock:
+            state.mappings.put(changed)
+    with state.lock:
+        state.mappings.remove(known[pool_id] for pool_id in gone)
     return all(each.pool_id in known and each.queues.is_same(known[each.pool_id].queues) for each in changed)
 
 
-def sync_events(unit: Transaction, world: ServerState) -> int:
+def sync_events(transaction: Transaction, state: ServerState) -> int:
     """Apply the events of other servers since the last time; return how many events that were, of any kind."""
-    if world.feed_cursor is None:
+    if state.feed_cursor is None:
         return 0
-    with world.sync_lock:  # or two background tasks could apply the same events
-        _, newest = feed_bounds(unit.session)
-        ranges = world.feed_cursor.unread_ranges(newest)
-        changes = queue_changes_in(unit.session, ranges) if ranges else []
-        _apply_changes(world, changes)
-        refresh_counts(unit, world)
-        world.feed_cursor.advance(newest)
+    with state.sync_lock:  # or two background tasks could apply the same events
+        _, newest = feed_bounds(transaction.session)
+        ranges = state.feed_cursor.unread_ranges(newest)
+        changes = queue_changes_in(transaction.session, ranges) if ranges else []
+        _apply_changes(state, changes)
+        refresh_counts(transaction, state)
+        state.feed_cursor.advance(newest)
     return sum(last - first + 1 for first, last in ranges)
 
 
-def _apply_changes(world: ServerState, changes: Iterable[QueueChange]) -> None:
+def _apply_changes(state: ServerState, changes: Iterable[QueueChange]) -> None:
     joined: dict[int, list[QueueHead]] = defaultdict(list)
     left: dict[int, list[int]] = defaultdict(list)
     for change in changes:
@@ -90,7 +90,7 @@ def _apply_changes(world: ServerState, changes: Iterable[QueueChange]) -> None:
             left[change.task_queue_id].append(change.job_id)
     for task_queue_id, heads in joined.items():
         first = min(heads, key=lambda head: head.order)
-        world.add_waiting(task_queue_id, first.job_id, first.priority, len(heads))
-    with world.lock:
+        state.add_waiting(task_queue_id, first.job_id, first.priority, len(heads))
+    with state.lock:
         for task_queue_id, job_ids in left.items():
-            world.waiting.remove_jobs(task_queue_id, job_ids)
+            state.waiting.remove_jobs(task_queue_id, job_ids)

@@ -39,11 +39,15 @@ class Transactions:
 
     async def read(self, operation: Operation[Result]) -> Result:
         """Return the result of `operation`, which writes nothing."""
-        return await asyncio.wrap_future(self.database.submit_read(lambda unit: operation(unit, self.state)))
+        return await asyncio.wrap_future(
+            self.database.submit_read(lambda transaction: operation(transaction, self.state))
+        )
 
     async def write(self, operation: Operation[Result]) -> Result:
         """Return the result of `operation` once its changes are on disk."""
-        return await asyncio.wrap_future(self.database.submit_write(lambda unit: operation(unit, self.state)))
+        return await asyncio.wrap_future(
+            self.database.submit_write(lambda transaction: operation(transaction, self.state))
+        )
 
     async def once(
         self,
@@ -55,9 +59,9 @@ class Transactions:
     ) -> Response:
         """Return the response of `operation`, or the stored response if the request was handled before."""
 
-        def run(unit: Transaction, world: ServerState) -> bytes:
+        def run(transaction: Transaction, state: ServerState) -> bytes:
             key = IdempotentRequest.of(caller, method, request.request_id, digest(request))
-            return run_once(unit, key, lambda: operation(unit, world).SerializeToString())
+            return run_once(transaction, key, lambda: operation(transaction, state).SerializeToString())
 
         return response_type.FromString(await self.write(run))
 

@@ -60,7 +60,9 @@ class FileCalls:
     ) -> job_service_pb2.FindMissingFilesResponse:
         identity = caller()
         checksums = checksums_from_wire(request.checksums)
-        missing = await self._file_transactions.write(lambda unit, _: find_missing(unit, identity, checksums))
+        missing = await self._file_transactions.write(
+            lambda transaction, _: find_missing(transaction, identity, checksums)
+        )
         return job_service_pb2.FindMissingFilesResponse(missing=missing)
 
     async def UploadFile(
@@ -75,7 +77,9 @@ class FileCalls:
         fields.done()
         await self._receive(checksum, size, first.content, requests)
         store = self._store
-        await self._file_transactions.write(lambda unit, _: record_upload(unit, store, identity, checksum, size))
+        await self._file_transactions.write(
+            lambda transaction, _: record_upload(transaction, store, identity, checksum, size)
+        )
         return job_service_pb2.UploadFileResponse(checksum=checksum)
 
     async def _receive(
@@ -99,7 +103,9 @@ class FileCalls:
         job_id, checksum = fields("job_id", job_id_from_wire), fields("checksum", checksum_from_wire)
         leadership = fields.if_set("turn", leadership_from_wire)
         fields.done()
-        await self._file_transactions.read(lambda unit, _: check_download(unit, identity, job_id, checksum, leadership))
+        await self._file_transactions.read(
+            lambda transaction, _: check_download(transaction, identity, job_id, checksum, leadership)
+        )
         pieces = self._store.read(checksum)
         while (piece := await asyncio.to_thread(_next_piece, pieces)) is not None:
             yield job_service_pb2.DownloadFileResponse(content=piece)
@@ -111,7 +117,9 @@ class FileCalls:
         fields = Fields(request)
         job_id, attempt = fields("job_id", job_id_from_wire), fields.count("attempt")
         fields.done()
-        outputs = await self._file_transactions.read(lambda unit, _: list_outputs(unit, identity, job_id, attempt))
+        outputs = await self._file_transactions.read(
+            lambda transaction, _: list_outputs(transaction, identity, job_id, attempt)
+        )
         return job_service_pb2.ListOutputFilesResponse(
             files=output_files_to_wire(outputs.files), attempt=outputs.attempt
         )
@@ -146,7 +154,7 @@ class EventCalls:
         fields = Fields(request)
         job_id = fields("job_id", job_id_from_wire)
         fields.done()
-        events = await self._event_transactions.read(lambda unit, _: get_events(unit, identity, job_id))
+        events = await self._event_transactions.read(lambda transaction, _: get_events(transaction, identity, job_id))
         return job_service_pb2.GetJobEventsResponse(events=[event_to_wire(event) for event in events])
 
     async def WatchEvents(
@@ -170,7 +178,9 @@ class EventCalls:
                     is_due = not await follower.wait(wait_s)
 
     async def _page(self, identity: Identity, position: int, job_ids: tuple[int, ...]) -> FeedPage:
-        return await self._event_transactions.read(lambda unit, _: read_feed(unit, identity, position, job_ids))
+        return await self._event_transactions.read(
+            lambda transaction, _: read_feed(transaction, identity, position, job_ids)
+        )
 
 
 def _feed_request(request: job_service_pb2.WatchEventsRequest) -> tuple[int, tuple[int, ...]]:
@@ -206,8 +216,10 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity = caller()
         descriptions = await asyncio.to_thread(submission_from_wire, request.descriptions)  # may be thousands
 
-        def submit(unit: Any, world: Any) -> job_service_pb2.SubmitJobsResponse:
-            done = submit_jobs(unit, world, identity, descriptions, request.group, validate_only=request.validate_only)
+        def submit(transaction: Any, state: Any) -> job_service_pb2.SubmitJobsResponse:
+            done = submit_jobs(
+                transaction, state, identity, descriptions, request.group, validate_only=request.validate_only
+            )
             return submitted_jobs_to_wire(done)
 
         if request.validate_only:
@@ -219,8 +231,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
     async def GetJobs(self, request: job_service_pb2.GetJobsRequest, context: Any) -> job_service_pb2.GetJobsResponse:
         identity, job_ids = caller(), job_ids_from_wire(request.job_ids)
 
-        def show(unit: Any, _: Any) -> job_service_pb2.GetJobsResponse:
-            return job_service_pb2.GetJobsResponse(jobs=map(job_to_wire, get_jobs(unit, identity, job_ids)))
+        def show(transaction: Any, _: Any) -> job_service_pb2.GetJobsResponse:
+            return job_service_pb2.GetJobsResponse(jobs=map(job_to_wire, get_jobs(transaction, identity, job_ids)))
 
         return await self._transactions.read(show)
 
@@ -230,8 +242,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         identity = caller()
         wanted, page_size = filter_from_wire(request)
 
-        def page(unit: Any, _: Any) -> job_service_pb2.ListJobsResponse:
-            found = list_jobs(unit, identity, wanted, page_size, request.page_token)
+        def page(transaction: Any, _: Any) -> job_service_pb2.ListJobsResponse:
+            found = list_jobs(transaction, identity, wanted, page_size, request.page_token)
             jobs = [job_to_wire(job) for job in found.jobs]
             return job_service_pb2.ListJobsResponse(jobs=jobs, next_page_token=found.next_page_token)
 
@@ -241,14 +253,16 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         self, request: job_service_pb2.GetJobDescriptionRequest, context: Any
     ) -> job_service_pb2.GetJobDescriptionResponse:
         identity, job_id = caller(), _job_id_of(request)
-        description = await self._transactions.read(lambda unit, _: get_description(unit, identity, job_id))
+        description = await self._transactions.read(
+            lambda transaction, _: get_description(transaction, identity, job_id)
+        )
         return job_service_pb2.GetJobDescriptionResponse(description=description_to_wire(description))
 
     async def GetJobAd(
         self, request: job_service_pb2.GetJobAdRequest, context: Any
     ) -> job_service_pb2.GetJobAdResponse:
         identity, job_id = caller(), _job_id_of(request)
-        ad = await self._transactions.read(lambda unit, _: ad_text(get_ad(unit, identity, job_id)))
+        ad = await self._transactions.read(lambda transaction, _: ad_text(get_ad(transaction, identity, job_id)))
         return job_service_pb2.GetJobAdResponse(ad=ad)
 
     async def WaitForJobs(
@@ -263,7 +277,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         with self._feed.subscribed(follower):
             while True:
                 follower.reset()
-                jobs = await self._transactions.read(lambda unit, _: get_jobs(unit, identity, job_ids))
+                jobs = await self._transactions.read(lambda transaction, _: get_jobs(transaction, identity, job_ids))
                 all_final, left_s = all(job.state in FINAL for job in jobs), until_s - self._boot_clock()
                 if all_final or left_s <= 0 or not self._feed.is_open:
                     break
@@ -281,8 +295,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         change, reason = fields("change", change_from_wire), fields("reason", reason_from_wire)
         fields.done()
 
-        def make(unit: Any, world: Any) -> job_service_pb2.ChangeJobsResponse:
-            results = change_jobs(unit, world, identity, job_ids, change, reason)
+        def make(transaction: Any, state: Any) -> job_service_pb2.ChangeJobsResponse:
+            results = change_jobs(transaction, state, identity, job_ids, change, reason)
             return job_service_pb2.ChangeJobsResponse(results=[change_result_to_wire(each) for each in results])
 
         return await self._transactions.once(identity, "ChangeJobs", request, job_service_pb2.ChangeJobsResponse, make)
@@ -294,8 +308,8 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
         description = fields("description", submitted_from_wire)
         fields.done()
 
-        def edit(unit: Any, world: Any) -> job_service_pb2.EditJobResponse:
-            edited = edit_job(unit, world, identity, job_id, description)
+        def edit(transaction: Any, state: Any) -> job_service_pb2.EditJobResponse:
+            edited = edit_job(transaction, state, identity, job_id, description)
             return job_service_pb2.EditJobResponse(job=job_to_wire(edited.job), warnings=edited.warnings)
 
         return await self._transactions.once(identity, "EditJob", request, job_service_pb2.EditJobResponse, edit)
@@ -305,7 +319,7 @@ class JobServicer(FileCalls, EventCalls, job_service_pb2_grpc.JobServiceServicer
     ) -> job_service_pb2.ExplainJobResponse:
         identity, job_id = caller(), _job_id_of(request)
         return await self._transactions.read(
-            lambda unit, world: explanation_to_wire(explain_job(unit, world, identity, job_id))
+            lambda transaction, state: explanation_to_wire(explain_job(transaction, state, identity, job_id))
         )
 
 

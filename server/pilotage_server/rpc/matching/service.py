@@ -91,16 +91,16 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
     async def GetSubmitPoolsForQueue(
         self, request: matcher_service_pb2.GetSubmitPoolsForQueueRequest, call: Any
     ) -> matcher_service_pb2.GetSubmitPoolsForQueueResponse:
-        world, wanted = self._transactions.state, queues_from_wire(request.queues)
-        found = get_submit_pools_for_queue(world, caller(), wanted)
+        state, wanted = self._transactions.state, queues_from_wire(request.queues)
+        found = get_submit_pools_for_queue(state, caller(), wanted)
         if not all(each.known for each in found):  # another server may have stored a tree that has them
             await self._transactions.read(sync_resources)
-            found = get_submit_pools_for_queue(world, caller(), wanted)
+            found = get_submit_pools_for_queue(state, caller(), wanted)
         queues = [
             matcher_service_pb2.QueuePools(queue=queue_to_wire(each.queue), known=each.known, pool_ids=each.pool_ids)
             for each in found
         ]
-        return matcher_service_pb2.GetSubmitPoolsForQueueResponse(queues=queues, tree_version=world.tree.version)
+        return matcher_service_pb2.GetSubmitPoolsForQueueResponse(queues=queues, tree_version=state.tree.version)
 
     @hot
     def RequestJobs(self, request: matcher_service_pb2.RequestJobsRequest, call: Call[Response]) -> None:
@@ -176,14 +176,14 @@ class MatcherServicer(matcher_service_pb2_grpc.MatcherServiceServicer):
 
     async def _add_significant_attributes(self, names: frozenset[str]) -> None:
         """Let the task queues distinguish jobs by these attributes, so that the next attempt can match by them."""
-        await self._transactions.write(lambda unit, world: add_references(unit, world, names))
+        await self._transactions.write(lambda transaction, state: add_references(transaction, state, names))
 
     async def _replayed_answer(self, pending: _Request, stored: bytes) -> bytes:
         """Return a stored answer with the time that is left of its leases."""
         response = Response.FromString(stored)
         matches = {AttemptKey(match.job_id, match.attempt): match for match in response.matches}
         identity = pending.asked.identity
-        left = await self._transactions.read(lambda unit, _: leases_left(unit, identity, tuple(matches)))
+        left = await self._transactions.read(lambda transaction, _: leases_left(transaction, identity, tuple(matches)))
         for held, length in left.items():  # a lease counts from the arrival of the call; 0 = it has ended
             matches[held].lease_s = (length + self._waited(pending)).total_seconds() if length else 0.0
         return response.SerializeToString()

@@ -64,8 +64,8 @@ class Database:
 
     def write(self, operation: Callable[[Transaction], Result]) -> Result:
         """Run `operation` in one transaction, in this thread, and return its result once it is on disk."""
-        unit, result = self._commit(operation)
-        unit.run_after_commit()
+        transaction, result = self._commit(operation)
+        transaction.run_after_commit()
         return result
 
     def _commit(self, operation: Callable[[Transaction], Result]) -> tuple[Transaction, Result]:
@@ -83,33 +83,33 @@ class Database:
 
     def _commit_once(self, operation: Callable[[Transaction], Result], *, again: bool) -> tuple[Transaction, Result]:
         with _translated_errors():
-            line, unit = self._begin(self.write_connections)
-            unit.is_retry = again
+            line, transaction = self._begin(self.write_connections)
+            transaction.is_retry = again
             try:
-                result = operation(unit)
-                unit.flush_deferred()
+                result = operation(transaction)
+                transaction.flush_deferred()
                 line.commit()
             except BaseException:
                 line.close()
-                unit.run_on_rollback()
+                transaction.run_on_rollback()
                 raise
         self.write_connections.release(line)
         if self._checkpoints is not None:
             self._checkpoints.notify()
-        return unit, result
+        return transaction, result
 
     def read(self, operation: Callable[[Transaction], Result]) -> Result:
         """Run `operation` on a snapshot that is rolled back afterwards, in this thread."""
         with _translated_errors():
-            line, unit = self._begin(self.read_connections)
+            line, transaction = self._begin(self.read_connections)
             try:
-                result = operation(unit)
+                result = operation(transaction)
                 line.roll_back()
             except BaseException:
                 line.close()
                 raise
             finally:
-                unit.run_on_rollback()
+                transaction.run_on_rollback()
         self.read_connections.release(line)
         return result
 
@@ -207,12 +207,12 @@ def upgrade(database: Database) -> None:
     database.write(_upgrade)
 
 
-def _upgrade(unit: Transaction) -> None:
-    if not sql.is_sqlite(unit.session):
-        unit.session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
+def _upgrade(transaction: Transaction) -> None:
+    if not sql.is_sqlite(transaction.session):
+        transaction.session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK})
     config = Config()
     config.set_main_option("script_location", str(files("pilotage_server.storage") / "migrations"))
-    config.attributes["connection"] = unit.session.connection()
+    config.attributes["connection"] = transaction.session.connection()
     try:
         command.upgrade(config, "head")
     except CommandError as error:

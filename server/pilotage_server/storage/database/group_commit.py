@@ -51,7 +51,7 @@ class Batch(Protocol[Item_contra, Result_co]):
     def most(self) -> int:
         """The maximum number of items in one transaction."""
 
-    def run(self, unit: Transaction, items: Sequence[Item_contra]) -> Sequence[Result_co | PilotageError]:
+    def run(self, transaction: Transaction, items: Sequence[Item_contra]) -> Sequence[Result_co | PilotageError]:
         """Return one result per item, in order; an item whose result is an error has had no effect."""
 
 
@@ -61,14 +61,14 @@ class SingleOperations:
 
     most: int
 
-    def run(self, unit: Transaction, items: Sequence[Callable[[Transaction], Any]]) -> list[Any]:
+    def run(self, transaction: Transaction, items: Sequence[Callable[[Transaction], Any]]) -> list[Any]:
         """Return what each operation returns, or the PilotageError that it raises."""
-        return [_run_in_savepoint(unit, operation) for operation in items]
+        return [_run_in_savepoint(transaction, operation) for operation in items]
 
 
-def _run_in_savepoint(unit: Transaction, operation: Callable[[Transaction], Any]) -> Any:
+def _run_in_savepoint(transaction: Transaction, operation: Callable[[Transaction], Any]) -> Any:
     try:
-        with unit.savepoint() as part:
+        with transaction.savepoint() as part:
             return operation(part)
     except PilotageError as error:
         return error
@@ -166,7 +166,7 @@ class GroupCommit:
 
     def _run(self, group: Sequence[_Member]) -> None:
         try:
-            unit, results = self._commit(lambda unit: _results(unit, group))
+            transaction, results = self._commit(lambda transaction: _results(transaction, group))
         except Exception as error:  # any error goes to the members, and the thread continues
             if len(group) == 1:
                 group[0].future.set_exception(error)
@@ -174,7 +174,7 @@ class GroupCommit:
                 self._run_individually(group)
             return
         try:
-            unit.run_after_commit()
+            transaction.run_after_commit()
         except Exception as error:
             log.error("hook after a commit failed", why=str(error), exc_info=error)
         for member, result in zip(group, results, strict=True):
@@ -194,13 +194,13 @@ class GroupCommit:
                 failure = member.future.exception()
 
 
-def _results(unit: Transaction, group: Sequence[_Member]) -> list[Any]:
+def _results(transaction: Transaction, group: Sequence[_Member]) -> list[Any]:
     if len(group) == 1 and isinstance(group[0].batch, SingleOperations):
-        return [group[0].item(unit)]  # without a savepoint: the transaction is not shared
+        return [group[0].item(transaction)]  # without a savepoint: the transaction is not shared
     results: list[Any] = []
     for batch, members in groupby(group, key=attrgetter("batch")):
         items = [member.item for member in members]
-        batch_results = batch.run(unit, items)
+        batch_results = batch.run(transaction, items)
         assert len(batch_results) == len(items), f"{batch} gives one result per item"
         results.extend(batch_results)
     return results

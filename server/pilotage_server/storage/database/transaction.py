@@ -38,7 +38,7 @@ class DeferredWrite(Protocol):
     def merge(self, part: Self) -> None:
         """Add what a savepoint of the transaction has collected after this."""
 
-    def write(self, unit: Transaction) -> None:
+    def write(self, transaction: Transaction) -> None:
         """Write to the database."""
 
 
