@@ -152,7 +152,7 @@ class Board:
     def _bring(self, openings: OpenSlots, task_queue: TaskQueue, heads: Iterable[QueueHead]) -> None:
         common = traits_ad(task_queue.traits)
         ads = [SingleJob(head.job_id, {**common, **self._own[head.job_id]}) for head in heads]
-        openings.applicants.add_single_jobs(task_queue, ads)
+        openings.ranked_jobs.add_single_jobs(task_queue, ads)
 
 
 def _occupant(stamp: str, slot: SlotOffer) -> Occupant:

@@ -15,7 +15,7 @@ from pilotage.classads.library import AdValue
 from pilotage.classads.text import new_job_ad, overlaid
 from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.ads.attributes import NodeFacts
-from pilotage_pilot.core.ads.policy_ads import quiet_slot_ad
+from pilotage_pilot.core.ads.policy_ads import unattended_slot_ad
 from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
 from pilotage_pilot.policy.loading import Loaded, load_policy
@@ -47,7 +47,7 @@ class PolicyBench:
         loaded = self.loaded
         static = loaded.layout.slot(slot)
         node = NodeFacts.of("node", self._size, loaded.layout)
-        my = Ad(overlaid(quiet_slot_ad(loaded.policy, static, loaded.layout, node, NOW), changes))
+        my = Ad(overlaid(unattended_slot_ad(loaded.policy, static, loaded.layout, node, NOW), changes))
         target = None if job is None else Ad(overlaid(new_job_ad(NOW_S), job))
         return evaluate_all(loaded.policy, static.key, my, target)
 

@@ -106,7 +106,7 @@ class World:
             if isinstance(choice, NeedsJobAds):
                 common = traits_ad(choice.task_queue.traits)
                 singles = [SingleJob(head.job_id, common) for head in self.jobs[choice.task_queue.id]]
-                openings.applicants.add_single_jobs(choice.task_queue, singles)
+                openings.ranked_jobs.add_single_jobs(choice.task_queue, singles)
                 continue
             heads = self.jobs[choice.task_queue.id]
             job_id = heads[0].job_id if choice.job_id is None else choice.job_id

@@ -236,10 +236,10 @@ def _start(request: GlideinRequest) -> Submission:
 
 def _start_process(request: GlideinRequest, log: int) -> _Glidein:
     """Start a process and let it become the pilot once its id is saved; on OSError no pilot runs."""
-    standing_by, go = os.pipe()
-    with os.fdopen(go, "wb", buffering=0) as start_signal:
-        with os.fdopen(standing_by, "rb"):
-            glidein = _spawn(request, standing_by, log)
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb", buffering=0) as start_signal:
+        with os.fdopen(read_end, "rb"):
+            glidein = _spawn(request, read_end, log)
         try:
             (request.folder / _ID_NAME).write_text(glidein.glidein_id())
         except OSError:

@@ -368,7 +368,7 @@ class _Target(Section):
     server: str | None = None
 
     @model_validator(mode="after")
-    def _says_one(self) -> _Target:
+    def _check_one_target(self) -> _Target:
         if (self.queue is None) == (self.server is None):
             raise ValueError("needs either a queue or a server")
         return self

@@ -149,7 +149,7 @@ class LeaderAgent:
 
         Raises LeadershipLostError when the answer came after the leadership had expired.
         """
-        asked_s = self._clock()
+        requested_s = self._clock()
         answer = await self._link.take_leadership(
             self._replica.leadership, self._replica.duration_s, self._replica.host
         )
@@ -169,7 +169,7 @@ class LeaderAgent:
             log.info("turn taken", agent=self.name, turn=self._replica.leadership.agent)
             if self._long_running is not None:
                 self._long_running.leadership_gained()
-        self._expires_s = asked_s + self._replica.duration_s
+        self._expires_s = requested_s + self._replica.duration_s
         self._leader_host = ""
         self._schedule_expiry()
         if self._remaining_s() <= 0:

@@ -72,7 +72,7 @@ class SiteDirectorSettings(Section):
     overrides: tuple[QueueSettings, ...] = ()
 
     @model_validator(mode="after")
-    def _says_where_nodes_have_the_bundle(self) -> SiteDirectorSettings:
+    def _check_bundle_path(self) -> SiteDirectorSettings:
         if self.pilot_bundle or any(each.pilot_bundle for each in self.overrides):
             for name, system in self.batch_systems.items():
                 if isinstance(system, SlurmBatchSystemSettings) and system.node_folder and not system.node_bundle:

@@ -1,7 +1,7 @@
 """Finds out the pilot's share of the node: the smallest figure of all sources.
 
 Each batch system describes the slot in its own environment variables. A variable that makes no sense is ignored: a
-pilot must not fail because of an odd site prologue.
+pilot must not fail because of an unusual site prologue.
 """
 
 from __future__ import annotations

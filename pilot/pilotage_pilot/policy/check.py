@@ -20,7 +20,7 @@ from pilotage.condor.job_file import read_job_file
 from pilotage.errors import InvalidInputError, PilotageError, Violation
 from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.ads.attributes import NodeFacts
-from pilotage_pilot.core.ads.policy_ads import quiet_slot_ad
+from pilotage_pilot.core.ads.policy_ads import unattended_slot_ad
 from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.policy import Evaluated, evaluate_all
 from pilotage_pilot.core.slots.layout import Layout, StaticSlot
@@ -83,7 +83,7 @@ def ask(query: PolicyQuery) -> dict[str, Evaluated]:
     slot = _slot(loaded.layout, query)
     now = Now(clock.now(), clock.boot_time_s())
     node = NodeFacts.of(socket.gethostname(), query.node, loaded.layout, identity())
-    slot_ad = overlaid(quiet_slot_ad(loaded.policy, slot, loaded.layout, node, now), query.changes)
+    slot_ad = overlaid(unattended_slot_ad(loaded.policy, slot, loaded.layout, node, now), query.changes)
     new_job = new_job_ad(int(now.utc.timestamp()))
     job_ad = Ad(overlaid(new_job, read_job_file(query.job))) if query.job else None
     return evaluate_all(loaded.policy, slot.key, Ad(slot_ad), job_ad)

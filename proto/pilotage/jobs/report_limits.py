@@ -100,8 +100,8 @@ def attributes_fault(attributes: Mapping[str, Value]) -> str:
     size = sum(_size(name, value) for name, value in attributes.items())
     if size > MAX_ATTRIBUTE_BYTES:
         return f"take {size} bytes, and at most {MAX_ATTRIBUTE_BYTES} are allowed"
-    if odd := [name for name in attributes if not _NAME.fullmatch(name)]:
-        return f'hold "{odd[0]}", which is no name of an attribute'
+    if invalid := [name for name in attributes if not _NAME.fullmatch(name)]:
+        return f'hold "{invalid[0]}", which is no name of an attribute'
     if len({fold(name) for name in attributes}) < len(attributes):
         return "hold a name twice, in letters of another case"
     return ""

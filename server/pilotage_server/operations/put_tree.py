@@ -99,23 +99,23 @@ def _plan_for_present_pools(transaction: Transaction, state: ServerState, plan: 
 
 
 def _hold_orphaned(transaction: Transaction, state: ServerState, plan: TreePlan) -> None:
-    moves: list[Transition] = []
-    for stranded in plan.stranded:
-        reason = f"its requirements have no meaning in tree version {plan.tree.version}: {stranded.why}"
-        jobs = stored_holdings.load_waiting_jobs(transaction.session, stranded.group)
-        moves += (Transition(job, JobCause.HELD, "server", reason) for job in jobs)
-    apply_transitions(transaction, state, moves)
+    transitions: list[Transition] = []
+    for unreadable in plan.unreadable:
+        reason = f"its requirements have no meaning in tree version {plan.tree.version}: {unreadable.why}"
+        jobs = stored_holdings.load_waiting_jobs(transaction.session, unreadable.group)
+        transitions += (Transition(job, JobCause.HELD, "server", reason) for job in jobs)
+    apply_transitions(transaction, state, transitions)
 
 
 def _store_pools(transaction: Transaction, state: ServerState, plan: TreePlan) -> None:
     for pool in plan.new:
         stored_pools.insert_pool(transaction.session, pool)
-    stored_pools.set_sections(transaction.session, plan.reread)
+    stored_pools.set_sections(transaction.session, plan.respelled)
     # The tree maps all pools except those without a mapping before and after it.
     stored_pools.set_mapped(transaction.session, plan.newly_mapped, plan.made, plan.tree.version)
     stored_pools.unmap(transaction.session, plan.unmapped)
-    _move_jobs(transaction, state, plan.moves)
-    remove_pools(transaction, state, plan.gone)
+    _move_jobs(transaction, state, plan.rekeyed)
+    remove_pools(transaction, state, plan.removed)
 
 
 def _move_jobs(transaction: Transaction, state: ServerState, moves: Sequence[Rekeyed]) -> None:

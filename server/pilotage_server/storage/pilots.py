@@ -139,14 +139,16 @@ def list_pilots(
     return tuple(_record(tuple(row)) for row in rows)
 
 
-def load_silent(session: Session, last_contact_before: datetime, told_before: datetime) -> tuple[PilotRecord, ...]:
+def load_silent(
+    session: Session, last_contact_before: datetime, registered_before: datetime
+) -> tuple[PilotRecord, ...]:
     """Return the pilots whose last contact, or without any their registration or last listing, is before these times.
 
     Each kind of silence has its own limit, which the caller applies to the returned pilots.
     """
     silent = IS_ALIVE & (PILOTS.c.last_seen < last_contact_before)
     last_known = func.coalesce(PILOTS.c.glidein_seen, PILOTS.c.registered)
-    never_came = IS_ARRIVING & (last_known < told_before)
+    never_came = IS_ARRIVING & (last_known < registered_before)
     rows = session.execute(select(*_RECORD).where(or_(silent, never_came)).order_by(PILOTS.c.stamp))
     return tuple(_record(tuple(row)) for row in rows)
 
@@ -186,7 +188,7 @@ def record_submission(session: Session, pilot: PilotRecord, reason: str) -> None
     sql.execute(session, _SUBMITTED, reason, pilot.stamp, pilot.state.value)
 
 
-_HEARD = f"""
+_RECORD_CONTACT = f"""
     UPDATE pilots SET state = ?, reason = '', ended = NULL, last_seen = ? WHERE stamp = ?
         AND state <> '{PilotState.ENDED.value}'
 """  # noqa: S608 - a constant
@@ -194,7 +196,7 @@ _HEARD = f"""
 
 def store_contact(session: Session, stamp: str, state: PilotState, now: datetime) -> None:
     """Record contact with a pilot and its state, unless it has been ended since it was loaded."""
-    sql.execute(session, _HEARD, state.value, sql.column_time(session, now), stamp)
+    sql.execute(session, _RECORD_CONTACT, state.value, sql.column_time(session, now), stamp)
 
 
 def count_ended_jobs(session: Session, counts: Mapping[str, int]) -> None:

@@ -22,7 +22,7 @@ COPIES = metadata.tables["copies"]
 
 _OF_JOBS = "SELECT job_id, attempt, router, route, target, reference, routed FROM copies WHERE job_id = ANY(?)"
 
-_SAID = "SELECT attributes_json FROM copies WHERE job_id = ? AND attempt = ?"
+_ATTRIBUTES_OF_COPY = "SELECT attributes_json FROM copies WHERE job_id = ? AND attempt = ?"
 
 _BINDING = f"""
     SELECT jobs.id, attempts.attempt FROM jobs JOIN attempts ON attempts.job_id = jobs.id
@@ -82,7 +82,7 @@ def set_attributes(session: Session, changes: Sequence[tuple[AttemptKey, Mapping
 
 def load_attributes(session: Session, key: AttemptKey) -> dict[str, Value]:
     """Return the attributes of a routed job that hooks have set."""
-    texts = [text for (text,) in sql.rows(session, _SAID, *key) if text is not None]
+    texts = [text for (text,) in sql.rows(session, _ATTRIBUTES_OF_COPY, *key) if text is not None]
     return section_from_json(texts[0]) if texts else {}
 
 

@@ -77,7 +77,7 @@ def test_a_pool_that_asks_for_nothing_redeclared_keeps_its_id_and_is_mapped_anew
     before, after = a_tree_of_one_queue({"Memory": 1000}), a_tree_of_one_queue({"Memory": 3000})
     pool = a_pool(before, Memory=2000)
     plan = planned(before, after, [pool], [])
-    assert (plan.kept, plan.gone, plan.new, plan.moves) == ((pool,), (), (), ())
+    assert (plan.kept, plan.removed, plan.new, plan.rekeyed) == ((pool,), (), (), ())
     (mapping,) = plan.mappings.all()
     assert (set(mapping.queues), mapping.stamp) == ({THE_QUEUE}, (2, LATER))
     assert plan.effect.changes == (PoolChange(pool.id, {THE_QUEUE}, NOTHING),)
@@ -87,7 +87,7 @@ def test_an_idle_pool_that_means_something_else_goes_and_one_that_means_the_same
     before = a_tree_of_one_queue()
     after = a_tree_of_one_queue(parameters=declaring("OS", "version"))
     gone = a_pool(before, OS="9.1")
-    assert planned(before, after, [gone], []).gone == (gone,)
+    assert planned(before, after, [gone], []).removed == (gone,)
     same = a_tree_of_one_queue(parameters=declaring("OS", "value"))
     assert planned(before, same, [gone], []).kept == (gone,)
 
@@ -99,7 +99,7 @@ def test_jobs_come_to_a_pool_that_exists_already_without_making_it_again() -> No
     holdings = [a_holding(number, 1, Scratch=20), a_holding(text, 2, Scratch="20 MB")]
     plan = planned(before, after, [number, text], holdings)
     target = pool_id(read_requirements({"Scratch": 20}, "cms", after.declarations))
-    assert [move.pool_id for move in plan.moves] == [target, target]
+    assert [move.pool_id for move in plan.rekeyed] == [target, target]
     assert [pool.id for pool in plan.new] == [target]
     assert plan.effect.pools_rekeyed == 2
 
@@ -109,7 +109,7 @@ def test_jobs_without_a_meaning_leave_their_pool_without_a_mapping() -> None:
     after = a_tree_of_one_queue({"Scratch": 50}, parameters=declaring("Scratch", "flag"))
     pool = a_pool(before, Scratch=20)
     plan = planned(before, after, [pool], [a_holding(pool, Scratch=20)])
-    assert [stranded.group.template_id for stranded in plan.stranded] == [1]
+    assert [unreadable.group.template_id for unreadable in plan.unreadable] == [1]
     assert plan.kept == (pool,)
     assert plan.mappings.all()[0].mapped is None
     assert plan.effect.changes == (PoolChange(pool.id, NOTHING, {THE_QUEUE}),)

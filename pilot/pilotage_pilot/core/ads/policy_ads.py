@@ -279,7 +279,9 @@ _UNTOUCHED_S = 24 * 3600
 """Idle time of a quiet node's keyboard, in seconds."""
 
 
-def quiet_slot_ad(policy: Policy, slot: StaticSlot, layout: Layout, node: NodeFacts, now: Now) -> dict[str, AdValue]:
+def unattended_slot_ad(
+    policy: Policy, slot: StaticSlot, layout: Layout, node: NodeFacts, now: Now
+) -> dict[str, AdValue]:
     """Return the ad of a slot on a node with this layout, without jobs, load or users.
 
     Raises

@@ -94,9 +94,9 @@ class NodeSlots:
         """Return every slot, static ones first, with its readings, and its ad if it differs from `reported_ads`."""
         return tuple(self._shown(slot, reported_ads) for slot in self.book)
 
-    def _shown(self, slot: NodeSlot, ads_told: Mapping[str, str]) -> Slot:
+    def _shown(self, slot: NodeSlot, reported_ads: Mapping[str, str]) -> Slot:
         ad = self.ads.full_text(slot.name)
-        return slot.shown("" if ads_told.get(slot.name) == ad else ad, self.ads.readings(slot.name))
+        return slot.shown("" if reported_ads.get(slot.name) == ad else ad, self.ads.readings(slot.name))
 
     def of(self, key: AttemptKey) -> Slot | None:
         """Return the slot of an attempt; None = in no slot."""

@@ -63,7 +63,7 @@ class Shares:
         return replace(self, groups=groups, accounts=accounts)
 
 
-def shares_at(shares: FairShare, waiting: Mapping[Account, int], now: datetime) -> Shares:
+def compute_shares(shares: FairShare, waiting: Mapping[Account, int], now: datetime) -> Shares:
     """Return the shares at `now`; `waiting` is the number of waiting jobs by account."""
     settings = shares.settings
     accounts = {*shares.accounts(), *waiting, *settings.operators.factors, *settings.rules.priority_factors}

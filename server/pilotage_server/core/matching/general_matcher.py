@@ -147,7 +147,7 @@ class RankedJobs:
             job = self._jobs[task_queue.id] = self._snapshot(self.views.view(task_queue), task_queue)
         return job
 
-    def singles(self, task_queue: TaskQueue) -> list[Fit] | None:
+    def single_jobs(self, task_queue: TaskQueue) -> list[Fit] | None:
         """Return the first jobs of a task queue, each by itself; None = their ads have not been added."""
         return self._singles.get(task_queue.id)
 
@@ -291,10 +291,10 @@ class OpenSlot:
         if not self.evaluator.differs_by_job(self._ranked_jobs.views.view(task_queue)):
             job = self._ranked_jobs.of(task_queue)
             return Fit(job) if self.evaluator.accepts(job) else None
-        singles = self._ranked_jobs.singles(task_queue)
-        if singles is None:
+        single_jobs = self._ranked_jobs.single_jobs(task_queue)
+        if single_jobs is None:
             return NeedsJobAds(task_queue)
-        return next((fit for fit in singles if self.evaluator.accepts(fit.job)), None)
+        return next((fit for fit in single_jobs if self.evaluator.accepts(fit.job)), None)
 
 
 class OpenSlots:
@@ -302,7 +302,7 @@ class OpenSlots:
 
     def __init__(self, scope: MatchScope, evaluators: SlotEvaluators, bounds: MatchLimits) -> None:
         self.order = WaitingOrder(scope, bounds.shares)
-        self.applicants = RankedJobs(scope.waiting, evaluators.views, bounds.shares)
+        self.ranked_jobs = RankedJobs(scope.waiting, evaluators.views, bounds.shares)
         self._evaluators = evaluators
         self._bounds = bounds
         self._unfit: dict[tuple[object, ...], set[int]] = {}
@@ -311,7 +311,7 @@ class OpenSlots:
     def open(self, slot: SlotOffer) -> OpenSlot:
         """Return a slot as an open slot of this round."""
         unfit = self._unfit.setdefault(size_of(slot), set())
-        return OpenSlot(slot, self._evaluators.evaluator(slot), self._bounds, self.applicants, unfit)
+        return OpenSlot(slot, self._evaluators.evaluator(slot), self._bounds, self.ranked_jobs, unfit)
 
     def confirm(self, task_queue: TaskQueue, job_id: int | None, weight: float, next_head: QueueHead | None) -> None:
         """Apply that a job is bound; `next_head` = the first job of its task queue now, None = no more wait."""
@@ -319,12 +319,12 @@ class OpenSlots:
         self._bounds.shares.charge(task_queue.account, weight)
         self._bounds.limits.add(task_queue.traits)
         if job_id is not None:
-            self.applicants.confirm(task_queue, job_id)
+            self.ranked_jobs.confirm(task_queue, job_id)
         self.order.set_head(task_queue, next_head)
 
     def remaining(self, task_queue: TaskQueue) -> int:
         """Return how many jobs of a task queue still wait."""
-        return self.applicants.waiting.count(task_queue.id) - self._bound_counts[task_queue.id]
+        return self.ranked_jobs.waiting.count(task_queue.id) - self._bound_counts[task_queue.id]
 
 
 MAX_JOBS_PER_ROUND = 1000
@@ -387,7 +387,7 @@ class MatchRound:
         if reservation.job_id is None:
             self._open_slots.order.set_head(reservation.task_queue, None)
         else:
-            self._open_slots.applicants.discard(reservation.task_queue, reservation.job_id)
+            self._open_slots.ranked_jobs.discard(reservation.task_queue, reservation.job_id)
 
     def _open_slot_of(self, reservation: Reservation) -> OpenSlot:
         return next(open_slot for open_slot in self._left if open_slot.slot.name == reservation.slot)

@@ -30,7 +30,7 @@ USER_PRIORITY = frozenset({"submittorprio", "submitteruserprio"})
 MOST_VIEWS = 20_000
 MOST_SORTINGS = 32
 
-_INDIVIDUAL = "odd"
+_INDIVIDUAL = "individual"
 _OF_THE_SLOT = frozenset({fold(CURRENT_TIME)})
 """Attributes that a job leaves to the slot, wherever they are looked up."""
 

@@ -116,7 +116,7 @@ class PreemptionRound:
         return None
 
     def _wanted_by(self, task_queue: TaskQueue, open_slot: OpenSlot) -> VacateOrder | NeedsJobAds | None:
-        fit = open_slot.fit(task_queue) if self._is_spare(task_queue) else None
+        fit = open_slot.fit(task_queue) if self._has_unserved_jobs(task_queue) else None
         if fit is None or isinstance(fit, NeedsJobAds):
             return fit
         occupant, user = self._rules.occupants[open_slot.slot.name]
@@ -133,13 +133,13 @@ class PreemptionRound:
             reason = self._priority_reason(task_queue.account, user)
         return VacateOrder(open_slot.slot.name, reason, by_rank=job_rank > rank)
 
-    def _is_spare(self, task_queue: TaskQueue) -> bool:
+    def _has_unserved_jobs(self, task_queue: TaskQueue) -> bool:
         """Whether a job of the task queue waits without a slot that is free, about to look, or vacating for it."""
         ordered = self._rules.orders.outstanding(task_queue.id, self._rules.now)
         return self._open_slots.remaining(task_queue) > ordered and not self._rules.is_offered(task_queue.id)
 
     def _priority_reason(self, better: Account, worse: Account) -> str:
-        priority = self._open_slots.applicants.priority
+        priority = self._open_slots.ranked_jobs.priority
         return f"{better} has a job waiting for it, with user priority {priority(better):.2f} to {priority(worse):.2f}"
 
 

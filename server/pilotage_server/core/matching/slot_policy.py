@@ -45,7 +45,7 @@ from pilotage_server.core.classads.views import (
 )
 from pilotage_server.core.identity import slot_weight
 from pilotage_server.core.matching.job_views import USER_PRIORITY, JobSnapshot, JobView, JobViews
-from pilotage_server.core.queueing.slot_offers import place, sizes, unsaid
+from pilotage_server.core.queueing.slot_offers import location_attributes, size_attributes, unset_attributes
 
 TIMES = folded_set((CURRENT_TIME, "LastHeardFrom"))
 REMOTE_USER_PRIORITY = fold("RemoteUserPrio")
@@ -108,7 +108,7 @@ class SlotPolicy:
     ) -> None:
         self._layers = tuple(layers)
         self.size = size
-        self.view = AdView(sizes(size), *self._layers, time_dependent=TIMES | {REMOTE_USER_PRIORITY})
+        self.view = AdView(size_attributes(size), *self._layers, time_dependent=TIMES | {REMOTE_USER_PRIORITY})
         self.expressions = expressions or self._analysed(fault)
         self.start, self.rank, self.preemption_requirements, self.weight_text, self.job_names, self.fault = (
             self.expressions
@@ -133,7 +133,7 @@ class SlotPolicy:
         """Return the SlotWeight of a part of this size: its cores where the policy gives no number from 0."""
         if not self.weight_text:
             return float(amounts.cpus)
-        part = AdSnapshot(AdView(sizes(amounts), *self._layers), dict)
+        part = AdSnapshot(AdView(size_attributes(amounts), *self._layers), dict)
         refers = part.references_of(self.weight_text)
         projection = part.projection(None if refers.is_dynamic else refers.my, refers.free)
         return slot_weight(evaluate_projections(self.weight_text, projection, None), float(amounts.cpus))
@@ -262,7 +262,7 @@ class SlotPolicies:
 
     def policy(self, slot: SlotOffer, queue: QueueId) -> SlotPolicy | None:
         """Return the policy of a slot of a pilot at that queue; None = parts of its ad are missing."""
-        key = (queue, slot.free, slot.ad_parts, slot.ad_changes, tuple(unsaid(slot).values()))
+        key = (queue, slot.free, slot.ad_parts, slot.ad_changes, tuple(unset_attributes(slot).values()))
         cached = self._policies.get(key)
         if cached is not None:
             self._policies.move_to_end(key)
@@ -284,7 +284,12 @@ class SlotPolicies:
 
     def _read(self, slot: SlotOffer, queue: QueueId, changes: ParsedAdPart) -> SlotPolicy:
         parts = [self.parts.get(key) for key in reversed(slot.ad_parts)]
-        layers = (place(queue), changes.attributes, *(part.attributes for part in parts), unsaid(slot))
+        layers = (
+            location_attributes(queue),
+            changes.attributes,
+            *(part.attributes for part in parts),
+            unset_attributes(slot),
+        )
         key = (slot.ad_parts, tuple(changes.attributes))
         is_plain = changes.is_plain and not changes.fault
         expressions = self._expressions.get(key) if is_plain else None

@@ -32,7 +32,7 @@ from pilotage.classads.text import ad_text
 from pilotage.values.amounts import Amounts
 from pilotage_server.core.identity import slot_weight
 from pilotage_server.core.pilots.pilots import SlotInfo
-from pilotage_server.core.queueing.slot_offers import sizes
+from pilotage_server.core.queueing.slot_offers import size_attributes
 
 _KIB_PER_MIB = 1024
 _SHARED = "SharedSlotAttributes"
@@ -149,7 +149,7 @@ def match_weight(info: SlotInfo, asked: Amounts, now: datetime) -> float:
     """Return the weight of the allocation that a job of these amounts would get of a slot."""
     given = info.offer(now).allocation_for(asked)
     ad = slot_ad(info, now)
-    for name, value in sizes(given).items():
+    for name, value in size_attributes(given).items():
         ad.set(name, value)
     return _weight_of(ad, given.cpus)
 

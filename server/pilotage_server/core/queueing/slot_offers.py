@@ -60,7 +60,7 @@ def size_of(slot: SlotOffer) -> tuple[object, ...]:
 _KIB_IN_MIB = 1024
 
 
-def sizes(amounts: Amounts) -> dict[str, AdValue]:
+def size_attributes(amounts: Amounts) -> dict[str, AdValue]:
     """Return the size attributes of a slot's ad: memory in MiB, disk in KiB."""
     return {
         "cpus": amounts.cpus,
@@ -70,7 +70,7 @@ def sizes(amounts: Amounts) -> dict[str, AdValue]:
     }
 
 
-def place(queue: QueueId) -> dict[str, AdValue]:
+def location_attributes(queue: QueueId) -> dict[str, AdValue]:
     """Return the location attributes of a slot's ad, under our names and those of glideinWMS."""
     return {
         "site": queue.site,
@@ -82,7 +82,7 @@ def place(queue: QueueId) -> dict[str, AdValue]:
     }
 
 
-def unsaid(slot: SlotOffer) -> dict[str, AdValue]:
+def unset_attributes(slot: SlotOffer) -> dict[str, AdValue]:
     """Return the default attributes of a slot's ad."""
     return {
         "mytype": "Machine",

@@ -155,27 +155,27 @@ class TreePlan:
     """What is to be done: pools that stay, are removed, or are new, all mappings, and the jobs.
 
     `mappings` are all mappings that decide from then on. `unmapped` are the ids of pools that lose their mapping,
-    `newly_mapped` of those that get their first one. `reread` are those of `kept` that may be known by another section
-    now. `made` is the time of the new mappings.
+    `newly_mapped` of those that get their first one. `respelled` are those of `kept` whose section may
+    have changed. `made` is the time of the new mappings.
     """
 
     tree: ActiveTree
     made: datetime
     kept: tuple[Pool, ...]
-    reread: tuple[Pool, ...]
-    gone: tuple[Pool, ...]
+    respelled: tuple[Pool, ...]
+    removed: tuple[Pool, ...]
     new: tuple[Pool, ...]
     mappings: PoolMappings
     unmapped: tuple[str, ...]
     newly_mapped: tuple[str, ...]
-    moves: tuple[Rekeyed, ...]
-    stranded: tuple[Orphaned, ...]
+    rekeyed: tuple[Rekeyed, ...]
+    unreadable: tuple[Orphaned, ...]
     effect: TreeEffect
 
     @property
     def touches_jobs(self) -> bool:
         """Whether jobs change their meaning, so that the plan depends on the jobs of that time."""
-        return bool(self.reread or self.gone or self.new or self.moves or self.stranded)
+        return bool(self.respelled or self.removed or self.new or self.rekeyed or self.unreadable)
 
 
 def touched_pools(pools: Iterable[Pool], before: ActiveTree, after: ActiveTree) -> frozenset[str]:
@@ -195,27 +195,27 @@ def plan_tree(
     """Return what the tree `after` changes; `groups` are the live jobs of the pools that it touches."""
     read = [reread_requirements(group, after.declarations) for group in groups]
     rereads = tuple(outcome for outcome in read if isinstance(outcome, Rekeyed))
-    stranded = tuple(outcome for outcome in read if isinstance(outcome, Orphaned))
+    unreadable = tuple(outcome for outcome in read if isinstance(outcome, Orphaned))
     touched = touched_pools(present.pools, present.tree, after)
-    kept = _kept(present.pools, touched, (*_as_typed(present.pools, touched, after), *rereads), stranded)
+    kept = _kept(present.pools, touched, (*_as_typed(present.pools, touched, after), *rereads), unreadable)
     new = _new(present.pools, rereads, now)
     mappings = PoolMappings(mapping_of(pool, after, now) for pool in pace((*kept, *new)))
     unmapped, newly_mapped = _mapping_changes(pace((*kept, *new)), mappings)
     remaining = {pool.id for pool in kept}
-    moves = tuple(reread for reread in rereads if reread.changes_pool)
+    rekeyed = tuple(outcome for outcome in rereads if outcome.changes_pool)
     return TreePlan(
         tree=after,
         made=now,
         kept=kept,
-        reread=tuple(pool for pool in kept if pool.id in touched),
-        gone=tuple(pool for pool in present.pools if pool.id not in remaining),
+        respelled=tuple(pool for pool in kept if pool.id in touched),
+        removed=tuple(pool for pool in present.pools if pool.id not in remaining),
         new=new,
         mappings=mappings,
         unmapped=unmapped,
         newly_mapped=newly_mapped,
-        moves=moves,
-        stranded=stranded,
-        effect=_effect(present, mappings, after, (*rereads, *stranded), warnings, pace),
+        rekeyed=rekeyed,
+        unreadable=unreadable,
+        effect=_effect(present, mappings, after, (*rereads, *unreadable), warnings, pace),
     )
 
 
@@ -247,13 +247,13 @@ def _as_typed(pools: Iterable[Pool], touched: Collection[str], after: ActiveTree
 
 
 def _kept(
-    pools: Iterable[Pool], touched: Collection[str], rereads: Iterable[Rekeyed], stranded: Iterable[Orphaned]
+    pools: Iterable[Pool], touched: Collection[str], rereads: Iterable[Rekeyed], unreadable: Iterable[Orphaned]
 ) -> tuple[Pool, ...]:
     # A pool is known by the section of jobs in it, preferably of jobs whose section still has a meaning.
     sections: dict[str, Mapping[str, Value]] = {}
-    for reread in rereads:
-        sections.setdefault(reread.pool_id, reread.group.section)
-    for orphaned in stranded:
+    for respelled in rereads:
+        sections.setdefault(respelled.pool_id, respelled.group.section)
+    for orphaned in unreadable:
         sections.setdefault(orphaned.group.pool_id, orphaned.group.section)
     return tuple(
         replace(pool, section=sections[pool.id]) if pool.id in touched else pool
@@ -264,7 +264,7 @@ def _kept(
 
 def _new(pools: Iterable[Pool], rereads: Iterable[Rekeyed], now: datetime) -> tuple[Pool, ...]:
     known = {pool.id for pool in pools}
-    new = {reread.pool_id: reread.requirements for reread in rereads if reread.pool_id not in known}
+    new = {respelled.pool_id: respelled.requirements for respelled in rereads if respelled.pool_id not in known}
     return tuple(new_pool(requirements, now) for requirements in new.values())
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pilotage.accounts import Quota
 from pilotage.values.accounts import Account, GroupId
 from pilotage_server.core.accounting.fair_share import ShareOverrides
-from pilotage_server.core.accounting.shares import Shares, shares_at
+from pilotage_server.core.accounting.shares import Shares, compute_shares
 from pilotage_server.core.identity import Identity
 from pilotage_server.core.pilots.slot_listing import pool_size
 from pilotage_server.operations.resources.pools import visible_vo
@@ -34,7 +34,7 @@ def list_shares(transaction: Transaction, state: ServerState, identity: Identity
     with state.lock:
         for each in state.waiting.waiting():
             waiting[each.task_queue.account] += each.count
-        shares = shares_at(state.shares, waiting, transaction.now)
+        shares = compute_shares(state.shares, waiting, transaction.now)
     return shares if shown is None else shares.of_vo(shown)
 
 

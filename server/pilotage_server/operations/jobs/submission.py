@@ -358,7 +358,7 @@ def _check_counts(descriptions: Sequence[DescriptionGroup], state: ServerState) 
 
 def _accepted(placer: Placer, account: Account, one: OptimizedGroup) -> Iterator[AcceptedJobs]:
     """Yield the placed groups; they are split where a slot's expression reads the overrides."""
-    parts = one.descriptions.split() if placer.tells_apart(OVERRIDE_ATTRIBUTES) else (one.descriptions,)
+    parts = one.descriptions.split() if placer.splits_by(OVERRIDE_ATTRIBUTES) else (one.descriptions,)
     for group in parts:
         placement = placer.place(account, group.model)
         repeatable = is_flagged(group.model, MAY_BE_REPEATED)

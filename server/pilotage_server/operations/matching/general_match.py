@@ -182,7 +182,7 @@ def _vacates(
 
 def _load_job_ads(transaction: Transaction, open_slots: OpenSlots, task_queue: TaskQueue) -> None:
     heads = head_ads(transaction, task_queue.id, HEADS_AT_ONCE)
-    open_slots.applicants.add_single_jobs(task_queue, [SingleJob(head.job_id, head.ad) for head in heads])
+    open_slots.ranked_jobs.add_single_jobs(task_queue, [SingleJob(head.job_id, head.ad) for head in heads])
 
 
 def _lock(transaction: Transaction, reservation: Reservation) -> JobRecord | None:

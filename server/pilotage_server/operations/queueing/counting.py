@@ -18,11 +18,12 @@ ASSUMED = 1_000_000
 """So many more jobs are assumed where not all were counted: with too few, matches would exhaust the queue wrongly."""
 
 
-def _count_some(transaction: Transaction, ids: Collection[int]) -> dict[int, int]:
+def count_up_to_limit(transaction: Transaction, ids: Collection[int]) -> dict[int, int]:
+    """Return the numbers of waiting jobs by task queue, each at most `_MOST_COUNTED`."""
     return task_queues.count_some(transaction.session, ids, _MOST_COUNTED)
 
 
-def _add(state: ServerState, task_queue: TaskQueue, count: int, head: QueueHead | None = None) -> None:
+def add_task_queue(state: ServerState, task_queue: TaskQueue, count: int, head: QueueHead | None = None) -> None:
     """Add a task queue with its count, which may be incomplete."""
     is_all = count < _MOST_COUNTED
     state.waiting.add(task_queue, count, head, assumed=0 if is_all else ASSUMED)
@@ -37,10 +38,10 @@ def load_unknown_task_queues(transaction: Transaction, state: ServerState) -> No
     if not unknown:
         return
     found = task_queues.load_task_queues(transaction.session, unknown)
-    counts = _count_some(transaction, unknown)
+    counts = count_up_to_limit(transaction, unknown)
     with state.lock:
         for task_queue in found:
-            _add(state, task_queue, counts.get(task_queue.id, 0))
+            add_task_queue(state, task_queue, counts.get(task_queue.id, 0))
         state.waiting.discard_unknown(unknown)
         state.pending_counts |= unknown  # jobs that are counted here may be added once more after this
 

@@ -117,7 +117,7 @@ class Placer:
         self._pools: dict[tuple[str, str], str] = {}
         self._task_queues = TaskQueueFinder(transaction, state)
 
-    def tells_apart(self, names: frozenset[str]) -> bool:
+    def splits_by(self, names: frozenset[str]) -> bool:
         """Whether jobs that differ only in attributes of these folded names may wait in different task queues."""
         return not names.isdisjoint(self._key_names())
 

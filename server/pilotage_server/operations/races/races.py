@@ -148,12 +148,12 @@ def start_copies(
             return StartedRaceCopy(job.id, refusal=refusal)
         used = (sites.get(id_, ()) for id_ in (job.id, *(copy.id for copy in job_copies)))
         copied = copy_description(descriptions[job.template_id], frozenset[str]().union(*used))
-        return _made(transaction, placer, job, copied, each.reason, goes_on=job.id in races)
+        return _start_copy(transaction, placer, job, copied, each.reason, goes_on=job.id in races)
 
     return tuple(start(each) for each in wanted)
 
 
-def _made(
+def _start_copy(
     transaction: Transaction, placer: Placer, job: JobRecord, copied: JobDescription, reason: str, *, goes_on: bool
 ) -> StartedRaceCopy:
     asked = {fold(site) for site in copied.sites} - {"any"}

@@ -57,11 +57,11 @@ def ensure_pool(transaction: Transaction, state: ServerState, requirements: Requ
     wanted = new_pool(now_means, transaction.now)
     pool = stored.hold_pool(transaction.session, wanted.id) or _make_pool(transaction, state, wanted, tree)
     if pool is not wanted:
-        _join(transaction, state, pool, wanted, tree)
+        _use_pool(transaction, state, pool, wanted, tree)
     return pool.id
 
 
-def _join(transaction: Transaction, state: ServerState, pool: Pool, wanted: Pool, tree: ActiveTree) -> None:
+def _use_pool(transaction: Transaction, state: ServerState, pool: Pool, wanted: Pool, tree: ActiveTree) -> None:
     """Add a job to an existing pool."""
     if pool.canonical != wanted.canonical:
         raise PoolIdClashError(pool.id)

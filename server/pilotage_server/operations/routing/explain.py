@@ -27,7 +27,7 @@ from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.routing import RoutedJobRecord
 from pilotage_server.operations.jobs.queries import visible_job
 from pilotage_server.operations.queueing.placement import task_queues_of
-from pilotage_server.operations.routing.route_jobs import Gate, read_only_gates, why_not_waiting
+from pilotage_server.operations.routing.route_jobs import Gate, read_only_gates, routing_refusal
 from pilotage_server.operations.routing.routed_jobs import OpenRoutedJob
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_attempts
@@ -76,7 +76,7 @@ def explain_routes(transaction: Transaction, state: ServerState, identity: Ident
         for route, obstacles in _judged(published.table, case)
     )
     copy = last_copy(transaction.session, job_id)
-    return RoutesExplained(verdicts, copy and _shown(transaction, copy, job), why_not_waiting(job_id, job))
+    return RoutesExplained(verdicts, copy and _shown(transaction, copy, job), routing_refusal(job_id, job))
 
 
 def _shown(transaction: Transaction, copy: RoutedJobRecord, job: JobRecord) -> OpenRoutedJob:

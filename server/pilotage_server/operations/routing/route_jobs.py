@@ -76,16 +76,16 @@ class Gate:
 
     def enter(self, job: JobRecord, task_queue: TaskQueue) -> str:
         """Admit the job and return "", or return why it may not go here."""
-        why = self._shut_to(job, task_queue) or self._throttled(job)
+        why = self._closed_or_full(job, task_queue) or self._throttled(job)
         if not why:
             self._limits.add(task_queue.traits)
         return why
 
     def obstacle(self, job: JobRecord, task_queue: TaskQueue) -> str:
         """Return why the job could not go here, "" = it could; it reserves nothing."""
-        return self._shut_to(job, task_queue) or (str(self._throttles[0]) if self._throttles else "")
+        return self._closed_or_full(job, task_queue) or (str(self._throttles[0]) if self._throttles else "")
 
-    def _shut_to(self, job: JobRecord, task_queue: TaskQueue) -> str:
+    def _closed_or_full(self, job: JobRecord, task_queue: TaskQueue) -> str:
         return self._closed or self._why_unfit(job, task_queue) or self._full(task_queue)
 
     @cached_property
@@ -163,7 +163,7 @@ def route_jobs(
     refusals: dict[int, str] = {}
     for copy in copies:
         job = jobs.get(copy.job_id)
-        why = why_not_waiting(copy.job_id, job)
+        why = routing_refusal(copy.job_id, job)
         if job is not None and not why:
             why = gates[target_queue(copy)].enter(job, task_queues[job.task_queue_id])
         if job is None or why:
@@ -176,7 +176,7 @@ def route_jobs(
     return tuple(RouteAnswer(id_, attempts.get(id_, 0), refusals.get(id_, "")) for id_ in ids)
 
 
-def why_not_waiting(job_id: int, job: JobRecord | None) -> str:
+def routing_refusal(job_id: int, job: JobRecord | None) -> str:
     """Return why the job cannot be routed to any target; "" = it can."""
     if job is None:
         return f"there is no job {job_id}"

@@ -18,7 +18,7 @@ from pilotage_server.core.queueing.index import CountSnapshot
 from pilotage_server.core.queueing.task_queue import TaskQueue, redescribed
 from pilotage_server.core.rules import Rules
 from pilotage_server.operations.accounting.shares import load_overrides, refresh_pool_size
-from pilotage_server.operations.queueing.counting import _add, _count_some
+from pilotage_server.operations.queueing.counting import add_task_queue, count_up_to_limit
 from pilotage_server.operations.queueing.placement import TaskQueueFinder, key_names
 from pilotage_server.operations.resources.bans import load_bans
 from pilotage_server.operations.resources.pools import load_mappings
@@ -54,10 +54,10 @@ def load_state(transaction: Transaction, rules: Rules) -> ServerState:
     )
     load_overrides(transaction, state)
     known = task_queues.load_live_task_queues(transaction.session)
-    counts = _count_some(transaction, [task_queue.id for task_queue in known])
+    counts = count_up_to_limit(transaction, [task_queue.id for task_queue in known])
     heads = read_heads(transaction.session, counts)
     for task_queue in known:
-        _add(state, task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
+        add_task_queue(state, task_queue, counts.get(task_queue.id, 0), heads.get(task_queue.id))
     state.shares.load(_uses(transaction, rules).items())
     refresh_pool_size(transaction, state)
     return state
