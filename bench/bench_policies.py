@@ -25,8 +25,8 @@ from pilotage.values.offers import AdPart
 from pilotage_server.operations.matching.work import WorkRequest
 from pilotage_server.storage.database.engine import Database, closing, upgrade
 from support.grid import Grid, a_slot, request_jobs
+from support.jobs import a_user
 from support.live_slots import LiveSlots
-from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
 QUEUE = "LCG.CERN.cern/ce/queue"

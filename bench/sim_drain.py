@@ -20,8 +20,16 @@ from harness.setting import Setting, bench, shared_data
 from harness.time_plot import TimePanel, time_drawing
 from pilotage_agents.drain_controller.controller import DrainController
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
-from support.mixed_load import CORES, FULL_SIZE, MULTICORE_FROM_S, WIDTH, MixedLoad
-from support.simulated_farm import Sample, SimulatedFarm, controlled
+from support.simulated_farm import (
+    CORES,
+    FULL_SIZE,
+    MULTICORE_FROM_S,
+    WIDTH,
+    MixedLoad,
+    Sample,
+    SimulatedFarm,
+    controlled,
+)
 
 END_S = MULTICORE_FROM_S + 40 * 3600
 SAMPLED_EVERY_S = 600.0

@@ -20,10 +20,8 @@ pytest_plugins = [
     "support.database",
     "support.server",
     "support.slurm",
-    "support.slurm_clusters",
     "support.sshd",
-    "support.bundle",
-    "support.compiled",
+    "support.packages",
 ]
 
 settings.register_profile("dev", max_examples=100, deadline=None)

@@ -14,7 +14,7 @@ from typing import Any
 from harness.figures import Figure, state
 from harness.lhcb import VO, LhcbDay
 from harness.processes import LOAD_CORE, SERVER_CORE, on_core
-from support.postgresql_process import PostgresqlServer, installed_programs, running_postgresql
+from support.postgresql import PostgresqlServer, installed_programs, running_postgresql
 from support.server import RunningServer, running_server
 from support.shared_data import ENVIRONMENT, shared_data_dir
 

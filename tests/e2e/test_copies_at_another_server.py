@@ -15,10 +15,10 @@ from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_client.readers.files import resolve_local_files
 from pilotage_server.core.identity import Role
-from support.command import PROGRAMS
+from support.commands import PROGRAMS
 from support.process_grid import ProcessGrid, a_process_grid
+from support.processes import until
 from support.server import RunningServer, running_server
-from support.until import until
 
 TABLE = '[ name = "South"; Requirements = TARGET.WantJobRouter; set_Experiment = "sky"; ]'
 

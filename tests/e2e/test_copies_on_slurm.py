@@ -20,7 +20,7 @@ from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.places.job_folders import RoutedJobFolders
 from pilotage_agents.router.places.queue import BatchQueueTarget
-from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
+from support.copy_targets import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.slurm import PARTITION, SlurmCluster
 
 NAME = "pilotage-7-3"

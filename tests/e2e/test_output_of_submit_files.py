@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.command import Command, environment_of
-from support.running_up import running_up
+from support.commands import Command, environment_of, running_up
 
 
 def test_a_program_from_anywhere_travels_and_what_it_makes_comes_back(tmp_path: Path) -> None:

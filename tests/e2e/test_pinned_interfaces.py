@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from pilotage_client.connection import UP_FILE
-from support.command import Command, environment_of
-from support.pinned import KEYS
-from support.running_up import running_up
+from support.commands import KEYS, Command, environment_of, running_up
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 

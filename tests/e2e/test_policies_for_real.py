@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage_pilot.supervise.proc import living
-from support.policies import SHIPPED
+from support.live_slots import SHIPPED
 from support.policy_processes import PolicyProcesses, cpu_s_of, nice_of, policy_processes, stands_still
 
 HUSH = """

@@ -19,7 +19,7 @@ from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
-from support.command import PROGRAMS
+from support.commands import PROGRAMS
 from support.server import running_server
 from support.slurm import PARTITION, SlurmCluster, running_slurm
 

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.command import environment_of
-from support.running_up import running_up
+from support.commands import environment_of, running_up
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
 

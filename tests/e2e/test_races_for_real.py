@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from pilotage_server.core.identity import Role
-from support.command import PROGRAMS, Command, environment_of
-from support.pinned import KEYS
+from support.commands import KEYS, PROGRAMS, Command, environment_of
+from support.processes import until
 from support.server import RunningServer, running_server
-from support.until import until
 
 TREE = """
 [sites.Here.ces.ce1]

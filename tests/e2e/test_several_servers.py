@@ -14,8 +14,8 @@ from pilotage.job_description import JobDescription
 from pilotage_server.core.jobs.states import FINAL, LEASED, JobState
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
-from support.postgresql_process import PostgresqlServer
-from support.server_fleet import HastyPilot, Progress, ServerFleet, server_fleet
+from support.postgresql import PostgresqlServer
+from support.server import HastyPilot, Progress, ServerFleet, server_fleet
 from support.wire_grid import WireGrid, submission
 
 EVENTS = metadata.tables["job_events"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.bundle import BARE_PYTHON
+from support.packages import BARE_PYTHON
 from support.slurm import SlurmCluster
 from support.slurm_site import Site, over_ssh, running_site
 from support.sshd import SshServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.policies import SHIPPED
+from support.live_slots import SHIPPED
 from support.policy_processes import PolicyPilot, PolicyProcesses, policy_processes, stands_still
 
 UNTIL_TOLD = "while ! [ -e go ]; do sleep 0.05; done"

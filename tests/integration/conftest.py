@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from support.polls import Polls
 from support.server import RunningServer
+from support.waiting_calls import Polls
 from support.wire_grid import WireGrid
 
 

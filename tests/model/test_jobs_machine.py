@@ -27,7 +27,7 @@ from pilotage_server.operations.jobs.queries import JobFilter, get_events, get_j
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from support.database import quick_sqlite
-from support.submissions import a_description, a_user
+from support.jobs import a_description, a_user
 from support.virtual_clock import VirtualClock
 
 ALICE = a_user("alice")

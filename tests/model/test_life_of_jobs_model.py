@@ -27,9 +27,9 @@ from pilotage_server.storage.attempts import ATTEMPTS
 from pilotage_server.storage.task_queues import read_heads
 from support.database import quick_sqlite
 from support.grid import LONG, Grid, Pilot, a_slot
+from support.jobs import a_user, an_operator
 from support.races import REPEATABLE, start_copy
 from support.routers import Router
-from support.submissions import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 LINGERING = frozenset({JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE})

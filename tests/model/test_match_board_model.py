@@ -19,8 +19,8 @@ from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import RunningLimit, Sharing
+from support.match_board import World
 from support.trees import a_tree
-from support.two_ways import World
 from support.virtual_clock import START
 
 QUEUES = (QueueId("CERN", "ce", "long"), QueueId("CERN", "ce", "short"), QueueId("RAL", "ce", "long"))

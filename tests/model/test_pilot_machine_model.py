@@ -20,8 +20,7 @@ from pilotage_pilot.core.lifetime import Phase
 from pilotage_pilot.core.model import GrantedJob, ReportedState
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.core.rules import PilotRules
-from support.obedient_shell import ObedientShell
-from support.pilot_bench import PilotBench, built_in_slots, slots_with
+from support.pilot_bench import ObedientShell, PilotBench, built_in_slots, slots_with
 
 KINDS = st.sampled_from(ev.FailureKind)
 LOT, UNLIKELY = st.integers(0, 20), 13

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pilotage.job_description import Scalar
 from pilotage.resources.requirements import pool_id, read_requirements
-from support.sections import sections
+from support.trees import sections
 
 Section = dict[str, object]
 

@@ -25,9 +25,8 @@ from pilotage_server.storage.accounting import load_uses
 from pilotage_server.storage.database.engine import Database, closing
 from support.database import quick_sqlite, without_fsync
 from support.grid import LONG, Grid, Pilot
-from support.reports import recorded_singly
+from support.jobs import a_pilot_identity, recorded_singly
 from support.routers import Router
-from support.submissions import a_pilot_identity
 from support.virtual_clock import VirtualClock
 
 RULES = Rules(attempt_limit=2, sharing=Sharing(discount_suspended=True))

@@ -16,7 +16,7 @@ from pilotage.routes import JobScopes
 from pilotage_agents.router.core.fields import expression_text
 from pilotage_agents.router.core.route_selection import RouteEvaluator, route_decisions
 from pilotage_agents.router.core.table import RouteTable
-from support.real_routes import ROUTERS, constrained
+from support.route_tables import ROUTERS, constrained
 
 PLAIN: list[AdValue] = [True, False, 0, 1, 1.0, 5, 4000, "", "ann", "true", ("a", "Analysis")]
 OTHERS: list[AdValue] = [Expression("undefined"), Expression("RequestCpus * 2"), Expression("TARGET.queue"), {"a": 1}]

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pilotage.values.accounts import Account
 from pilotage_pilot.core.slots import events as ev
 from pilotage_pilot.core.slots.states import STATES, Activity, DrainHow, Draining, SlotState
-from support.obedient_node import ObedientNode
-from support.slot_bench import ANN, BOB, Answers, at
+from support.slot_bench import ANN, BOB, Answers, ObedientNode, at
 
 QUIET = {"IS_OWNER": False, "WANT_SUSPEND": False, "SUSPEND": False, "CONTINUE": True, "PREEMPT": False, "KILL": False}
 MOODS = st.sampled_from(

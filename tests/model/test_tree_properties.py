@@ -18,7 +18,7 @@ from pilotage.resources.selection import get_eligible_nodes
 from pilotage.resources.tree import Origin, QueueId, ResourceTree
 from pilotage.resources.tree_reader import tree_from_mapping
 from pilotage.text import fold
-from support.sections import VOS, levels, sections, trees
+from support.trees import VOS, levels, sections, trees
 
 Plain = dict[str, object]
 vos = st.sampled_from((*VOS, "nobody"))

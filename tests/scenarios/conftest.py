@@ -9,8 +9,8 @@ import pytest
 
 from pilotage_server.core.rules import Rules
 from pilotage_server.storage.database.engine import Database
+from support.leadership import DatabaseTurns
 from support.site_policies import SitePolicies
-from support.turns import DatabaseTurns
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 

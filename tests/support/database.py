@@ -25,7 +25,7 @@ from pilotage.clock import Clock
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
-from support.postgresql_process import PostgresqlServer
+from support.postgresql import PostgresqlServer
 from support.virtual_clock import VirtualClock
 
 BACKENDS = ("sqlite", "postgresql")

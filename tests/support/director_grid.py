@@ -1,23 +1,137 @@
-"""A site director with its folder, and a batch system, a server and a clock in memory."""
+"""A site director with a batch system, a server and a clock in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pilotage.errors import LeadershipLostError, NotFoundError, ServerUnreachableError
 from pilotage.job_description import Value
 from pilotage.resources.tree import QueueId
-from pilotage_agents.runtime.link import TreeQueue
+from pilotage.values.amounts import Amounts
+from pilotage.values.demand import Demand, DemandAnswer, EmptyReturns, IdleSlots, QueueSupply
+from pilotage.values.pilots import GlideinReport
+from pilotage_agents.runtime.link import RegisteredPilot, TreeQueue
 from pilotage_agents.site_director.director import SiteDirector
 from pilotage_agents.site_director.glideins import GlideinFolders
-from pilotage_agents.site_director.ports import DirectorContext
+from pilotage_agents.site_director.ports import DirectorContext, GlideinReportAnswer, PoolsOfQueues
 from pilotage_agents.site_director.sender import PilotSender
 from pilotage_agents.site_director.settings import SiteDirectorSettings
 from pilotage_agents.site_director.watch import GlideinWatch, WatchLimits
-from support.fake_batch_system import FakeBatchSystem
-from support.fake_director_link import FakeDirectorLink
+from support.fake_batch_systems import FakeBatchSystem
+
+_SUBMITTED_WITHIN = timedelta(minutes=10)
+
+
+@dataclass
+class FakeDirectorLink:
+    """Counts the pilots of each queue from what is registered and reported; they never begin to run by themselves.
+
+    As at a server, one of which nothing was reported for ten minutes is given up.
+
+    `waiting` one-core jobs could go to every queue. `idle` are the stamps of pilots that have come and have no job,
+    `busy` of those that have one. `calls` holds the names of the calls, in order.
+    """
+
+    tree: tuple[TreeQueue, ...]
+    waiting: int = 0
+    tree_version: int = 1
+    pools: tuple[str, ...] = ("pool",)
+    is_reachable: bool = True
+    is_in_turn: bool = True
+    banned: set[QueueId] = field(default_factory=set)
+    throttled: dict[QueueId, str] = field(default_factory=dict)
+    held: set[QueueId] = field(default_factory=set)
+    empty: dict[QueueId, EmptyReturns] = field(default_factory=dict)
+    idle: set[str] = field(default_factory=set)
+    busy: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+    clock: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    registered: dict[str, QueueId] = field(default_factory=dict)
+    registered_at: dict[str, datetime] = field(default_factory=dict)
+    lifetimes_s: list[float] = field(default_factory=list)
+    reports: list[GlideinReport] = field(default_factory=list)
+
+    @property
+    def ended(self) -> dict[str, str]:
+        """Reasons of the glideins that were reported as ended, by stamp."""
+        return {report.stamp: report.reason for report in self.reports if report.ended}
+
+    async def queues(self) -> tuple[TreeQueue, ...]:
+        self._called("queues")
+        return self.tree
+
+    async def pools_of(self, queues: Sequence[QueueId]) -> PoolsOfQueues:
+        self._called("pools_of")
+        pools = tuple(self.pools if self._knows(queue) else None for queue in queues)
+        return PoolsOfQueues(self.tree_version, pools)
+
+    async def demand(self, queues: Sequence[QueueId]) -> DemandAnswer:
+        self._called("demand")
+        known = tuple(place for place, queue in enumerate(queues) if self._knows(queue))
+        demands = (Demand("pool", "vo", self.waiting, Amounts(cpus=1), known),)
+        return DemandAnswer(demands if self.waiting else (), tuple(self._supply(queue) for queue in queues))
+
+    async def register_pilots(
+        self, queue: QueueId, count: int, vos: Sequence[str], lifetime_s: float
+    ) -> tuple[RegisteredPilot, ...]:
+        self._called("register_pilots")
+        if not self.is_in_turn:
+            raise LeadershipLostError("site director")
+        if not self._knows(queue):
+            raise NotFoundError("queue", str(queue))
+        self.lifetimes_s.append(lifetime_s)
+        stamps = [f"stamp{len(self.registered) + place}" for place in range(count)]
+        self.registered |= dict.fromkeys(stamps, queue)
+        self.registered_at |= dict.fromkeys(stamps, self.clock())
+        return tuple(RegisteredPilot(stamp, f"token of {stamp}") for stamp in stamps)
+
+    async def renew_credentials(self, stamps: Sequence[str], lifetime_s: float) -> tuple[RegisteredPilot, ...]:
+        self._called("renew_credentials")
+        self.lifetimes_s.append(lifetime_s)
+        live = [stamp for stamp in stamps if stamp in self.registered and stamp not in self.ended]
+        return tuple(RegisteredPilot(stamp, f"token {len(self.lifetimes_s)} of {stamp}") for stamp in live)
+
+    async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinReportAnswer:
+        self._called("report_glideins")
+        self.reports += reports
+        unknown = tuple(report.stamp for report in reports if report.stamp not in self.registered)
+        return GlideinReportAnswer(
+            unknown, tuple(each.stamp for each in reports if each.ended and each.stamp in self.busy)
+        )
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if not self.is_reachable:
+            raise ServerUnreachableError("the server does not answer")
+
+    def _supply(self, queue: QueueId) -> QueueSupply:
+        ended = {*self.ended, *self._given_up()}
+        living = [stamp for stamp, its in self.registered.items() if its == queue and stamp not in ended]
+        idle, busy = self.idle.intersection(living), self.busy.intersection(living)
+        slots = (IdleSlots(Amounts(cpus=1), len(idle)),) if idle else ()
+        return QueueSupply(
+            self._knows(queue),
+            queue in self.banned,
+            pilots_waiting=len(living) - len(idle) - len(busy),
+            pilots_running=len(idle) + len(busy),
+            idle=slots,
+            throttled=self.throttled.get(queue, ""),
+            held=queue in self.held,
+            empty_returns=self.empty.get(queue),
+        )
+
+    def _given_up(self) -> set[str]:
+        reported = {report.stamp for report in self.reports}
+        old = {stamp for stamp, since in self.registered_at.items() if self.clock() - since > _SUBMITTED_WITHIN}
+        return old - reported
+
+    def _knows(self, queue: QueueId) -> bool:
+        return queue in {each.id for each in self.tree}
+
 
 ONE_CORE: dict[str, Value] = {"CEType": "local", "CPUs": 1}
 QUEUE = QueueId("Lyon", "ce1", "short")

@@ -1,4 +1,4 @@
-"""A grid in small: one server over a database, queues, pilots and jobs, so that scenarios read as stories."""
+"""A small grid in memory: one server over a database, with queues, pilots and jobs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
+
+import pytest
 
 from pilotage.errors import PilotageError
 from pilotage.job_description import JobDescription
@@ -17,16 +20,22 @@ from pilotage.values.attempts import AttemptKey, Outcome, ReportResult
 from pilotage.values.offers import SlotOffer
 from pilotage.values.pilots import GlideinReport, PilotState
 from pilotage_server.core.attempts.reports import JobReport, NodeState, ReportedSlot
+from pilotage_server.core.health.black_holes import BlackHole, HealthRules, Location, LocationLevel
+from pilotage_server.core.health.evidence import RunningAttempts, RunningFilter
+from pilotage_server.core.health.throttles import Throttle, ThrottleChange, new_throttle
 from pilotage_server.core.identity import Identity, PilotCredential, Role
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.descriptions import single_groups
-from pilotage_server.core.jobs.record import JobRecord
-from pilotage_server.core.jobs.states import JobState
+from pilotage_server.core.jobs.record import JobRecord, PolicyWatch
+from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.rules import Rules
 from pilotage_server.operations.attempts.expiry import Expired, expire_leases
 from pilotage_server.operations.attempts.heartbeats import HeartbeatAnswer, ReceivedHeartbeat, report_states
 from pilotage_server.operations.explain import Explanation, explain_job
+from pilotage_server.operations.health import HealthWatch, list_health, store_changes
 from pilotage_server.operations.jobs.changes import change_jobs
+from pilotage_server.operations.jobs.periodic_policies import apply_policies, scan_changed, scan_next
+from pilotage_server.operations.jobs.queries import get_events
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.matching.request_jobs import request_many
 from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
@@ -42,12 +51,13 @@ from pilotage_server.operations.queueing.rekeying import add_references
 from pilotage_server.operations.resources.tree import parse_tree
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.operations.startup.loading import load_state
-from pilotage_server.storage.attempts import load_history
+from pilotage_server.storage.attempts import load_history, load_running
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job, load_jobs
 from pilotage_server.storage.leases import swap_last_alive
-from support.submissions import a_user, an_operator
+from pilotage_server.storage.retention import WatchPosition, first_watched
+from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 Result = TypeVar("Result")
@@ -267,3 +277,96 @@ def an_idle_slot(name: str = "slot1", cpus: int = 1, memory_mib: int = 0) -> Rep
 def a_busy_slot(name: str = "slot1", cpus: int = 1) -> ReportedSlot:
     """Return a slot that runs a job, as a pilot reports it."""
     return replace(an_idle_slot(name, cpus), state="Claimed", activity="Busy", free=Amounts(), job_id=1)
+
+
+class PolicyGrid(Grid):
+    """A grid whose server looks after policies as its duty does, but only when it is told to."""
+
+    def look(self) -> list[int]:
+        """Look at what has changed, and do what is wanted; return the ids of the jobs that moved."""
+        moved: list[int] = []
+        while (seen := self.read(lambda transaction, state: scan_changed(transaction, state, 100))).jobs:
+            moved += self.act(seen.due)
+        return moved
+
+    def look_round(self, least: PolicyWatch = PolicyWatch.EACH_MINUTE, batch: int = 3) -> list[int]:
+        """Make one round over the jobs under policies of that watch."""
+        place: WatchPosition | None = first_watched(least)
+        moved: list[int] = []
+        while place is not None:
+            seen = self.read(partial(scan_next, place=place, most=batch))
+            moved += self.act(seen.due)
+            place = seen.position
+        return moved
+
+    def act(self, wanting: tuple[int, ...]) -> list[int]:
+        """Do what is wanted; return the ids of the jobs that moved."""
+        return [job.id for job in self.write(lambda transaction, state: apply_policies(transaction, state, wanting))]
+
+    def run_for(self, pilot: Pilot, seconds: float) -> Match:
+        """Let the pilot run a job for so long; it stays running."""
+        match = pilot.take()
+        pilot.start(match)
+        left = seconds
+        while left > 0:
+            step = min(left, 600.0)
+            self.pass_time(seconds=step)
+            pilot.beat()
+            left -= step
+        return match
+
+    def causes(self, job_id: int) -> list[JobCause]:
+        """Return what has happened to a job."""
+        return [
+            event.cause for event in self.read(lambda transaction, _: get_events(transaction, an_operator(), job_id))
+        ]
+
+
+NODE = Location(LocationLevel.NODE, "CERN", node="n1")
+QUEUE = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
+FAST = timedelta(minutes=1)
+AT_CERN = RunningFilter(sites=frozenset({"CERN"}))
+
+
+@pytest.fixture
+def grid(database: Database, clock: VirtualClock) -> Grid:
+    """Return a grid with jobs that wait."""
+    grid = Grid(database, clock)
+    grid.submit(count=50)
+    return grid
+
+
+def a_pilot(grid: Grid, node: str = "n1") -> Pilot:
+    """Start a pilot on a node."""
+    pilot = grid.start_pilot()
+    pilot.beat(node=NodeState(node, Amounts(1)))
+    return pilot
+
+
+def throttled(grid: Grid, place: Location = NODE) -> Throttle:
+    """Let a place be found out as a server would."""
+
+    def store(transaction: Transaction) -> Throttle:
+        found = new_throttle(BlackHole(place, 6, 7), HealthRules(), transaction.now)
+        (made,) = store_changes(transaction, grid.state, [ThrottleChange(None, found)])
+        assert made.new is not None
+        return made.new
+
+    return grid.database.write(store)
+
+
+def known(grid: Grid) -> list[Throttle]:
+    """Return all throttles."""
+    return list(grid.read(lambda transaction, _: list_health(transaction)))
+
+
+def running(grid: Grid, wanted: RunningFilter = AT_CERN) -> list[RunningAttempts]:
+    """Return what the jobs that run tell of their places."""
+    return grid.read(lambda transaction, _: load_running(transaction.session, FAST, transaction.now, wanted))
+
+
+def look(grid: Grid, watch: HealthWatch) -> list[ThrottleChange]:
+    """Let a server look, and go on from that though nothing is stored."""
+    found = grid.read(watch.review)
+    watch.commit(found)
+    return list(found.changes)

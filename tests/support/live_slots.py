@@ -1,18 +1,24 @@
-"""The slots of a node with their live ads and their machines, under a policy, in virtual time."""
+"""The slots of a node under a policy, with their live ads and their machines, in virtual time."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
-from pilotage.classads.library import AdValue
+import pytest
+
+from pilotage.classads.evaluation import Ad, Result
+from pilotage.classads.library import AdValue, Expression
 from pilotage.classads.text import ad_text, new_job_ad, overlaid
 from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.ads.attributes import NodeFacts, NodeSample, SlotFacts
-from pilotage_pilot.core.ads.policy_ads import SlotAds
+from pilotage_pilot.core.ads.policy_ads import SlotAds, unattended_slot_ad
 from pilotage_pilot.core.model import Now
-from pilotage_pilot.core.policy import Policy
+from pilotage_pilot.core.policy import Evaluated, Policy, evaluate_all
 from pilotage_pilot.core.slots.events import (
     ClaimGranted,
     JobEnded,
@@ -24,7 +30,54 @@ from pilotage_pilot.core.slots.events import (
 )
 from pilotage_pilot.core.slots.layout import Layout, lay_out
 from pilotage_pilot.core.slots.machine import SlotMachine
-from pilotage_pilot.policy.loading import load_policy
+from pilotage_pilot.policy.loading import Loaded, load_policy
+
+NOW_S = 1_700_000_000
+NOW = Now(datetime.fromtimestamp(NOW_S, UTC), boot_s=100_000.0)
+SHIPPED = Path(__file__).parents[2] / "deploy" / "policies"
+
+Job: TypeAlias = Mapping[str, AdValue]
+
+SINGLE: Job = {}
+CLAIMED = "Claimed"
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path, node: Amounts) -> Loaded:
+    return load_policy(path, node)
+
+
+class PolicyBench:
+    """A quiet node of so many cores under the policy of a file."""
+
+    def __init__(self, path: Path, cpus: int = 8, memory_mib: int = 16054) -> None:
+        self._size = Amounts(cpus, memory_mib)
+        self.loaded = _load(path, self._size)
+
+    def values(self, slot: int, job: Job | None = None, **changes: AdValue) -> dict[str, Evaluated]:
+        """Return all expressions of a slot for a job, with `changes` made to the slot's ad."""
+        loaded = self.loaded
+        static = loaded.layout.slot(slot)
+        node = NodeFacts.of("node", self._size, loaded.layout)
+        my = Ad(overlaid(unattended_slot_ad(loaded.policy, static, loaded.layout, node, NOW), changes))
+        target = None if job is None else Ad(overlaid(new_job_ad(NOW_S), job))
+        return evaluate_all(loaded.policy, static.key, my, target)
+
+    def value(self, name: str, slot: int, job: Job | None = None, **changes: AdValue) -> Result:
+        """Return what one expression of a slot is."""
+        return self.values(slot, job, **changes)[name].value
+
+
+def either(*names: tuple[str, str]) -> list[object]:
+    """Return the parameters of a fixture that is each of these policies in turn, given as (whose, file)."""
+    return [pytest.param(name, id=f"{kind}: {name}") for kind, name in names]
+
+
+def bench_of(request: pytest.FixtureRequest, shared_data: Path, cpus: int) -> PolicyBench:
+    """Return the bench of the policy that is a fixture's parameter, shipped or as its authors published it."""
+    name = request.param
+    return PolicyBench((SHIPPED if "-" in name or name == "bologna.conf" else shared_data / "policies") / name, cpus)
+
 
 BEGIN = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BEGIN_S = int(BEGIN.timestamp())
@@ -108,3 +161,21 @@ class LiveSlots:
     def value(self, slot: int, expression_name: str) -> object:
         """Return what an expression of a slot comes to."""
         return self.ads.evaluator(f"slot{slot}", self.now).value(expression_name)
+
+
+def a_node(**texts: str) -> LiveSlots:
+    """Return a node under a policy of these texts."""
+    return LiveSlots(policy_of(**texts))
+
+
+def seen(node: LiveSlots, slot: int, expression: str) -> object:
+    """Return what the server makes of an expression in the ad that it is offered."""
+    offer = node.ads.offer(f"slot{slot}", node.now)
+    ad = Ad({})
+    for key in offer.part_keys:
+        text = node.ads.part(key)
+        assert text is not None
+        ad.update(text)
+    ad.update(offer.changes)
+    ad.set("Asked", Expression(expression))
+    return ad.value("Asked")

@@ -1,12 +1,12 @@
-"""Waiting jobs and shares on a board, and rounds of matching over them in which every claim succeeds."""
+"""Waiting jobs and shares with rounds of matching over them, also by the general matcher and by the oracle."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from pilotage.classads.library import AdValue
 from pilotage.classads.text import name_text
@@ -14,9 +14,10 @@ from pilotage.job_description import Value
 from pilotage.resources.requirements import JobNeeds
 from pilotage.resources.tree import QueueId
 from pilotage.values.accounts import Account
+from pilotage.values.amounts import Amounts
 from pilotage.values.offers import OccupiedSlot, SlotOffer, VacateOrder
 from pilotage_server.core.accounting.fair_share import FairShare
-from pilotage_server.core.accounting.limits import LimitRound
+from pilotage_server.core.accounting.limits import LimitRound, counts_for
 from pilotage_server.core.matching.general_matcher import (
     MatchLimits,
     MatchRound,
@@ -27,12 +28,16 @@ from pilotage_server.core.matching.general_matcher import (
     SingleJob,
     SlotEvaluators,
 )
+from pilotage_server.core.matching.matcher import Matcher, MatchRequest, NeedsGeneralMatcher, NeedsHeads
 from pilotage_server.core.matching.preemption import Occupant, PreemptionRound, PreemptionRules, VacateOrders
 from pilotage_server.core.matching.slot_policy import EvaluationTime, MatchPolicyEvaluator, SlotPolicies
 from pilotage_server.core.queueing.index import TaskQueueIndex
 from pilotage_server.core.queueing.job_ads import traits_ad
+from pilotage_server.core.queueing.reach import PilotAccess, QueueAccess
 from pilotage_server.core.queueing.task_queue import TaskQueue, Traits
 from pilotage_server.core.queueing.waiting_jobs import QueueHead
+from pilotage_server.core.resources.mappings import PoolMapping, PoolMappings
+from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import RunningLimit, Sharing
 from support.grid import a_slot
 from support.virtual_clock import START
@@ -171,3 +176,160 @@ def an_occupied_slot(
 ) -> SlotOffer:
     """Return a slot that a job is in, with an ad of these expressions."""
     return a_slot_with(name, **ad)._replace(occupied=OccupiedSlot(job_id, 1, rank, ordered))
+
+
+END_MARGIN = timedelta(seconds=30)
+
+
+class Served(NamedTuple):
+    """What a slot got."""
+
+    slot: str
+    job_id: int
+    amounts: Amounts
+    weight: float
+
+
+@dataclass
+class World:
+    """The memory of a server and the jobs of its database; `bound` are those that a match has claimed."""
+
+    sharing: Sharing
+    tree: ActiveTree
+    limits: dict[RunningLimit, int] = field(default_factory=dict)
+    mappings: PoolMappings = field(default_factory=PoolMappings)
+    index: TaskQueueIndex = field(default_factory=TaskQueueIndex)
+    jobs: dict[int, list[QueueHead]] = field(default_factory=dict)
+    bound: list[int] = field(default_factory=list)
+    declined: int = 0
+
+    def __post_init__(self) -> None:
+        self.shares = FairShare(self.sharing)
+        self.policies = SlotPolicies()
+        self.board = Matcher(self.index, self.shares, self.policies, END_MARGIN)
+        self.reach = QueueAccess(self.tree, self.mappings)
+
+    def bring_tree(self, tree: ActiveTree) -> None:
+        """Let another tree be in force."""
+        self.tree = tree
+        self.reach = QueueAccess(tree, self.mappings)
+
+    def map_pool(self, pool_id: str, queues: Iterable[QueueId], now: datetime) -> None:
+        """Let a pool go to other queues."""
+        self.mappings.put([PoolMapping(pool_id, "lhcb", self.tree.order.queue_set(queues), now, 1)])
+
+    def add(self, task_queue: TaskQueue) -> None:
+        """Add a task queue."""
+        self.jobs[task_queue.id] = []
+        self.index.add(task_queue)
+
+    def come(self, task_queue_id: int, heads: Sequence[QueueHead]) -> None:
+        """Let jobs of one submission come, all of one priority."""
+        self.jobs[task_queue_id] = sorted((*self.jobs[task_queue_id], *heads), key=lambda head: head.order)
+        self.index.add_jobs(task_queue_id, heads[0], len(heads))
+
+    def go(self, task_queue_id: int, number: int) -> None:
+        """Let a waiting job go."""
+        heads = self.jobs[task_queue_id]
+        if heads:
+            self.index.remove_job(task_queue_id, heads.pop(number % len(heads)).job_id)
+
+    def plainly(self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime) -> list[Served]:
+        """Serve the slots the plain way."""
+        for task_queue_id in self.index.headless():
+            heads = self.jobs[task_queue_id]
+            self.index.refresh_head(task_queue_id, heads[0] if heads else None)
+        openings = OpenSlots(
+            MatchScope(self.index, PilotAccess(self.reach, queue, vos).admits),
+            SlotEvaluators(lambda slot: self._judge(slot, queue, now), self.policies.views),
+            MatchLimits(LimitRound(self.limits), self.shares.round(now), END_MARGIN),
+        )
+        round_ = MatchRound(slots, openings)
+        served: list[Served] = []
+        told: list[tuple[Reservation, int]] = []
+        while (choice := round_.next_reservation()) is not None:
+            if isinstance(choice, NeedsJobAds):
+                common = traits_ad(choice.task_queue.traits)
+                singles = [SingleJob(head.job_id, common) for head in self.jobs[choice.task_queue.id]]
+                openings.ranked_jobs.add_single_jobs(choice.task_queue, singles)
+                continue
+            heads = self.jobs[choice.task_queue.id]
+            job_id = heads[0].job_id if choice.job_id is None else choice.job_id
+            heads[:] = [head for head in heads if head.job_id != job_id]
+            served.append(_served(choice, job_id))
+            told.append((choice, job_id))
+            round_.confirm(choice, heads[0] if heads else None)
+        for choice, job_id in told:
+            task_queue = choice.task_queue
+            self.shares.start_run(task_queue.account, choice.weight, now)
+            self.index.remove_job(task_queue.id, job_id)
+            heads = self.jobs[task_queue.id]
+            self.index.refresh_head(task_queue.id, heads[0] if heads else None)
+        self._count(served, [choice.task_queue for choice, _ in told])
+        return served
+
+    def quickly(self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime) -> list[Served]:
+        """Serve the slots by the board, and what that declines the plain way."""
+        served: list[Served] = []
+        for ask, choices in self.chosen(queue, vos, slots, now):
+            served += self._claim(choices)
+            self._count(served[-len(choices) :] if choices else [], [choice.task_queue for choice in choices])
+            if ask is not None:
+                self.declined += 1
+                served += self.plainly(queue, vos, ask.slots, now)
+        return served
+
+    def chosen(
+        self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime
+    ) -> Iterable[tuple[MatchRequest | None, list[Reservation]]]:
+        """Return what the board chooses, with what it declined."""
+        ask: MatchRequest | None = self.ask(queue, vos, slots, now)
+        choices: list[Reservation] = []
+        while ask is not None:
+            chosen = self.board.choose(ask, self.reach)
+            self.board.check()
+            choices += chosen.reservations
+            match chosen.rest:
+                case NeedsHeads(wanted, ask):
+                    for task_queue_id, most in wanted.items():
+                        self.board.refresh_heads(task_queue_id, self.jobs[task_queue_id][:most], most)
+                case NeedsGeneralMatcher(_, rest):
+                    return [(rest, choices)]
+                case None:
+                    ask = None
+        return [(None, choices)]
+
+    def ask(self, queue: QueueId, vos: tuple[str, ...], slots: Sequence[SlotOffer], now: datetime) -> MatchRequest:
+        """Return what a pilot asks of the board."""
+        policies = {slot.name: self.policies.policy(slot, queue) for slot in slots if slot.has_ad}
+        there = {name: policy for name, policy in policies.items() if policy is not None}
+        return MatchRequest(queue, vos, tuple(slots), LimitRound(self.limits), now, there)
+
+    def _claim(self, choices: Sequence[Reservation]) -> list[Served]:
+        served: dict[int, Served] = {}
+        for task_queue_id in dict.fromkeys(choice.task_queue.id for choice in choices):
+            mine = [(place, each) for place, each in enumerate(choices) if each.task_queue.id == task_queue_id]
+            heads = self.jobs[task_queue_id]
+            given = [head.job_id for head in heads[: len(mine)]]
+            del heads[: len(mine)]
+            for (place, choice), job_id in zip(mine, given, strict=True):
+                served[place] = _served(choice, job_id)
+            self.board.confirm([choice for _, choice in mine], given)
+            self.board.commit(task_queue_id, given)
+        self.board.check()
+        return [served[place] for place in sorted(served)]
+
+    def _count(self, served: Iterable[Served], task_queues: Iterable[TaskQueue]) -> None:
+        self.bound += (each.job_id for each in served)
+        for task_queue in task_queues:
+            for limit in self.limits:
+                self.limits[limit] += counts_for(limit, task_queue.traits)
+
+    def _judge(self, slot: SlotOffer, queue: QueueId, now: datetime) -> MatchPolicyEvaluator:
+        policy = self.policies.policy(slot, queue)
+        assert policy is not None
+        return self.policies.evaluator(policy, EvaluationTime(now))
+
+
+def _served(choice: Reservation, job_id: int) -> Served:
+    return Served(choice.slot, job_id, choice.amounts, choice.weight)

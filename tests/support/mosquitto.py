@@ -1,21 +1,31 @@
-"""A real Mosquitto for tests: on a free port, in a scratch folder, gone when the tests are over."""
+"""A real Mosquitto on a free port in a scratch folder, and links of servers and pilots to it."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from pilotage import clock
+from pilotage.mqtt.connection import BrokerLink
+from pilotage.mqtt.settings import parse_broker
+from pilotage.mqtt.topics import Message
+from pilotage_pilot.core import events as ev
+from pilotage_pilot.core.events import BrokerChanged
+from pilotage_pilot.core.instructions import RequestJobs
+from pilotage_pilot.core.rules import PilotRules
 from support.debian import found_or_installed
-from support.ports import free_port
+from support.pilot_bench import PilotBench
+from support.processes import free_port
 
 _TIMEOUT_S = 30
 
@@ -86,3 +96,65 @@ def mosquitto() -> Iterator[MosquittoServer]:
     """Return a running broker of the test's own."""
     with running_mosquitto() as broker:
         yield broker
+
+
+@dataclass
+class Ear:
+    """Hears what a link brings."""
+
+    messages: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    states: asyncio.Queue[bool] = field(default_factory=asyncio.Queue)
+
+    async def next(self) -> Message:
+        """Return the next message."""
+        async with asyncio.timeout(20):
+            return await self.messages.get()
+
+    async def connected(self, wanted: bool = True) -> None:
+        """Return when the connection stands, or is broken."""
+        async with asyncio.timeout(40):
+            while await self.states.get() is not wanted:
+                pass
+
+
+@asynccontextmanager
+async def linked(
+    broker: MosquittoServer, name: str, *topics: str, will: Message | None = None
+) -> AsyncIterator[tuple[BrokerLink, Ear]]:
+    """Run a link for the time of the block."""
+    ear = Ear()
+    link = BrokerLink(parse_broker(broker.url), name, ear.messages.put_nowait, ear.states.put_nowait, will)
+    link.subscribe(topics)
+    task = asyncio.create_task(link.run())
+    try:
+        await ear.connected()
+        yield link, ear
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+HOUR_S = 3600.0
+SELDOM = PilotRules(idle_ask_s=HOUR_S)
+
+
+def a_listener(rules: PilotRules = SELDOM, jitter: float = 1.0) -> PilotBench:
+    """Return a pilot that hears a broker from its start and has asked for nothing yet."""
+    bench = PilotBench(cpus=2, rules=rules, opened=False)
+    bench.feed(BrokerChanged(connected=True, jitter=jitter))
+    bench.open()
+    return bench
+
+
+def ask_in_vain(bench: PilotBench) -> None:
+    """Answer the request that is under way with nothing, and let so much time pass that the next one may be sent."""
+    bench.feed(ev.JobsGranted(bench.one(RequestJobs).request_id))
+    bench.pass_time(1)
+
+
+def a_resting_pilot(rules: PilotRules = SELDOM) -> PilotBench:
+    """Return one that has asked in vain."""
+    bench = a_listener(rules)
+    ask_in_vain(bench)
+    assert bench.take(RequestJobs) == []
+    return bench

@@ -24,8 +24,8 @@ from pilotage_client.models import JobEvent, JobStatus
 from pilotage_pilot.supervise.proc import Process, all_processes, living, read_process, send
 from pilotage_pilot.supervise.watchdog import environment_of as variables_of
 from pilotage_server.core.identity import Role
-from support.command import Command, environment_of
-from support.policies import SHIPPED
+from support.commands import Command, environment_of
+from support.live_slots import SHIPPED
 from support.server import RunningServer, running_server
 
 QUEUE = QueueId("SITE", "ce01", "long")

@@ -1,15 +1,25 @@
-"""A real PostgreSQL for tests, one for all of them."""
+"""A real PostgreSQL in a scratch folder behind a Unix socket, one for all tests of a process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Connection, MetaData, create_engine, make_url, text
+from sqlalchemy.engine import URL
 
 from support.debian import found_or_installed
-from support.postgresql_process import PostgresqlServer, installed_programs, running_postgresql
 
 ENVIRONMENT = "PILOTAGE_TEST_POSTGRESQL"
 """The URL of a database on a running server that takes PostgreSQL's place; its user may make databases."""
@@ -26,3 +36,175 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
         return
     with running_postgresql(found_or_installed(installed_programs, "postgresql")) as server:
         yield server
+
+
+_READY = "database system is ready to accept connections"
+_USER = "pilotage"
+_TIMEOUT_S = 120
+
+QUICK: Mapping[str, str] = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+}
+"""Settings of a server of which nothing outlives the tests, so that nothing needs to be on disk.
+
+Nor does it count rows of its own accord: the plans of a test do not depend on what was there before it, and when.
+"""
+
+
+_USED_TABLES = """
+SELECT t.relname FROM pg_class t
+WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace AND (
+    pg_relation_size(t.oid) > 0 OR t.reltuples >= 0 OR EXISTS (
+        SELECT FROM pg_depend d JOIN pg_class s ON s.oid = d.objid WHERE d.refobjid = t.oid
+        AND CASE s.relkind WHEN 'S' THEN pg_sequence_last_value(s.oid) IS NOT NULL ELSE false END
+    )
+)
+"""
+"""The tables that differ from new ones: a row was written or counted, or a number drawn, also if it was rolled back."""
+
+
+class PostgresqlServer:
+    """A running server; `new_database` gives an empty database on it, `emptied_database` one with empty tables.
+
+    `url` leads to a database of its own, from which others can be made.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._url = url
+        self._with_tables: URL | None = None
+
+    def url(self, database: str) -> URL:
+        """Return the URL of a database on this server."""
+        return self._url.set(database=database)
+
+    def new_database(self) -> URL:
+        """Make an empty database and return its URL."""
+        url = self.url(f"test_{uuid4().hex}")
+        self._run(f"CREATE DATABASE {url.database}")
+        return url
+
+    def emptied_database(self, metadata: MetaData) -> URL:
+        """Return the URL of a database with these tables, all of them empty: the same one every time, as it is quick.
+
+        Who still uses it, such as a test that failed, loses his connection.
+        """
+        if self._with_tables is None:
+            self._with_tables = self.new_database()
+            engine = create_engine(self._with_tables)
+            metadata.create_all(engine)
+            engine.dispose()
+        disconnect = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        with self._connected(self._with_tables) as connection:
+            connection.execute(text(f"{disconnect} AND datname = '{self._with_tables.database}'"))
+            used = connection.execute(text(_USED_TABLES)).scalars().all()
+            if used:  # to truncate all tables takes many times as long
+                tables = ", ".join(f'"{name}"' for name in used)
+                connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
+        return self._with_tables
+
+    def forget(self) -> None:
+        """Remove the database with empty tables, if there is one."""
+        if self._with_tables is not None:
+            self.drop(self._with_tables)
+            self._with_tables = None
+
+    def drop(self, url: URL) -> None:
+        """Remove a database and end its connections."""
+        self._run(f"DROP DATABASE {url.database} WITH (FORCE)")
+
+    def _run(self, statement: str) -> None:
+        with self._connected(self._url) as connection:
+            connection.execute(text(statement))
+
+    @contextmanager
+    def _connected(self, url: URL) -> Iterator[Connection]:
+        engine = create_engine(url, isolation_level="AUTOCOMMIT")
+        try:
+            with engine.connect() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
+
+def installed_programs() -> Path | None:
+    """Return the folder of the newest PostgreSQL of this machine; None = it has none."""
+    on_path = shutil.which("initdb")
+    versions = sorted(
+        Path("/usr/lib/postgresql").glob("[0-9]*/bin"), key=lambda folder: int(folder.parent.name), reverse=True
+    )
+    folders = [*([Path(on_path).resolve().parent] if on_path else []), *versions]
+    return next((folder for folder in folders if (folder / "postgres").exists()), None)
+
+
+@contextmanager
+def running_postgresql(programs: Path, settings: Mapping[str, str] = QUICK) -> Iterator[PostgresqlServer]:
+    """Run a server with these settings in a new folder; it is stopped, and the folder removed, at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="pilotage-postgresql-"))
+    become = _become_another(folder) if os.geteuid() == 0 else []
+    data = folder / "data"
+    try:
+        _make_cluster([*become, str(programs / "initdb")], data)
+        with _running([*become, *_server_command(programs, folder, data, settings)]):
+            yield PostgresqlServer(
+                URL.create("postgresql+psycopg", _USER, database="postgres", query={"host": str(folder)})
+            )
+    finally:
+        shutil.rmtree(folder)
+
+
+def _become_another(folder: Path) -> list[str]:
+    """Return the command that runs another as a user who is not root, as PostgreSQL demands."""
+    names = {user.pw_name for user in pwd.getpwall()}
+    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--"]
+
+
+def _make_cluster(initdb: list[str], data: Path) -> None:
+    options = ["--username", _USER, "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"]
+    command = [*initdb, "-D", str(data), *options]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    assert done.returncode == 0, f"initdb failed: {done.stderr}"
+
+
+def _server_command(programs: Path, folder: Path, data: Path, settings: Mapping[str, str]) -> list[str]:
+    all_settings = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(folder),
+        "max_connections": "200",
+        "timezone": "Asia/Tokyo",  # a zone that nobody takes for UTC by chance
+        **settings,
+    }
+    options = [option for name, value in all_settings.items() for option in ("-c", f"{name}={value}")]
+    return [str(programs / "postgres"), "-D", str(data), *options]
+
+
+@contextmanager
+def _running(command: list[str]) -> Iterator[None]:
+    process = subprocess.Popen(command, cwd="/", stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said: deque[str] = deque(maxlen=50)
+    ready = threading.Event()
+    reader = threading.Thread(target=_listen, args=(process, said, ready))
+    reader.start()
+    try:
+        ready.wait(_TIMEOUT_S)
+        assert process.poll() is None, f"PostgreSQL did not start: {''.join(said)}"
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(_TIMEOUT_S)
+        reader.join()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def _listen(process: subprocess.Popen[str], said: deque[str], ready: threading.Event) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        said.append(line)
+        if _READY in line:
+            ready.set()
+    ready.set()

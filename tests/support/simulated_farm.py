@@ -1,4 +1,4 @@
-"""A farm of many nodes in virtual time, as the drain controller sees it: jobs come, run and end, none is stopped.
+"""A farm of many nodes in virtual time with single-core and multicore jobs, as the drain controller sees it.
 
 Jobs start in the order in which they came, on any node where they fit; a node that is told OnlyMulticore takes those of
 the full width alone.
@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import count
+from itertools import count, islice
+from pathlib import Path
 from typing import NamedTuple
 
 from pilotage.resources.tree import QueueId
+from pilotage.values.leadership import Leadership
 from pilotage_agents.drain_controller.controller import DrainController
-from pilotage_agents.drain_controller.planning import Farm, FarmDemand, FarmNode, NodeName, NodePart
+from pilotage_agents.drain_controller.planning import ONLY_MULTICORE, Farm, FarmDemand, FarmNode, NodeName, NodePart
 from pilotage_agents.runtime.link import TreeQueue
-from support.traces import TracedJob
+from pilotage_server.core.pilots.nodes import NodeId
+from pilotage_server.operations.leadership import release_leadership, take_leadership
+from pilotage_server.operations.pilots.nodes import get_node_use, set_node_attributes
+from support.jobs import an_operator
+from support.shared_data import LPC, METACENTRUM, TracedJob, traced_jobs
+from support.virtual_grid import VirtualGrid
 
 
 class Sample(NamedTuple):
@@ -147,3 +154,95 @@ async def controlled(farm: SimulatedFarm, controller: DrainController, until_s: 
     while farm.now_s < until_s:
         length = await controller.run_once()
         farm.pass_time(length.total_seconds())
+
+
+CORES = 16
+WIDTH = 8
+FULL_SIZE = 1000
+"""Nodes for which all jobs are taken; for fewer, as many fewer of them."""
+
+HURRY = 800.0
+"""So much faster jobs come than they did, so that jobs of a few hundred cores keep thousands busy."""
+
+SINGLE_CORE_ROUNDS = 6
+"""So often the log of single-core jobs is gone through."""
+
+MULTICORE_FROM_S = 8 * 3600.0
+"""When the first multicore job comes: single-core jobs have the farm by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedLoad:
+    """The jobs for a farm of so many nodes: LPC's of one core, and MetaCentrum's of many, each of which takes eight.
+
+    That is what sites see of them whose multicore slots are all of one width.
+    """
+
+    traces: Path
+    nodes: int
+
+    def jobs(self) -> Iterator[TracedJob]:
+        """Yield the jobs."""
+        single_core = list(self._part_of(LPC))
+        round_s = single_core[-1].came_s
+        for number in range(SINGLE_CORE_ROUNDS):
+            yield from (job._replace(came_s=job.came_s + number * round_s) for job in single_core)
+        for job in self._part_of(METACENTRUM):
+            if job.cores > 1:
+                yield TracedJob(MULTICORE_FROM_S + job.came_s, job.run_s, WIDTH)
+
+    def _part_of(self, log: str) -> Iterator[TracedJob]:
+        every = max(1, FULL_SIZE // self.nodes)
+        for job in islice(traced_jobs(self.traces / log), 0, None, every):
+            yield job._replace(came_s=job.came_s / HURRY)
+
+
+class GridDrainLink:
+    """The server of a virtual grid, and its time; `told` notes what nodes were told.
+
+    The controller that speaks to it acts as `agent`, whose turn it has from the start.
+    """
+
+    def __init__(self, grid: VirtualGrid, agent: str = "drain controller") -> None:
+        self._grid = grid
+        self._turn = Leadership(agent, "one copy")
+        grid.grid.write(lambda transaction, _: take_leadership(transaction, self._turn, timedelta(days=1), "here"))
+        self.told: list[tuple[str, bool]] = []
+
+    async def queues(self) -> tuple[TreeQueue, ...]:
+        return tuple(TreeQueue(queue, True, {}) for queue in self._grid.grid.state.tree.queues)
+
+    async def farm(self, queues: Sequence[QueueId]) -> Farm:
+        use = self._grid.grid.read(lambda transaction, state: get_node_use(transaction, state, queues, ONLY_MULTICORE))
+        nodes = (
+            FarmNode(
+                NodeName(each.node.site, each.node.node),
+                tuple(NodePart(part.free_cpus, part.running, part.queue) for part in each.parts),
+                each.settable,
+                each.is_true,
+                "" if each.set_by == self._turn.agent else each.set_by,
+            )
+            for each in use.nodes
+        )
+        waiting = (FarmDemand(each.cpus, each.jobs, frozenset(each.queues)) for each in use.waiting)
+        return Farm(tuple(nodes), tuple(waiting))
+
+    async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
+        ids = [NodeId(node.site, node.node) for node in nodes]
+        change = ({ONLY_MULTICORE: str(value)}, ())
+        who = an_operator()
+        self._grid.grid.write(
+            lambda transaction, state: set_node_attributes(transaction, state, who, ids, change, self._turn.agent)
+        )
+        self._grid.settle()
+        self.told += [(node.node, value) for node in nodes]
+
+    def give_back_turn(self) -> None:
+        """Let the agent act no more."""
+        self._grid.grid.write(lambda transaction, _: release_leadership(transaction, self._turn))
+
+    async def wait(self, length: timedelta) -> None:
+        self._grid.pass_time(length.total_seconds())
+
+    def cut_short(self) -> None:
+        raise AssertionError("nobody stops it")

@@ -1,9 +1,20 @@
-"""Policies for scenarios: the files as shipped and as their authors published them, with what a site adds to them."""
+"""Policies of sites for scenarios: the shipped and the published files, and the Bologna Batch System with its jobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from pilotage.job_description import JobDescription, JobPolicy, Value
+from pilotage_client.templates import apply_template, find_template
+from pilotage_server.core.identity import Identity
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
+from support.jobs import a_user
+from support.virtual_grid import VirtualGrid
+from support.virtual_node import VirtualNode
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "policies"
 
@@ -44,3 +55,108 @@ NUM_SLOTS_TYPE_1 = 6
 
 FOUR_SLOTS = SIX_SLOTS.replace("6", "4")
 """The four of a server with ALICE's."""
+
+
+HOUR_S = 3600
+POLL_S = 5.0
+ASKS_AGAIN_S = 30.0
+"""Loads are no news: a free slot that waits for a job tells them when it asks again."""
+
+BB: Mapping[str, Value] = {"BolognaBatchJob": True}
+SHORT: Mapping[str, Value] = BB
+LONG: Mapping[str, Value] = {**BB, "LongRunningJob": True}
+ALICE: Mapping[str, Value] = {**LONG, "App": "ALICE"}
+OTHER: Mapping[str, Value] = {}
+
+SUBMIT_DOMAINS = SubmitPolicy(
+    (SubmitTransform("SUBMIT_SITE_DOMAIN", 'ifThenElse(Owner == "milanese", "mi.infn.it", "bo.infn.it")'),)
+)
+"""As a site sets it for all who submit there: one of our users is not from Bologna."""
+
+MILANESE = a_user("milanese")
+
+_STAND_INS = "WANT_SUSPEND_VANILLA = False\nPREEMPT = False\n"
+"""What the published text stands on: a site's own settings, of which nobody is suspended or preempted."""
+
+
+def in_bologna(rules: Rules) -> Rules:
+    """Return the rules of a server that stamps its users' domains on their jobs."""
+    return replace(rules, submission=SUBMIT_DOMAINS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bologna:
+    """A grid with batch servers under the policies of one author: `ours`, or as they were published."""
+
+    grid: VirtualGrid
+    policies: SitePolicies
+    ours: bool
+
+    def server(self, site: str = "", added: str = "", *, alice: bool = False, **fields: Any) -> VirtualNode:
+        """Start a batch server on two processors; `site` = what the site said before, `added` = what it adds."""
+        return self.grid.node(self._policy(site, added, alice=alice), cpus=2, **fields)
+
+    def _policy(self, site: str, added: str, *, alice: bool) -> Path:
+        if self.ours:
+            shipped = self.policies.path("bologna-alice.conf" if alice else "bologna.conf")
+            return self.policies.around(shipped, site, added)
+        published = self.policies.path("bologna_alice.conf" if alice else "bologna_1_9.conf")
+        slots = FOUR_SLOTS if alice else SIX_SLOTS
+        return self.policies.around(self._standing_on(site, published), slots, f"{_REMEMBERED}\n{added}")
+
+    def _standing_on(self, site: str, published: Path) -> Path:
+        if not site:
+            return published
+        text = published.read_text()
+        assert _STAND_INS in text, "the published text has its stand-ins somewhere else"
+        return self.policies.written(text.replace(_STAND_INS, _STAND_INS + site), published.name)
+
+    def job(
+        self,
+        kind: Mapping[str, Value] = OTHER,
+        run_s: float = 200.0,
+        user: Identity | str = "bob",
+        **fields: Any,
+    ) -> int:
+        """Submit a job of this kind, and return its id."""
+        owner = a_user(user) if isinstance(user, str) else user
+        return self.grid.submit(run_s, user=owner, attributes=dict(kind), **fields)
+
+    def by_template(self, name: str, run_s: float = 200.0, *, policy: JobPolicy | None = None, **fields: Any) -> int:
+        """Submit a job on which a shipped template was put, and return its id."""
+        said = JobDescription("/bin/true", policy=policy or JobPolicy(), **fields)
+        described = apply_template(find_template(name), said)
+        return self.grid.submit(
+            run_s,
+            user=a_user("bob"),
+            expression=described.requirements_expression,
+            attributes=dict(described.attributes),
+            policy=described.policy,
+        )
+
+    def places(self, *jobs: int) -> list[str]:
+        """Return the slots in which these jobs are, "" = in none; of several servers with their names."""
+        places = [self.grid.place(job) for job in jobs]
+        return [place.removeprefix("node1/") for place in places]
+
+
+_REMEMBERED = "STARTD_JOB_ATTRS = BolognaBatchJob"
+"""Without it a slot does not know what runs in it (DESIGN §13)."""
+
+
+def set_weather(node: VirtualNode, load: float, keyboard_idle_s: int) -> None:
+    """Let the owner of a node work on it, or leave it."""
+    node.weather.owner_load = load
+    node.weather.keyboard_idle_s = keyboard_idle_s
+
+
+def busy(grid: VirtualGrid, node: VirtualNode) -> None:
+    """Let somebody type and work on a node, until the server knows."""
+    set_weather(node, 3.0, 1)
+    grid.pass_time(ASKS_AGAIN_S)
+
+
+def quiet(grid: VirtualGrid, node: VirtualNode) -> None:
+    """Let a node be left alone for hours, until the server knows."""
+    set_weather(node, 0.0, 3 * HOUR_S)
+    grid.pass_time(ASKS_AGAIN_S)

@@ -17,7 +17,7 @@ from pilotage_agents.batch_systems.settings import SshSettings
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
-from support.command import PROGRAMS
+from support.commands import PROGRAMS
 from support.server import RunningServer, running_server
 from support.slurm import PARTITION, SlurmCluster
 

@@ -18,7 +18,7 @@ import pytest
 from pilotage import clock
 from pilotage_agents.batch_systems.settings import SshSettings
 from support.debian import found_or_installed
-from support.ports import free_port
+from support.processes import free_port
 
 _TIMEOUT_S = 30
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"

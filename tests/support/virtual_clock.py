@@ -1,7 +1,8 @@
-"""Time that passes only when a test lets it."""
+"""Time that passes only when a test advances it, also in the running event loop."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 START = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -21,3 +22,17 @@ class VirtualClock:
         """Let time pass, such as `advance(minutes=5)`, and return the time after it."""
         self._now += time if time is not None else timedelta(**amounts)
         return self._now
+
+
+class LoopTime:
+    """Lets time pass on the running event loop: what waits so long has waited so long."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        self._ahead_s = 0.0
+        loop.time = lambda: real() + self._ahead_s  # type: ignore[method-assign]
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self._ahead_s += seconds

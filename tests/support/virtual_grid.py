@@ -31,9 +31,8 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.resources.pools import get_submit_pools_for_queue
 from pilotage_server.rpc.matching import wire as server_wire
 from pilotage_server.storage.database.engine import Database
-from support.grid import LONG, Grid, Pilot
-from support.policy_grid import PolicyGrid
-from support.submissions import a_user
+from support.grid import LONG, Grid, Pilot, PolicyGrid
+from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 from support.virtual_node import VirtualNode, moment_of
 

@@ -31,7 +31,7 @@ from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from support.database import quick_sqlite, while_first_is_locked
 from support.grid import LONG, Grid, Pilot, a_slot
-from support.submissions import a_user
+from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 
 

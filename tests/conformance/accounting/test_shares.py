@@ -20,7 +20,7 @@ from pilotage_server.operations.accounting.shares import list_shares, refresh_po
 from pilotage_server.operations.startup.loading import refresh_state
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, a_slot, an_idle_slot
-from support.submissions import a_user, an_operator
+from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

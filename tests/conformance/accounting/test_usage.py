@@ -20,7 +20,7 @@ from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.database.engine import Database
 from support.database import quick_sqlite
 from support.grid import Grid, Pilot, a_slot
-from support.submissions import a_user
+from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -18,8 +18,7 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from support.grid import Grid, Pilot
-from support.reports import recorded_in_batches, recorded_singly
-from support.submissions import a_user
+from support.jobs import a_user, recorded_in_batches, recorded_singly
 from support.virtual_clock import START, VirtualClock
 
 Record = Callable[[Transaction, ServerState, Identity, Sequence[JobReport]], Any]

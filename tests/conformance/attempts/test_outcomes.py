@@ -12,7 +12,7 @@ from pilotage_server.operations.attempts.pilot_calls import Kill
 from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
-from support.submissions import a_user
+from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

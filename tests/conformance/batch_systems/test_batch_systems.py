@@ -24,10 +24,8 @@ from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.settings import HtcondorBatchSystemSettings, SlurmBatchSystemSettings
 from pilotage_agents.batch_systems.shape import Shape
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
-from support.fake_batch_system import FakeBatchSystem
-from support.fake_schedd import FakeSchedd
-from support.slurm import PARTITION, SlurmCluster
-from support.slurm_clusters import TwoClusters
+from support.fake_batch_systems import FakeBatchSystem, FakeSchedd
+from support.slurm import PARTITION, SlurmCluster, TwoClusters
 from support.sshd import SshServer
 
 RUNS_FOR_LONG = ("sleep", "1000")

@@ -13,7 +13,7 @@ from pilotage.errors import NotFoundError, PilotageError
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
-from support.bans import WAIT_S, Bans, FirstActs, LastActs, banned, held, outcomes
+from support.pool_bench import WAIT_S, Bans, FirstActs, LastActs, banned, held, outcomes
 
 
 def test_items_that_wait_for_one_batch_are_handled_in_one_transaction_in_order(database: Database) -> None:

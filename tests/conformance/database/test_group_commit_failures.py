@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from pilotage.errors import NotFoundError, PilotageError
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
-from support.bans import BANS, WAIT_S, Bans, LastActs, ban, ban_by_statement, banned, held, outcomes
+from support.pool_bench import BANS, WAIT_S, Bans, LastActs, ban, ban_by_statement, banned, held, outcomes
 
 
 def test_when_a_batch_breaks_nothing_of_the_group_has_happened_and_every_item_runs_again_by_itself(

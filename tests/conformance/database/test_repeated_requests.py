@@ -25,7 +25,7 @@ from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
-from support.submissions import a_pilot_identity, a_user
+from support.jobs import a_pilot_identity, a_user
 from support.virtual_clock import VirtualClock
 
 ALICE = a_user("alice")

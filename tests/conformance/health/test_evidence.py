@@ -16,10 +16,9 @@ from pilotage_server.storage.attempts import has_failures, load_ended, mark_tria
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import feed_bounds
-from support.grid import Grid
+from support.grid import FAST, Grid, a_pilot, grid, look, running
 from support.races import SITES, B, Runner, start_race
 from support.statements import statements
-from support.throttles import FAST, a_pilot, grid, look, running
 from support.virtual_clock import VirtualClock
 
 __all__ = ["grid"]

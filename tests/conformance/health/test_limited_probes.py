@@ -14,8 +14,7 @@ from pilotage_server.core.rules import Rules
 from pilotage_server.operations.health import HealthWatch, hold_place, open_place, store_changes
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.storage.database.engine import Database
-from support.grid import LONG, Grid
-from support.throttles import NODE, QUEUE, a_pilot, grid, known, look, throttled
+from support.grid import LONG, NODE, QUEUE, Grid, a_pilot, grid, known, look, throttled
 from support.virtual_clock import VirtualClock
 
 __all__ = ["grid"]

@@ -15,8 +15,7 @@ from pilotage_server.operations.health import HealthWatch, open_place, store_cha
 from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots, ServerMatchEstimator
 from pilotage_server.storage.database.engine import Database
-from support.grid import Grid, Pilot, a_slot, an_idle_slot
-from support.throttles import NODE, QUEUE, a_pilot, grid, known, look, running, throttled
+from support.grid import NODE, QUEUE, Grid, Pilot, a_pilot, a_slot, an_idle_slot, grid, known, look, running, throttled
 from support.virtual_clock import VirtualClock
 
 __all__ = ["grid"]

@@ -37,8 +37,7 @@ from pilotage_server.storage.blobs import FolderStore
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
-from support.leased_jobs import end, lease_to
-from support.submissions import a_description, a_pilot_identity, a_user, an_operator
+from support.jobs import a_description, a_pilot_identity, a_user, an_operator, end, lease_to
 from support.virtual_clock import START, VirtualClock
 
 ALICE, BOB, OLGA, PILOT = a_user("alice"), a_user("bob"), an_operator(), a_pilot_identity("p1")

@@ -22,7 +22,7 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.rpc.jobs.wire import submission_from_wire
 from pilotage_server.storage.database.engine import Database
-from support.submissions import a_description, a_user
+from support.jobs import a_description, a_user
 
 ALICE = a_user("alice")
 KINDS = (

@@ -23,8 +23,7 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.database.engine import Database
-from support.leased_jobs import end, lease_to
-from support.submissions import a_description, a_user, an_operator
+from support.jobs import a_description, a_user, an_operator, end, lease_to
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -10,7 +10,7 @@ from pilotage.values.attempts import JobHold, Outcome
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.states import HoldCode, JobState
 from pilotage_server.storage.database.engine import Database
-from support.policy_grid import PolicyGrid
+from support.grid import PolicyGrid
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -27,7 +27,7 @@ from pilotage_server.operations.jobs.queries import (
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
-from support.submissions import a_description, a_user, an_operator
+from support.jobs import a_description, a_user, an_operator
 
 ALICE, BOB, OLGA = a_user("alice"), a_user("bob"), an_operator()
 

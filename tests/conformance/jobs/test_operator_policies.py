@@ -15,8 +15,8 @@ from pilotage_server.operations.jobs.edit import edit_job
 from pilotage_server.operations.jobs.periodic_policies import scan_next, watch_all
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.retention import first_watched
-from support.policy_grid import PolicyGrid
-from support.submissions import a_user, an_operator
+from support.grid import PolicyGrid
+from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -10,8 +10,7 @@ from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.jobs.record import PolicyWatch
 from pilotage_server.core.jobs.states import Hold, HoldCode, JobCause, JobState
 from pilotage_server.storage.database.engine import Database
-from support.grid import a_slot
-from support.policy_grid import PolicyGrid
+from support.grid import PolicyGrid, a_slot
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -16,7 +16,7 @@ from pilotage_server.operations.startup.loading import refresh_state
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from support.grid import Grid, a_tree, an_idle_slot
-from support.submissions import a_user
+from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 
 

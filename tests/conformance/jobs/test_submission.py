@@ -18,7 +18,7 @@ from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.templates import insert_stored
-from support.submissions import a_description, a_user, an_operator
+from support.jobs import a_description, a_user, an_operator
 from support.virtual_clock import START
 
 ALICE = a_user("alice")

@@ -36,7 +36,7 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.task_queues import load_task_queues
 from support.database import somebody_waits, while_first_is_locked
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
-from support.submissions import an_operator
+from support.jobs import an_operator
 from support.virtual_clock import VirtualClock
 
 THREADS = 6

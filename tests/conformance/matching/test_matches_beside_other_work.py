@@ -16,7 +16,7 @@ from pilotage_server.operations.startup.loading import count_pending, queue_reco
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from support.grid import Grid, Pilot, a_slot, request_jobs
-from support.submissions import a_user, an_operator
+from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 ONE_SLOT = WorkRequest((a_slot(),))

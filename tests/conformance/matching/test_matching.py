@@ -19,8 +19,7 @@ from pilotage_server.operations.matching.idle_pilots import PossibleSlots, could
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree, request_jobs
-from support.job_records import stepped
-from support.submissions import a_user
+from support.jobs import a_user, stepped
 from support.virtual_clock import VirtualClock
 
 

@@ -20,8 +20,8 @@ from pilotage_server.operations.queueing.rekeying import MOST_REFERENCES
 from pilotage_server.storage.attempts import load_attempts
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, Pilot, a_slot, request_jobs
+from support.jobs import a_user
 from support.match_board import a_slot_with
-from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -19,7 +19,7 @@ from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.events import events_of, feed_bounds
 from support.grid import Grid, Pilot, a_slot
-from support.submissions import a_user
+from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 
 Way = Callable[[Transaction, ServerState, RequestingPilot, Offers], object]

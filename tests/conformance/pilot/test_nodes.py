@@ -17,10 +17,9 @@ from pilotage_pilot.node.node import Checks, LocalNode, node_faults
 from pilotage_pilot.node.resources import PilotNode, Probe, ProbeContext, Stated
 from pilotage_pilot.supervise.base import PayloadTime
 from pilotage_pilot.supervise.spawn import without_secrets
-from support.fake_pilot_edges import FakeNode
-from support.loop_time import LoopTime
-from support.processes import is_running
-from support.until import until
+from support.pilot_edges import FakeNode
+from support.processes import is_running, until
+from support.virtual_clock import LoopTime
 
 BROKEN = ("sh", "-c", "echo no software here; exit 1")
 

@@ -10,9 +10,8 @@ import pytest
 
 from pilotage.jobs.files import JobFaultError
 from pilotage_pilot.core.model import GrantedJob
-from support.fake_pilot_edges import FakeLink, FakeWorkshop
 from support.pilot_bench import a_job
-from support.real_workshop import Bench, a_workshop
+from support.pilot_edges import Bench, FakeLink, FakeWorkshop, a_workshop
 
 SLEEPS = a_job(1, executable="/bin/sleep", arguments="600")
 

@@ -29,8 +29,8 @@ from pilotage_pilot.core.model import Report, ReportedState
 from pilotage_pilot.link.base import NodeDescription, PilotServerLink
 from pilotage_pilot.link.server_link import GrpcLink
 from pilotage_server.core.identity import Role
-from support.fake_pilot_edges import EPOCH, FakeClocks, FakeLink
 from support.pilot_bench import a_job
+from support.pilot_edges import EPOCH, FakeClocks, FakeLink
 from support.server import RunningServer, request_id, running_server
 
 QUEUE = QueueId("SITE", "ce01", "long")

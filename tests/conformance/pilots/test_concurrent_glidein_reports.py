@@ -22,8 +22,8 @@ from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.pilots import load_pilots
 from support.database import somebody_waits
 from support.grid import LONG, Grid, Pilot
+from support.jobs import an_operator
 from support.routers import Router, a_copy
-from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 

@@ -21,7 +21,7 @@ from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.pilots import load_node_settings, store_node_settings
 from support.grid import LONG, Grid, Pilot, a_busy_slot, an_idle_slot
-from support.submissions import an_operator
+from support.jobs import an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -14,7 +14,7 @@ from pilotage_server.core.pilots.nodes import NodeId, NodeSettings
 from pilotage_server.operations.pilots.nodes import list_node_attributes, list_slots, set_node_attributes
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, Pilot, a_busy_slot, an_idle_slot
-from support.submissions import an_operator
+from support.jobs import an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

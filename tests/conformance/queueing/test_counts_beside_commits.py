@@ -24,7 +24,7 @@ from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.resources import active_tree_version
 from support.grid import LONG, Grid, a_slot, request_jobs
-from support.submissions import a_user, an_operator
+from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 Count = Callable[[Grid], None]

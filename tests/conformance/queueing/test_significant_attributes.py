@@ -22,9 +22,8 @@ from pilotage_server.operations.startup.sync import sync_resources
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_jobs
-from support.leased_jobs import end, lease_to
+from support.jobs import a_description, a_user, end, lease_to
 from support.statements import statements
-from support.submissions import a_description, a_user
 
 Result = TypeVar("Result")
 

@@ -15,8 +15,8 @@ from pilotage_server.core.jobs.states import FINAL, JobCause, JobState
 from pilotage_server.operations.jobs.queries import get_events
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
+from support.jobs import an_operator
 from support.races import SITES, B, C, Runner, race_of, start_copy, start_race
-from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 ROUNDS = 8

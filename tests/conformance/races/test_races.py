@@ -19,8 +19,8 @@ from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.templates import last_ended_attempt, outputs_of
 from support.grid import Grid
+from support.jobs import a_user, an_operator
 from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
-from support.submissions import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -16,8 +16,8 @@ from pilotage_server.operations.races.races import RaceFilter, list_races
 from pilotage_server.operations.races.stragglers import find_stragglers, race_loads
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
+from support.jobs import an_operator
 from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of, start_copy, start_race
-from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -20,9 +20,9 @@ from pilotage_server.operations.races.stragglers import IdleSlotCache, Straggler
 from pilotage_server.operations.resources.bans import BanOrder, ban
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, a_slot, an_idle_slot
+from support.jobs import a_description, a_user, an_operator
 from support.races import REPEATABLE, SITES, A, B, C, Runner, start_copy
 from support.statements import statements
-from support.submissions import a_description, a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

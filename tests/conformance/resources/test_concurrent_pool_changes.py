@@ -27,7 +27,7 @@ from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.templates import load_description
-from support.leased_jobs import lease_to
+from support.jobs import lease_to
 from support.pool_bench import BIG, FAR, PoolBench, a_user, three_queues
 
 JOBS = metadata.tables["jobs"]

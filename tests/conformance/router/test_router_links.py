@@ -20,9 +20,9 @@ from pilotage_agents.router.ports import NotRouted, Routed
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
-from support.router_links import NOON, QUEUE, Scene, a_copy, ended, scene, server
+from support.process_grid import RealJobs
+from support.router_processes import NOON, QUEUE, Scene, ended, new_routed_job, scene, server
 from support.server import RunningServer, request_id
-from support.users_jobs import RealJobs
 
 __all__ = ["scene", "server"]
 
@@ -49,9 +49,9 @@ async def test_jobs_are_seen_with_their_ads_and_descriptions(scene: Scene) -> No
 async def test_a_job_is_given_once_and_then_is_this_routers(scene: Scene) -> None:
     (job,) = scene.submit()
     request = request_id()
-    assert await scene.link.route(request, [a_copy(job)]) == (Routed(job, 1),)
-    assert await scene.link.route(request, [a_copy(job)]) == (Routed(job, 1),), "a repeated call has one effect"
-    (again,) = await scene.link.route(request_id(), [a_copy(job)])
+    assert await scene.link.route(request, [new_routed_job(job)]) == (Routed(job, 1),)
+    assert await scene.link.route(request, [new_routed_job(job)]) == (Routed(job, 1),), "a repeated call has one effect"
+    (again,) = await scene.link.route(request_id(), [new_routed_job(job)])
     assert isinstance(again, NotRouted)
     assert scene.state(job) == "MATCHED"
     (known,) = await scene.link.routed_jobs()
@@ -63,14 +63,16 @@ async def test_a_job_is_given_once_and_then_is_this_routers(scene: Scene) -> Non
 async def test_a_job_that_is_not_there_or_does_not_wait_is_not_given_and_the_others_are(scene: Scene) -> None:
     first, second = scene.submit(2)
     scene.change("hold", first)
-    answers = await scene.link.route(request_id(), [a_copy(10**9), a_copy(first), a_copy(second)])
+    answers = await scene.link.route(
+        request_id(), [new_routed_job(10**9), new_routed_job(first), new_routed_job(second)]
+    )
     assert [isinstance(answer, Routed) for answer in answers] == [False, False, True]
     assert all(answer.reason for answer in answers if isinstance(answer, NotRouted))
 
 
 async def test_a_copy_on_another_server_needs_no_queue(scene: Scene) -> None:
     (job,) = scene.submit()
-    (answer,) = await scene.link.route(request_id(), [a_copy(job, queue=None)])
+    (answer,) = await scene.link.route(request_id(), [new_routed_job(job, queue=None)])
     assert answer == Routed(job, 1)
 
 
@@ -124,7 +126,7 @@ async def test_the_copy_of_a_job_that_was_taken_away_is_unwanted_until_it_is_tol
     assert (unwanted.job_id, unwanted.attempt, bool(unwanted.reason)) == (job, 1, True)
     assert (await scene.link.routed_jobs())[0].unwanted
     scene.change("release", job)
-    (again,) = await scene.link.route(request_id(), [a_copy(job)])
+    (again,) = await scene.link.route(request_id(), [new_routed_job(job)])
     assert isinstance(again, NotRouted), "two copies of a job never live at once"
     assert await scene.report(ended(job, "KILLED", reason="held")) == {}
     assert await scene.route(job) == [2]
@@ -144,7 +146,7 @@ async def test_a_job_whose_copy_is_held_is_held_and_its_copy_unwanted_until_it_i
     assert "the proxy has expired" in unwanted.reason
     assert await scene.report(RoutedJobReport(job, 1, held="it is held yet")) == {}
     scene.change("release", job)
-    (again,) = await scene.link.route(request_id(), [a_copy(job)])
+    (again,) = await scene.link.route(request_id(), [new_routed_job(job)])
     assert isinstance(again, NotRouted)
     assert await scene.report(replace(ended(job, "KILLED"), held="it is held yet")) == {}
     assert await scene.route(job) == [2]
@@ -264,7 +266,7 @@ async def test_files_that_a_job_brings_are_fetched_whole(server: RunningServer, 
         turn = Leadership(f"job router {request_id()}", "this one")
         await AgentServerLink(channel).take_leadership(turn, 60, "here")
         link = RouterServerLink(channel, turn)
-        await link.route(request_id(), [a_copy(job)])
+        await link.route(request_id(), [new_routed_job(job)])
         await link.fetch(job, InputFile("data", checksum=checksum, size=len(content)), tmp_path / "data")
         with pytest.raises(NotFoundError):
             await link.fetch(job, InputFile("other", checksum="0" * 64), tmp_path / "other")

@@ -24,8 +24,7 @@ from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.places.remote_server import RemoteServer
 from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RefusedByJob, RoutedJobTarget
-from support.copies import HeldFiles, a_copy, end_of, status_when, submitted, texts_of
-from support.fake_copy_target import FakeCopyTarget
+from support.copy_targets import FakeCopyTarget, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
 from support.process_grid import ProcessGrid, a_process_grid
 from support.slurm import PARTITION, SlurmCluster
 

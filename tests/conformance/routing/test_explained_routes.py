@@ -12,9 +12,9 @@ from pilotage_server.operations.routing.explain import RoutesExplained, explain_
 from pilotage_server.operations.routing.route_jobs import put_routes
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, a_tree
+from support.jobs import an_operator
 from support.routers import SHORT, Router, a_copy, router
 from support.statements import statements
-from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -14,10 +14,9 @@ from pilotage_server.core.routing import RouterReport
 from pilotage_server.operations.jobs.queries import get_ad
 from pilotage_server.operations.routing.route_jobs import load_routable_jobs
 from pilotage_server.storage.database.engine import Database
-from support.grid import Grid
-from support.policy_grid import PolicyGrid
+from support.grid import Grid, PolicyGrid
+from support.jobs import an_operator
 from support.routers import Router, router
-from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 __all__ = ["router"]

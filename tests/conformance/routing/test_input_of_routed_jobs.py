@@ -14,8 +14,8 @@ from pilotage_server.operations.jobs.files import check_download, record_upload
 from pilotage_server.storage.blobs import FolderStore
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
+from support.jobs import a_user
 from support.routers import AN_AGENT, Router, router
-from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -20,8 +20,7 @@ from pilotage_server.storage.attempts import load_ended
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.events import feed_bounds
-from support.grid import LONG, Grid
-from support.policy_grid import PolicyGrid
+from support.grid import LONG, Grid, PolicyGrid
 from support.routers import Router, router
 from support.virtual_clock import VirtualClock
 

@@ -16,8 +16,8 @@ from pilotage_server.operations.routing.routed_jobs import (
 )
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid
+from support.jobs import an_operator
 from support.routers import Router, open_jobs, router
-from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -15,8 +15,8 @@ from pilotage_server.operations.health import hold_place
 from pilotage_server.operations.resources.bans import BanOrder, ban
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid
+from support.jobs import an_operator
 from support.routers import SHORT, Router, a_copy, grid, router
-from support.submissions import an_operator
 from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database

@@ -13,8 +13,8 @@ from pilotage_server.core.jobs.states import HoldCode, JobState
 from pilotage_server.core.routing import RouterReport
 from pilotage_server.operations.jobs.queries import get_ad
 from support.grid import LONG, Grid
+from support.jobs import an_operator
 from support.routers import SHORT, Router, a_copy, grid, router
-from support.submissions import an_operator
 
 __all__ = ["grid", "router"]
 

@@ -19,7 +19,7 @@ from pilotage_agents.runtime.link import TreeQueue
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_agents.site_director.ports import DirectorLink
 from pilotage_server.core.identity import Role
-from support.fake_director_link import FakeDirectorLink
+from support.director_grid import FakeDirectorLink
 from support.server import request_id, running_server
 
 QUEUE, OTHER = QueueId("Lyon", "ce1", "short"), QueueId("Lyon", "ce1", "long")

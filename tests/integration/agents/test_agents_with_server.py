@@ -35,8 +35,8 @@ from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage_agents.batch_systems.local import facts_of
 from pilotage_agents.main import run
 from pilotage_server.core.identity import Role
+from support.leadership import LONG, followed_soon
 from support.server import RunningServer, request_id, server
-from support.turn_lengths import LONG, followed_soon
 
 __all__ = ["server"]
 

@@ -8,8 +8,7 @@ import pytest
 
 from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.hosts import run_command
-from support.processes import is_running
-from support.until import until
+from support.processes import is_running, until
 
 
 async def test_a_process_that_is_left_behind_and_holds_the_output_keeps_nobody_waiting(tmp_path: Path) -> None:

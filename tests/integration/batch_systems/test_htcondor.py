@@ -20,7 +20,7 @@ from pilotage_agents.batch_systems.base import (
 from pilotage_agents.batch_systems.htcondor import HtcondorBatchSystem, LibrarySchedd, Schedd
 from pilotage_agents.batch_systems.settings import HtcondorBatchSystemSettings
 from pilotage_agents.batch_systems.shape import Shape
-from support.fake_schedd import FakeSchedd
+from support.fake_batch_systems import FakeSchedd
 
 
 def a_system(schedd: Schedd, kill_after_s: float = 30) -> HtcondorBatchSystem:

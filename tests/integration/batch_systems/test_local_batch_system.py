@@ -16,8 +16,7 @@ from pilotage_agents.batch_systems.base import LOG_NAME, GlideinRequest, Glidein
 from pilotage_agents.batch_systems.local import LocalBatchSystem
 from pilotage_agents.batch_systems.shape import Shape
 from pilotage_pilot.supervise.proc import children_of
-from support.processes import is_running
-from support.until import until
+from support.processes import is_running, until
 
 HIDDEN = """
 import signal

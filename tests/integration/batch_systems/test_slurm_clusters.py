@@ -10,8 +10,7 @@ from pilotage_agents.batch_systems.hosts import LocalHost
 from pilotage_agents.batch_systems.settings import SlurmBatchSystemSettings
 from pilotage_agents.batch_systems.shape import Shape
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
-from support.slurm import PARTITION, SlurmCluster
-from support.slurm_clusters import TwoClusters
+from support.slurm import PARTITION, SlurmCluster, TwoClusters
 
 
 def a_system(clusters: TwoClusters, cluster: str = "far", **variables: str) -> SlurmBatchSystem:

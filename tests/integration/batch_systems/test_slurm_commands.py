@@ -21,10 +21,9 @@ from pilotage_agents.batch_systems.hosts import LocalHost, SshHost
 from pilotage_agents.batch_systems.settings import SlurmBatchSystemSettings
 from pilotage_agents.batch_systems.shape import Shape
 from pilotage_agents.batch_systems.slurm import SlurmBatchSystem
-from support.processes import is_running
+from support.processes import is_running, until
 from support.slurm import PARTITION, SlurmCluster
 from support.sshd import SshServer
-from support.until import until
 
 NO_JOBS = """echo '{"jobs": [], "errors": []}'"""
 HANGS = "sleep 1000 & echo $! > child; mv child hanging; wait"

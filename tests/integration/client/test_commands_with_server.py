@@ -13,7 +13,7 @@ from pilotage_client.api import Client
 from pilotage_client.cli.jobs import DEFAULT_LIMIT
 from pilotage_client.cli.main import main
 from pilotage_server.core.identity import Role
-from support.ports import free_address
+from support.processes import free_address
 from support.server import RunningServer
 
 

@@ -10,10 +10,9 @@ from pilotage.resources.tree import QueueId
 from pilotage.v1 import jobs_pb2, matcher_service_pb2, values_pb2
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
-from support.command import Command, environment_of
-from support.pinned import KEYS
+from support.commands import KEYS, Command, environment_of
+from support.processes import until
 from support.server import RunningServer
-from support.until import until
 from support.wire_grid import WireGrid, WirePilot, a_job
 
 

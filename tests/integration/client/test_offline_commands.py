@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.offline import objects, pilotage, run, tree
+from support.commands import objects, pilotage, run, tree
 
 __all__ = ["tree"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.offline import QUEUE, objects, pilotage, run, tree
+from support.commands import QUEUE, objects, pilotage, run, tree
 
 __all__ = ["tree"]
 

@@ -13,7 +13,7 @@ from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
 from pilotage_client.cli.pilots import pilot_command
 from pilotage_server.core.identity import Role
-from support.command import Command, environment_of
+from support.commands import Command, environment_of
 from support.server import VO, RunningServer
 
 TREE = '{"sites": {"S": {"ces": {"C": {"queues": {"Q": {"Memory": 4000}}}}}}}'

@@ -12,7 +12,7 @@ import pytest
 
 from pilotage.job_description import JobDescription
 from pilotage.v1 import jobs_pb2
-from support.command import Command, environment_of
+from support.commands import Command, environment_of
 from support.server import RunningServer
 from support.wire_grid import WireGrid
 

@@ -11,7 +11,7 @@ import pytest
 
 from pilotage.job_description import JobDescription
 from pilotage_client.api import Client
-from support.command import Command, environment_of
+from support.commands import Command, environment_of
 from support.server import RunningServer
 
 

@@ -12,11 +12,10 @@ from pilotage.v1 import jobs_pb2
 from pilotage.v1.route_service_pb2 import CopyReport, LeftOutRoute, RouteOutline
 from pilotage.v1.values_pb2 import Value
 from pilotage_server.core.identity import Role
-from support.command import Command, environment_of
-from support.pinned import KEYS
+from support.commands import KEYS, Command, environment_of
+from support.routers import WireRouter
 from support.server import RunningServer
 from support.wire_grid import QUEUE, WireGrid, a_job
-from support.wire_router import WireRouter
 
 NORTH = RouteOutline(name="north", target=f"queue {QUEUE}", requirements="WantRoute", max_jobs=10, copies=3, idle=1)
 SOUTH = RouteOutline(name="south", target="server far:4711", max_jobs=5, max_idle_jobs=2, throttled="19 failed")

@@ -15,7 +15,7 @@ from pilotage.job_description import JobDescription, Value
 from pilotage.v1 import matcher_service_pb2, share_service_pb2
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
-from support.command import Command, environment_of
+from support.commands import Command, environment_of
 from support.server import VO, RunningServer, request_id, running_server
 from support.wire_grid import WireGrid
 

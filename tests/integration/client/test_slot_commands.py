@@ -10,7 +10,7 @@ import pytest
 
 from pilotage.v1 import matcher_service_pb2, values_pb2
 from pilotage_server.core.identity import Role
-from support.command import Command, environment_of
+from support.commands import Command, environment_of
 from support.server import RunningServer, running_server
 from support.wire_grid import WireGrid
 

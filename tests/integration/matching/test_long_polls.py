@@ -7,8 +7,8 @@ import asyncio
 from pilotage.clock import boot_time_s
 from pilotage.resources.tree import QueueId
 from pilotage.v1 import job_service_pb2, jobs_pb2, pilot_service_pb2, resource_service_pb2
-from support.polls import SOON_S, Polls
 from support.server import request_id
+from support.waiting_calls import SOON_S, Polls
 from support.wire_grid import WireGrid, a_job
 
 

@@ -9,8 +9,7 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage.mqtt.settings import parse_broker
 from pilotage.mqtt.topics import Message
-from support.broker_links import linked
-from support.mosquitto import MosquittoServer
+from support.mosquitto import MosquittoServer, linked
 
 
 async def test_what_is_published_is_heard_by_those_who_subscribe(mosquitto: MosquittoServer) -> None:

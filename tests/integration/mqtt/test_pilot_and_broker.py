@@ -16,10 +16,9 @@ from pilotage.v1 import pilot_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
-from support.broker_links import Ear, linked
-from support.mosquitto import MosquittoServer
+from support.mosquitto import Ear, MosquittoServer, linked
 from support.process_grid import PilotProcess, ProcessGrid, a_process_grid, read_text
-from support.until import until
+from support.processes import until
 
 pytestmark = pytest.mark.process
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.pilot_command import run_pilot
+from support.commands import run_pilot
 
 
 def test_without_the_package_a_pilot_with_a_broker_does_not_start(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from pilotage_pilot.core.instructions import Slot
 from pilotage_pilot.core.model import Now
 from pilotage_pilot.core.slots.states import Activity, SlotState
 from pilotage_pilot.link.mqtt import MAX_TOPICS, BrokerPublisher
-from support.broker_links import Ear, linked
-from support.mosquitto import MosquittoServer
+from support.mosquitto import Ear, MosquittoServer, linked
 from support.pilot_bench import BOOT_S, START
 
 TOPICS = Topics()

@@ -11,8 +11,7 @@ import pytest
 
 from pilotage.mqtt.topics import Message, NodeStatus, Topics, read_probability
 from pilotage.v1 import job_service_pb2, pilot_service_pb2
-from support.broker_links import Ear, linked
-from support.mosquitto import MosquittoServer
+from support.mosquitto import Ear, MosquittoServer, linked
 from support.server import running_server
 from support.wire_grid import WireGrid, WirePilot, a_job
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.postgresql_process import PostgresqlServer
+from support.postgresql import PostgresqlServer
 from support.shared_data import shared_data_dir
 
 CHECKOUT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import build_bundle
-from support.bundle import a_bundle, start
+from support.packages import a_bundle, start
 
 
 @pytest.fixture

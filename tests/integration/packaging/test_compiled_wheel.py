@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.compiled import hot_modules, run_with
+from support.packages import hot_modules, run_with
 from support.server import running_server
 from support.wire_grid import WireGrid, a_job
 

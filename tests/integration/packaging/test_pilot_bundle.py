@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.v1 import jobs_pb2
-from support.bundle import BARE_PYTHON, bare_environment, start
+from support.packages import BARE_PYTHON, bare_environment, start
 from support.process_grid import ProcessGrid, a_process_grid
 
 pytestmark = pytest.mark.process

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
-from support.payloads import shell
-from support.real_workshop import a_workshop
-from support.until import until
+from support.pilot_edges import a_workshop
+from support.processes import shell, until
 
 
 async def test_a_forgotten_attempt_leaves_nothing_whatever_it_did_to_its_folder(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import pytest
 from pilotage_pilot.supervise.cgroups import CgroupMaker, cgroup_maker
 from pilotage_pilot.supervise.payload_runner import PayloadRules
 from pilotage_pilot.supervise.proc import read_process
-from support.payloads import of_payload, shell, states_of, wrote
 from support.pilot_bench import a_job
-from support.real_workshop import a_workshop
-from support.until import until
+from support.pilot_edges import a_workshop
+from support.processes import of_payload, shell, states_of, until, wrote
 
 
 async def test_usage_counts_the_cpu_time_and_memory_of_children(tmp_path: Path) -> None:

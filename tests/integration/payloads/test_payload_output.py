@@ -9,9 +9,8 @@ from pathlib import Path
 
 from pilotage.jobs.files import OutputLimits
 from pilotage_pilot.supervise.payload_runner import PayloadRules
-from support.payloads import shell
-from support.real_workshop import a_workshop
-from support.until import until
+from support.pilot_edges import a_workshop
+from support.processes import shell, until
 
 
 async def test_output_that_leads_out_of_the_folder_is_not_taken(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.supervise.payload_runner import PayloadRules
-from support.payloads import of_payload, shell, wrote
-from support.real_workshop import a_workshop
-from support.until import until
+from support.pilot_edges import a_workshop
+from support.processes import of_payload, shell, until, wrote
 
 OWN = os.getpriority(os.PRIO_PROCESS, 0)
 

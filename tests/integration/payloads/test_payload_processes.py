@@ -10,9 +10,8 @@ from pathlib import Path
 from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.supervise.payload_runner import PayloadRules
 from pilotage_pilot.supervise.proc import read_process
-from support.payloads import of_payload, shell, states_of, wrote
-from support.real_workshop import Bench, a_workshop
-from support.until import until
+from support.pilot_edges import Bench, a_workshop
+from support.processes import of_payload, shell, states_of, until, wrote
 
 
 async def test_a_kill_reaches_daemons_that_left_their_session(tmp_path: Path) -> None:

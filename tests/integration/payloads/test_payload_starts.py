@@ -9,9 +9,9 @@ import pytest
 
 from pilotage.jobs.files import JobFaultError
 from pilotage_pilot.supervise.base import NodeFaultError
-from support.payloads import shell
 from support.pilot_bench import a_job
-from support.real_workshop import SITE, a_workshop
+from support.pilot_edges import SITE, a_workshop
+from support.processes import shell
 
 _A_PROGRAM = Path("/bin/true").read_bytes()
 

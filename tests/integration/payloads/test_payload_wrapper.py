@@ -9,11 +9,10 @@ import pytest
 
 from pilotage_pilot.core.model import GrantedJob
 from pilotage_pilot.supervise.base import NodeFaultError
-from support.payloads import of_payload, shell
+from support.live_slots import SHIPPED
 from support.pilot_bench import a_job
-from support.policies import SHIPPED
-from support.real_workshop import Bench, a_workshop
-from support.until import until
+from support.pilot_edges import Bench, a_workshop
+from support.processes import of_payload, shell, until
 
 WHOLE = "[SlotID = 9; CAN_RUN_WHOLE_MACHINE = SlotID == 9; Start = TARGET.RequiresWholeMachine =?= true]"
 SINGLE = WHOLE.replace("SlotID = 9;", "SlotID = 1;")

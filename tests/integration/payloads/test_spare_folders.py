@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.payloads import shell
 from support.pilot_bench import a_job
-from support.real_workshop import Bench, a_workshop
+from support.pilot_edges import Bench, a_workshop
+from support.processes import shell
 
 SLEEPS = a_job(2, executable="/bin/sleep", arguments="600")
 STREAMS = ["stderr", "stdout"]

@@ -11,8 +11,8 @@ import pytest
 from pilotage.errors import InvalidInputError, PermissionDeniedError
 from pilotage.v1 import job_service_pb2, jobs_pb2, matcher_service_pb2, matcher_service_pb2_grpc, pilot_service_pb2
 from pilotage_server.core.identity import Role
-from support.polls import SOON_S
 from support.server import request_id
+from support.waiting_calls import SOON_S
 from support.wire_grid import QUEUE, WireGrid, a_job
 
 

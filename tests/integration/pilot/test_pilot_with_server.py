@@ -15,8 +15,7 @@ from pilotage.v1 import jobs_pb2
 from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
 from support.process_grid import QUEUE, ProcessGrid, a_process_grid, read_text
-from support.processes import is_running
-from support.until import until
+from support.processes import is_running, until
 
 pytestmark = pytest.mark.process
 

@@ -25,12 +25,10 @@ from pilotage_pilot.core.rules import Lifetime, PilotRules
 from pilotage_pilot.link.base import NodeDescription
 from pilotage_pilot.policy.loading import PolicyKeeper, PolicySource
 from pilotage_pilot.runner import PilotPorts, PilotRunner
-from support.fake_pilot_edges import FakeLink, FakeNode
-from support.payloads import of_payload, shell, states_of, wrote
+from support.live_slots import SHIPPED
 from support.pilot_bench import with_ad
-from support.policies import SHIPPED
-from support.real_workshop import Bench, a_workshop
-from support.until import until
+from support.pilot_edges import Bench, FakeLink, FakeNode, a_workshop
+from support.processes import of_payload, shell, states_of, until, wrote
 
 NODE = Amounts(2, 4000, 10_000)
 QUICK = PilotRules(wait_s=5, heartbeat_s=0.2, node_report_s=0.1, sample_s=0.2, grace_s=0.5, goodbye_timeout_s=2)

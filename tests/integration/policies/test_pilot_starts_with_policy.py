@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.pilot_command import run_pilot
+from support.commands import run_pilot
 from support.process_grid import ProcessGrid, a_process_grid, read_text
-from support.until import until
+from support.processes import until
 
 pytestmark = pytest.mark.process
 

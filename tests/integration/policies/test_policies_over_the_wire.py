@@ -13,7 +13,7 @@ from pilotage.clock import boot_time_s
 from pilotage.errors import InvalidInputError
 from pilotage.job_description import JobDescription
 from pilotage.v1 import matcher_service_pb2
-from support.polls import Polls
+from support.waiting_calls import Polls
 from support.wire_grid import WireGrid, a_job
 
 PREFERS_BATCH = "[Rank = TARGET.Batch =?= True]"

@@ -10,9 +10,9 @@ from pilotage.v1.resource_service_pb2 import PutTreeRequest
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage_agents.main import run
 from pilotage_server.core.identity import Role
-from support.command import Command, environment_of
+from support.commands import Command, environment_of
+from support.process_grid import RealJobs
 from support.server import RunningServer, request_id, server
-from support.users_jobs import RealJobs
 
 __all__ = ["server"]
 

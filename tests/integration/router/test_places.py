@@ -16,8 +16,8 @@ from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.places.remote_server import ServerAccess
 from pilotage_agents.router.places.server import RemoteServerTarget
 from pilotage_agents.runtime.link import TreeQueue
-from support.copies import HeldFiles, a_copy, submitted
-from support.fake_batch_system import FakeBatchSystem
+from support.copy_targets import HeldFiles, a_copy, submitted
+from support.fake_batch_systems import FakeBatchSystem
 
 SLURM, ODD = QueueId("A", "ce", "long"), QueueId("A", "ce", "odd")
 OTHER = ServerTarget(("localhost:1", "localhost:2"))

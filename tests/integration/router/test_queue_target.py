@@ -19,8 +19,8 @@ from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.places.job_folders import RoutedJobFolders
 from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.ports import RefusedByJob, RoutedJobRequest
-from support.copies import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
-from support.until import until
+from support.copy_targets import PATIENCE_S, HeldFiles, a_copy, end_of, status_when, submitted, texts_of
+from support.processes import until
 
 NAME, ORIGIN = "pilotage-7-3", "here"
 CALLED = f"{NAME}-{ORIGIN}"

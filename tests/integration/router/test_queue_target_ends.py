@@ -23,8 +23,8 @@ from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.places.job_folders import RoutedJobFolders
 from pilotage_agents.router.places.queue import BatchQueueTarget
 from pilotage_agents.router.ports import RouteUnsuitable
-from support.copies import HeldFiles, a_copy, end_of, submitted
-from support.fake_batch_system import FakeBatchSystem
+from support.copy_targets import HeldFiles, a_copy, end_of, submitted
+from support.fake_batch_systems import FakeBatchSystem
 
 NAME, ORIGIN = "pilotage-7-3", "here"
 CALLED = f"{NAME}-{ORIGIN}"

@@ -14,9 +14,9 @@ from pilotage.v1 import jobs_pb2, route_service_pb2
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage_agents.main import run
 from pilotage_server.core.identity import Role
-from support.router_process import CONFIG, TABLE, TREE, User, a_router, copies, log_of, on_a_host, put_tree, until
+from support.leadership import followed_soon
+from support.router_processes import CONFIG, TABLE, TREE, User, a_router, copies, log_of, on_a_host, put_tree, until
 from support.server import RunningServer, server
-from support.turn_lengths import followed_soon
 
 __all__ = ["server"]
 

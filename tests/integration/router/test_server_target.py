@@ -17,9 +17,9 @@ from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.places.remote_server import RemoteServer
 from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RefusedByJob, RouteUnsuitable
-from support.copies import a_copy, submitted
+from support.copy_targets import a_copy, submitted
 from support.process_grid import ProcessGrid, a_process_grid
-from support.remote_place import NAME, Remote, a_remote
+from support.router_processes import NAME, Remote, a_remote
 
 pytestmark = pytest.mark.process
 

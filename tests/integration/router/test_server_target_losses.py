@@ -13,9 +13,9 @@ from pilotage.errors import WorldError
 from pilotage_agents.batch_systems.base import Unanswered
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_server.core.identity import Role
-from support.copies import a_copy, end_of, submitted, texts_of
+from support.copy_targets import a_copy, end_of, submitted, texts_of
 from support.process_grid import ProcessGrid, a_process_grid
-from support.remote_place import NAME, Remote, a_remote
+from support.router_processes import NAME, Remote, a_remote
 
 pytestmark = pytest.mark.process
 

@@ -37,9 +37,9 @@ from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.values.leadership import Leadership
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_server.core.identity import Role
+from support.routers import WireRouter, an_end
 from support.server import RunningServer, request_id, shared_server
 from support.wire_grid import QUEUE, WireGrid, a_job
-from support.wire_router import WireRouter, an_end
 
 __all__ = ["shared_server"]
 

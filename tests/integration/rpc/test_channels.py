@@ -11,7 +11,7 @@ from pilotage import clock
 from pilotage.errors import ServerUnreachableError, UnauthenticatedError
 from pilotage.rpc.channel import Endpoint, open_async_channel, open_channel
 from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
-from support.ports import free_address
+from support.processes import free_address
 from support.server import RunningServer
 
 ASK = identity_service_pb2.WhoAmIRequest()

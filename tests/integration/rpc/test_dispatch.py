@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from pilotage.errors import InvalidInputError, LeaseLostError, UnauthenticatedError, WorldError
 from pilotage.telemetry import cause_bound
 from pilotage_server.rpc.framework.calls import Call, caller, hot
-from support.doorway import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
+from support.fake_job_service import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
 
 SECRET = "do not tell"
 

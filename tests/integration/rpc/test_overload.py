@@ -19,7 +19,7 @@ from pilotage.errors import OverloadedError
 from pilotage.rpc.status import error_of
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc
 from pilotage_server.rpc.framework.calls import Call, idle
-from support.doorway import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
+from support.fake_job_service import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
 from support.server import RunningServer, request_id, running_server
 from support.wire_grid import WireGrid, a_job, submission
 

@@ -14,10 +14,9 @@ import pytest
 
 from pilotage.rpc.channel import Endpoint, open_async_channel
 from pilotage.v1 import job_service_pb2, job_service_pb2_grpc, matcher_service_pb2_grpc
-from support.postgresql_process import PostgresqlServer
+from support.postgresql import PostgresqlServer
 from support.process_grid import QUEUE, TREE, ProcessGrid
-from support.server import request_id
-from support.server_fleet import ServerFleet, server_fleet
+from support.server import ServerFleet, request_id, server_fleet
 from support.wire_grid import WireGrid, a_job, submission
 
 pytestmark = pytest.mark.process

@@ -18,9 +18,9 @@ from pilotage.v1 import (
     identity_service_pb2_grpc,
     job_service_pb2,
 )
-from support.polls import Polls
-from support.postgresql_process import PostgresqlServer
+from support.postgresql import PostgresqlServer
 from support.server import RunningServer, request_id, running_server
+from support.waiting_calls import Polls
 from support.wire_grid import WireGrid, a_job
 
 pytestmark = pytest.mark.process

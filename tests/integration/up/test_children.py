@@ -13,7 +13,7 @@ import pytest
 
 from pilotage.errors import WorldError
 from pilotage_client.up.processes import BoundedLog, Child, tied_to_parent
-from support.until import until
+from support.processes import until
 
 
 def a_child(folder: Path, script: str) -> Child:

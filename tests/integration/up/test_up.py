@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import pytest
 
 from pilotage.job_description import JobDescription
-from support.running_up import PATIENCE_S, running_up
+from support.commands import PATIENCE_S, running_up
 
 pytestmark = pytest.mark.process
 

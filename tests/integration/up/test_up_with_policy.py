@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.running_up import running_up
+from support.commands import running_up
 from support.site_policies import SHIPPED
 
 pytestmark = pytest.mark.process

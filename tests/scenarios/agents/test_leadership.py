@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.errors import LeadershipLostError, ServerUnreachableError, StateConflictError
 from pilotage_agents.runtime.leadership import LeaderAgent
-from support.turns import TURN_S, Beats, DatabaseTurns, Worker, a_copy
+from support.leadership import TURN_S, Beats, DatabaseTurns, Worker, a_copy
 from support.virtual_clock import VirtualClock
 
 ASKED_EVERY = timedelta(seconds=TURN_S / 3)

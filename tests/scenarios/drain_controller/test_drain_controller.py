@@ -12,8 +12,8 @@ from pilotage.resources.tree import QueueId
 from pilotage_agents.drain_controller.controller import DrainController
 from pilotage_agents.drain_controller.planning import Farm, FarmDemand, FarmNode, NodeName, NodePart
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
-from support.drain_link import GridDrainLink
 from support.grid import LONG, a_tree
+from support.simulated_farm import GridDrainLink
 from support.site_policies import SitePolicies
 from support.virtual_grid import VirtualGrid
 

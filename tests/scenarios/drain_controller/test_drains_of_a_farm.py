@@ -8,9 +8,8 @@ import pytest
 
 from pilotage_agents.drain_controller.controller import DrainController
 from pilotage_agents.drain_controller.settings import DrainControllerSettings
-from support.mixed_load import CORES, MULTICORE_FROM_S, MixedLoad
-from support.simulated_farm import SimulatedFarm, controlled
-from support.traces import TracedJob
+from support.shared_data import TracedJob
+from support.simulated_farm import CORES, MULTICORE_FROM_S, MixedLoad, SimulatedFarm, controlled
 
 NODES = 100
 GOAL = 50

@@ -14,7 +14,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.operations.health import HealthWatch, list_health, store_changes
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, Pilot
-from support.submissions import a_user
+from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 
 LOOK_EVERY_S = 4

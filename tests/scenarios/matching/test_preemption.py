@@ -12,8 +12,8 @@ from pilotage_pilot.core.rules import PilotRules as PilotRules
 from pilotage_server.core.jobs.changes import JobChange
 from pilotage_server.core.rules import Rules
 from pilotage_server.storage.database.engine import Database
+from support.jobs import a_user
 from support.site_policies import SitePolicies
-from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 from support.virtual_node import VirtualNode

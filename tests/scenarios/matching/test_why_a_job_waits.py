@@ -16,7 +16,7 @@ from pilotage_server.operations.matching.demand import get_demand
 from pilotage_server.operations.resources.bans import BanOrder, ban
 from pilotage_server.storage.database.engine import Database
 from support.grid import LONG, Grid, a_busy_slot, a_slot, a_tree, an_idle_slot
-from support.submissions import a_user, an_operator
+from support.jobs import a_user, an_operator
 from support.virtual_clock import VirtualClock
 
 SMALL, FAR = "CERN/ce01/small", "FNAL/ce02/far"

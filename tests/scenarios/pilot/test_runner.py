@@ -34,11 +34,9 @@ from pilotage_pilot.runner import PilotPorts, PilotRunner
 from pilotage_pilot.supervise.base import PayloadRunner
 from pilotage_pilot.supervise.folders import PilotFolder
 from pilotage_pilot.supervise.payload_runner import LocalPayloadRunner, PayloadRules
-from support.fake_pilot_edges import FakeLink, FakeNode, FakeWorkshop
-from support.odd_workshop import OddWorkshop
 from support.pilot_bench import a_job, built_in_slots
-from support.real_workshop import SITE
-from support.until import until
+from support.pilot_edges import SITE, FakeLink, FakeNode, FakeWorkshop, OddWorkshop
+from support.processes import until
 
 SHARE = Amounts(2, 1000, 1000)
 QUICK = PilotRules(wait_s=5, heartbeat_s=0.2, grace_s=0.5, goodbye_timeout_s=2)

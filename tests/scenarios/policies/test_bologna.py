@@ -13,8 +13,19 @@ from pilotage.classads.evaluation import Ad
 from pilotage.job_description import JobPolicy
 from pilotage_server.core.rules import Rules
 from pilotage_server.storage.database.engine import Database
-from support.bologna import BB, LONG, MILANESE, OTHER, POLL_S, SHORT, Bologna, busy, in_bologna, quiet
-from support.site_policies import SitePolicies
+from support.site_policies import (
+    BB,
+    LONG,
+    MILANESE,
+    OTHER,
+    POLL_S,
+    SHORT,
+    Bologna,
+    SitePolicies,
+    busy,
+    in_bologna,
+    quiet,
+)
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 

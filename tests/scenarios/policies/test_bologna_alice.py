@@ -9,8 +9,7 @@ import pytest
 
 from pilotage_server.core.rules import Rules
 from pilotage_server.storage.database.engine import Database
-from support.bologna import ALICE, LONG, OTHER, SHORT, Bologna, in_bologna, quiet, set_weather
-from support.site_policies import SitePolicies
+from support.site_policies import ALICE, LONG, OTHER, SHORT, Bologna, SitePolicies, in_bologna, quiet, set_weather
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 from support.virtual_node import VirtualNode

@@ -12,8 +12,7 @@ from pilotage_pilot.core.events import ContinueRequested, SuspendRequested
 from pilotage_pilot.core.rules import PilotRules as PilotRules
 from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.storage.database.engine import Database
-from support.bologna import HOUR_S, LONG, OTHER, POLL_S, SHORT, Bologna, in_bologna
-from support.site_policies import SitePolicies
+from support.site_policies import HOUR_S, LONG, OTHER, POLL_S, SHORT, Bologna, SitePolicies, in_bologna
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 from support.virtual_node import VirtualNode

@@ -10,8 +10,8 @@ import pytest
 from pilotage.values.accounts import Account
 from pilotage_server.core.rules import Rules, Sharing
 from pilotage_server.storage.database.engine import Database
+from support.jobs import a_user
 from support.site_policies import SitePolicies
-from support.submissions import a_user
 from support.virtual_clock import VirtualClock
 from support.virtual_grid import VirtualGrid
 from support.virtual_node import VirtualNode

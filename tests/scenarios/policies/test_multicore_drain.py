@@ -11,8 +11,8 @@ from pilotage.errors import InvalidInputError
 from pilotage_pilot.core.events import StopRequested
 from pilotage_server.core.pilots.nodes import NodeId
 from pilotage_server.operations.pilots.nodes import set_node_attributes
+from support.jobs import an_operator
 from support.site_policies import SitePolicies
-from support.submissions import an_operator
 from support.virtual_grid import VirtualGrid
 from support.virtual_node import VirtualNode
 

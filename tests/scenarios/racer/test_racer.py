@@ -18,8 +18,7 @@ from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.races.stragglers import MAX_TAIL_JOBS
 from pilotage_server.storage.database.engine import Database
 from support.grid import Grid, Pilot, a_slot
-from support.race_link import GridRaceLink
-from support.races import REPEATABLE, SITES, A, B, C, Runner, race_of
+from support.races import REPEATABLE, SITES, A, B, C, GridRaceLink, Runner, race_of
 from support.virtual_clock import VirtualClock
 
 URGENT = {**REPEATABLE, "Urgent": True}

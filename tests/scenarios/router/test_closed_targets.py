@@ -13,8 +13,8 @@ from pilotage_agents.batch_systems.base import NotSubmitted
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.core.table import Target
 from pilotage_agents.router.ports import InputFiles, RoutedJobAnswer, RoutedJobRequest, RouteUnsuitable
-from support.loop_time import LoopTime
 from support.router_scene import ROUND_WAITS_S, RouterScene, ScenePlace, a_route, target_of
+from support.virtual_clock import LoopTime
 
 UNKNOWN = 'no batch system is configured for its CEType "slurm"'
 

@@ -13,8 +13,7 @@ from pilotage.values.routing import LeftOutRoute, PublishedRoutes
 from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.folder import RouterFolder
 from pilotage_agents.router.ports import InputFiles, RoutedJobAnswer, RoutedJobRequest
-from support.fake_router_link import FakeRouterLink
-from support.router_scene import RouterScene, ScenePlace, a_route, target_of
+from support.router_scene import FakeRouterLink, RouterScene, ScenePlace, a_route, target_of
 
 
 @pytest.fixture

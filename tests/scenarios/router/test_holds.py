@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotage_agents.router.core.model import RoutedJobState
-from support.crashes import Death, DiedError, Mortal, MortalPlaces
+from support.processes import Death, DiedError, Mortal, MortalPlaces
 from support.router_scene import RouterScene, a_route
 
 WHY = "the proxy has expired"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pilotage.jobs.report_limits import MAX_ATTRIBUTES
 from pilotage_agents.router.core.model import RoutedJobState
-from support.hooked_scene import hooked_scene
-from support.router_scene import RouterScene
+from support.router_scene import RouterScene, hooked_scene
 
 SAYS = "cat $HERE/says"
 

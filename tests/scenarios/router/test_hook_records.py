@@ -9,7 +9,7 @@ import pytest
 from pilotage.errors import WorldError
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.hooks import HookRecords
-from support.hooked_scene import hooked_scene, written
+from support.router_scene import hooked_scene, written
 
 CLEANS = "grep RoutedFromJobId >> $HERE/cleaned"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotage_agents.router.core.model import RoutedJobState
-from support.hooked_scene import hooked_scene, written
-from support.router_scene import RouterScene, a_route
+from support.router_scene import RouterScene, a_route, hooked_scene, written
 
 
 @pytest.fixture

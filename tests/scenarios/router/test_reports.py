@@ -15,8 +15,7 @@ from pilotage_agents.router.monitor import RoutedJobCleanup, RoutedJobReporter
 from pilotage_agents.router.ports import RoutedJobReportAnswer
 from pilotage_agents.router.targets import TargetPool
 from pilotage_agents.router.tasks import BackgroundTasks
-from support.fake_router_link import FakeRouterLink
-from support.router_scene import NO_HOOKS, RouterScene
+from support.router_scene import NO_HOOKS, FakeRouterLink, RouterScene
 from support.virtual_clock import START
 
 

@@ -12,9 +12,8 @@ from pilotage.errors import InvalidInputError, LeadershipLostError, ServerUnreac
 from pilotage.values.routing import NewRoutedJob
 from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.ports import NotRouted, Routed, RouterFeedPage
-from support.crashes import Death, DiedError, Mortal, MortalPlaces
-from support.fake_router_link import FakeRouterLink
-from support.router_scene import RouterScene, a_route
+from support.processes import Death, DiedError, Mortal, MortalPlaces
+from support.router_scene import FakeRouterLink, RouterScene, a_route
 
 CALLS = 24
 """So many calls the rounds below make at least; each may be the last one."""

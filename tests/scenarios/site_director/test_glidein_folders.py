@@ -14,7 +14,7 @@ import pytest
 from pilotage.errors import WorldError
 from pilotage_agents.site_director.glideins import GlideinFolders, GlideinRecord
 from support.director_grid import QUEUE, DirectorGrid
-from support.fake_batch_system import FakeBatchSystem
+from support.fake_batch_systems import FakeBatchSystem
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from pilotage_agents.site_director.glideins import GlideinFolders, GlideinRecord
 from pilotage_agents.site_director.ports import DirectorContext, GlideinReportAnswer
 from pilotage_agents.site_director.queues import QueueFailures
 from pilotage_agents.site_director.watch import GlideinWatch, WatchLimits
-from support.director_grid import QUEUE, DirectorGrid
-from support.fake_batch_system import FakeBatchSystem
-from support.fake_director_link import FakeDirectorLink
+from support.director_grid import QUEUE, DirectorGrid, FakeDirectorLink
+from support.fake_batch_systems import FakeBatchSystem
 
 
 class Forgetful(FakeDirectorLink):

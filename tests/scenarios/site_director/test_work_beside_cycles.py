@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from pilotage.errors import LeadershipLostError
-from support.loop_time import LoopTime
-from support.turns import TURN_S, Beats, DatabaseTurns, OutlastingWorker, Worker, a_copy
-from support.virtual_clock import VirtualClock
+from support.leadership import TURN_S, Beats, DatabaseTurns, OutlastingWorker, Worker, a_copy
+from support.virtual_clock import LoopTime, VirtualClock
 
 
 async def test_what_outlasts_the_rounds_ends_when_another_copy_has_the_turn(

@@ -25,7 +25,7 @@ from pilotage_server.core.attempts.reports import JobReport
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.rpc.matching.wire import heartbeat_from_wire
-from support.job_records import a_job
+from support.jobs import a_job
 from support.virtual_clock import START
 
 LOST = {"ended": START, "outcome": JobCause.LEASE_LOST.value}

@@ -22,7 +22,7 @@ from pilotage_agents.batch_systems.htcondor import (
     submit_description,
 )
 from pilotage_agents.batch_systems.shape import Shape
-from support.fake_schedd import meets
+from support.fake_batch_systems import meets
 
 JOB = HtcondorId(71, "ab12")
 RUNNING = {"ClusterId": 71, "PilotageStamp": "ab12", "JobStatus": 2, "NumJobStarts": 1}

@@ -17,8 +17,7 @@ from pilotage.classads.evaluation import Ad, NoValue, compile_expression, evalua
 from pilotage.classads.library import AdValue, Expression
 from pilotage.condor.config import KnobRequest, read_configuration
 from pilotage_pilot.core.slots.events import PreemptionOrdered
-from support.live_slots import LiveSlots, job_ad, policy_of
-from support.policies import PolicyBench
+from support.live_slots import LiveSlots, PolicyBench, job_ad, policy_of
 
 Fact: TypeAlias = Mapping[str, Any]
 

@@ -17,7 +17,7 @@ from pilotage.job_description import JobPolicy
 from pilotage_server.core.classads.evaluation import is_too_costly
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.submission.validation import description_faults
-from support.submissions import a_description
+from support.jobs import a_description
 
 AS = "a" * LONGEST_SUBJECT
 HARD = "a*a*a*[bc]"

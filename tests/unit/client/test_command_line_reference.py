@@ -9,7 +9,7 @@ import pytest
 
 from pilotage_client.api import Client
 from pilotage_client.cli.main import SECTIONS
-from support.pinned import KEYS
+from support.commands import KEYS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 ROWS = [

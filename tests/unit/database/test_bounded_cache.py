@@ -16,7 +16,7 @@ from pilotage_server.core.containers import BoundedCache
 from pilotage_server.core.queueing.job_ads import JobAdTexts
 from pilotage_server.operations.matching.work import Match, MatchTerms, WorkAnswer
 from pilotage_server.rpc.matching.match_encoding import MatchWriter
-from support.job_records import a_job
+from support.jobs import a_job
 from support.virtual_clock import START
 
 LARGE = 200_000

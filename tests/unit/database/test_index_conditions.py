@@ -6,7 +6,7 @@ import pytest
 
 from pilotage_server.core.jobs.states import FINAL, LEASED, TRANSITIONS, JobCause, JobState
 from pilotage_server.storage.database.tables import FENCED_JOB, LEASED_JOB
-from support.job_records import a_job, stepped
+from support.jobs import a_job, stepped
 from support.virtual_clock import START
 
 STEPS = sorted((state, cause) for state, cause in TRANSITIONS if state is not JobState.RECEIVED)

@@ -14,7 +14,7 @@ from pilotage.resources.tree import QueueId
 from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import JobState
 from pilotage_server.core.queueing.job_ads import JobAdTexts, full_job_ad
-from support.job_records import a_job
+from support.jobs import a_job
 from support.virtual_clock import START
 
 VALUES = st.sampled_from(["plain", "$(Process)", 'it"s\n', 5, 0.5, True, ("a", "$(Process)"), ()])

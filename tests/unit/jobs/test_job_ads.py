@@ -20,8 +20,7 @@ from pilotage_server.core.jobs.record import JobRecord
 from pilotage_server.core.jobs.states import NEVER_HELD, Hold, HoldCode, JobState
 from pilotage_server.core.queueing.job_ads import ALWAYS_PRESENT, full_job_ad, traits_ad
 from pilotage_server.core.queueing.task_queue import NO_NAMES, Traits, individual_names, task_queue_key, traits_of
-from support.job_records import a_job
-from support.submissions import a_description
+from support.jobs import a_description, a_job
 from support.virtual_clock import START
 
 ALICE = Account("lhcb", "users", "alice")

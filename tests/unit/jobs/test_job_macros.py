@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pilotage.job_description import InputFile, render_text
 from pilotage_server.core.jobs.descriptions import render
-from support.job_records import a_job
-from support.submissions import a_description
+from support.jobs import a_description, a_job
 
 
 def test_numbers_of_the_job_are_filled_in_whatever_the_letter_case() -> None:

@@ -31,7 +31,7 @@ from pilotage_server.core.jobs.states import (
     history_to_json,
     hold_name,
 )
-from support.job_records import a_job, stepped
+from support.jobs import a_job, stepped
 from support.virtual_clock import START
 
 HELD = a_job(state=JobState.HELD, hold_code=int(HoldCode.JOB_POLICY), hold_subcode=0)

@@ -22,8 +22,7 @@ from pilotage_server.core.jobs.states import (
     JobState,
 )
 from pilotage_server.core.paging import position_of, token_of
-from support.job_records import a_job, stepped
-from support.submissions import a_user, an_operator
+from support.jobs import a_job, a_user, an_operator, stepped
 from support.virtual_clock import START
 
 NOW = START + timedelta(hours=1)

@@ -15,8 +15,8 @@ from pilotage_server.core.queueing.waiting_jobs import QueueHead
 from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.core.rules import Sharing
 from support.grid import a_slot
+from support.match_board import END_MARGIN, World
 from support.trees import a_tree
-from support.two_ways import END_MARGIN, World
 from support.virtual_clock import START
 
 LONG = QueueId("CERN", "ce", "long")

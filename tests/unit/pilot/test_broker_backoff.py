@@ -15,7 +15,7 @@ from pilotage_pilot.core.instructions import ReadPools, RecallRequest, RequestJo
 from pilotage_pilot.core.lifetime import Phase
 from pilotage_pilot.core.rules import PilotRules
 from pilotage_pilot.policy.loading import load_policy
-from support.listening_pilots import HOUR_S, SELDOM, a_listener, a_resting_pilot, ask_in_vain
+from support.mosquitto import HOUR_S, SELDOM, a_listener, a_resting_pilot, ask_in_vain
 from support.pilot_bench import ONE, PilotBench, a_job, slots_under, with_ad
 
 

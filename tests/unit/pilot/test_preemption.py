@@ -12,8 +12,8 @@ from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.instructions import KillPayload, RequestJobs, StopPayload
 from pilotage_pilot.core.model import GrantedJob
 from pilotage_pilot.core.policy import Policy
+from support.live_slots import SHIPPED
 from support.pilot_bench import PilotBench, a_job, slots_under, with_ad
-from support.policies import SHIPPED
 
 CHOOSY = """
 NUM_SLOTS = 2

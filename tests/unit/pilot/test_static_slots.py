@@ -19,8 +19,8 @@ from pilotage_pilot.core.instructions import (
     SuspendPayload,
 )
 from pilotage_pilot.core.model import GrantedJob
+from support.live_slots import SHIPPED
 from support.pilot_bench import PilotBench, a_job, slots_under, with_ad
-from support.policies import SHIPPED
 
 IDLE_SINGLES = ["Unclaimed/Idle"] * 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pilotage_pilot.core import events as ev
 from pilotage_pilot.core.events import ContactRequested
 from pilotage_pilot.core.instructions import RequestJobs, SendHeartbeat
-from support.listening_pilots import a_resting_pilot
+from support.mosquitto import a_resting_pilot
 from support.pilot_bench import ONE, PilotBench, transient
 
 

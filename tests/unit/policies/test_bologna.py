@@ -8,7 +8,7 @@ import pytest
 
 from pilotage.classads.library import AdValue
 from pilotage_pilot.core.policy import JOB_ATTRIBUTES
-from support.policies import CLAIMED, NOW_S, SHIPPED, Job, PolicyBench, bench_of, either
+from support.live_slots import CLAIMED, NOW_S, SHIPPED, Job, PolicyBench, bench_of, either
 
 HOUR = 3600
 BB: Job = {"BolognaBatchJob": True, "SUBMIT_SITE_DOMAIN": "bo.infn.it"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.policies import CLAIMED, SHIPPED, SINGLE, Job, PolicyBench
+from support.live_slots import CLAIMED, SHIPPED, SINGLE, Job, PolicyBench
 
 FAST: Job = {"FastJob": True}
 

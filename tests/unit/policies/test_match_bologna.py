@@ -15,9 +15,8 @@ from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
 from pilotage.values.offers import OccupiedSlot, SlotOffer
 from pilotage_pilot.policy.loading import load_policy
-from support.live_slots import NODE, LiveSlots, job_ad
+from support.live_slots import NODE, SHIPPED, LiveSlots, either, job_ad
 from support.match_board import QUEUE, Board
-from support.policies import SHIPPED, either
 
 BB: dict[str, Value] = {"BolognaBatchJob": True, "SUBMIT_SITE_DOMAIN": "bo.infn.it"}
 SHORT: dict[str, Value] = BB

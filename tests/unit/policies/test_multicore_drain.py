@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.policies import PolicyBench, bench_of, either
+from support.live_slots import PolicyBench, bench_of, either
 
 
 @pytest.fixture(params=either(("ours", "multicore-drain.conf"), ("theirs", "fallow.conf")))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.classads.library import Expression
-from support.policies import CLAIMED, NOW_S, SHIPPED, SINGLE, Job, PolicyBench, bench_of, either
+from support.live_slots import CLAIMED, NOW_S, SHIPPED, SINGLE, Job, PolicyBench, bench_of, either
 
 WHOLE: Job = {"RequiresWholeMachine": True, "RequestCpus": 8}
 SINGLES = tuple(range(1, 9))

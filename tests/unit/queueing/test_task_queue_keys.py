@@ -21,7 +21,7 @@ from pilotage_server.core.queueing.task_queue import (
     traits_of,
     traits_to_json,
 )
-from support.submissions import a_description
+from support.jobs import a_description
 
 ACCOUNT = Account("lhcb", "users", "alice")
 

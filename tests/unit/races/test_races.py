@@ -27,7 +27,7 @@ from pilotage_server.core.races.races import (
     race_end,
 )
 from pilotage_server.core.races.stragglers import is_near_end, set_progress, spread_ids
-from support.job_records import a_job
+from support.jobs import a_job
 from support.virtual_clock import START
 
 QUEUE = QueueId("B", "ce", "q")

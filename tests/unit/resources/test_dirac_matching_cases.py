@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.dirac_facts import EVALUATORS, Case
-from support.dirac_judgements import JUDGEMENTS, Standing
+from support.dirac_facts import EVALUATORS, JUDGEMENTS, Case, Standing
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from pilotage.v1.job_service_pb2 import DownloadFileResponse
 from pilotage_agents.router.server_link import upload_requests, write_download
 from pilotage_agents.router.tasks import progress_timeout, report_progress
-from support.loop_time import LoopTime
+from support.virtual_clock import LoopTime
 
 STILL_S = 60.0
 

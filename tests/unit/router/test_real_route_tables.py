@@ -14,7 +14,7 @@ from pilotage_agents.router.core.apply import routed_ad
 from pilotage_agents.router.core.route_selection import chosen_route, route_decisions
 from pilotage_agents.router.core.table import RouteTable
 from pilotage_agents.router.table_file import read_route_file
-from support.real_routes import ROUTERS, constrained
+from support.route_tables import ROUTERS, constrained
 
 REFUSED = {
     "htcondor-ce__01-ce-router-defaults.conf": "wants to run a command: /usr/share/condor-ce/condor_ce_router_defaults",

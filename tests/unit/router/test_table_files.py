@@ -7,7 +7,7 @@ import pytest
 from pilotage.condor.config import InvalidConfigurationError
 from pilotage.errors import InvalidInputError
 from pilotage_agents.router.core.table import LeftOut, RouteLimits, RouteTransform
-from support.route_texts import Reading, a_route, read, refusal
+from support.route_tables import Reading, a_route, read, refusal
 
 __all__ = ["read"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from pilotage_agents.router.core.apply import routed_ad
 from pilotage_agents.router.core.table import RouteLimits
-from support.route_texts import Reading, a_route, read, refusal
+from support.route_tables import Reading, a_route, read, refusal
 
 __all__ = ["read"]
 

@@ -26,8 +26,8 @@ from pilotage_pilot.core.lifetime import Phase
 from pilotage_pilot.core.model import GrantedJob
 from pilotage_pilot.core.rules import PilotRules
 from pilotage_pilot.policy.loading import load_policy
+from support.live_slots import SHIPPED
 from support.pilot_bench import BOOT_S, ONE, TWO, PilotBench, a_job, slots_under, with_ad
-from support.policies import SHIPPED
 
 SETTABLE = """
 ENABLE_RUNTIME_CONFIG = True

@@ -11,8 +11,7 @@ from pilotage.classads.library import AdValue, Expression
 from pilotage.errors import InvalidInputError
 from pilotage_pilot.core.policy import Policy
 from pilotage_pilot.policy.loading import load_policy
-from support.live_slots import NODE, LiveSlots, job_ad, policy_of
-from support.policies import SHIPPED
+from support.live_slots import NODE, SHIPPED, LiveSlots, job_ad, policy_of
 
 SETTABLE = {"SETTABLE_ATTRS_ADMINISTRATOR": "Open, Level", "ENABLE_PERSISTENT_CONFIG": "True"}
 

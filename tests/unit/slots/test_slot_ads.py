@@ -6,8 +6,7 @@ from pilotage.classads.evaluation import Ad
 from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.ads.attributes import SlotFacts, SlotKind
 from pilotage_pilot.core.slots.events import ContinueOrdered, SuspendOrdered
-from support.live_slots import ANN, BEGIN_S, job_ad
-from support.seen_slots import a_node, seen
+from support.live_slots import ANN, BEGIN_S, a_node, job_ad, seen
 
 PER_CORE = {"NUM_SLOTS": "4"}
 

@@ -9,8 +9,7 @@ from pilotage.text import fold
 from pilotage.values.accounts import Account
 from pilotage.values.amounts import Amounts
 from pilotage_pilot.core.ads.attributes import SlotFacts, SlotKind
-from support.live_slots import BEGIN_S, job_ad
-from support.seen_slots import a_node, seen
+from support.live_slots import BEGIN_S, a_node, job_ad, seen
 
 PER_CORE = {"NUM_SLOTS": "4"}
 

@@ -15,7 +15,7 @@ from pilotage_server.core.submission.optimizers import (
     check_chain,
     run_chain,
 )
-from support.submissions import a_description
+from support.jobs import a_description
 
 CHAIN = JobLimits().optimizers
 

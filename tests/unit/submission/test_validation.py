@@ -11,7 +11,7 @@ import pytest
 from pilotage.job_description import InputFile
 from pilotage_server.core.jobs.files import JobLimits
 from pilotage_server.core.submission.validation import description_faults
-from support.submissions import a_description
+from support.jobs import a_description
 
 CHECKSUM = "ab" * 32
 

@@ -1,4 +1,4 @@
-"""Copies of an agent that take their turns in a real database, in virtual time."""
+"""Copies of an agent that elect a leader in a real database, in virtual time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from pilotage.errors import ServerUnreachableError
 from pilotage.values.leadership import Leadership, LeadershipAnswer
@@ -13,6 +14,18 @@ from pilotage_agents.runtime.leadership import LeaderAgent, Replica
 from pilotage_server.operations.leadership import release_leadership, take_leadership
 from pilotage_server.storage.database.engine import Database
 from support.virtual_clock import VirtualClock
+
+LONG = "turn_s = 30"
+"""The line of a configuration: no stall of this machine costs an agent its turn."""
+
+
+def followed_soon(config: Path) -> Path:
+    """Let a copy of this configuration that is killed be followed by another within seconds; returns the file."""
+    text = config.read_text()
+    assert LONG in text
+    config.write_text(text.replace(LONG, "turn_s = 5"))
+    return config
+
 
 TURN_S = 30.0
 

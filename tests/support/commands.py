@@ -1,0 +1,265 @@
+"""The command-line programs as scripts run them, and the keys of their output that scripts depend on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pilotage.clock import boot_time_s
+from pilotage.errors import ServerUnreachableError
+from pilotage_client.api import Client
+from pilotage_client.cli.main import main
+from pilotage_client.connection import ServerOptions
+
+PROGRAMS = Path(sys.executable).parent
+_WITHIN_S = 60
+
+
+def environment_of(home: Path, **variables: str) -> dict[str, str]:
+    """Return an environment in which nothing of ours is set but `variables`."""
+    return {"HOME": str(home), "PATH": f"{PROGRAMS}:{os.environ['PATH']}", **variables}
+
+
+class Command:
+    """Runs `pilotage` in one environment."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+
+    def __call__(self, *words: object, exits: int = 0) -> str:
+        """Run the command to its end and return what it printed; fails when it does not exit as expected."""
+        done = self.run(*words)
+        assert done.returncode == exits, done.stdout + done.stderr
+        return done.stdout
+
+    def objects(self, *words: object, exits: int = 0) -> list[dict[str, Any]]:
+        """Return the JSON objects that the command prints, one a line."""
+        return [json.loads(line) for line in self(*words, "--json", exits=exits).splitlines()]
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        command = ["pilotage", *map(str, words)]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=_WITHIN_S, check=False
+        )
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        """Start the command; its output is read by the caller."""
+        command = ["pilotage", *map(str, words)]
+        return subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+
+QUEUE = '{"sites": {"S": {"ces": {"C": {"queues": {"Q": {"Memory": 4000, "Tags": ["a", "b"], "OS": "el9"}}}}}}}'
+
+
+def pilotage(*arguments: str | Path, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process of its own."""
+    command = [str(Path(sys.executable).with_name("pilotage")), *map(str, arguments)]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+
+def run(*arguments: str | Path) -> Result:
+    """Run the command in this process; whatever it raises is raised."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def objects(printed: str) -> list[dict[str, Any]]:
+    """Return the JSON objects that were printed, one a line."""
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return the file of a tree with one queue."""
+    file = tmp_path / "tree.json"
+    file.write_text(QUEUE)
+    return file
+
+
+_CLAIMS = {"site": "S", "ce": "C", "queue": "Q", "stamp": "stamp1"}
+_TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps(_CLAIMS).encode()).decode().rstrip('=')}.x"
+
+
+def run_pilot(folder: Path, *missing: str, **settings: object) -> tuple[int, list[str], list[str]]:
+    """Run a pilot where these Python packages are missing.
+
+    Returns its exit code, the lines it said, and what is left in its scratch.
+    """
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    given = {"server": ["localhost:1"], "token": _TOKEN, "scratch": str(scratch), "cpus": 2, "unreachable_s": 0}
+    config = folder / "pilot.json"
+    config.write_text(json.dumps({**given, **settings}))
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({list(missing)}))"
+    start = f"{hidden}; from pilotage_pilot.main import main; main()"
+    command = [sys.executable, "-c", start, "run", "--config", str(config)]
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return said.returncode, said.stderr.splitlines(), [path.name for path in scratch.iterdir()]
+
+
+PATIENCE_S = 60.0
+
+
+class RunningUp:
+    """The command with its data folder; it can be stopped and started again."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self._options = options
+        self._printed = data.with_suffix(".out")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def printed(self) -> str:
+        """What the last start has printed."""
+        return self._printed.read_text()
+
+    def start(self) -> Self:
+        """Start the command and return when it is up."""
+        self._process = self._started()
+        self.until(lambda: "is up" in self.printed)
+        return self
+
+    def run(self) -> tuple[int, str]:
+        """Run the command to its end; returns exit code and what it printed."""
+        self._process = self._started()
+        return self._process.wait(PATIENCE_S), self.printed
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Stop the command as Ctrl-C does; returns its exit code."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """Stop the command if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.stop()
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Return as soon as it has `happened`; fails with what was printed and logged when it does not."""
+        assert self._process is not None
+        give_up_s = boot_time_s() + PATIENCE_S
+        while not happened():
+            try:
+                self._process.wait(0.02)
+            except subprocess.TimeoutExpired:
+                if boot_time_s() < give_up_s:
+                    continue
+            pytest.fail(f"it did not happen:\n{self.printed}\n{self._logs()}")
+
+    def client(self) -> Client:
+        """Return a client in the user's name."""
+        return Client.located(ServerOptions(data=self.data))
+
+    def answers(self) -> bool:
+        """Return whether the server answers."""
+        try:
+            with self.client() as client:
+                client.who_am_i()
+        except ServerUnreachableError:
+            return False
+        return True
+
+    def children(self) -> list[int]:
+        """Return the process ids of server and agents, in the order of their start."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "pilotage_client.cli.main", "up", "--data", str(self.data), *self._options]
+        with self._printed.open("wb") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+    def _logs(self) -> str:
+        logs = [*self.data.glob("logs/*.log"), *self.data.glob("director/pilots/*/pilot.log")]
+        return "\n".join(f"== {log}\n{log.read_text()[-3000:]}" for log in logs)
+
+
+@contextmanager
+def running_up(data: Path, *options: str) -> Iterator[RunningUp]:
+    """Give a command that is not started yet, and stop it at the end of the block, whatever happens."""
+    up = RunningUp(data, *(options or ("--port", "0")))
+    try:
+        yield up
+    finally:
+        up.end()
+
+
+_STATUS = [
+    *("id", "state", "reason", "owner", "vo", "pool", "site", "ce", "queue", "node", "slot", "attempt"),
+    *("exit_code", "submitted", "started", "ended"),
+]
+
+KEYS: Mapping[str, Sequence[str]] = {
+    "submit": ["jobs", "warnings"],
+    "status": _STATUS,
+    "wait": _STATUS,
+    "logs": ["position", "job", "time", "from", "to", "cause", "reason", "attempt", "actor"],
+    "output": ["name", "size", "truncated"],
+    "why": [
+        *_STATUS,
+        *("summary", "requirements", "pool_mapped", "tree_version", "queues_total", "queues_of_vo", "excluded"),
+        *("eligible", "jobs_ahead", "order"),
+    ],
+    "hold": ["id", "state", "refusal"],
+    "pools": ["id", "vo", "requirements", "waiting", "running", "queues", "mapped", "tree_version", "created"],
+    "queues": [
+        *("site", "ce", "queue", "params", "origins", "enabled", "banned", "pilots", "pools", "waiting", "running"),
+    ],
+    "pilots": [
+        *("stamp", "site", "ce", "queue", "state", "reason", "glidein_id", "node", "jobs", "jobs_ended", "vos"),
+        *("registered", "last_seen", "ends"),
+    ],
+    "slots": [
+        *("name", "node", "pilot", "site", "ce", "queue", "state", "activity", "cpus", "memory_mib", "disk_mib"),
+        *("gpus", "free_cpus", "load", "job", "since", "since_state", "last_seen"),
+    ],
+    "node list": ["site", "node", "settings"],
+    "shares": ["time", "half_life_s", "pie_cores", "surplus_accepted", "groups", "accounts"],
+    "whoami": ["owner", "vo", "groups", "roles", "expires", "server", "server_version"],
+    "tree show": ["version", "format", "created", "created_by", "text"],
+    "tree put": ["version", "jobs_runnable", "jobs_stuck", "pools_changed", "pools_rekeyed", "changes", "warnings"],
+    "tree resolve": ["ce", "params", "queue", "site"],
+    "bans": ["node", "site", "ce", "queue", "reason", "since", "until", "by"],
+    "health list": [
+        *("place", "site", "ce", "queue", "node", "state", "since", "failures", "attempts", "proofs", "next_trial"),
+        *("by", "reason"),
+    ],
+    "races": [
+        *("job", "state", "site", "owner", "vo", "reason", "began", "ended", "winner", "outcome", "lost_core_s"),
+        "copies",
+    ],
+    "races --costs": ["vo", "group", "owner", "races", "won_by_copies", "lost_core_s"],
+    "routes list": [
+        *("route", "target", "requirements", "constraint", "copies", "max_jobs", "idle", "max_idle_jobs", "throttled"),
+        *("closed", "left_out", "router", "told"),
+    ],
+    "routes explain": ["job", "obstacle", "copy", "routes"],
+    "routes give-up": ["job", "attempt", "route", "target", "reference", "routed", "router", "state"],
+    "pilot-token": ["stamp", "token_file", "command"],
+    "convert": [
+        *("executable", "arguments", "requirements", "requirements_expression", "site", "banned_sites", "platform"),
+        *("cpu_time_s", "request_cpus", "request_memory_mb", "request_disk_mb", "request_gpus", "input_files"),
+        *("output_files", "stdout", "stderr", "environment", "attributes", "count", "warnings"),
+    ],
+}
+"""By the command that prints them."""

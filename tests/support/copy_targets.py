@@ -1,0 +1,284 @@
+"""Targets of routed jobs: copies for their tests, a target in memory, and targets that hang on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pilotage.classads.library import AdValue
+from pilotage.clock import Clock, now
+from pilotage.errors import NotFoundError, PilotageError, WorldError
+from pilotage.job_description import InputFile, JobDescription
+from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobState, RoutedJobStatus
+from pilotage_agents.router.ports import (
+    FindAnswer,
+    InputFiles,
+    RefusedByJob,
+    RoutedJobAnswer,
+    RoutedJobRequest,
+    RoutedJobTarget,
+)
+from pilotage_agents.router.tasks import report_progress
+from support.router_scene import ROUND_WAITS_S, RouterScene, ScenePlace, target_of
+from support.virtual_clock import LoopTime
+
+PATIENCE_S = 60.0
+
+
+@dataclass
+class HeldFiles:
+    """Input files of jobs, held in memory by checksum."""
+
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+    def add(self, name: str, text: str, *, executable: bool = False) -> InputFile:
+        """Hold a file; returns it as a job names it."""
+        content = text.encode()
+        checksum = hashlib.sha256(content).hexdigest()
+        self.contents[checksum] = content
+        return InputFile(name, None, checksum, len(content), executable)
+
+    async def fetch(self, job_id: int, file: InputFile, to: Path) -> None:
+        del job_id
+        if file.checksum not in self.contents:
+            raise NotFoundError("file", file.name)
+        await asyncio.to_thread(_write_new, to, self.contents[file.checksum])
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+
+
+def a_copy(name: str, *command: str, shared_proxy: str = "", **described: Any) -> RoutedJobRequest:
+    """Return a copy that runs the command."""
+    program, *arguments = command
+    values = {"executable": program, "arguments": " ".join(arguments), **described}
+    description = JobDescription(**values)
+    ad: dict[str, AdValue] = {
+        "ClusterId": 41,
+        "ProcId": 2,
+        "Cmd": program,
+        "RoutedFromJobId": "7",
+        "RouteName": "Site 2",
+    }
+    return RoutedJobRequest(name, 7, 3, "Site 2", description, ad, "ann", "sky", "higgs", shared_proxy)
+
+
+async def submitted(target: RoutedJobTarget, files: HeldFiles, *copies: RoutedJobRequest) -> list[str]:
+    """Submit copies, which must be taken; returns their references."""
+    answers = await target.submit(copies, files)
+    references = [answer.glidein_id for answer in answers if isinstance(answer, Submitted)]
+    assert len(references) == len(copies), answers
+    return references
+
+
+async def status_when(target: RoutedJobTarget, reference: str, states: Collection[RoutedJobState]) -> RoutedJobStatus:
+    """Return the status of a copy as soon as it is in one of the states."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            status = (await target.poll([reference]))[reference]
+            if status.state in states:
+                return status
+            await asyncio.sleep(0)  # another process gives no event
+
+
+async def end_of(target: RoutedJobTarget, reference: str) -> RoutedJobStatus:
+    """Return the status of a copy once it has ended, one way or the other."""
+    return await status_when(target, reference, (RoutedJobState.COMPLETED, RoutedJobState.GONE))
+
+
+async def texts_of(target: RoutedJobTarget, reference: str) -> Mapping[str, str]:
+    """Return the files that a copy has left, by name."""
+    return {file.name: _text(file) for file in await target.collect(reference)}
+
+
+def _text(file: CollectedFile) -> str:
+    return Path(file.path).read_text()
+
+
+_ENDED = (RoutedJobState.COMPLETED, RoutedJobState.GONE)
+_EXIT_CODES = {"/bin/true": 0, "/bin/false": 1, "/bin/echo": 0}
+_PATIENT = RoutedJobStatus(RoutedJobState.RUNNING)
+
+
+def _by_program(copy: RoutedJobRequest) -> RoutedJobStatus:
+    exit_code = _EXIT_CODES.get(copy.description.executable)
+    return _PATIENT if exit_code is None else RoutedJobStatus(RoutedJobState.COMPLETED, exit_code=exit_code)
+
+
+@dataclass
+class FakeCopyTarget:
+    """Keeps copies by reference, which is "ref:" and the name; what they leave lies in `folder`.
+
+    `begins` says where a new copy is: `true`, `false` and `echo` of /bin are done at once, all else runs until it
+    is cancelled. `refuses` is said to every submission while it is not empty, `job_fault` as its job's fault. While
+    `is_reachable` is False the target gives no answer; while `loses_answers` it takes submissions and does not say
+    so. `made` counts how often each name was really made, `since` says of each of which something is kept since when.
+    Of names that are `unclear` it cannot say whether it has them.
+    """
+
+    folder: Path
+    begins: Callable[[RoutedJobRequest], RoutedJobStatus] = _by_program
+    copies: dict[str, RoutedJobRequest] = field(default_factory=dict)
+    statuses: dict[str, RoutedJobStatus] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+    since: dict[str, datetime] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+    clock: Clock = now
+    cancelled: list[str] = field(default_factory=list)
+    refuses: str = ""
+    job_fault: str = ""
+    loses_output: bool = False
+    is_reachable: bool = True
+    loses_answers: bool = False
+
+    async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
+        return tuple([await self._submit(copy, files) for copy in copies])
+
+    async def find_again(self, names: Collection[str]) -> Mapping[str, FindAnswer]:
+        if not self.is_reachable:
+            raise WorldError("the target does not answer", transient=True)
+        unclear = {name: Unanswered("its token is refused") for name in names if name in self.unclear}
+        return {name: f"ref:{name}" for name in names if f"ref:{name}" in self.statuses} | unclear
+
+    async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
+        unknown = RoutedJobStatus(RoutedJobState.UNKNOWN, "the target gives no answer")
+        return {each: self.statuses.get(each, unknown) if self.is_reachable else unknown for each in references}
+
+    async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
+        if self.loses_output:
+            raise WorldError("its disk is gone", transient=False)
+        if not self.is_reachable or reference not in self.copies:
+            raise WorldError("the target does not answer", transient=True)
+        description = self.copies[reference].description
+        path = self.folder / reference.removeprefix("ref:")
+        path.write_text(" ".join(shlex.split(description.arguments)) + "\n")
+        return (CollectedFile(description.stdout or "stdout", str(path)),)
+
+    async def cancel(self, references: Collection[str]) -> None:
+        for reference in references:
+            self.cancelled.append(reference)
+            if self.is_reachable and reference in self.statuses:
+                self.becomes(reference, RoutedJobStatus(RoutedJobState.GONE, "cancelled"))
+
+    async def forget(self, names: Collection[str]) -> None:
+        for name in names:
+            self.forgotten.append(name)
+            self.since.pop(name, None)
+            self.copies.pop(f"ref:{name}", None)
+            self.statuses.pop(f"ref:{name}", None)
+
+    async def leftovers(self, known: Collection[str], before: datetime) -> Mapping[str, str]:
+        found = [name for name, since in self.since.items() if since < before and name not in known]
+        return {name: f"ref:{name}" if f"ref:{name}" in self.statuses else "" for name in found}
+
+    def becomes(self, reference: str, status: RoutedJobStatus) -> None:
+        """Have a copy somewhere else from now on, unless it has ended."""
+        if self.statuses[reference].state not in _ENDED:
+            self.statuses[reference] = status
+
+    async def _submit(self, copy: RoutedJobRequest, files: InputFiles) -> RoutedJobAnswer:
+        try:
+            shlex.split(copy.description.arguments)
+        except ValueError as error:
+            return RefusedByJob(f"its arguments cannot be taken apart: {error}")
+        if self.job_fault:
+            return RefusedByJob(self.job_fault)
+        if self.refuses or not self.is_reachable:
+            return NotSubmitted(self.refuses or "the target does not answer")
+        reference = f"ref:{copy.name}"
+        if reference not in self.statuses:
+            try:
+                for file in copy.description.input_files:
+                    await files.fetch(copy.job_id, file, self.folder / f"{copy.name}.input")
+                    (self.folder / f"{copy.name}.input").unlink()
+            except PilotageError as error:
+                return NotSubmitted(str(error))
+            self.copies[reference] = copy
+            self.statuses[reference] = self.begins(copy)
+            self.since[copy.name] = self.clock()
+            self.made[copy.name] = self.made.get(copy.name, 0) + 1
+        return Unanswered("the answer was lost") if self.loses_answers else Submitted(reference)
+
+
+@dataclass
+class StuckPlace(ScenePlace):
+    """A place that hangs in the methods that `hangs` names, after it has done what was asked if `after` is set.
+
+    It goes on when it is `let_go`. Rounds do not wait for it: their patience is over as soon as it hangs. `hung` are
+    the methods that did, `cut_off` those that were cancelled while they did. With `slow_s` what a copy has left comes
+    in ten pieces, each after so many seconds.
+    """
+
+    time: LoopTime = field(default_factory=LoopTime)
+    hangs: Collection[str] = ()
+    after: bool = False
+    slow_s: float = 0.0
+    only: str = ""
+    asked: list[str] = field(default_factory=list)
+    hung: list[str] = field(default_factory=list)
+    cut_off: list[str] = field(default_factory=list)
+    let_go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
+        await self._may_hang("submit", is_done=False)
+        answers = await super().submit(copies, files)
+        await self._may_hang("submit", is_done=True)
+        return answers
+
+    async def find_again(self, names: Collection[str]) -> Mapping[str, FindAnswer]:
+        self.asked += [f"find_again {name}" for name in names]
+        await self._may_hang("find_again", is_done=False)
+        return await super().find_again(names)
+
+    async def poll(self, references: Collection[str]) -> Mapping[str, RoutedJobStatus]:
+        self.asked += [f"poll {reference}" for reference in references]
+        await self._may_hang("poll", is_done=False)
+        return await super().poll(references)
+
+    async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
+        self.asked.append(f"collect {reference}")
+        if self.only in ("", reference):
+            await self._may_hang("collect", is_done=False)
+        for _ in range(10 if self.slow_s else 0):
+            self.time.advance(self.slow_s)
+            report_progress()
+            await asyncio.sleep(0)
+        return await super().collect(reference)
+
+    async def cancel(self, references: Collection[str]) -> None:
+        await self._may_hang("cancel", is_done=False)
+        await super().cancel(references)
+        await self._may_hang("cancel", is_done=True)
+
+    async def forget(self, references: Collection[str]) -> None:
+        await self._may_hang("forget", is_done=False)
+        await super().forget(references)
+
+    async def _may_hang(self, method: str, *, is_done: bool) -> None:
+        if method not in self.hangs or is_done is not self.after or self.let_go.is_set():
+            return
+        self.hung.append(method)
+        self.time.advance(ROUND_WAITS_S)
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.cut_off.append(method)
+            raise
+
+
+def a_stuck_place(scene: RouterScene, route: str, *hangs: str, after: bool = False, slow_s: float = 0.0) -> StuckPlace:
+    """Put such a place where a route goes to; returns it."""
+    folder = scene.place(route).folder
+    place = StuckPlace(folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), hangs=hangs, after=after, slow_s=slow_s)
+    scene.places.places[str(target_of(route))] = place
+    return place
