@@ -9,8 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pilotage_agents.router.core.model import RoutedJobState
-from support.copy_targets import StuckPlace, a_stuck_place
-from support.router_scene import TARGET_TIMEOUT_S, RouterScene, a_route, target_of
+from support.router_scene import TARGET_TIMEOUT_S, RouterScene, StuckPlace, a_route, a_stuck_place, target_of
 
 METHODS = ("submit", "find_again", "poll", "collect", "cancel", "forget")
 
