@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ pytest_plugins = [
 ]
 
 settings.register_profile("dev", max_examples=100, deadline=None)
-settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
 settings.register_profile("brief", max_examples=20, deadline=None, derandomize=True)
 settings.register_profile("deep", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _IN_CI = os.environ.get("CI") == "true"
@@ -49,8 +50,11 @@ _GENERATIONS = (50_000, 20, 50)
 
 
 def pytest_configure() -> None:
-    """Let the garbage collector run seldom."""
+    """Let the garbage collector run seldom, and interrupts reach the processes of tests."""
     gc.set_threshold(*_GENERATIONS)
+    # A shell ignores SIGINT in background jobs, and children inherit that; tests interrupt theirs.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

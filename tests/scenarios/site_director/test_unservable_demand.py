@@ -98,10 +98,10 @@ async def test_a_pilot_on_trial_that_finds_work_opens_the_queue_again(site: Site
 
 async def test_other_pilots_at_work_there_do_not_hide_that_those_sent_now_find_nothing(site: Site) -> None:
     look = site.grid.director(ramp_start=20).run_once
-    site.fitting = site.grid.link.waiting = 100
+    site.fitting = site.grid.link.waiting = 20
     await site.pass_time(HOUR, look)
-    assert len(site.grid.link.busy) == 100
-    site.grid.link.waiting = 1000
+    assert len(site.grid.link.busy) == 20
+    site.grid.link.waiting = 200
     await site.pass_time(4 * HOUR, look)
     assert await site.pass_time(4 * HOUR, look) <= 8
 
