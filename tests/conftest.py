@@ -1,4 +1,4 @@
-"""What tests of all kinds share: the real input, and how hard hypothesis searches."""
+"""Configuration of all tests: markers, hypothesis profiles, the choice of the database, and the real input."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ MARKS_OF_FIXTURES = {
     ],
     "slow": ["compiled_packages"],
 }
-"""Which fixtures give a test a marker."""
+"""The fixtures that give a test each marker."""
 
 
 _GENERATIONS = (50_000, 20, 50)
-"""Thresholds of the garbage collector: by default it goes through all tests and modules again and again."""
+"""Thresholds of the garbage collector: the defaults scan all tests and modules too often."""
 
 
 def pytest_configure() -> None:
-    """Let the garbage collector run seldom, and interrupts reach the processes of tests."""
+    """Make garbage collections rare, and let interrupts reach the processes of tests."""
     gc.set_threshold(*_GENERATIONS)
     # A shell ignores SIGINT in background jobs, and children inherit that; tests interrupt theirs.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -58,7 +58,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what lives as long as the process out of garbage collections."""
+    """Exclude objects that live as long as the process from garbage collections."""
     gc.collect()
     gc.freeze()
 
@@ -82,15 +82,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _loggers_ask_anew() -> Iterator[None]:
-    """Let log lines be captured whatever commands were run in this process before: none fixes where loggers write."""
+def _no_cached_loggers() -> Iterator[None]:
+    """Keep log lines capturable: a cached logger would keep the output of an earlier command in this process."""
     configure = structlog.configure
 
-    def configure_for_now(**said: Any) -> None:
-        configure(**{**said, "cache_logger_on_first_use": False})
+    def configure_without_cache(**options: Any) -> None:
+        configure(**{**options, "cache_logger_on_first_use": False})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structlog, "configure", configure_for_now)
+        patch.setattr(structlog, "configure", configure_without_cache)
         yield
 
 

@@ -1,4 +1,4 @@
-"""The order of an account's task queues, of any number, and the first of them among some."""
+"""The order of an account's task queues, and the first one of a subset, compared with a plain sort."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pilotage_server.core.queueing.bitsets import bit_set
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**32), st.sampled_from([0.001, 0.02, 0.5]))
-def test_the_first_among_some_is_the_least_of_their_turns(count: int, seed: int, part: float) -> None:
+def test_first_of_subset_has_least_position(count: int, seed: int, fraction: float) -> None:
     draw = Random(seed)
-    order, turns = AccountOrder(), dict[int, QueuePosition]()
+    order, positions = AccountOrder(), dict[int, QueuePosition]()
     for step in range(2 * count):
-        place = step if step < count else draw.randrange(count)
-        before = turns.pop(place, None)
-        if before is None or draw.random() < 0.8:
-            turns[place] = (draw.randrange(-3, 3), draw.randrange(10**6), place, place)
-        order.replace(before, turns.get(place))
+        bit = step if step < count else draw.randrange(count)
+        old = positions.pop(bit, None)
+        if old is None or draw.random() < 0.8:
+            positions[bit] = (draw.randrange(-3, 3), draw.randrange(10**6), bit, bit)
+        order.replace(old, positions.get(bit))
         if step % 500 == 0:
-            some = {place for place in range(count) if draw.random() < part}
-            wanted = min((turn for place, turn in turns.items() if place in some), default=None)
-            assert order.first_among(bit_set(some)) == wanted
+            subset = {bit for bit in range(count) if draw.random() < fraction}
+            expected = min((position for bit, position in positions.items() if bit in subset), default=None)
+            assert order.first_among(bit_set(subset)) == expected
             order.check()
-    assert order.positions() == sorted(turns.values())
+    assert order.positions() == sorted(positions.values())
 
 
 @given(st.integers(1, 300), st.integers(0, 2**32))
-def test_who_is_first_among_the_same_is_found_again_after_each_change(count: int, seed: int) -> None:
+def test_first_of_same_subset_is_correct_after_each_change(count: int, seed: int) -> None:
     draw = Random(seed)
-    order, turns = AccountOrder(), dict[int, QueuePosition]()
-    some = {place for place in range(count) if draw.random() < 0.3}
+    order, positions = AccountOrder(), dict[int, QueuePosition]()
+    subset = {bit for bit in range(count) if draw.random() < 0.3}
     for step in range(3 * count):
-        place = step if step < count else draw.randrange(count)
-        before = turns.pop(place, None)
-        if before is None or draw.random() < 0.8:
-            job = draw.randrange(10**6) if before is None or draw.random() < 0.3 else before[1] + 1
-            turns[place] = (0, job, place, place)
-        order.replace(before, turns.get(place))
-        wanted = min((turn for place, turn in turns.items() if place in some), default=None)
-        assert order.first_among(bit_set(some)) == wanted
+        bit = step if step < count else draw.randrange(count)
+        old = positions.pop(bit, None)
+        if old is None or draw.random() < 0.8:
+            job = draw.randrange(10**6) if old is None or draw.random() < 0.3 else old[1] + 1
+            positions[bit] = (0, job, bit, bit)
+        order.replace(old, positions.get(bit))
+        expected = min((position for bit, position in positions.items() if bit in subset), default=None)
+        assert order.first_among(bit_set(subset)) == expected

@@ -1,4 +1,4 @@
-"""The picture of what waits: it agrees with the database again, and forgets what is gone."""
+"""The index of task queues: it converges to the database and drops what no longer exists."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ def a_task_queue(number: int) -> TaskQueue:
 
 
 def an_index(*counts: int) -> TaskQueueIndex:
-    """Return an index of task queues 1, 2, … in which so many jobs wait."""
+    """Return an index of task queues 1, 2, … with these numbers of waiting jobs."""
     index = TaskQueueIndex()
     for number, count in enumerate(counts, 1):
         index.add(a_task_queue(number), count, HEAD if count else None)
     return index
 
 
-def taken_from(index: TaskQueueIndex) -> QueueHead:
-    """Return the first job of task queue 1, which a match has just taken."""
-    line = index.get(1)
-    assert line is not None
-    return index.reserve(line)
+def reserve_from(index: TaskQueueIndex) -> QueueHead:
+    """Reserve the first job of task queue 1."""
+    jobs = index.get(1)
+    assert jobs is not None
+    return index.reserve(jobs)
 
 
-def test_what_the_database_says_counts_and_who_waits_hears_of_more() -> None:
+def test_sync_takes_counts_of_database_and_returns_increases() -> None:
     index = an_index(1, 2)
-    more = index.sync(index.snapshot(), map(a_task_queue, (1, 2, 3)), {1: (5, HEAD), 3: (1, HEAD)})
-    assert more == {1: 4, 3: 1}
+    increases = index.sync(index.snapshot(), map(a_task_queue, (1, 2, 3)), {1: (5, HEAD), 3: (1, HEAD)})
+    assert increases == {1: 4, 3: 1}
     assert [index.count(number) for number in (1, 2, 3)] == [5, 0, 1]
 
 
-def test_a_task_queue_without_live_jobs_is_forgotten() -> None:
+def test_sync_drops_task_queue_without_live_jobs() -> None:
     index = an_index(0, 1)
     index.sync(index.snapshot(), [a_task_queue(2)], {2: (1, HEAD)})
     assert set(index.snapshot()) == {2}
 
 
-def test_what_was_told_since_the_database_was_asked_stays() -> None:
+def test_sync_keeps_changes_since_its_snapshot() -> None:
     index = an_index(1)
     before = index.snapshot()
     index.add_jobs(1, HEAD)
@@ -52,7 +52,7 @@ def test_what_was_told_since_the_database_was_asked_stays() -> None:
     assert (index.count(1), index.count(2)) == (2, 1)
 
 
-def test_what_was_counted_anew_meanwhile_stays() -> None:
+def test_apply_counts_keeps_newer_count() -> None:
     index = an_index(1_000)
     before = index.snapshot()
     index.remove([1])
@@ -61,20 +61,20 @@ def test_what_was_counted_anew_meanwhile_stays() -> None:
     assert index.count(1) == 3
 
 
-def test_a_task_queue_of_which_more_was_told_than_the_database_gave_is_doubted() -> None:
+def test_count_is_stale_when_all_heads_are_fewer() -> None:
     index = an_index(8)
     index.refresh_heads(1, [QueueHead(0, job_id) for job_id in range(1, 6)], is_all=True)
     assert (index.count(1), index.stale_counts) == (5, {1})
 
 
-def test_a_task_queue_that_has_only_been_heard_of_is_doubted_once_it_is_known() -> None:
+def test_count_of_newly_known_task_queue_is_stale() -> None:
     index = an_index()
     index.add_jobs(7, HEAD)
     assert index.sync(index.snapshot(), [a_task_queue(7)], {7: (1, HEAD)}) == {7: 1}
     assert (index.count(7), index.unknown(), index.stale_counts) == (1, frozenset(), {7})
 
 
-def test_an_unknown_task_queue_that_the_database_does_not_have_is_asked_for_once() -> None:
+def test_unknown_task_queue_can_be_discarded() -> None:
     index = an_index()
     index.add_jobs(7, HEAD)
     assert index.unknown() == {7}
@@ -82,79 +82,79 @@ def test_an_unknown_task_queue_that_the_database_does_not_have_is_asked_for_once
     assert index.unknown() == frozenset()
 
 
-def test_jobs_are_there_until_the_match_that_has_taken_the_last_of_them_is_at_its_end() -> None:
+def test_last_job_counts_until_its_match_is_committed() -> None:
     index = an_index(0)
     assert not index.has_jobs(1)
     index.add_jobs(1, QueueHead(0, 1))
     index.refresh_heads(1, [QueueHead(0, 1)], is_all=True)
-    line = index.get(1)
-    assert line is not None
-    index.reserve(line)
+    jobs = index.get(1)
+    assert jobs is not None
+    index.reserve(jobs)
     assert index.has_jobs(1)
     index.commit(1, [1])
     assert not index.has_jobs(1)
 
 
-def test_a_task_queue_is_doubted_that_seems_empty_while_its_first_jobs_are_known() -> None:
+def test_count_is_stale_when_zero_with_known_heads() -> None:
     index = an_index(0)
     index.add_jobs(1, QueueHead(0, 1))
     index.refresh_heads(1, [QueueHead(0, number) for number in (1, 2, 3)], is_all=True)
-    index.remove_job(1, 9)  # told late: the database had left it out already
-    line = index.get(1)
-    assert line is not None
+    index.remove_job(1, 9)  # a late report: the database no longer listed job 9
+    jobs = index.get(1)
+    assert jobs is not None
     index.stale_counts.clear()
     for _ in range(2):
         assert not index.stale_counts
-        index.reserve(line)
+        index.reserve(jobs)
     assert index.stale_counts == {1}
     index.check()
 
 
-def test_a_line_is_not_counted_while_a_match_has_no_answer() -> None:
+def test_count_is_unsettled_while_a_reservation_is_open() -> None:
     index = an_index(1)
-    taken = taken_from(index)
+    reserved = reserve_from(index)
     before = index.snapshot()
     assert not index.snapshot()[1].is_settled_since(before[1])
-    index.confirm(1, [taken], [taken.job_id])
+    index.confirm(1, [reserved], [reserved.job_id])
     before = index.snapshot()
     assert index.snapshot()[1].is_settled_since(before[1])
-    assert before[1].claimed == {taken.job_id}
+    assert before[1].claimed == {reserved.job_id}
 
 
-def test_each_miss_lets_its_task_queue_be_counted() -> None:
+def test_exhausted_task_queue_has_stale_count() -> None:
     index = an_index(1)
-    taken = taken_from(index)
+    reserved = reserve_from(index)
     index.stale_counts.clear()
-    index.exhaust(1, [taken])
+    index.exhaust(1, [reserved])
     assert (index.count(1), index.stale_counts) == (0, {1})
 
 
-def test_a_job_that_is_counted_while_its_match_is_being_undone_counts_once_in_the_end() -> None:
+def test_job_counted_during_rollback_counts_once_in_the_end() -> None:
     index = an_index(2)
-    taken = taken_from(index)
-    index.confirm(1, [taken], [taken.job_id])
-    index.commit(1, [taken.job_id])
+    reserved = reserve_from(index)
+    index.confirm(1, [reserved], [reserved.job_id])
+    index.commit(1, [reserved.job_id])
     index.stale_counts.clear()
     index.apply_counts(index.snapshot(), {1: 2})
-    index.unreserve(1, [taken])
+    index.unreserve(1, [reserved])
     assert index.stale_counts == {1}
     index.apply_counts(index.snapshot(), {1: 2})
     assert index.count(1) == 2
 
 
-def test_a_job_that_another_puts_back_is_under_way_all_the_same_for_who_got_it() -> None:
+def test_unreserved_job_can_still_be_claimed_by_another_match() -> None:
     index = an_index(1)
-    taken = taken_from(index)
-    index.unreserve(1, [taken])
-    index.confirm(1, [taken], [taken.job_id])
-    assert index.snapshot()[1].claimed == {taken.job_id}
+    reserved = reserve_from(index)
+    index.unreserve(1, [reserved])
+    index.confirm(1, [reserved], [reserved.job_id])
+    assert index.snapshot()[1].claimed == {reserved.job_id}
 
 
-def test_a_task_queue_that_is_counted_anew_keeps_who_is_under_way_and_is_doubted() -> None:
+def test_set_count_keeps_claimed_jobs_and_marks_count_stale() -> None:
     index = an_index(2)
-    taken = taken_from(index)
+    reserved = reserve_from(index)
     index.stale_counts.clear()
-    index.set_count(a_task_queue(1), 2, taken)
-    assert (index.count(1), set(index.snapshot()[1].claimed), index.stale_counts) == (2, {taken.job_id}, {1})
-    assert index.headless() == {1}, "the first one is under way"
+    index.set_count(a_task_queue(1), 2, reserved)
+    assert (index.count(1), set(index.snapshot()[1].claimed), index.stale_counts) == (2, {reserved.job_id}, {1})
+    assert index.headless() == {1}, "the first job is claimed"
     index.check()

@@ -1,4 +1,4 @@
-"""Which jobs wait in one task queue, and which are told apart."""
+"""The jobs that share a task queue, and the differences that separate them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCOUNT = Account("lhcb", "users", "alice")
 
 
 def key(account: Account = ACCOUNT, pool_id: str = "", names: tuple[str, ...] = (), **fields: Any) -> str:
-    """Return the key of the task queue of such a job."""
+    """Return the key of the task queue of a job with these fields."""
     return task_queue_key(traits_of(account, pool_id, a_description(**fields), frozenset(names)))
 
 
@@ -43,7 +43,7 @@ def key(account: Account = ACCOUNT, pool_id: str = "", names: tuple[str, ...] = 
         {"count": 100},
     ],
 )
-def test_what_no_slot_looks_at_does_not_part_jobs(fields: dict[str, Any]) -> None:
+def test_fields_that_no_slot_reads_do_not_separate_jobs(fields: dict[str, Any]) -> None:
     assert key(**fields) == key()
 
 
@@ -68,43 +68,43 @@ def test_what_no_slot_looks_at_does_not_part_jobs(fields: dict[str, Any]) -> Non
         {"attributes": {"AccountingGroup": "g.u"}},
     ],
 )
-def test_what_a_slot_or_a_share_looks_at_parts_jobs(fields: dict[str, Any]) -> None:
+def test_fields_that_a_slot_or_share_reads_separate_jobs(fields: dict[str, Any]) -> None:
     assert key(**fields) != key()
 
 
-def test_sites_in_another_order_or_case_are_the_same_sites() -> None:
+def test_sites_ignore_order_and_case() -> None:
     assert key(sites=("CERN", "FNAL")) == key(sites=("fnal", "cern", "CERN"))
 
 
-def test_cpu_times_are_never_rounded_together() -> None:
+def test_cpu_times_are_not_rounded() -> None:
     assert key(cpu_time=timedelta(seconds=3600)) != key(cpu_time=timedelta(seconds=3600, milliseconds=1))
 
 
-def test_an_attribute_parts_jobs_only_when_somebody_refers_to_it() -> None:
+def test_attribute_separates_jobs_only_when_referenced() -> None:
     mc, user = {"JobType": "MC"}, {"jobtype": "user"}
     assert key(attributes=mc) == key(attributes=user)
     assert key(names=("jobtype",), attributes=mc) != key(names=("jobtype",), attributes=user)
     assert key(names=("jobtype",), attributes=mc) == key(names=("jobtype",), attributes={"JOBTYPE": "MC"})
 
 
-def test_what_the_jobs_own_expression_refers_to_parts_them() -> None:
-    asks: dict[str, Any] = {"requirements_expression": 'TARGET.Memory > MY.Least && Colour =?= "red"'}
-    assert key(**asks, attributes={"Least": 1}) != key(**asks, attributes={"Least": 2})
-    assert key(**asks, attributes={"colour": "red"}) != key(**asks)
-    assert key(**asks, attributes={"Memory": 1}) == key(**asks)  # of the slot only
+def test_references_of_own_expression_separate_jobs() -> None:
+    fields: dict[str, Any] = {"requirements_expression": 'TARGET.Memory > MY.Least && Colour =?= "red"'}
+    assert key(**fields, attributes={"Least": 1}) != key(**fields, attributes={"Least": 2})
+    assert key(**fields, attributes={"colour": "red"}) != key(**fields)
+    assert key(**fields, attributes={"Memory": 1}) == key(**fields)  # only the slot's value counts
 
 
-def test_an_expression_that_may_refer_to_anything_parts_jobs_by_everything() -> None:
-    asks: dict[str, Any] = {"requirements_expression": 'eval("MY.Colour") =?= TARGET.Paint'}
-    assert key(**asks, attributes={"Colour": "red"}) != key(**asks, attributes={"Colour": "blue"})
+def test_eval_in_expression_makes_all_attributes_significant() -> None:
+    fields: dict[str, Any] = {"requirements_expression": 'eval("MY.Colour") =?= TARGET.Paint'}
+    assert key(**fields, attributes={"Colour": "red"}) != key(**fields, attributes={"Colour": "blue"})
 
 
 @pytest.mark.parametrize(("one", "other"), [(8, 8.0), (1, True), ("a", "A"), ("8", 8), (("a",), "a"), (0, -0.0)])
-def test_values_that_an_expression_tells_apart_are_not_the_same(one: Value, other: Value) -> None:
+def test_values_that_differ_in_classads_separate_jobs(one: Value, other: Value) -> None:
     assert key(names=("x",), attributes={"X": one}) != key(names=("x",), attributes={"X": other})
 
 
-def test_what_an_ad_says_of_its_own_accord_parts_no_jobs() -> None:
+def test_default_attributes_of_ad_do_not_separate_jobs() -> None:
     names = ("jobuniverse", "jobprio", "numjobstarts", "remotewallclocktime")
     assert key(names=names) == key()
     assert key(names=names, attributes={"JobUniverse": 5}) == key()
@@ -112,14 +112,14 @@ def test_what_an_ad_says_of_its_own_accord_parts_no_jobs() -> None:
     assert key(names=names, priority=7) != key()
 
 
-def test_a_job_with_another_past_is_told_apart_once_somebody_looks() -> None:
-    description, past = a_description(), RunHistory(starts=1, wall_clock_s=3600.0)
-    looks = frozenset({"remotewallclocktime"})
-    assert task_queue_key(traits_of(ACCOUNT, "", description, NO_NAMES, past)) == key()
-    assert task_queue_key(traits_of(ACCOUNT, "", description, looks, past)) != key()
+def test_run_history_separates_jobs_only_when_referenced() -> None:
+    description, history = a_description(), RunHistory(starts=1, wall_clock_s=3600.0)
+    names = frozenset({"remotewallclocktime"})
+    assert task_queue_key(traits_of(ACCOUNT, "", description, NO_NAMES, history)) == key()
+    assert task_queue_key(traits_of(ACCOUNT, "", description, names, history)) != key()
 
 
-def test_a_value_with_a_macro_is_each_jobs_own() -> None:
+def test_value_with_macro_is_individual_to_each_job() -> None:
     named = traits_of(ACCOUNT, "", a_description(attributes={"N": "job $(Process)"}), frozenset({"n", "qdate"}))
     assert (named.attributes, named.escaped) == ((), ("n",))
     assert individual_names(named, {"n", "qdate", "owner"}) == {"n", "qdate"}
@@ -145,10 +145,10 @@ def any_traits(draw: st.DrawFn) -> Traits:
 
 
 @given(any_traits())
-def test_traits_are_read_back_as_they_were_written(traits: Traits) -> None:
+def test_traits_survive_json_round_trip(traits: Traits) -> None:
     assert traits_from_json(traits_to_json(traits)) == traits
 
 
 @given(any_traits(), any_traits())
-def test_keys_are_equal_just_when_traits_are(one: Traits, other: Traits) -> None:
+def test_keys_are_equal_exactly_when_traits_are(one: Traits, other: Traits) -> None:
     assert (task_queue_key(one) == task_queue_key(other)) is (traits_to_json(one) == traits_to_json(other))

@@ -1,4 +1,4 @@
-"""What the end of a race is, and what a set's figures say, from records alone."""
+"""The end of a race, and the progress of a set of jobs, computed from records."""
 
 from __future__ import annotations
 
@@ -42,39 +42,39 @@ def a_copy(id_: int, state: JobState, **fields: object) -> JobRecord:
     return a_job(id=id_, state=state, attempt=1, race=1, queue=QUEUE, **fields)
 
 
-def test_a_race_goes_on_while_nobody_has_ended_well_and_a_copy_lives() -> None:
+def test_race_continues_without_success_while_a_copy_lives() -> None:
     for state in (JobState.RUNNING, JobState.WAITING):
         assert race_end(original(state), [a_copy(2, JobState.FAILED), a_copy(3, JobState.HELD)], ()) is None
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING])
-def test_a_copy_that_has_started_keeps_an_original_that_has_failed(state: JobState) -> None:
+def test_started_copy_keeps_race_of_failed_original_open(state: JobState) -> None:
     assert race_end(original(JobState.RACING), [a_copy(2, JobState.HELD), a_copy(3, state)], ()) is None
 
 
 @pytest.mark.parametrize("state", [JobState.WAITING, JobState.MATCHED, JobState.HELD])
-def test_a_copy_that_does_not_run_keeps_no_original_that_has_failed(state: JobState) -> None:
+def test_race_of_failed_original_ends_without_running_copy(state: JobState) -> None:
     end = race_end(original(JobState.RACING), [a_copy(2, state)], (JobCause.LEFT_TO_COPIES,))
     assert end is not None
     assert [(step.job.id, step.cause) for step in end.steps] == [(1, JobCause.FAILED), (2, JobCause.REMOVED)]
 
 
 @pytest.mark.parametrize("state", list(JobState))
-def test_only_a_copy_that_stops_may_end_a_race(state: JobState) -> None:
-    goes_on = {JobState.RECEIVED, JobState.MATCHED, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
-    assert may_end_race(a_copy(2, state), ()) is (state not in goes_on | {JobState.RACING})
+def test_only_stopped_copy_may_end_race(state: JobState) -> None:
+    continuing = {JobState.RECEIVED, JobState.MATCHED, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
+    assert may_end_race(a_copy(2, state), ()) is (state not in continuing | {JobState.RACING})
 
 
-def test_a_race_counts_for_a_job_until_that_begins_anew() -> None:
+def test_race_is_current_until_job_is_restarted() -> None:
     race = Race(1, "lhcb", "users", "alice", START, "it lags behind", 2, 2, 2)
     assert is_current(race, 0)
-    over = race._replace(ended=START)
-    assert is_current(over, 0)
-    assert is_current(over, 1), "it was begun anew before"
-    assert not is_current(over, 2)
+    ended = race._replace(ended=START)
+    assert is_current(ended, 0)
+    assert is_current(ended, 1), "this restart came before the race"
+    assert not is_current(ended, 2)
 
 
-def test_the_original_is_preferred_and_then_the_oldest_copy() -> None:
+def test_original_wins_before_oldest_copy() -> None:
     copies = [a_copy(2, JobState.RUNNING), a_copy(3, JobState.DONE), a_copy(4, JobState.DONE)]
     won = race_end(original(JobState.DONE), copies, (JobCause.DONE,))
     assert won is not None
@@ -87,45 +87,45 @@ def test_the_original_is_preferred_and_then_the_oldest_copy() -> None:
     )
 
 
-def test_who_takes_the_original_out_calls_the_race_off_though_a_copy_has_won() -> None:
+def test_holding_original_cancels_race_with_successful_copy() -> None:
     end = race_end(original(JobState.HELD), [a_copy(2, JobState.DONE), a_copy(3, JobState.RUNNING)], (JobCause.HELD,))
     assert end is not None
     assert (end.winner, end.outcome, [step.job.id for step in end.steps]) == (0, "the job was held", [3])
 
 
 @pytest.mark.parametrize("cause", [JobCause.FAILED, JobCause.ATTEMPTS_EXHAUSTED])
-def test_a_failure_of_the_original_is_not_its_end_while_it_has_copies(cause: JobCause) -> None:
+def test_failure_of_original_is_not_final_in_a_race(cause: JobCause) -> None:
     assert cause_in_race(original(), cause) is JobCause.LEFT_TO_COPIES
     assert cause_in_race(original(JobState.RACING), cause) is cause
     assert cause_in_race(a_copy(2, JobState.RUNNING), cause) is cause
     assert cause_in_race(original(), JobCause.EVICTED) is JobCause.EVICTED
 
 
-def test_flags_are_true_under_their_names_in_any_case_and_nothing_else_is_true() -> None:
+def test_flags_are_booleans_with_case_insensitive_names() -> None:
     assert is_flagged(REPEATABLE, "MayBeRepeated")
     assert not is_flagged(JobDescription("x", attributes={"MayBeRepeated": 1}), "MayBeRepeated")
-    wrong = JobDescription("x", attributes={"mayberepeated": "true", "Urgent": 1, "Other": 1})
-    assert list(invalid_flags(wrong)) == ["mayberepeated", "Urgent"]
+    invalid = JobDescription("x", attributes={"mayberepeated": "true", "Urgent": 1, "Other": 1})
+    assert list(invalid_flags(invalid)) == ["mayberepeated", "Urgent"]
 
 
-def test_a_copy_keeps_off_the_sites_that_were_used_and_off_those_that_its_owner_has_banned() -> None:
+def test_copy_bans_used_sites_and_sites_of_owner() -> None:
     copied = copy_description(JobDescription("x", count=7, banned_sites=("D", "A")), {"B", "A"})
     assert (copied.banned_sites, copied.count) == (("D", "A", "B"), None)
 
 
-def test_there_are_never_more_copies_than_a_job_may_have() -> None:
+def test_refuses_more_than_maximum_copies() -> None:
     copies = [a_copy(2 + number, JobState.RUNNING, started=START) for number in range(MAX_RACE_COPIES)]
     assert copy_refusal(original(), REPEATABLE, copies[1:]) == ""
     assert copy_refusal(original(), REPEATABLE, copies) == f"{MAX_RACE_COPIES} copies of job 1 race already"
 
 
 def an_attempt(job_id: int, attempt: int, minutes: tuple[int, int], cpus: int = 1) -> AttemptRecord:
-    matched, ended = (START + timedelta(minutes=each) for each in minutes)
+    matched, ended = (START + timedelta(minutes=minute) for minute in minutes)
     owner = Account("lhcb", "users", "alice")
     return AttemptRecord(job_id, attempt, "p", QUEUE, "n", "s", cpus, cpus, owner, matched, ended)
 
 
-def test_the_original_is_a_cost_from_the_beginning_of_the_race_on_and_only_where_a_copy_was_better() -> None:
+def test_original_costs_since_race_start_only_if_copy_wins() -> None:
     race = Race(1, "lhcb", "users", "alice", START + timedelta(minutes=10), "it lags behind", 2, 2, 1)
     attempts = [
         an_attempt(1, 1, (0, 30), cpus=4),
@@ -134,43 +134,43 @@ def test_the_original_is_a_cost_from_the_beginning_of_the_race_on_and_only_where
         an_attempt(3, 1, (25, 30)),
     ]
     copy = a_copy(2, JobState.DONE)._replace(attempt=2)
-    by_copy = race_end(original(), [copy, a_copy(3, JobState.RUNNING)], ())
-    by_itself = race_end(original(JobState.DONE), [copy._replace(state=JobState.RUNNING)], (JobCause.DONE,))
-    assert by_copy is not None
-    assert by_itself is not None
+    won_by_copy = race_end(original(), [copy, a_copy(3, JobState.RUNNING)], ())
+    won_by_original = race_end(original(JobState.DONE), [copy._replace(state=JobState.RUNNING)], (JobCause.DONE,))
+    assert won_by_copy is not None
+    assert won_by_original is not None
     now = START + timedelta(minutes=30)
-    assert lost_core_s(race, by_copy, attempts, now) == 60 * (4 * 20 + 3 + 5)
-    assert lost_core_s(race, by_itself, attempts, now) == 60 * (3 + 10 + 5)
+    assert lost_core_s(race, won_by_copy, attempts, now) == 60 * (4 * 20 + 3 + 5)
+    assert lost_core_s(race, won_by_original, attempts, now) == 60 * (3 + 10 + 5)
 
 
-def test_the_sample_of_a_set_is_spread_over_all_of_it_and_bounded() -> None:
+def test_sample_of_set_is_bounded_and_evenly_spread() -> None:
     assert spread_ids(RaceSet(7, 10, 4, urgent=False), 500) == [7, 8, 9, 10]
     ids = spread_ids(RaceSet(1, 1_000_000, 1_000_000, urgent=False), 500)
     assert (len(ids), ids[0], ids[-1]) == (500, 1, 998_001)
 
 
-def test_the_figures_of_a_set_are_of_those_that_have_ended_well() -> None:
+def test_set_progress_counts_successful_jobs() -> None:
     ended = [(JobState.DONE, timedelta(seconds=second)) for second in range(1, 101)]
     others = [(JobState.FAILED, timedelta(seconds=1)), (JobState.RUNNING, timedelta(0))]
-    figures = set_progress(ended + others)
-    assert (figures.sampled, figures.done) == (102, 100)
-    assert figures.p95 == timedelta(seconds=95)
+    progress = set_progress(ended + others)
+    assert (progress.sampled, progress.done) == (102, 100)
+    assert progress.p95 == timedelta(seconds=95)
     assert set_progress(others).done == 0
 
 
 @pytest.mark.parametrize(("jobs", "p95_s"), [(1, 1), (2, 2), (19, 19), (20, 19), (21, 20), (40, 38)])
-def test_95th_percentile_is_rounded_up_to_a_whole_job(jobs: int, p95_s: int) -> None:
+def test_95th_percentile_rounds_up_to_whole_job(jobs: int, p95_s: int) -> None:
     ended = [(JobState.DONE, timedelta(seconds=second)) for second in range(1, jobs + 1)]
     assert set_progress(ended).p95 == timedelta(seconds=p95_s)
 
 
-def test_jobs_that_were_removed_are_no_part_of_their_set_any_more() -> None:
+def test_removed_jobs_do_not_count_in_set() -> None:
     jobs = [(state, timedelta(seconds=9)) for state in (JobState.DONE, JobState.REMOVED, JobState.RUNNING)]
     assert set_progress(jobs) == (2, 1, timedelta(seconds=9))
     assert set_progress(jobs[1:]).sampled == 1
 
 
-def test_a_set_is_worth_a_look_when_half_of_those_glanced_at_have_ended() -> None:
-    ended, runs = (JobState.FAILED, timedelta(0)), (JobState.RUNNING, timedelta(0))
-    assert is_near_end([ended, runs])
-    assert not is_near_end([ended, runs, runs])
+def test_set_is_near_end_when_half_of_sample_ended() -> None:
+    ended, running = (JobState.FAILED, timedelta(0)), (JobState.RUNNING, timedelta(0))
+    assert is_near_end([ended, running])
+    assert not is_near_end([ended, running, running])

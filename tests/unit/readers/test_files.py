@@ -1,4 +1,4 @@
-"""Job files and the files of jobs: languages told apart, input found at submission, JSON shown."""
+"""Job files and the files of jobs: detection of the language, input files at submission, jobs as JSON."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def job_with(*sources: str, executable: str = "/bin/true", **fields: object) -> 
         ("job", 'executable = "a"\n', "toml"),
     ],
 )
-def test_the_language_is_told_from_the_name_and_the_text(name: str, text: str, language: str) -> None:
+def test_guesses_language_from_name_and_text(name: str, text: str, language: str) -> None:
     assert guess_language(Path(name), text) == language
 
 
-def test_an_error_names_the_file_as_it_was_given(tmp_path: Path) -> None:
+def test_error_names_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "a.jdl"
     file.write_text('Executable = "a";\nX = <y>;\n')
     with pytest.raises(ReadError) as caught:
@@ -56,7 +56,7 @@ def test_an_error_names_the_file_as_it_was_given(tmp_path: Path) -> None:
     assert (caught.value.file, caught.value.line) == (str(file), 2)
 
 
-def test_a_file_that_is_missing_or_no_text_is_an_error(tmp_path: Path) -> None:
+def test_rejects_missing_and_binary_files(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="no such file"):
         read_jobs(tmp_path / "missing.jdl")
     with pytest.raises(ReadError, match="is a directory"):
@@ -68,7 +68,7 @@ def test_a_file_that_is_missing_or_no_text_is_an_error(tmp_path: Path) -> None:
         read_jobs(Path(__file__), language="cwl")
 
 
-def test_a_file_in_an_old_encoding_is_read(tmp_path: Path) -> None:
+def test_reads_latin_1_file(tmp_path: Path) -> None:
     (tmp_path / "a.jdl").write_bytes(b'# Jos\xe9\nExecutable = "a";\n')
     assert read_jobs(tmp_path / "a.jdl")[0].executable == "a"
 
@@ -76,7 +76,7 @@ def test_a_file_in_an_old_encoding_is_read(tmp_path: Path) -> None:
 # --- files at submission
 
 
-def test_input_files_are_measured(tmp_path: Path) -> None:
+def test_input_file_has_checksum_and_size(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x.txt").write_text("hello")
     file = files_of(job_with("data/x.txt"), tmp_path)["x.txt"]
@@ -85,14 +85,14 @@ def test_input_files_are_measured(tmp_path: Path) -> None:
     assert file.source == str(tmp_path / "data" / "x.txt")
 
 
-def test_a_changed_file_is_measured_again(tmp_path: Path) -> None:
+def test_changed_file_gets_new_checksum(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("one")
     before = files_of(job_with("x"), tmp_path)["x"]
     (tmp_path / "x").write_text("other")
     assert files_of(job_with("x"), tmp_path)["x"].checksum != before.checksum
 
 
-def test_folders_are_walked_and_patterns_filled_in(tmp_path: Path) -> None:
+def test_folders_and_patterns_are_expanded(tmp_path: Path) -> None:
     (tmp_path / "dir" / "sub").mkdir(parents=True)
     for name in ("dir/a", "dir/sub/b", "x1.root", "x2.root"):
         (tmp_path / name).touch()
@@ -102,19 +102,19 @@ def test_folders_are_walked_and_patterns_filled_in(tmp_path: Path) -> None:
     assert set(files_of(contents, tmp_path)) == {"a", "sub/b"}
 
 
-def test_paths_of_a_submit_file_start_at_its_initialdir(tmp_path: Path) -> None:
+def test_paths_are_relative_to_initialdir(tmp_path: Path) -> None:
     (tmp_path / "run0").mkdir()
     (tmp_path / "run0" / "in").touch()
     assert set(files_of(job_with("in", attributes={"Initial_Dir": "run0"}), tmp_path)) == {"in"}
 
 
-def test_every_missing_file_is_named(tmp_path: Path) -> None:
+def test_error_lists_all_missing_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidJobError) as caught:
         resolve_local_files(job_with("one", "two/three", "*.none"), tmp_path)
     assert [violation.why.split(":")[0] for violation in caught.value.violations] == ["one", "two/three", "*.none"]
 
 
-def test_two_contents_under_one_name_are_refused(tmp_path: Path) -> None:
+def test_rejects_different_contents_under_one_name(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "x").write_text("1")
     (tmp_path / "a" / "x").write_text("2")
@@ -124,13 +124,13 @@ def test_two_contents_under_one_name_are_refused(tmp_path: Path) -> None:
     assert set(files_of(job_with("x", "a/x"), tmp_path)) == {"x"}
 
 
-def test_a_name_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_rejects_name_outside_job_folder(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     with pytest.raises(InvalidJobError, match="inside the job's folder"):
         resolve_local_files(JobDescription("a", input_files=(InputFile("../x", source="x"),)), tmp_path)
 
 
-def test_a_name_that_cannot_be_sent_or_cannot_be_at_all_is_refused(tmp_path: Path) -> None:
+def test_rejects_names_with_invalid_characters(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
     with pytest.raises(InvalidJobError, match="lone surrogate"):
         resolve_local_files(job_with("*.txt"), tmp_path)
@@ -138,7 +138,7 @@ def test_a_name_that_cannot_be_sent_or_cannot_be_at_all_is_refused(tmp_path: Pat
         resolve_local_files(job_with("a\0b"), tmp_path)
 
 
-def test_an_executable_beside_the_job_file_travels(tmp_path: Path) -> None:
+def test_executable_next_to_job_file_is_transferred(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "run.sh").touch(mode=0o644)
     job = resolve_local_files(job_with(executable="bin/run.sh"), tmp_path)
@@ -146,33 +146,33 @@ def test_an_executable_beside_the_job_file_travels(tmp_path: Path) -> None:
     assert (job.executable, file.name, file.executable) == ("run.sh", "run.sh", True)
 
 
-def test_an_executable_among_the_input_files_is_made_executable(tmp_path: Path) -> None:
+def test_executable_among_input_files_gets_mode(tmp_path: Path) -> None:
     (tmp_path / "run.sh").touch(mode=0o644)
     job = resolve_local_files(job_with("run.sh", executable="run.sh"), tmp_path)
     assert [file.executable for file in job.input_files] == [True]
 
 
-def test_a_program_of_the_worker_node_stays_where_it_is(tmp_path: Path) -> None:
+def test_program_of_worker_node_is_not_transferred(tmp_path: Path) -> None:
     assert resolve_local_files(job_with(executable="/bin/sh"), tmp_path).input_files == ()
     assert resolve_local_files(job_with(executable="dirac-jobexec"), tmp_path).executable == "dirac-jobexec"
     (tmp_path / "Rscript").touch()
-    stays = job_with(executable="Rscript", attributes={"transfer_executable": "false"})
-    assert resolve_local_files(stays, tmp_path).input_files == ()
+    job = job_with(executable="Rscript", attributes={"transfer_executable": "false"})
+    assert resolve_local_files(job, tmp_path).input_files == ()
 
 
-def test_an_absolute_executable_travels_when_its_owner_says_so(tmp_path: Path) -> None:
+def test_transfer_executable_transfers_absolute_path(tmp_path: Path) -> None:
     (tmp_path / "prog").write_text("x")
     job = job_with(executable=str(tmp_path / "prog"), attributes={"Transfer_Executable": "True"})
     resolved = resolve_local_files(job, Path("/"))
     assert (resolved.executable, resolved.input_files[0].name) == ("prog", "prog")
 
 
-def test_an_executable_with_a_path_that_nothing_brings_is_an_error(tmp_path: Path) -> None:
+def test_rejects_missing_executable_with_relative_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidJobError, match=r"executable: src/run\.sh: no such file"):
         resolve_local_files(job_with(executable="src/run.sh"), tmp_path)
 
 
-def test_a_standard_input_that_lies_here_travels(tmp_path: Path) -> None:
+def test_local_standard_input_is_transferred(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x").touch()
     job = resolve_local_files(job_with(stdin="in/x"), tmp_path)
@@ -180,17 +180,17 @@ def test_a_standard_input_that_lies_here_travels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "placed"),
+    ("path", "expected"),
     [("./log/a.out", "log/a.out"), ("/var/log/a.out", "a.out"), ("../a.out", "a.out"), ("/dev/null", "/dev/null")],
 )
-def test_standard_streams_stay_inside_the_job_folder(written: str, placed: str, tmp_path: Path) -> None:
-    assert resolve_local_files(job_with(stdout=written), tmp_path).stdout == placed
+def test_standard_streams_stay_inside_job_folder(path: str, expected: str, tmp_path: Path) -> None:
+    assert resolve_local_files(job_with(stdout=path), tmp_path).stdout == expected
 
 
 # --- what is shown
 
 
-def test_what_was_not_said_is_null() -> None:
+def test_missing_fields_are_null_in_json() -> None:
     shown = as_json(JobDescription("/bin/true"))
     assert (shown.pop("executable"), shown.pop("attributes"), shown.pop("warnings")) == ("/bin/true", {}, [])
     assert set(shown.values()) == {None}
@@ -201,7 +201,7 @@ def test_what_was_not_said_is_null() -> None:
     ]  # fmt: skip
 
 
-def test_what_was_said_is_shown_as_it_was_written() -> None:
+def test_json_shows_fields_as_written() -> None:
     job = JobDescription(
         "run.sh",
         input_files=(InputFile("x", source="data/x"), InputFile("y")),
@@ -222,22 +222,22 @@ def submit_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_an_absolute_executable_of_a_submit_file_travels_unless_its_owner_says_no(tmp_path: Path) -> None:
+def test_absolute_executable_of_submit_file_is_transferred_by_default(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "prog"
     program.parent.mkdir()
     program.write_text("x")
     (job,) = read_jobs_with_files(submit_file(tmp_path, f"executable = {program}"))
     assert (job.executable, [(file.name, file.executable) for file in job.input_files]) == ("prog", [("prog", True)])
-    (stays,) = read_jobs_with_files(submit_file(tmp_path, f"executable = {program}\ntransfer_executable = false"))
-    assert (stays.executable, stays.input_files) == (str(program), ())
+    (local,) = read_jobs_with_files(submit_file(tmp_path, f"executable = {program}\ntransfer_executable = false"))
+    assert (local.executable, local.input_files) == (str(program), ())
 
 
-def test_an_absolute_executable_that_is_not_here_is_a_program_of_the_worker_node(tmp_path: Path) -> None:
+def test_missing_absolute_executable_belongs_to_worker_node(tmp_path: Path) -> None:
     (job,) = read_jobs_with_files(submit_file(tmp_path, "executable = /no/such/program"))
     assert (job.executable, job.input_files) == ("/no/such/program", ())
 
 
-def test_an_absolute_executable_of_a_jdl_is_a_program_of_the_worker_node(tmp_path: Path) -> None:
+def test_absolute_executable_of_jdl_belongs_to_worker_node(tmp_path: Path) -> None:
     (tmp_path / "job.jdl").write_text('[ Executable = "/bin/sh"; ]')
     (job,) = read_jobs_with_files(tmp_path / "job.jdl")
     assert (job.executable, job.input_files) == ("/bin/sh", ())

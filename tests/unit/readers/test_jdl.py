@@ -1,4 +1,4 @@
-"""JDL of three dialects: what is repaired, what each attribute means, where an error points."""
+"""JDL in three dialects: tolerated syntax, meaning of the attributes, positions of errors."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def line_of_error(text: str) -> int | None:
         return error.line or 0
 
 
-def test_the_brackets_around_the_whole_may_be_left_out() -> None:
+def test_outer_brackets_are_optional() -> None:
     assert jdl_job('Executable = "/bin/ls"; StdOutput = "o";') == jdl_job('[ Executable="/bin/ls"; StdOutput="o" ];')
 
 
-def test_comments_of_all_kinds_are_left_out() -> None:
+def test_skips_comments_of_all_kinds() -> None:
     text = '# "x\nExecutable = "/bin/a#b//c"; // it\'s\n/* Executable = "no"; */ StdError = "e"; # end\n'
     job = jdl_job(text)
     assert (job.executable, job.stderr) == ("/bin/a#b//c", "e")
 
 
-def test_words_without_quotes_are_texts() -> None:
+def test_unquoted_words_are_strings() -> None:
     job = jdl_job(
         "Executable = run-it.sh; OutputSandbox = { std.err, out/*.log }; JobName = 'quoted'; Site = X.CERN.ch;"
     )
@@ -50,37 +50,37 @@ def test_words_without_quotes_are_texts() -> None:
     assert (job.name, job.sites) == ("quoted", ("X.CERN.ch",))
 
 
-def test_an_address_without_quotes_is_no_comment() -> None:
+def test_double_slash_in_unquoted_url_is_no_comment() -> None:
     assert jdl_job("Executable = a; X = gsiftp://host/path;").attributes["X"] == "gsiftp://host/path"
 
 
-def test_a_comma_after_the_last_element_is_left_out() -> None:
+def test_accepts_trailing_comma_in_list() -> None:
     assert jdl_job('Executable = "a"; OutputSandbox = { "x", "y", };').output_files == ("x", "y")
 
 
-def test_doubled_braces_are_one_list() -> None:
+def test_doubled_braces_make_one_list() -> None:
     assert jdl_job('Executable = "a"; OutputSandbox = {{ "x", "y" }};').output_files == ("x", "y")
 
 
-def test_a_requirements_section_keeps_types_and_spelling() -> None:
+def test_requirements_section_keeps_types_and_case() -> None:
     text = 'Executable = "a"; Requirements = [ SoftwareTag = { "V1", "v2" }; Memory = 4000; GPU = true; F = 1.5; ];'
     assert jdl_job(text).requirements == {"SoftwareTag": ("V1", "v2"), "Memory": 4000, "GPU": True, "F": 1.5}
 
 
-def test_a_requirements_expression_stands_in_the_place_of_a_section_or_beside_it() -> None:
+def test_accepts_requirements_expression_instead_of_or_with_section() -> None:
     expression = 'other.GlueCEStateStatus == "Production"'
     alone = jdl_job(f'Executable = "a"; Requirements = {expression};')
-    beside = jdl_job(f'Executable = "a"; Requirements = [ Memory = 4 ]; RequirementsExpression = {expression};')
+    both = jdl_job(f'Executable = "a"; Requirements = [ Memory = 4 ]; RequirementsExpression = {expression};')
     assert (alone.requirements, alone.requirements_expression) == (None, expression)
-    assert (beside.requirements, beside.requirements_expression) == ({"Memory": 4}, expression)
+    assert (both.requirements, both.requirements_expression) == ({"Memory": 4}, expression)
 
 
-def test_a_requirement_that_is_always_true_asks_for_nothing() -> None:
+def test_requirements_that_are_always_true_are_ignored() -> None:
     job = jdl_job('Executable = "a"; requirements = true;')
     assert (job.requirements_expression, job.attributes, job.warnings) == (None, {"requirements": True}, ())
 
 
-def test_keywords_and_sizes_are_read() -> None:
+def test_reads_keywords_and_sizes() -> None:
     job = jdl_job("""
         Executable = "a"; Site = { "A", "B" }; BannedSites = "C, D"; Platform = "x86_64"; CPUTime = "24 h";
         NumberOfProcessors = "4"; MinRAM = 2048; GPUNumber = 1; Priority = "3"; TTL = "3600";
@@ -92,12 +92,12 @@ def test_keywords_and_sizes_are_read() -> None:
     assert job.priority == 3
 
 
-def test_the_number_of_processors_counts_before_the_least_number() -> None:
+def test_number_of_processors_overrides_minimum() -> None:
     assert jdl_job('Executable="a"; NumberOfProcessors=8; MinNumberOfProcessors=2;').request_cpus == 8
     assert jdl_job('Executable="a"; MinNumberOfProcessors=2;').request_cpus == 2
 
 
-def test_tags_of_a_job_are_required_of_a_place() -> None:
+def test_tags_of_job_become_required_tags() -> None:
     job = jdl_job('Executable = "a"; Tags = { "GPU" }; Requirements = [ tags = { "GPU", "SSD" } ]; WholeNode = "yes";')
     assert job.requirements == {"Tags": ("GPU", "SSD", "WholeNode")}
 
@@ -110,32 +110,32 @@ def test_largest_processor_tag_requests_that_many_cpus(tags: tuple[str, ...]) ->
     assert job.attributes["Tags"] == tags
 
 
-def test_the_environment_is_taken_apart_and_what_no_shell_expands_is_warned_of() -> None:
+def test_environment_with_unexpanded_variable_gets_warning() -> None:
     job = jdl_job('Executable = "a"; Environment = { "A=1", "B=x=y", "P=$PATH:/bin" };')
     assert job.environment == {"A": "1", "B": "x=y", "P": "$PATH:/bin"}
     assert any("$PATH" in warning for warning in job.warnings)
 
 
-def test_local_input_files_are_named_as_in_the_folder_and_remote_ones_are_kept() -> None:
+def test_remote_input_files_stay_attributes_with_warning() -> None:
     job = jdl_job('Executable = "a"; InputSandbox = { "data/x.txt", "file:///tmp/y", "LFN:/vo/z", "SB:S|/q" };')
     assert [(file.name, file.source) for file in job.input_files] == [("x.txt", "data/x.txt"), ("y", "/tmp/y")]
     assert job.attributes["InputSandbox"] == ("LFN:/vo/z", "SB:S|/q")
     assert any("LFN:/vo/z" in warning for warning in job.warnings)
 
 
-def test_outputs_of_alien_are_the_patterns_without_archives_and_places() -> None:
+def test_alien_output_drops_archives_and_storage_elements() -> None:
     text = 'Executable = "a"; Output = { "log.zip:*.log,stdout@disk=1", "x*.root@ALICE::CERN::EOS,ALICE::T0" };'
     assert jdl_job(text).output_files == ("*.log", "stdout", "x*.root")
 
 
-def test_what_has_no_meaning_here_is_kept_and_warned_of() -> None:
+def test_keeps_unsupported_attributes_with_warning() -> None:
     job = jdl_job('Executable = "a"; RetryCount = 3; usertags = [ bug = "1" ]; Split = "se"; X = { 1, other.Y };')
     assert job.attributes == {"RetryCount": 3, "usertags": '[ bug = "1" ]', "Split": "se", "X": (1, "other.Y")}
     for name in job.attributes:
         assert any(warning.startswith(name) for warning in job.warnings)
 
 
-def test_what_convert_has_no_key_for_is_kept_as_it_was_written() -> None:
+def test_keeps_attributes_without_json_key_as_written() -> None:
     written = 'JobName = "n"; StdInput = "i"; Rank = other.Speed; TTL = "3600"; Priority = "3";'
     job = jdl_job(f'Executable = "a"; {written}')
     assert (job.name, job.stdin, job.rank, job.priority) == ("n", "i", "other.Speed", 3)
@@ -143,23 +143,23 @@ def test_what_convert_has_no_key_for_is_kept_as_it_was_written() -> None:
     assert job.warnings == ()
 
 
-def test_a_tag_of_more_processors_than_any_machine_has_is_a_tag() -> None:
+def test_huge_processor_tag_is_an_ordinary_tag() -> None:
     tag = f"{'9' * 5000}Processors"
     assert jdl_job(f'Executable = "a"; Tags = {{ "{tag}" }};').requirements == {"Tags": (tag,)}
 
 
-def test_an_empty_attribute_is_kept_without_a_warning() -> None:
+def test_keeps_empty_attribute_without_warning() -> None:
     job = jdl_job('Executable = "a"; MyProxyServer = " "; InputData = "";')
     assert (job.attributes, job.warnings) == ({"MyProxyServer": " ", "InputData": ""}, ())
 
 
-def test_of_an_attribute_given_twice_the_last_counts_and_a_warning_tells_the_first() -> None:
+def test_last_value_of_repeated_attribute_wins_with_warning() -> None:
     job = jdl_job('Executable = "a";\nFoo = "one";\nfoo = "two";')
     assert job.attributes == {"foo": "two"}
     assert any("line 2 said one" in warning for warning in job.warnings)
 
 
-def test_submission_arguments_of_alien_stay_with_a_warning() -> None:
+def test_keeps_alien_submission_arguments_with_warning() -> None:
     job = jdl_job('Executable = "a"; Arguments = "$1 $2";')
     assert job.arguments == "$1 $2"
     assert any("$1, $2" in warning for warning in job.warnings)
@@ -198,14 +198,14 @@ def test_submission_arguments_of_alien_stay_with_a_warning() -> None:
         ("", 1, "no Executable"),
     ],
 )
-def test_an_error_points_at_the_first_line_of_the_statement_at_fault(text: str, line: int, cause: str) -> None:
+def test_error_names_first_line_of_bad_statement(text: str, line: int, cause: str) -> None:
     error = jdl_error(text)
     assert error.startswith(f"job.jdl:{line}: ")
     assert cause in error
 
 
 @given(st.integers(0, len(SMALL)), st.integers(0, 12), st.text(alphabet="[]{}()\"'=;,#/*%$_\\\n aX1.-", max_size=6))
-def test_a_damaged_text_gives_jobs_or_an_error_with_its_line(start: int, length: int, inserted: str) -> None:
+def test_damaged_text_gives_jobs_or_error_with_line(start: int, length: int, inserted: str) -> None:
     damaged = SMALL[:start] + inserted + SMALL[start + length :]
     line = line_of_error(damaged)
     assert line is None or 1 <= line <= damaged.count("\n") + 1

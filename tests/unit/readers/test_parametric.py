@@ -1,4 +1,4 @@
-"""Parametric JDL as gLite and as DIRAC define it."""
+"""Parametric JDL as gLite and DIRAC define it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ def arguments_of(text: str) -> list[str]:
     return [job.arguments for job in jdl_jobs(f'Executable = "a"; {text}')]
 
 
-def test_the_bound_of_glite_is_not_reached() -> None:
+def test_glite_parameters_are_exclusive_upper_bound() -> None:
     text = 'JobType = "Parametric"; Arguments = "_PARAM_"; Parameters = 10; ParameterStart = 0; ParameterStep = 2;'
     assert arguments_of(text) == ["0", "2", "4", "6", "8"]
 
 
-def test_start_and_step_of_glite_have_defaults() -> None:
+def test_glite_start_and_step_have_defaults() -> None:
     assert arguments_of('Arguments = "x_PARAM_"; Parameters = 3;') == ["x0", "x1", "x2"]
 
 
-def test_glite_takes_a_list_and_counts_down() -> None:
+def test_glite_accepts_lists_and_negative_steps() -> None:
     assert arguments_of('Arguments = "_PARAM_"; Parameters = { alpha, "beta", 3 };') == ["alpha", "beta", "3"]
     text = 'Arguments = "_PARAM_"; Parameters = 0; ParameterStart = 3; ParameterStep = -1;'
     assert arguments_of(text) == ["3", "2", "1"]
 
 
-def test_the_parameter_of_glite_is_replaced_everywhere() -> None:
+def test_glite_parameter_is_replaced_in_all_attributes() -> None:
     (job,) = jdl_jobs("""
         JobType = "Parametric"; Parameters = 8; ParameterStart = 7; Executable = "run_PARAM_";
         InputSandbox = { "data/_PARAM_/x" }; Environment = { "SEED_PARAM_=_PARAM_" };
@@ -37,33 +37,33 @@ def test_the_parameter_of_glite_is_replaced_everywhere() -> None:
     assert job.attributes["Foo"] == ("f7",)
 
 
-def test_the_number_of_dirac_is_how_many_jobs_there_are() -> None:
+def test_dirac_parameters_are_number_of_jobs() -> None:
     assert arguments_of('Arguments = "%s"; Parameters = 3; ParameterStart = 5;') == ["5", "5", "5"]
     assert arguments_of('Arguments = "%s"; Parameters = 3; ParameterStart = 1; ParameterStep = 2;') == ["1", "3", "5"]
 
 
-def test_a_factor_of_dirac_multiplies_before_the_step_is_added() -> None:
+def test_dirac_factor_is_applied_before_step() -> None:
     text = 'Arguments = "%s"; Parameters = 3; ParameterStart = 1; ParameterStep = 1; ParameterFactor = 2;'
     assert arguments_of(text) == ["1", "3", "7"]
 
 
-def test_the_first_value_of_dirac_has_the_type_of_those_that_follow() -> None:
+def test_dirac_first_value_has_type_of_the_others() -> None:
     assert arguments_of('Arguments = "%s"; Parameters = 3; ParameterFactor = 1.5;') == ["1.0", "1.5", "2.25"]
     assert arguments_of('Arguments = "%s"; Parameters = 2; ParameterStep = 0.5;') == ["1.0", "1.5"]
 
 
-def test_the_number_of_the_job_is_as_wide_as_the_largest() -> None:
+def test_job_number_is_padded_to_width_of_largest() -> None:
     assert arguments_of('Arguments = "%n"; Parameters = 11;')[::5] == ["00", "05", "10"]
     assert arguments_of('Arguments = "%n"; Parameters = 10;')[-1] == "9"
 
 
-def test_named_sequences_go_side_by_side() -> None:
+def test_named_sequences_advance_together() -> None:
     text = """Arguments = "%(A)s %(B)s %(C)s"; Parameters = 3; ParameterStart.A = 1; ParameterStep.A = 1;
               ParameterFactor.A = 2; Parameters.B = { "a", "b", "c" };"""
     assert arguments_of(text) == ["1 a %(C)s", "3 b %(C)s", "7 c %(C)s"]
 
 
-def test_a_list_as_parameter_is_a_list_where_it_is_the_whole_value() -> None:
+def test_list_parameter_stays_list_as_whole_value() -> None:
     first, second = jdl_jobs("""
         Executable = "a"; Parameters = 2; Parameters.D = { {"x", "y"}, {"z"} };
         OutputSandbox = %(D)s; Arguments = "-d %(D)s";
@@ -72,7 +72,7 @@ def test_a_list_as_parameter_is_a_list_where_it_is_the_whole_value() -> None:
     assert (second.output_files, second.arguments) == (("z",), "-d {z}")
 
 
-def test_without_parameters_marks_are_plain_text() -> None:
+def test_placeholders_stay_text_without_parameters() -> None:
     assert arguments_of('Arguments = "+%s %n"; ') == ["+%s %n"]
 
 
@@ -93,7 +93,7 @@ def test_without_parameters_marks_are_plain_text() -> None:
         ('Arguments = "_PARAM_";\nParameters = 3;\nParameterStart = 3;', 3, "no job"),
     ],
 )
-def test_parameters_that_do_not_fit_are_pointed_at(text: str, line: int, cause: str) -> None:
+def test_error_names_line_of_invalid_parameters(text: str, line: int, cause: str) -> None:
     error = jdl_error(f'Executable = "a";\n{text}')
     assert error.startswith(f"job.jdl:{line}: ")
     assert cause in error

@@ -1,4 +1,4 @@
-"""The policies that jobs bring, in each of the languages."""
+"""Job policies in each of the job languages."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ periodic_remove = "JobStatus == 5"
 """
 
 
-def test_each_language_can_say_a_whole_policy() -> None:
+def test_each_language_expresses_whole_policy() -> None:
     (from_toml,) = toml_jobs(TOML)
     assert submit_job(SUBMIT).policy == POLICY
     assert jdl_job(JDL).policy == POLICY
     assert from_toml.policy == POLICY
 
 
-def test_a_policy_is_shown_as_it_was_written_and_not_warned_of() -> None:
+def test_policy_stays_an_attribute_without_warning() -> None:
     job = submit_job('periodic_remove = JobStatus == 5\ntransfer_output_files = ""')
     assert job.attributes["periodic_remove"] == "JobStatus == 5"
     assert job.warnings == ()
 
 
-def test_a_policy_without_a_value_is_none() -> None:
+def test_empty_policy_is_ignored() -> None:
     assert submit_job("periodic_remove =").policy == NO_POLICY
 
 
-def test_expressions_of_submit_files_are_read_in_their_own_syntax() -> None:
+def test_backslashes_of_submit_files_are_literal() -> None:
     assert submit_job(r'periodic_hold = regexp("a\.b", Cmd)').policy.periodic_hold == r'regexp("a\\.b", Cmd)'
 
 
@@ -69,7 +69,7 @@ def test_expressions_of_submit_files_are_read_in_their_own_syntax() -> None:
     ("expression", "cause"),
     [("random() > 0.5", "random functions"), ("1 +", "not a ClassAd expression"), ("x||" * 2000 + "x", "at most 4096")],
 )
-def test_a_policy_that_cannot_be_evaluated_is_an_error_with_its_place(expression: str, cause: str) -> None:
+def test_error_names_line_of_invalid_policy(expression: str, cause: str) -> None:
     in_submit = submit_error(f"executable = run\nperiodic_hold = {expression}\nqueue\n")
     assert in_submit.startswith("job.sub:2: periodic_hold: ")
     assert cause in in_submit
@@ -81,7 +81,7 @@ def test_a_policy_that_cannot_be_evaluated_is_an_error_with_its_place(expression
     assert cause in in_toml
 
 
-def test_an_unknown_policy_is_an_error_that_names_those_there_are() -> None:
+def test_error_for_unknown_policy_lists_known_ones() -> None:
     error = toml_error('executable = "run"\n[policy]\nperiodic_vacate = "true"\n')
     assert "has periodic_vacate, which is none of periodic_hold, " in error
 
@@ -94,7 +94,7 @@ def test_an_unknown_policy_is_an_error_that_names_those_there_are() -> None:
         ("job_max_vacate_time", "JobMaxVacateTime"),
     ],
 )
-def test_commands_that_set_an_attribute_set_it_under_its_own_name(command: str, attribute: str) -> None:
+def test_commands_set_attributes_under_condor_names(command: str, attribute: str) -> None:
     assert submit_job(f"{command} = 2 * 60").attributes == {attribute: 120}
     jdl = jdl_job(f'Executable = "run"; {attribute} = 2 * 60;')
     assert (jdl.attributes, jdl.warnings) == ({attribute: 120}, ())

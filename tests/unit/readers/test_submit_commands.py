@@ -1,40 +1,43 @@
-"""Submit files: what each command asks for, and what cannot be honoured."""
+"""Submit files: the meaning of each command, unsupported commands, and positions of errors."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from support.job_texts import submit_job
-
-
-def test_sizes_have_the_units_of_condor_submit() -> None:
-    plain = submit_job("request_memory = 2000\nrequest_disk = 1025\nrequest_cpus = 2\nrequest_gpus = 1")
-    assert (plain.request_memory_mib, plain.request_disk_mib) == (2000, 2)
-    assert (plain.request_cpus, plain.request_gpus) == (2, 1)
-    units = submit_job("RequestMemory = 1.5 GB\nrequest_disk = 2 TB")
-    assert (units.request_memory_mib, units.request_disk_mib) == (1536, 2 * 1024 * 1024)
+from pilotage_client.readers.draft import ReadError
+from support.job_texts import submit_error, submit_job, submit_jobs
 
 
-def test_an_amount_may_be_written_as_arithmetic() -> None:
+def test_sizes_have_units_of_condor_submit() -> None:
+    unitless = submit_job("request_memory = 2000\nrequest_disk = 1025\nrequest_cpus = 2\nrequest_gpus = 1")
+    assert (unitless.request_memory_mib, unitless.request_disk_mib) == (2000, 2)
+    assert (unitless.request_cpus, unitless.request_gpus) == (2, 1)
+    with_units = submit_job("RequestMemory = 1.5 GB\nrequest_disk = 2 TB")
+    assert (with_units.request_memory_mib, with_units.request_disk_mib) == (1536, 2 * 1024 * 1024)
+
+
+def test_accepts_arithmetic_in_amounts() -> None:
     job = submit_job("request_memory = 2 * 1024\nrequest_cpus = (4 + 4)\nallowed_execute_duration = 2 * 3600")
     assert (job.request_memory_mib, job.request_cpus, job.wall_time) == (2048, 8, timedelta(hours=2))
 
 
-def test_a_size_that_is_an_expression_is_kept_with_a_warning() -> None:
+def test_keeps_size_expression_with_warning() -> None:
     job = submit_job("request_memory = ifThenElse(x, 1, 2)")
     assert job.request_memory_mib is None
     assert job.attributes == {"request_memory": "ifThenElse(x, 1, 2)"}
     assert any("expression" in warning for warning in job.warnings)
 
 
-def test_an_own_attribute_that_is_a_size_counts_before_the_command() -> None:
+def test_custom_size_attribute_overrides_command() -> None:
     job = submit_job("+RequestMemory = 10240\nrequest_memory = 1")
     assert (job.request_memory_mib, job.attributes) == (10240, {})
 
 
-def test_own_attributes_keep_their_types() -> None:
+def test_custom_attributes_keep_types() -> None:
     job = submit_job('+Flavour = "long"\nMY.Runtime = 60\n+Flag = true\n+List = {1, "x"}\n+Later = time() + 5')
     assert job.attributes == {"Flavour": "long", "Runtime": 60, "Flag": True, "List": (1, "x"), "Later": "time() + 5"}
     assert [warning for warning in job.warnings if "expression" in warning] == [
@@ -53,11 +56,11 @@ def test_own_attributes_keep_their_types() -> None:
         ("  a   b  ", "a b"),
     ],
 )
-def test_arguments_of_both_syntaxes_are_one_string(written: str, arguments: str) -> None:
+def test_accepts_arguments_in_both_syntaxes(written: str, arguments: str) -> None:
     assert submit_job(f"arguments = {written}").arguments == arguments
 
 
-def test_the_environment_is_read_in_both_syntaxes() -> None:
+def test_accepts_environment_in_both_syntaxes() -> None:
     assert submit_job("environment = A=1;B=x y").environment == {"A": "1", "B": "x y"}
     assert submit_job('environment = "A=1 B=\'x y\' C=""q"""').environment == {"A": "1", "B": "x y", "C": '"q"'}
 
@@ -68,7 +71,7 @@ def test_requirements_and_rank_are_expressions() -> None:
     assert (job.requirements, job.rank) == (None, "Mips")
 
 
-def test_files_that_travel_are_named_as_in_the_folder() -> None:
+def test_transferred_files_have_names_in_job_folder() -> None:
     job = submit_job(
         "transfer_input_files = a/b.txt, data/, osdf:///x/y\ninput = in/c.txt\ntransfer_output_files = o/, p"
     )
@@ -92,11 +95,11 @@ def test_files_that_travel_are_named_as_in_the_folder() -> None:
         ('transfer_output_files = ""', False),
     ],
 )
-def test_new_files_come_back_where_an_owner_names_no_output_files(commands: str, come_back: bool) -> None:
+def test_new_files_come_back_without_transfer_output_files(commands: str, come_back: bool) -> None:
     assert submit_job(commands).new_files_come_back is come_back
 
 
-def test_what_happens_here_anyway_is_kept_without_a_warning() -> None:
+def test_keeps_redundant_commands_without_warning() -> None:
     text = "universe = vanilla\nShouldTransferFiles = YES\nwhen_to_transfer_output = ON_EXIT\ngetenv = False\n"
     job = submit_job(f'{text}initialdir = sub\nnotification = never\ntransfer_output_files = ""')
     assert len(job.attributes) == 7
@@ -119,26 +122,26 @@ def test_what_happens_here_anyway_is_kept_without_a_warning() -> None:
         "reqest_memory = 4",
     ],
 )
-def test_what_cannot_be_honoured_is_kept_and_warned_of(command: str) -> None:
+def test_keeps_unsupported_command_with_warning(command: str) -> None:
     job = submit_job(f'{command}\ntransfer_output_files = ""')
     name, _, value = command.partition(" = ")
     assert job.attributes[name] == value
     assert [warning for warning in job.warnings if warning.startswith(f"{name} ")]
 
 
-def test_an_accounting_group_is_a_wish_that_the_servers_policy_can_see() -> None:
+def test_accounting_group_becomes_attribute_with_warning() -> None:
     job = submit_job('accounting_group = group_a\naccounting_group_user = ann\ntransfer_output_files = ""')
     assert (job.attributes["AcctGroup"], job.attributes["AcctGroupUser"]) == ("group_a", "ann")
     assert [warning.partition(" ")[0] for warning in job.warnings] == ["accounting_group", "accounting_group_user"]
 
 
-def test_a_command_given_twice_is_warned_of_but_not_a_macro() -> None:
+def test_repeated_command_gets_warning_but_not_macro() -> None:
     job = submit_job('m = 1\nm = 2\nrequest_cpus = 1\nRequestCpus = $(m)\ntransfer_output_files = ""')
     assert job.request_cpus == 2
     assert job.warnings == ("requestcpus is given twice: line 5 counts, line 4 said 1",)
 
 
-def test_names_times_and_priorities_are_read() -> None:
+def test_reads_names_times_and_priorities() -> None:
     job = submit_job(
         "batch_name = cards\npriority = 5\nhold = true\nallowed_execute_duration = 60\njob_lease_duration = 90"
     )
@@ -153,6 +156,87 @@ def test_names_times_and_priorities_are_read() -> None:
     }
 
 
-def test_null_devices_are_no_files() -> None:
+def test_null_device_is_not_transferred() -> None:
     job = submit_job("input = /dev/null\noutput = /dev/null")
     assert (job.stdin, job.stdout, job.input_files) == ("/dev/null", "/dev/null", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "cause"),
+    [
+        ("executable = a\n\n{customSubmitAttributes}\nqueue", 3, "customSubmitAttributes"),
+        ("executable =\nqueue", 1, "empty"),
+        ("arguments = a\nqueue", 2, "no executable"),
+        ("executable = a\narguments = b", 2, "no queue statement"),
+        ("", 1, "no queue statement"),
+        ("executable = a\nqueue x from missing.txt", 2, "missing.txt"),
+        ("executable = a\nqueue x matching missing*", 2, "nothing matches"),
+        ("executable = a\nqueue x from cat list |", 2, "command"),
+        ("executable = a\nqueue many", 2, "not a number"),
+        ("executable = a\nqueue -1", 2, "out of range"),
+        ("executable = a\nqueue 1 2", 2, "not a number"),
+        ("executable = a\nqueue 0", 2, "no job"),
+        ("executable = a\nqueue x in (\n a b", 2, "no end"),
+        ("executable = a\nqueue x in ()", 2, "no items"),
+        ("executable = a\nqueue x in [a] (b)", 2, "slice"),
+        ("executable = a\narguments = $(Process)\nqueue 100000000", 3, "more than"),
+        ("executable = a\narguments = \\\n  'x' \\\n  \"y\nqueue", 2, "double quote"),
+        ('executable = a\nenvironment = "A"\nqueue', 2, "NAME=VALUE"),
+        ("executable = a\nrequirements = (x ==\nqueue", 2, "requirements"),
+        ("executable = a\n+X = {1,\nqueue", 2, "X"),
+        ("executable = a\nrequest_cpus = -1\nqueue", 2, "less than 0"),
+        ("executable = a\nrequest_cpus = " + "9" * 5000 + "\nqueue", 2, "whole number"),
+        ("executable = a\nrequest_cpus = 4 # cores\nqueue", 2, "not a ClassAd expression"),
+        ("executable = a\nrequest_memory = 5 XB\nqueue", 2, "no unit XB"),
+        ("executable = a\npriority = 99999999999\nqueue", 2, "more than"),
+        ("executable = a\njob_lease_duration = 99999999999999\nqueue", 2, "more than"),
+        ("executable = a\n+X = " + "9" * 5000 + "\nqueue", 2, "64 bits"),
+        ("executable = a\n+ = 3\nqueue", 2, "+NAME = VALUE"),
+        ("executable = a\nqueue " + "9" * 5000, 2, "not a number of jobs"),
+        ("executable = a\nqueue 2147483647\nqueue 2147483647", 3, "in all"),
+        ("executable = a\nA = $(B)\nB = $(A)\nqueue", 2, "circle"),
+        ("executable = a\nB = $(A)\nqueue A in ($(B))", 2, "circle"),
+        ("executable = a\nif defined x\nqueue", 2, "endif"),
+        ("executable = a\nendif\nqueue", 2, "without an if"),
+        ("executable = a\narguments @=end\n x\nqueue", 2, "no end"),
+        ("executable = a\ninclude command : echo x = 1\nqueue", 2, "command"),
+        ("executable = a\nqueue\nfoo bar\nqueue", 3, "foo bar"),
+    ],
+)
+def test_error_names_first_line_of_bad_statement(text: str, line: int, cause: str) -> None:
+    error = submit_error(text)
+    assert error.startswith(f"job.sub:{line}: ")
+    assert cause in error
+
+
+SMALL = """executable = run
+dir = log
+if defined Scene
+  output = $(dir)/$(Scene).out
+else
+  output = $(dir)/none.$(Process)
+endif
+request_memory = 2 \\
+  GB
+environment = "A=1 B='x y'"
+requirements = OpSys == "LINUX"
++Flavour = "long"
+queue 2 arguments from (
+  1 2
+  3
+)
+"""
+
+
+def line_of_error(text: str) -> int | None:
+    try:
+        return None if submit_jobs(text) else 0
+    except ReadError as error:
+        return error.line or 0
+
+
+@given(st.integers(0, len(SMALL)), st.integers(0, 12), st.text(alphabet="$()=+\"'{}[]\\\n #,:@|aX1.-", max_size=6))
+def test_damaged_text_gives_jobs_or_error_with_line(start: int, length: int, inserted: str) -> None:
+    damaged = SMALL[:start] + inserted + SMALL[start + length :]
+    line = line_of_error(damaged)
+    assert line is None or 1 <= line <= damaged.count("\n") + 1

@@ -9,7 +9,7 @@ import pytest
 from support.job_texts import toml_error, toml_jobs
 
 
-def test_a_table_is_a_job() -> None:
+def test_table_is_a_job() -> None:
     (job,) = toml_jobs("""
         executable = "run.sh"
         arguments = ["a", "b c"]
@@ -47,12 +47,12 @@ def test_a_table_is_a_job() -> None:
     assert job.attributes == {"Flavour": "long"}
 
 
-def test_a_list_of_tables_is_a_list_of_jobs() -> None:
+def test_list_of_tables_is_list_of_jobs() -> None:
     jobs = toml_jobs('[[job]]\nexecutable = "a"\n[[job]]\nexecutable = "b"\n[job.requirements]\nMemory = 1\n')
     assert [(job.executable, job.requirements) for job in jobs] == [("a", None), ("b", {"Memory": 1})]
 
 
-def test_parameters_make_a_job_for_each_position() -> None:
+def test_parameters_make_one_job_for_each_position() -> None:
     jobs = toml_jobs("""
         executable = "run"
         arguments = "--seed {seed} {other}"
@@ -95,7 +95,7 @@ def test_parameters_make_a_job_for_each_position() -> None:
         ("job = 3", 1, "table"),
     ],
 )
-def test_an_error_points_at_its_line(text: str, line: int, cause: str) -> None:
+def test_error_names_its_line(text: str, line: int, cause: str) -> None:
     error = toml_error(text)
     assert error.startswith(f"job.toml:{line}: ")
     assert cause in error

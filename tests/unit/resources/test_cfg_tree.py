@@ -1,4 +1,4 @@
-"""Reading a DIRAC configuration as a tree."""
+"""A DIRAC configuration read as a resource tree."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def queue(name: str, vo: str | None = None) -> EffectiveQueue:
     return effective_queue(a_cfg_tree(), QueueId("LCG.Example.it", "ce01.example.it", name), vo)
 
 
-def offered(name: str, vo: str | None = None) -> dict[str, Value]:
-    """Return what a queue of the example offers in effect."""
+def parameters_of(name: str, vo: str | None = None) -> dict[str, Value]:
+    """Return the effective parameters of a queue of the example."""
     return queue(name, vo).parameters()
 
 
-def test_grids_have_no_level_of_their_own() -> None:
+def test_grids_are_no_level_of_the_tree() -> None:
     tree = a_cfg_tree()
     assert [site.name for site in tree.sites] == ["LCG.Example.it", "DIRAC.Empty.org"]
     assert [str(queue) for queue in tree.queue_ids()] == [
@@ -92,7 +92,7 @@ def test_grids_have_no_level_of_their_own() -> None:
     ]
 
 
-def test_numbers_and_lists_are_typed_and_texts_stay_as_written() -> None:
+def test_converts_numbers_and_lists_and_keeps_text() -> None:
     expected = {
         "Name": "EXAMPLE-T2",
         "Home": "https://example.it/a#b",
@@ -102,52 +102,52 @@ def test_numbers_and_lists_are_typed_and_texts_stay_as_written() -> None:
         "Price": 0.25,
         "MaxWaitingJobs": 20,
     }
-    assert offered("long").items() >= expected.items()
+    assert parameters_of("long").items() >= expected.items()
 
 
-def test_the_names_of_dirac_become_ours() -> None:
-    mcore = offered("mcore")
+def test_translates_names_of_dirac() -> None:
+    mcore = parameters_of("mcore")
     assert mcore["CPUs"] == 8
     assert mcore["VOs"] == ("lhcb",)
     assert mcore["RequiredTags"] == ("MultiProcessor",)
-    assert offered("gpu")["GPUs"] == 1
+    assert parameters_of("gpu")["GPUs"] == 1
     assert not {"Tag", "RequiredTag", "VO", "MaxRAM", "NumberOfProcessors"} & mcore.keys()
 
 
-def test_options_of_the_section_ces_go_before_those_of_the_site() -> None:
-    assert offered("long")["Memory"] == 4096
+def test_options_of_ces_section_override_site() -> None:
+    assert parameters_of("long")["Memory"] == 4096
 
 
-def test_tags_are_united_along_the_path() -> None:
-    assert offered("long")["Tags"] == ("Site", "Token", "Extra")
-    assert offered("gpu")["Tags"] == ("Site", "Token", "Extra", "GPU", "MultiProcessor", "WholeNode")
+def test_tags_are_united_along_path() -> None:
+    assert parameters_of("long")["Tags"] == ("Site", "Token", "Extra")
+    assert parameters_of("gpu")["Tags"] == ("Site", "Token", "Extra", "GPU", "MultiProcessor", "WholeNode")
 
 
-def test_a_queue_of_several_processors_offers_the_tag_that_diracs_matcher_would() -> None:
-    assert "MultiProcessor" in tuple_of(offered("mcore")["Tags"])
-    assert "MultiProcessor" not in tuple_of(offered("long")["Tags"])
+def test_multiprocessor_queue_gets_multiprocessor_tag() -> None:
+    assert "MultiProcessor" in tuple_of(parameters_of("mcore")["Tags"])
+    assert "MultiProcessor" not in tuple_of(parameters_of("long")["Tags"])
 
 
-def test_the_cpu_time_of_a_queue_is_computed_where_both_of_its_factors_are_there() -> None:
-    assert offered("long").items() >= {"CPUTime": 2142720, "maxCPUTime": 2880, "SI00": 3100}.items()
-    assert "CPUTime" not in offered("gpu")
+def test_computes_cpu_time_when_both_factors_are_given() -> None:
+    assert parameters_of("long").items() >= {"CPUTime": 2142720, "maxCPUTime": 2880, "SI00": 3100}.items()
+    assert "CPUTime" not in parameters_of("gpu")
 
 
-def test_an_empty_access_list_leaves_the_one_of_the_site_in_force() -> None:
-    assert offered("gpu")["VOs"] == ("lhcb", "biomed")
+def test_empty_access_list_inherits_list_of_site() -> None:
+    assert parameters_of("gpu")["VOs"] == ("lhcb", "biomed")
 
 
-def test_any_platform_leaves_the_queue_unrestricted() -> None:
+def test_platform_any_means_no_restriction() -> None:
     assert queue("gpu").runs_platforms() is None
     assert queue("long").runs_platforms() == frozenset({"x86_64-el9", "x86_64_almalinux_9.4", "x86_64_redhat_9.4"})
 
 
-def test_a_section_for_a_vo_overlays_its_level() -> None:
-    assert offered("gpu", "biomed")["Memory"] == 8192
-    assert offered("gpu", "lhcb")["Memory"] == 4096
+def test_vo_section_overlays_its_level() -> None:
+    assert parameters_of("gpu", "biomed")["Memory"] == 8192
+    assert parameters_of("gpu", "lhcb")["Memory"] == 4096
 
 
-def test_sections_without_a_meaning_for_a_tree_are_ignored_with_a_warning() -> None:
+def test_ignores_unknown_sections_with_warning() -> None:
     text = CFG.replace("Name = EXAMPLE-T2", "Cpu { Model = x }").replace("NumberOfGPUs = 1", "Extra { }")
     _, warnings = tree_from_mapping(read_tree_text(f"{text}\nSystems {{ }}", "cfg"))
     site = "Resources/Sites/LCG/LCG.Example.it"
@@ -177,10 +177,10 @@ def test_sections_without_a_meaning_for_a_tree_are_ignored_with_a_warning() -> N
         ),
     ],
 )
-def test_a_fault_of_the_text_is_told_with_its_line(text: str, fault: str) -> None:
-    with pytest.raises(InvalidTreeError) as refused:
+def test_error_names_line_of_fault(text: str, fault: str) -> None:
+    with pytest.raises(InvalidTreeError) as rejected:
         read_tree_text(text, "cfg")
-    assert fault in str(refused.value)
+    assert fault in str(rejected.value)
 
 
 def tuple_of(value: Value) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The tree that `pilotage up` writes for a machine."""
+"""The resource tree that `pilotage up` writes for a machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pilotage.resources.tree_reader import tree_from_mapping
 from pilotage_client.up.up import Machine, default_tree, this_machine
 
 
-def test_the_default_tree_is_a_valid_tree_of_one_queue_with_the_sizes_of_the_machine() -> None:
+def test_default_tree_has_one_queue_with_sizes_of_machine() -> None:
     text = default_tree(Machine("node-1.example.org", 8, 16000, 50000))
     tree, warnings = tree_from_mapping(read_tree_text(text, "toml"))
     (queue,) = effective_queues(tree, None)
@@ -18,11 +18,11 @@ def test_the_default_tree_is_a_valid_tree_of_one_queue_with_the_sizes_of_the_mac
     assert str(queue.id) == "local/node-1.example.org/default"
     parameters = {"CEType": "local", "CPUs": 8, "Memory": 16000, "Disk": 50000, "MaxTotalJobs": 1}
     assert {name.casefold(): value for name, value in parameters.items()}.items() <= {
-        name.casefold(): each.value for name, each in queue.values.items()
+        name.casefold(): parameter.value for name, parameter in queue.values.items()
     }.items()
 
 
-def test_a_machine_has_at_least_one_core_and_some_memory(tmp_path: Path) -> None:
+def test_detects_sizes_of_this_machine(tmp_path: Path) -> None:
     machine = this_machine(tmp_path)
     assert machine.cpus >= 1
     assert machine.memory_mib > 0

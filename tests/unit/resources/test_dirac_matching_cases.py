@@ -1,7 +1,7 @@
-"""What DIRAC's own tests and code say about matching, fact by fact: which of it holds here.
+"""Conformance with DIRAC's matching: facts from DIRAC's tests and code, compared with the behaviour here.
 
-A fact is judged in `JUDGEMENTS` by its name. What holds, or was decided otherwise, is evaluated by the function
-that `EVALUATORS` has for the fact's kind; a kind that gets its function takes its facts out of ELSEWHERE.
+`JUDGEMENTS` has an entry for each fact. Facts that hold here, or that were decided otherwise, are evaluated by the
+function in `EVALUATORS` for their kind. A kind with such a function has no fact that is judged ELSEWHERE.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ import pytest
 from support.dirac_facts import EVALUATORS, JUDGEMENTS, Case, Standing
 
 
+def names_judged(standing: Standing) -> list[str]:
+    return [name for name, judgement in JUDGEMENTS.items() if judgement.standing is standing]
+
+
 @pytest.fixture(scope="module")
 def cases(shared_data: Path) -> dict[str, Case]:
     """Return the facts by name."""
@@ -21,31 +25,37 @@ def cases(shared_data: Path) -> dict[str, Case]:
     return {fact["name"]: fact for fact in facts}
 
 
-def test_the_table_judges_every_fact_and_no_other(cases: dict[str, Case]) -> None:
+def test_judgements_cover_exactly_all_facts(cases: dict[str, Case]) -> None:
     assert len(cases) == 84
     assert JUDGEMENTS.keys() == cases.keys()
 
 
-def test_what_does_not_hold_says_why() -> None:
+def test_each_deviation_has_a_reason() -> None:
     for name, judgement in JUDGEMENTS.items():
         assert judgement.standing is Standing.HOLDS or judgement.why, name
         assert judgement.standing is not Standing.OTHERWISE or judgement.why.startswith("§"), name
 
 
-@pytest.mark.parametrize("name", [name for name, found in JUDGEMENTS.items() if found.standing is Standing.HOLDS])
-def test_a_fact_that_holds_comes_out_as_dirac_says(name: str, cases: dict[str, Case]) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name, judgement in JUDGEMENTS.items() if judgement.standing is Standing.HOLDS]
+)
+def test_fact_holds_as_in_dirac(name: str, cases: dict[str, Case]) -> None:
     case = cases[name]
     assert EVALUATORS[case["kind"]](case) == case["expected"]
 
 
-@pytest.mark.parametrize("name", [name for name, found in JUDGEMENTS.items() if found.standing is Standing.OTHERWISE])
-def test_a_fact_that_was_decided_otherwise_comes_out_as_we_say(name: str, cases: dict[str, Case]) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name, judgement in JUDGEMENTS.items() if judgement.standing is Standing.OTHERWISE]
+)
+def test_deviation_from_dirac_is_as_documented(name: str, cases: dict[str, Case]) -> None:
     case = cases[name]
     outcome = EVALUATORS[case["kind"]](case)
     assert outcome == JUDGEMENTS[name].instead
     assert outcome != case["expected"]
 
 
-def test_a_fact_is_left_to_others_only_while_nothing_here_evaluates_it(cases: dict[str, Case]) -> None:
-    left = {cases[name]["kind"] for name, found in JUDGEMENTS.items() if found.standing is Standing.ELSEWHERE}
-    assert left.isdisjoint(EVALUATORS)
+def test_facts_tested_elsewhere_have_no_evaluator_here(cases: dict[str, Case]) -> None:
+    kinds_elsewhere = {
+        cases[name]["kind"] for name, judgement in JUDGEMENTS.items() if judgement.standing is Standing.ELSEWHERE
+    }
+    assert kinds_elsewhere.isdisjoint(EVALUATORS)

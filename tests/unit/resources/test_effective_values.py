@@ -1,4 +1,4 @@
-"""What a queue offers in effect: inheritance, overlays, union, origin, access."""
+"""Effective values of a queue: inheritance, overlays, union, origin, access."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.trees import THE_QUEUE, Section, a_queue, a_tree, a_tree_of_one_que
 UNITE_TAGS = {"Tags": {"type": "tags", "inherit": "unite"}}
 
 
-def test_the_nearest_value_wins_and_its_origin_is_known() -> None:
+def test_nearest_value_wins_and_has_its_origin() -> None:
     tree = a_tree_of_one_queue(
         {"A": "queue"},
         ce={"A": "ce", "B": "ce"},
@@ -24,17 +24,17 @@ def test_the_nearest_value_wins_and_its_origin_is_known() -> None:
     assert origins == [(Origin(level),) for level in (Level.QUEUE, Level.CE, Level.SITE, Level.DEFAULTS)]
 
 
-def test_a_nearer_value_wins_whatever_its_letter_case_and_brings_its_own_spelling() -> None:
+def test_nearer_value_wins_ignoring_case_and_keeps_its_spelling() -> None:
     tree = a_tree_of_one_queue({"MEMORY": 1}, site={"Memory": 2})
     assert effective_queue(tree, THE_QUEUE, None).parameters() == {"MEMORY": 1}
 
 
-def test_a_nearer_list_replaces_the_inherited_one_even_when_it_is_empty() -> None:
+def test_nearer_list_replaces_inherited_one_even_if_empty() -> None:
     tree = a_tree_of_one_queue({"Tags": [], "SEs": ["b", "a", "b"]}, site={"Tags": ["GPU"], "SEs": ["c"]})
     assert effective_queue(tree, THE_QUEUE, None).parameters() == {"Tags": (), "SEs": ("b", "a", "b")}
 
 
-def test_at_each_level_the_overlay_of_the_vo_goes_first() -> None:
+def test_vo_overlay_wins_at_each_level() -> None:
     tree = a_tree_of_one_queue(
         {"B": "queue"},
         ce={"ForVO": {"CMS": {"A": "ce for cms", "B": "ce for cms"}}},
@@ -53,7 +53,7 @@ def test_at_each_level_the_overlay_of_the_vo_goes_first() -> None:
         assert effective_queue(tree, THE_QUEUE, other).parameters() == {"A": "site", "B": "queue"}
 
 
-def test_a_united_parameter_gathers_its_path_the_outermost_first_without_repetitions() -> None:
+def test_united_parameter_collects_values_along_path() -> None:
     tree = a_tree_of_one_queue(
         {"tags": ["GPU", "fast"]},
         ce={"Tags": []},
@@ -66,7 +66,7 @@ def test_a_united_parameter_gathers_its_path_the_outermost_first_without_repetit
     assert [str(origin) for origin in tags.origins] == ["defaults", "site", "site for VO cms", "queue"]
 
 
-def test_a_united_parameter_that_one_level_states_stays_as_written() -> None:
+def test_united_parameter_of_one_level_stays_as_written() -> None:
     tree = a_tree_of_one_queue(site={"Tags": "GPU"}, parameters=UNITE_TAGS)
     assert effective_queue(tree, THE_QUEUE, None).parameters() == {"Tags": "GPU"}
 
@@ -86,14 +86,14 @@ def test_a_united_parameter_that_one_level_states_stays_as_written() -> None:
         ({}, {}, {"VOs": ["atlas"]}, None, True),
     ],
 )
-def test_the_nearest_access_list_that_is_not_empty_admits(
+def test_nearest_nonempty_access_list_decides(
     queue: Section, ce: Section, site: Section, vo: str | None, admitted: bool
 ) -> None:
     tree = a_tree_of_one_queue(queue, ce=ce, site=site)
     assert effective_queue(tree, THE_QUEUE, vo).admits() is admitted
 
 
-def test_a_ce_host_that_two_sites_share_is_two_computing_elements() -> None:
+def test_equal_ce_names_of_two_sites_are_two_ces() -> None:
     tree = a_tree(
         sites={
             "one": {"A": 1, "ces": {"ce": {"queues": {"q": {}}}}},
@@ -106,10 +106,10 @@ def test_a_ce_host_that_two_sites_share_is_two_computing_elements() -> None:
 @pytest.mark.parametrize(
     ("stated", "amount"), [(8, 8), ("auto", None), ("4 GB", 4096), ([8, "auto", 16], 16), ([], None), (True, None)]
 )
-def test_a_stated_amount_is_a_number_in_the_base_unit(stated: object, amount: object) -> None:
+def test_stated_amount_is_in_base_unit(stated: object, amount: object) -> None:
     assert a_queue(Memory=stated).stated_amount("memory") == amount
 
 
-def test_an_amount_of_a_parameter_that_the_tree_declares_is_in_its_unit() -> None:
+def test_declared_unit_applies_to_plain_amounts() -> None:
     tree = a_tree_of_one_queue({"Memory": 2}, parameters={"Memory": {"unit": "GB"}})
     assert effective_queue(tree, THE_QUEUE, None).stated_amount("Memory") == 2048

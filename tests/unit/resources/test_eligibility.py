@@ -1,4 +1,4 @@
-"""The one evaluator: what satisfies what, and the reasons of a refusal."""
+"""Eligibility: the offers that satisfy a requirement, and the reasons of a refusal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = {"OSVersion": {"type": "version"}}
 
 
 def reasons(verdict: object) -> list[str]:
-    """Return the refusals of a verdict, which must be Refused, as text."""
+    """Return the refusals of a verdict as text; the verdict must be Refused."""
     assert isinstance(verdict, Refused), verdict
     return [str(refusal) for refusal in verdict.refusals]
 
@@ -45,7 +45,7 @@ def reasons(verdict: object) -> list[str]:
         ("OSVersion", "9", "v9.0"),
     ],
 )
-def test_an_offer_that_satisfies_is_eligible(name: str, asked: object, offered: object) -> None:
+def test_satisfying_offer_is_eligible(name: str, asked: object, offered: object) -> None:
     tree = a_tree_of_one_queue({name: offered}, parameters=VERSION)
     requirements = read_requirements({name: asked}, "cms", tree.declarations)
     assert eligibility(requirements, effective_queue(tree, THE_QUEUE, "cms")) == Eligible()
@@ -71,21 +71,21 @@ def test_an_offer_that_satisfies_is_eligible(name: str, asked: object, offered: 
         ("CPUModel", "Intel", [], "it offers an empty list"),
     ],
 )
-def test_a_refusal_says_why(name: str, asked: object, offered: object, why: str) -> None:
+def test_refusal_has_reason(name: str, asked: object, offered: object, why: str) -> None:
     tree = a_tree_of_one_queue(site={name: offered}, parameters=VERSION)
     requirements = read_requirements({name: asked}, "cms", tree.declarations)
     verdict = eligibility(requirements, effective_queue(tree, THE_QUEUE, "cms"))
     assert reasons(verdict) == [f"{name}: {why} (stated by site)"]
 
 
-def test_a_refusal_names_the_parameter_what_is_asked_and_offered_and_who_offers_it() -> None:
+def test_refusal_has_parameter_both_values_and_origin() -> None:
     tree = a_tree_of_one_queue(ce={"ForVO": {"cms": {"memory": "2 GB"}}}, site={"Memory": 8000})
     verdict = eligibility(asking(Memory="4 GB"), effective_queue(tree, THE_QUEUE, "cms"))
     why = "2048 MiB is less than 4096 MiB"
     assert verdict == Refused((Refusal("Memory", "4 GB", "2 GB", (Origin(Level.CE, "cms"),), why),))
 
 
-def test_a_parameter_that_the_queue_does_not_state_refuses() -> None:
+def test_missing_parameter_refuses() -> None:
     verdict = eligibility(asking(Memory=1, Tags="GPU"), a_queue(Disk=1))
     assert reasons(verdict) == [
         "Memory: it is not stated for this queue",
@@ -93,7 +93,7 @@ def test_a_parameter_that_the_queue_does_not_state_refuses() -> None:
     ]
 
 
-def test_all_reasons_are_told_not_the_first() -> None:
+def test_verdict_has_all_refusals() -> None:
     queue = a_queue(Memory=1, OS="el7", Enabled=False, RequiredTags=["GPU"])
     assert [reason.split(":")[0] for reason in reasons(eligibility(asking(Memory=2, OS="el9"), queue))] == [
         "Enabled",
@@ -103,22 +103,22 @@ def test_all_reasons_are_told_not_the_first() -> None:
     ]
 
 
-def test_to_a_vo_without_access_the_queue_does_not_exist() -> None:
+def test_vo_without_access_gets_no_other_refusal() -> None:
     verdict = eligibility(asking(vo="cms", Memory=2), a_queue(vo="cms", Memory=1, VOs=["ATLAS", "LHCb"]))
     assert verdict == NoAccess("cms", ("ATLAS", "LHCb"), (Origin(Level.QUEUE),))
 
 
-def test_a_queue_that_is_not_enabled_is_never_eligible() -> None:
+def test_disabled_queue_is_not_eligible() -> None:
     assert reasons(eligibility(None, a_queue(Enabled=False))) == ["Enabled: the queue is not enabled (stated by queue)"]
     assert eligibility(None, a_queue(Enabled=True)) == Eligible()
 
 
-def test_a_job_without_requirements_goes_wherever_its_vo_may() -> None:
+def test_no_requirements_need_only_access_of_vo() -> None:
     assert eligibility(None, a_queue(VOs=["cms"], Memory=1)) == Eligible()
     assert isinstance(eligibility(None, a_queue(VOs=["atlas"])), NoAccess)
 
 
-def test_required_tags_keep_out_jobs_that_do_not_ask_for_them_all() -> None:
+def test_required_tags_refuse_jobs_without_all_of_them() -> None:
     queue = a_queue(Tags=["GPU", "fast"], RequiredTags=["GPU", "fast"])
     why = "the queue takes only jobs that ask for the tags"
     assert reasons(eligibility(None, queue)) == [f"RequiredTags: {why} GPU, fast (stated by queue)"]
@@ -126,12 +126,12 @@ def test_required_tags_keep_out_jobs_that_do_not_ask_for_them_all() -> None:
     assert eligibility(asking(tags=["FAST", "gpu"]), queue) == Eligible()
 
 
-def test_an_empty_list_of_required_tags_requires_none() -> None:
+def test_empty_required_tags_require_none() -> None:
     assert eligibility(None, a_queue(RequiredTags=[])) == Eligible()
 
 
 @pytest.mark.parametrize("units", [("MiB", "GB"), ("GB", "MiB")])
-def test_pool_mapper_keeps_answers_of_different_units_apart(units: tuple[str, str]) -> None:
+def test_pool_mapper_distinguishes_units(units: tuple[str, str]) -> None:
     mapper = PoolMapper(a_tree_of_one_queue({"Scratch": 2}))
     found = {}
     for unit in units:

@@ -1,4 +1,4 @@
-"""The part of the tree that a selection leaves."""
+"""The nodes of the tree that satisfy a selection."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ TREE = a_tree(
 )
 
 
-def test_the_tree_goes_from_the_sites_down_in_its_own_order_and_nothing_is_empty() -> None:
+def test_returns_enabled_nodes_in_tree_order_without_empty_ones() -> None:
     assert get_eligible_nodes(TREE, "cms") == {
         "CERN": {"ce02": ["long", "short"], "ce01": ["long"]},
         "FNAL": {"ce": ["q"]},
     }
 
 
-def test_a_vo_sees_nothing_of_what_is_closed_to_it() -> None:
+def test_vo_sees_only_nodes_it_may_use() -> None:
     assert list(get_eligible_nodes(TREE, "atlas")) == ["CERN"]
     assert list(get_eligible_nodes(TREE, None)) == ["CERN", "FNAL"]
 
 
-def test_queues_are_selected_by_what_holds_for_them() -> None:
+def test_selects_queues_by_effective_values() -> None:
     selected = get_eligible_nodes(TREE, "atlas", queue_select={"Memory": 4000, "OS": "el9"})
     assert selected == {"CERN": {"ce02": ["long"], "ce01": ["long"]}}
 
 
-def test_computing_elements_are_selected_by_what_holds_for_them() -> None:
+def test_selects_ces_by_effective_values() -> None:
     selected = get_eligible_nodes(TREE, "cms", ce_select={"OS": "el9", "Country": "ch"})
     assert selected == {"CERN": {"ce02": ["long", "short"]}}
 
 
-def test_the_level_cuts_the_tree() -> None:
+def test_node_type_limits_depth() -> None:
     big = {"Memory": 4000}
     assert get_eligible_nodes(TREE, "cms", NodeType.CE, queue_select=big) == {
         "CERN": ["ce02", "ce01"],
@@ -55,16 +55,16 @@ def test_the_level_cuts_the_tree() -> None:
     assert get_eligible_nodes(TREE, "cms", NodeType.SITE, queue_select=big) == ["CERN", "FNAL"]
 
 
-def test_what_nothing_fits_is_an_empty_tree() -> None:
+def test_selection_without_match_is_empty() -> None:
     assert get_eligible_nodes(TREE, "cms", queue_select={"Memory": 10**9}) == {}
 
 
-def test_a_selection_without_meaning_is_an_error() -> None:
+def test_rejects_empty_list_in_selection() -> None:
     with pytest.raises(InvalidRequirementsError, match="Memory"):
         get_eligible_nodes(TREE, "cms", ce_select={"Memory": []})
 
 
-def test_the_selections_of_the_caller_are_left_as_they_are() -> None:
+def test_does_not_modify_selections_of_caller() -> None:
     ce_select, queue_select = {"OS": ["el9"]}, {"Memory": 1}
     get_eligible_nodes(TREE, "cms", ce_select=ce_select, queue_select=queue_select)
     assert (ce_select, queue_select) == ({"OS": ["el9"]}, {"Memory": 1})

@@ -1,4 +1,4 @@
-"""The mappings that a server keeps in memory: both directions agree, and the newest one counts."""
+"""The pool mappings in memory: both directions agree, and the newest mapping wins."""
 
 from __future__ import annotations
 
@@ -31,52 +31,52 @@ mappings = st.builds(
 )
 
 
-def test_an_unknown_pool_may_run_nowhere() -> None:
+def test_unknown_pool_has_no_queues() -> None:
     assert PoolMappings().queues("p") == frozenset()
     assert PoolMappings().get("p") is None
 
 
-def test_a_pool_without_a_mapping_may_run_nowhere() -> None:
+def test_unmapped_pool_has_no_queues() -> None:
     known = PoolMappings([PoolMapping("p", "cms")])
     assert known.queues("p") == frozenset()
     with pytest.raises(AssertionError, match="nowhere"):
         PoolMapping("p", "cms", ORDER.queue_set([A]))
 
 
-def test_a_newer_mapping_takes_the_place_of_the_older_whole() -> None:
+def test_newer_mapping_replaces_older_one() -> None:
     known = PoolMappings([a_mapping("p", A, B)])
     known.put([a_mapping("p", B, C, minute=1)])
     assert known.queues("p") == {B, C}
     assert [known.pools(queue) for queue in QUEUES] == [set(), {"p"}, {"p"}]
 
 
-def test_a_mapping_that_was_overtaken_by_a_newer_one_is_not_taken() -> None:
+def test_older_mapping_is_ignored() -> None:
     known = PoolMappings([a_mapping("p", A, minute=5)])
     known.put([a_mapping("p", B)])
     assert known.queues("p") == {A}
 
 
-def test_the_version_of_the_tree_counts_before_the_time() -> None:
+def test_tree_version_outranks_time() -> None:
     known = PoolMappings([a_mapping("p", A, version=2)])
     known.put([a_mapping("p", B, version=1, minute=5)])
     assert known.queues("p") == {A}
 
 
-def test_a_removed_pool_may_run_nowhere_and_is_at_no_queue() -> None:
+def test_removed_pool_has_no_queues() -> None:
     mapping = a_mapping("p", A)
     known = PoolMappings([mapping])
     known.remove([mapping, a_mapping("unknown", A)])
     assert (len(known), len(known.queues("p")), len(known.pools(A))) == (0, 0, 0)
 
 
-def test_a_pool_that_was_made_anew_outlives_the_news_of_its_removal() -> None:
+def test_late_removal_does_not_remove_recreated_pool() -> None:
     removed = a_mapping("p", A)
     known = PoolMappings([a_mapping("p", A, minute=1)])
     known.remove([removed])
     assert known.pools(A) == {"p"}
 
 
-def test_the_pools_of_a_queue_can_be_asked_for_some_vos() -> None:
+def test_pools_of_queue_can_be_filtered_by_vo() -> None:
     known = PoolMappings([a_mapping("p", A), a_mapping("q", A, vo="LHCb")])
     assert known.pools(A) == {"p", "q"}
     assert known.pools(A, ["lhcb"]) == {"q"}
@@ -85,8 +85,8 @@ def test_the_pools_of_a_queue_can_be_asked_for_some_vos() -> None:
 @given(st.lists(st.tuples(st.booleans(), mappings)))
 def test_both_directions_always_agree(changes: list[tuple[bool, PoolMapping]]) -> None:
     known = PoolMappings()
-    for comes, mapping in changes:
-        if comes:
+    for is_added, mapping in changes:
+        if is_added:
             known.put([mapping])
         else:
             known.remove([mapping])
@@ -95,8 +95,8 @@ def test_both_directions_always_agree(changes: list[tuple[bool, PoolMapping]]) -
 
 
 @given(st.lists(mappings))
-def test_the_order_in_which_mappings_arrive_does_not_matter(arrived: list[PoolMapping]) -> None:
-    by_stamp = {(mapping.pool_id, mapping.stamp): mapping for mapping in arrived}
+def test_order_of_arrival_does_not_matter(arrivals: list[PoolMapping]) -> None:
+    by_stamp = {(mapping.pool_id, mapping.stamp): mapping for mapping in arrivals}
     distinct = list(by_stamp.values())
     forwards, backwards = PoolMappings(distinct), PoolMappings(reversed(distinct))
     assert set(forwards.all()) == set(backwards.all())

@@ -1,4 +1,4 @@
-"""Reading a Requirements section."""
+"""Requirements sections: canonical form, pool ids and errors."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ RFC_EXAMPLE = {
 }
 
 
-def test_the_canonical_form_is_json_led_by_its_version_and_the_vo() -> None:
+def test_canonical_form_is_json_with_version_and_vo() -> None:
     assert read_requirements(RFC_EXAMPLE, "CMS").canonical_form() == (
         '{"form":1,"requirements":{"cpumodel":["value",["intel xeon"]],"memory":["capacity",4000],'
         '"softwaretag":["value",["appversion1","appversion2"]]},"vo":"cms"}'
     )
 
 
-def test_a_pool_id_stays_what_it_was_when_the_form_was_made() -> None:
+def test_pool_id_is_stable() -> None:
     # Written down once; a change would orphan the pools of every running server.
     known = "800491d75f6f"
     assert short_pool_id(pool_id(read_requirements(RFC_EXAMPLE, "cms"))) == known
 
 
-def test_a_pool_id_has_64_digits_of_which_people_see_12() -> None:
+def test_pool_id_has_64_digits_and_short_form_12() -> None:
     pool = pool_id(asking(Memory=4000))
     assert len(pool) == 64
     assert set(pool) <= set("0123456789abcdef")
@@ -39,7 +39,7 @@ def test_a_pool_id_has_64_digits_of_which_people_see_12() -> None:
 
 
 @pytest.mark.parametrize("memory", [4000, 4000.0, "4000 MB", "4000", "4000MiB", [4000, 8000], "4096000 KB"])
-def test_spellings_of_one_capacity_make_one_pool(memory: object) -> None:
+def test_spellings_of_one_capacity_share_pool(memory: object) -> None:
     assert pool_id(asking(Memory=memory)) == pool_id(asking(Memory=4000))
 
 
@@ -53,7 +53,7 @@ def test_spellings_of_one_capacity_make_one_pool(memory: object) -> None:
         ({"Memory": 1, "Disk": 2}, {"Disk": 2, "Memory": 1}),
     ],
 )
-def test_sections_that_ask_the_same_make_one_pool(one: dict[str, object], other: dict[str, object]) -> None:
+def test_equivalent_sections_share_pool(one: dict[str, object], other: dict[str, object]) -> None:
     assert pool_id(read_requirements(one, "cms")) == pool_id(read_requirements(other, "CMS"))
 
 
@@ -69,15 +69,15 @@ def test_sections_that_ask_the_same_make_one_pool(one: dict[str, object], other:
         ({"OS": "any"}, {}),
     ],
 )
-def test_sections_that_ask_differently_make_two_pools(one: dict[str, object], other: dict[str, object]) -> None:
+def test_different_sections_have_different_pools(one: dict[str, object], other: dict[str, object]) -> None:
     assert pool_id(read_requirements(one, "cms")) != pool_id(read_requirements(other, "cms"))
 
 
-def test_two_vos_that_ask_the_same_have_two_pools() -> None:
+def test_pools_of_two_vos_differ() -> None:
     assert pool_id(asking(vo="cms", Memory=1)) != pool_id(asking(vo="atlas", Memory=1))
 
 
-def test_what_people_typed_is_kept_and_reads_back_to_the_same_pool() -> None:
+def test_original_section_is_kept_and_gives_same_pool() -> None:
     requirements = read_requirements({"memory": "4 GB", "Tags": ["GPU", "gpu"]}, "cms")
     assert requirements.section == {"memory": "4 GB", "Tags": ("GPU", "gpu")}
     stored = json.loads(json.dumps(requirements.section))
@@ -104,38 +104,38 @@ def test_what_people_typed_is_kept_and_reads_back_to_the_same_pool() -> None:
         ("CPUTime", 5000, "keyword"),
     ],
 )
-def test_a_requirement_without_meaning_is_an_error_that_names_the_parameter(name: str, asked: object, why: str) -> None:
-    with pytest.raises(InvalidRequirementsError) as refused:
+def test_error_names_invalid_parameter(name: str, asked: object, why: str) -> None:
+    with pytest.raises(InvalidRequirementsError) as rejected:
         read_requirements({name: asked}, "cms")
-    (violation,) = refused.value.violations
+    (violation,) = rejected.value.violations
     assert violation.where == name or violation.where.lower() == name.lower()
     assert why in violation.why
 
 
-def test_every_fault_of_a_section_is_told_at_once() -> None:
-    with pytest.raises(InvalidRequirementsError) as refused:
+def test_error_lists_all_faults() -> None:
+    with pytest.raises(InvalidRequirementsError) as rejected:
         read_requirements({"Memory": -1, "Tags": [], "OS": "rhel7", "Site": "CERN"}, "cms")
-    assert [violation.where for violation in refused.value.violations] == ["Memory", "Tags", "Site"]
+    assert [violation.where for violation in rejected.value.violations] == ["Memory", "Tags", "Site"]
 
 
-def test_a_name_that_is_asked_twice_must_say_the_same() -> None:
+def test_repeated_parameter_must_agree() -> None:
     twice = read_requirements({"Memory": 4000, "memory": "4000 MB"}, "cms")
     assert pool_id(twice) == pool_id(asking(Memory=4000))
     with pytest.raises(InvalidRequirementsError, match="memory: is asked twice, as 4000 and as 8000"):
         read_requirements({"Memory": 4000, "memory": 8000}, "cms")
 
 
-def test_a_declaration_decides_the_type_of_what_is_asked() -> None:
+def test_declaration_determines_type() -> None:
     declared = SHIPPED.extended([ParameterDeclaration("OSVersion", ParameterType.VERSION)])
     one, other = (read_requirements({"osversion": text}, "cms", declared) for text in ("9.0", "v9"))
     assert one.items[0].declaration.type is ParameterType.VERSION
     assert pool_id(one) == pool_id(other)
 
 
-def test_an_empty_section_asks_nothing() -> None:
+def test_empty_section_has_no_items() -> None:
     assert read_requirements({}, "cms").items == ()
 
 
-def test_a_parameter_has_a_name() -> None:
+def test_rejects_blank_parameter_name() -> None:
     with pytest.raises(InvalidRequirementsError, match="' ' is not a parameter's name"):
         read_requirements({" ": 1}, "cms")

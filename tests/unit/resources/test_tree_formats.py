@@ -1,4 +1,4 @@
-"""Reading a tree's text in JSON, TOML and YAML."""
+"""The text of a tree in JSON, TOML and YAML."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ TEXTS = {
 }
 
 
-def refusal_of(text: str, name: str) -> str:
-    """Return the one fault that a text is refused with."""
-    with pytest.raises(InvalidTreeError) as refused:
+def error_of(text: str, name: str) -> str:
+    """Return the only fault of a text."""
+    with pytest.raises(InvalidTreeError) as rejected:
         read_tree_text(text, name)
-    (violation,) = refused.value.violations
+    (violation,) = rejected.value.violations
     return str(violation)
 
 
 @pytest.mark.parametrize("name", ["json", "toml", "yaml", "my.tree.json", "TREE.TOML", "dir.d/tree.yml"])
-def test_a_tree_reads_the_same_in_every_format(name: str) -> None:
+def test_all_formats_give_the_same_tree(name: str) -> None:
     kind = name.lower().rpartition(".")[2].replace("yml", "yaml")
     assert read_tree_text(TEXTS[kind], name) == TREE
     assert read_tree_text("\ufeff" + TEXTS[kind], name) == TREE
 
 
-def test_a_file_that_does_not_say_its_format_is_refused() -> None:
-    assert "the formats of a tree are json, toml, yaml, cfg" in refusal_of("{}", "tree.xml")
+def test_rejects_unknown_format() -> None:
+    assert "the formats of a tree are json, toml, yaml, cfg" in error_of("{}", "tree.xml")
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_a_file_that_does_not_say_its_format_is_refused() -> None:
         ("yaml", "a: " + "9" * 5000, "line 1, column 4: a number of thousands of digits"),
     ],
 )
-def test_a_syntax_error_is_told_with_its_place(kind: str, text: str, fault: str) -> None:
-    assert fault in refusal_of(text, kind)
+def test_syntax_error_has_line_and_column(kind: str, text: str, fault: str) -> None:
+    assert fault in error_of(text, kind)
 
 
-def test_yaml_guesses_no_more_than_numbers_true_false_and_null() -> None:
+def test_yaml_converts_only_numbers_booleans_and_null() -> None:
     text = (
         "country: NO\nday: 2026-01-01\ntime: 1:30\ncode: 010\nflag: on\nhex: 0x1F\ninf: .inf\n"
         'quoted: "8"\nwhole: -8\nfraction: 1.5\nhalf: .5\nbig: 1e3\nyes: true\nnothing: ~\nempty:\n'
@@ -89,23 +89,23 @@ def test_yaml_guesses_no_more_than_numbers_true_false_and_null() -> None:
     }
 
 
-def test_names_in_yaml_are_text_whatever_they_look_like() -> None:
+def test_yaml_names_are_always_text() -> None:
     assert read_tree_text("NO: 1\n8: 2\n1.0: 3\nnull: 4\n", "yaml") == {"NO": 1, "8": 2, "1.0": 3, "null": 4}
 
 
-def test_a_yaml_mapping_may_state_anew_what_it_merges() -> None:
+def test_yaml_mapping_overrides_merged_values() -> None:
     text = "base: &b {x: 1, y: 1}\nown:\n  <<: *b\n  x: 2\n"
     assert read_tree_text(text, "yaml")["own"] == {"x": 2, "y": 1}
 
 
-def test_yaml_that_its_aliases_blow_up_is_refused_before_it_is_built() -> None:
+def test_rejects_yaml_alias_bomb() -> None:
     levels = (f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 30))
-    assert "line 7, column 15: more than 500,000 values" in refusal_of("\n".join(("a0: &a0 [x]", *levels)), "yaml")
+    assert "line 7, column 15: more than 500,000 values" in error_of("\n".join(("a0: &a0 [x]", *levels)), "yaml")
 
 
-def test_yaml_that_repeats_the_same_defaults_often_is_taken() -> None:
+def test_accepts_yaml_with_many_merges_of_one_anchor() -> None:
     queues = "".join(f"  q{number}: {{<<: *usual, Memory: {number}}}\n" for number in range(2000))
-    read = read_tree_text(f"usual: &usual {{CPUs: 8, OS: el9}}\nqueues:\n{queues}", "yaml")
-    queues_read = read["queues"]
+    tree = read_tree_text(f"usual: &usual {{CPUs: 8, OS: el9}}\nqueues:\n{queues}", "yaml")
+    queues_read = tree["queues"]
     assert isinstance(queues_read, dict)
     assert queues_read["q1999"] == {"CPUs": 8, "OS": "el9", "Memory": 1999}

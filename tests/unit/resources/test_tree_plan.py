@@ -1,4 +1,4 @@
-"""What a new tree changes, worked out on values alone."""
+"""The changes of a new tree: kept, removed, new and rekeyed pools, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 
 from pilotage.job_description import Value
 from pilotage.resources.parameters import SHIPPED, Inherit, ParameterDeclaration, ParameterType
+from pilotage.resources.pool_mapping import NO_QUEUES, QueueOrder, QueueSet
 from pilotage.resources.requirements import pool_id, read_requirements
 from pilotage.resources.tree import QueueId, ResourceTree
 from pilotage_server.core.queueing.tree_plan import (
     JobGroup,
     PoolChange,
+    TreeEffect,
     TreePlan,
     TreeState,
     plan_tree,
@@ -21,6 +23,7 @@ from pilotage_server.core.queueing.tree_plan import (
 from pilotage_server.core.resources.mappings import PoolMappings
 from pilotage_server.core.resources.pools import Pool, mapping_of, new_pool
 from pilotage_server.core.resources.tree import ActiveTree
+from pilotage_server.rpc.resources import MAX_CHANGES, MAX_QUEUES_NAMED, tree_effect_to_wire
 from support.trees import THE_QUEUE, a_tree_of_one_queue
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -36,23 +39,23 @@ def a_pool(tree: ResourceTree, **section: Value) -> Pool:
     return new_pool(read_requirements(section, "cms", tree.declarations), NOON)
 
 
-def a_holding(pool: Pool, template: int = 1, **section: Value) -> JobGroup:
+def a_job_group(pool: Pool, template: int = 1, **section: Value) -> JobGroup:
     return JobGroup(pool.id, 7, template, "cms", section, waiting=1)
 
 
-def planned(before: ResourceTree, after: ResourceTree, pools: list[Pool], holdings: list[JobGroup]) -> TreePlan:
+def planned(before: ResourceTree, after: ResourceTree, pools: list[Pool], groups: list[JobGroup]) -> TreePlan:
     old = ActiveTree(1, before)
     mappings = PoolMappings(mapping_of(pool, old, NOON) for pool in pools)
-    return plan_tree(TreeState(old, tuple(pools), mappings, ()), holdings, old.successor(after), (), LATER)
+    return plan_tree(TreeState(old, tuple(pools), mappings, ()), groups, old.successor(after), (), LATER)
 
 
-def test_a_pool_change_names_what_is_gained_and_lost() -> None:
+def test_pool_change_has_gained_and_lost_queues() -> None:
     assert pool_change("p", NOTHING, {THE_QUEUE}) == PoolChange("p", {THE_QUEUE}, NOTHING)
     assert pool_change("p", {THE_QUEUE}, NOTHING) == PoolChange("p", NOTHING, {THE_QUEUE})
     assert pool_change("p", {THE_QUEUE}, {THE_QUEUE}) is None
 
 
-def test_another_type_or_unit_is_a_redeclaration_and_another_inheritance_is_not() -> None:
+def test_type_and_unit_redeclare_parameter_but_not_inheritance() -> None:
     def change(**declared: object) -> frozenset[str]:
         values = {"type": ParameterType.TAGS, "unit": None, "inherit": Inherit.NEAREST} | declared
         return redeclared(SHIPPED, SHIPPED.extended([ParameterDeclaration("Tags", **values)]))  # type: ignore[arg-type]
@@ -60,20 +63,20 @@ def test_another_type_or_unit_is_a_redeclaration_and_another_inheritance_is_not(
     assert change() == frozenset()
     assert change(inherit=Inherit.UNITE) == frozenset()
     assert change(type=ParameterType.VALUE) == {"tags"}
-    assert change(transaction="MiB") == {"tags"}
+    assert change(unit="MiB") == {"tags"}
 
 
-def test_a_declaration_that_is_dropped_is_a_redeclaration() -> None:
+def test_dropped_declaration_redeclares_parameter() -> None:
     more = SHIPPED.extended([ParameterDeclaration("OS", ParameterType.VERSION)])
     assert redeclared(SHIPPED, more) == redeclared(more, SHIPPED) == {"os"}
 
 
-def test_names_are_asked_for_in_any_letter_case() -> None:
+def test_requires_any_ignores_case() -> None:
     assert requires_any({"OS": "el9"}, {"os"})
     assert not requires_any({"Memory": 1}, {"os"})
 
 
-def test_a_pool_that_asks_for_nothing_redeclared_keeps_its_id_and_is_mapped_anew() -> None:
+def test_pool_without_redeclared_parameter_keeps_id_and_is_remapped() -> None:
     before, after = a_tree_of_one_queue({"Memory": 1000}), a_tree_of_one_queue({"Memory": 3000})
     pool = a_pool(before, Memory=2000)
     plan = planned(before, after, [pool], [])
@@ -83,33 +86,63 @@ def test_a_pool_that_asks_for_nothing_redeclared_keeps_its_id_and_is_mapped_anew
     assert plan.effect.changes == (PoolChange(pool.id, {THE_QUEUE}, NOTHING),)
 
 
-def test_an_idle_pool_that_means_something_else_goes_and_one_that_means_the_same_stays() -> None:
+def test_idle_pool_is_removed_only_if_its_id_changes() -> None:
     before = a_tree_of_one_queue()
     after = a_tree_of_one_queue(parameters=declaring("OS", "version"))
-    gone = a_pool(before, OS="9.1")
-    assert planned(before, after, [gone], []).removed == (gone,)
+    pool = a_pool(before, OS="9.1")
+    assert planned(before, after, [pool], []).removed == (pool,)
     same = a_tree_of_one_queue(parameters=declaring("OS", "value"))
-    assert planned(before, same, [gone], []).kept == (gone,)
+    assert planned(before, same, [pool], []).kept == (pool,)
 
 
-def test_jobs_come_to_a_pool_that_exists_already_without_making_it_again() -> None:
+def test_job_groups_are_rekeyed_to_one_new_pool() -> None:
     before = a_tree_of_one_queue(parameters=declaring("Scratch", "value"))
-    after = a_tree_of_one_queue(parameters=declaring("Scratch", "capacity", transaction="MB"))
+    after = a_tree_of_one_queue(parameters=declaring("Scratch", "capacity", unit="MB"))
     number, text = a_pool(before, Scratch=20), a_pool(before, Scratch="20 MB")
-    holdings = [a_holding(number, 1, Scratch=20), a_holding(text, 2, Scratch="20 MB")]
-    plan = planned(before, after, [number, text], holdings)
+    groups = [a_job_group(number, 1, Scratch=20), a_job_group(text, 2, Scratch="20 MB")]
+    plan = planned(before, after, [number, text], groups)
     target = pool_id(read_requirements({"Scratch": 20}, "cms", after.declarations))
     assert [move.pool_id for move in plan.rekeyed] == [target, target]
     assert [pool.id for pool in plan.new] == [target]
     assert plan.effect.pools_rekeyed == 2
 
 
-def test_jobs_without_a_meaning_leave_their_pool_without_a_mapping() -> None:
+def test_pool_of_unreadable_jobs_loses_its_mapping() -> None:
     before = a_tree_of_one_queue({"Scratch": 50})
     after = a_tree_of_one_queue({"Scratch": 50}, parameters=declaring("Scratch", "flag"))
     pool = a_pool(before, Scratch=20)
-    plan = planned(before, after, [pool], [a_holding(pool, Scratch=20)])
+    plan = planned(before, after, [pool], [a_job_group(pool, Scratch=20)])
     assert [unreadable.group.template_id for unreadable in plan.unreadable] == [1]
     assert plan.kept == (pool,)
     assert plan.mappings.all()[0].mapped is None
     assert plan.effect.changes == (PoolChange(pool.id, NOTHING, {THE_QUEUE}),)
+
+
+ORDER = QueueOrder(QueueId("CERN", "ce01", f"q{number:04}") for number in range(4000))
+ALL = QueueSet(ORDER, (1 << 4000) - 1)
+
+
+def test_small_changes_are_complete_and_sorted() -> None:
+    two = ORDER.queue_set(reversed(ORDER.queues[:2]))
+    answer = tree_effect_to_wire(TreeEffect(2, changes=(PoolChange("p", two, NO_QUEUES),)))
+    (change,) = answer.changes
+    assert [queue.queue for queue in change.gained] == ["q0000", "q0001"]
+    assert (change.gained_count, change.lost_count, answer.pools_changed) == (2, 0, 1)
+
+
+def test_large_changes_name_first_queues_and_count_all() -> None:
+    changes = (PoolChange("p", ALL, NO_QUEUES), PoolChange("q", ALL, ALL), PoolChange("r", NO_QUEUES, ALL))
+    answer = tree_effect_to_wire(TreeEffect(2, changes=changes))
+    named = [(len(change.gained), len(change.lost)) for change in answer.changes]
+    assert named == [(4000, 0), (MAX_QUEUES_NAMED - 4000, 0), (0, 0)]
+    assert [(change.gained_count, change.lost_count) for change in answer.changes] == [
+        (4000, 0),
+        (4000, 4000),
+        (0, 4000),
+    ]
+
+
+def test_counts_pools_beyond_the_listed_ones() -> None:
+    changes = tuple(PoolChange(str(number), ALL, NO_QUEUES) for number in range(MAX_CHANGES + 7))
+    answer = tree_effect_to_wire(TreeEffect(2, changes=changes))
+    assert (len(answer.changes), answer.pools_changed) == (MAX_CHANGES, MAX_CHANGES + 7)

@@ -1,4 +1,4 @@
-"""Taking a tree whole, or refusing it whole with every fault and its path."""
+"""The tree reader: a tree is accepted whole, or rejected with all faults and their paths."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from support.trees import a_tree
 
 
 def faults_of(data: object) -> dict[str, str]:
-    """Return the faults that `data` is refused with, by path."""
-    with pytest.raises(InvalidTreeError) as refused:
+    """Return the faults of `data` by path."""
+    with pytest.raises(InvalidTreeError) as rejected:
         tree_from_mapping(data)
-    return {violation.where: violation.why for violation in refused.value.violations}
+    return {violation.where: violation.why for violation in rejected.value.violations}
 
 
 def site(**content: object) -> dict[str, object]:
-    """Return a tree with the site CERN alone."""
+    """Return a tree with only the site CERN."""
     return {"sites": {"CERN": content}}
 
 
-def test_sites_ces_and_queues_keep_their_order_and_spelling() -> None:
+def test_nodes_keep_order_and_spelling() -> None:
     tree = a_tree(
         sites={
             "b": {"ces": {"Y": {"queues": {"q2": {}, "q1": {}}}, "X": {"queues": {"q": {}}}}},
@@ -37,18 +37,18 @@ def test_sites_ces_and_queues_keep_their_order_and_spelling() -> None:
     assert QueueId("a", "X", "q") not in tree
 
 
-def test_an_unknown_top_level_key_is_ignored_with_a_warning() -> None:
+def test_ignores_unknown_top_level_key_with_warning() -> None:
     tree, warnings = tree_from_mapping({"sites": {}, "provenance": [1], "Defaults": {"Memory": 1}})
     assert [str(warning) for warning in warnings] == ["provenance: is unknown and is ignored"]
     assert tree.defaults.parameters == {"Memory": 1}
 
 
 @pytest.mark.parametrize("data", [None, [], "sites", 1, {}, {"defaults": {}}])
-def test_what_has_no_sites_is_no_tree(data: object) -> None:
+def test_rejects_data_without_sites(data: object) -> None:
     assert list(faults_of(data)) == [""]
 
 
-def test_every_fault_is_told_with_its_path() -> None:
+def test_error_lists_all_faults_with_paths() -> None:
     assert faults_of(
         {
             "sites": {
@@ -90,33 +90,33 @@ def test_every_fault_is_told_with_its_path() -> None:
     }
 
 
-def test_names_that_differ_in_letter_case_alone_are_one_parameter_stated_twice() -> None:
+def test_rejects_parameters_that_differ_only_in_case() -> None:
     assert list(faults_of(site(Memory=1, memory=2))) == ["sites.CERN.memory"]
     assert list(faults_of(site(ForVO={"cms": {}, "CMS": {}}))) == ["sites.CERN.ForVO.CMS"]
 
 
-def test_queues_whose_names_differ_in_letter_case_are_two_queues() -> None:
+def test_queue_names_are_case_sensitive() -> None:
     tree = a_tree(sites={"s": {"ces": {"c": {"queues": {"long": {}, "LONG": {}}}}}})
     assert len(list(tree.queue_ids())) == 2
 
 
 @pytest.mark.parametrize("name", ["", "  ", 8, True])
-def test_a_name_must_be_a_text_that_is_not_empty(name: object) -> None:
+def test_rejects_names_that_are_not_text_or_blank(name: object) -> None:
     assert "cannot be a name" in next(iter(faults_of({"sites": {name: {}}}).values()))
 
 
-def test_a_slash_is_for_the_names_of_queues_alone() -> None:
+def test_slash_is_allowed_only_in_queue_names() -> None:
     assert list(faults_of({"sites": {"a/b": {}}})) == ["sites.a/b"]
     tree = a_tree(sites={"s": {"ces": {"c": {"queues": {"slurm/long": {}}}}}})
     (queue,) = tree.queue_ids()
     assert QueueId.parse(str(queue)) == queue
 
 
-def test_a_date_is_told_to_be_put_in_quotes() -> None:
+def test_error_for_date_suggests_quotes() -> None:
     assert "put it in quotes" in faults_of(site(Since=datetime.date(2026, 1, 1)))["sites.CERN.Since"]
 
 
-def test_a_declaration_adds_to_the_shipped_ones_and_replaces_those_of_its_name() -> None:
+def test_declarations_extend_and_replace_shipped_ones() -> None:
     tree = a_tree(
         parameters={
             "SoftwareTag": {"type": "TAGS", "inherit": "unite"},
@@ -140,17 +140,17 @@ def test_only_tags_and_values_can_be_united() -> None:
 
 
 @pytest.mark.parametrize("name", ["Enabled", "vos"])
-def test_who_may_use_a_queue_is_never_united(name: str) -> None:
+def test_access_parameters_cannot_be_united(name: str) -> None:
     declarations = {name: {"type": "value", "inherit": "unite"}}
     assert list(faults_of({"sites": {}, "parameters": declarations})) == [f"parameters.{name}.inherit"]
 
 
 @pytest.mark.parametrize("vos", ["", ["cms", " "]])
-def test_an_empty_text_names_no_vo(vos: object) -> None:
+def test_rejects_blank_vo_name(vos: object) -> None:
     assert "is not the name of a VO" in faults_of(site(VOs=vos))["sites.CERN.VOs"]
 
 
 @pytest.mark.parametrize("text", ["", "CERN", "CERN/ce01", "CERN//long", "/ce01/long", "CERN/ce01/"])
-def test_a_text_that_names_no_queue_is_refused(text: str) -> None:
+def test_rejects_text_that_is_no_queue_id(text: str) -> None:
     with pytest.raises(InvalidInputError, match="SITE/CE/QUEUE"):
         QueueId.parse(text)
