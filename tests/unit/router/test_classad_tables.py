@@ -36,13 +36,13 @@ def routes(text: str, defaults: RouteLimits | None = None) -> list[Route]:
     return found
 
 
-def refusal(text: str) -> list[str]:
-    with pytest.raises(InvalidInputError) as refused:
+def errors_of(text: str) -> list[str]:
+    with pytest.raises(InvalidInputError) as rejected:
         routes_of(read_ads(text), RouteLimits())
-    return [str(violation) for violation in refused.value.violations]
+    return [str(violation) for violation in rejected.value.violations]
 
 
-def test_the_papers_table_reads_as_written() -> None:
+def test_reads_table_of_job_router_paper() -> None:
     found = routes(PAPER, RouteLimits(max_jobs=7))
     assert [(route.name, route.grid_resource) for route in found] == [
         ("Site 1", "gt2 site1.edu/jobmanager-condor"),
@@ -58,33 +58,33 @@ def test_the_papers_table_reads_as_written() -> None:
     ]
 
 
-def test_changes_are_made_in_htcondors_order_whatever_theirs_is() -> None:
+def test_changes_follow_htcondors_order() -> None:
     (route,) = routes('[name = "a"; eval_set_D = X + 1; set_C = "c"; delete_B = true; copy_A = "Z"]')
     assert route.changes == ("COPY A Z", "DELETE B", 'SET C "c"', "EVALSET D X + 1")
 
 
-def test_an_ad_keeps_its_own_attributes_for_its_requirements() -> None:
+def test_route_keeps_its_own_attributes() -> None:
     (route,) = routes('[name = "a"; queue = "long"; Requirements = queue == TARGET.queue]')
     assert route.own_attributes is not None
     assert route.own_attributes["queue"] == "long"
 
 
-def test_a_route_without_a_name_is_called_by_its_grid_resource() -> None:
+def test_grid_resource_is_default_name() -> None:
     assert routes('[GridResource = "batch  slurm"]')[0].name == "batch slurm"
-    assert refusal("[MaxJobs = 1]") == ["route 1.name: the route has neither a name nor a GridResource"]
+    assert errors_of("[MaxJobs = 1]") == ["route 1.name: the route has neither a name nor a GridResource"]
 
 
 @pytest.mark.parametrize(
     ("name", "why"), [("5", "is not a text"), (r'"a\n\t"', "has characters that cannot be displayed")]
 )
-def test_a_name_that_cannot_be_shown_is_refused(name: str, why: str) -> None:
-    assert refusal(f'[GridResource = "x"; name = {name}]')[0].endswith(f"name: {why}")
+def test_rejects_unprintable_names(name: str, why: str) -> None:
+    assert errors_of(f'[GridResource = "x"; name = {name}]')[0].endswith(f"name: {why}")
 
 
-def test_lines_of_comments_are_skipped_and_leave_line_numbers_as_they_are() -> None:
+def test_comments_do_not_change_line_numbers() -> None:
     text = '# a table\n[\n  name = "# a";\n  # set_A = 1;\n  /* or */ MaxJobs = 5; // five\n  MaxIdleJobs = "x y;\n]'
-    (said,) = refusal(text)
-    assert said == 'route 1 "# a", begun in line 2: a text is not closed by a quote'
+    (error,) = errors_of(text)
+    assert error == 'route 1 "# a", begun in line 2: a text is not closed by a quote'
     assert routes(text.replace('"x y;', "-1;"))[0].limits == RouteLimits(5, None)
 
 
@@ -105,9 +105,9 @@ def test_lines_of_comments_are_skipped_and_leave_line_numbers_as_they_are() -> N
         ("Requirements = random() > 0", "Requirements: random functions are not allowed here"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_with_its_route(attribute: str, why: str) -> None:
-    (said,) = refusal(f'[name = "good"]\n[name = "bad"; {attribute}]')
-    assert said.startswith(f'route 2 "bad".{why}')
+def test_error_names_route_of_invalid_setting(attribute: str, why: str) -> None:
+    (error,) = errors_of(f'[name = "good"]\n[name = "bad"; {attribute}]')
+    assert error.startswith(f'route 2 "bad".{why}')
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_a_setting_that_cannot_be_is_refused_with_its_route(attribute: str, why:
         ("set_x = 1; Set_X = 2", "Set_X: is set twice"),
     ],
 )
-def test_a_malformed_attribute_is_refused_with_its_route_and_line(attribute: str, why: str) -> None:
-    assert refusal(f'[name = "good"]\n[ name = "bad";\n  {attribute}; ]') == [f'route 2 "bad", line 3, {why}']
+def test_error_names_route_and_line_of_malformed_attribute(attribute: str, why: str) -> None:
+    assert errors_of(f'[name = "good"]\n[ name = "bad";\n  {attribute}; ]') == [f'route 2 "bad", line 3, {why}']
 
 
 @pytest.mark.parametrize(
@@ -133,19 +133,19 @@ def test_a_malformed_attribute_is_refused_with_its_route_and_line(attribute: str
         ('set_x = "]', "a text is not closed by a quote"),
     ],
 )
-def test_a_route_that_does_not_end_is_refused_with_its_name_and_line(rest: str, why: str) -> None:
-    assert refusal(f'[name = "good"]\n\n[ name = "bad"; {rest}') == [f'route 2 "bad", begun in line 3: {why}']
+def test_error_names_unclosed_route_and_line(rest: str, why: str) -> None:
+    assert errors_of(f'[name = "good"]\n\n[ name = "bad"; {rest}') == [f'route 2 "bad", begun in line 3: {why}']
 
 
-def test_every_malformed_route_is_named() -> None:
-    assert len(refusal('[name = "a"; MaxJobs = x y]\n[name = "b"]\n[name = "c"; MaxJobs = "]"; set_A = ]')) == 2
+def test_error_lists_all_malformed_routes() -> None:
+    assert len(errors_of('[name = "a"; MaxJobs = x y]\n[name = "b"]\n[name = "c"; MaxJobs = "]"; set_A = ]')) == 2
 
 
-def test_what_is_no_list_of_ads_is_refused() -> None:
-    assert refusal('[name = "a"] name = "b"') == ["line 1: a route begins with [, not with name"]
+def test_rejects_text_that_is_no_list_of_ads() -> None:
+    assert errors_of('[name = "a"] name = "b"') == ["line 1: a route begins with [, not with name"]
 
 
-def test_a_later_route_takes_the_place_of_an_earlier_one_unless_it_says_otherwise() -> None:
+def test_later_route_replaces_earlier_one_unless_disabled() -> None:
     twice = '[name = "a"; MaxJobs = 1] [name = "A"; MaxJobs = 2{}]'
     found, left_out = routes_of(read_ads(twice.format("")), RouteLimits())
     assert [(route.name, route.limits.max_jobs) for route in found] == [("A", 2)]
@@ -155,25 +155,25 @@ def test_a_later_route_takes_the_place_of_an_earlier_one_unless_it_says_otherwis
     assert left_out == [LeftOut("A", "an earlier route of the same name stays (OverrideRoutingEntry)")]
 
 
-def test_a_grid_resource_that_the_copy_gets_counts_where_it_is_the_same_for_every_job() -> None:
+def test_constant_grid_resource_of_routed_ad_wins() -> None:
     text = '[name = "a"; GridResource = "condor x y"; eval_set_GridResource = {}]'
     assert routes(text.format('strcat("condor ", "host")'))[0].grid_resource == "condor host"
     assert routes(text.format("strcat(Owner)"))[0].grid_resource == "condor x y"
 
 
-def test_credentials_that_would_not_travel_are_noted() -> None:
+def test_notes_credentials_that_are_not_sent() -> None:
     (route,) = routes('[name = "a"; SendIDTokens = "all"]')
     assert route.notes == ("SendIDTokens is not honoured",)
 
 
-def test_a_route_gives_its_copies_its_proxy_only_where_it_says_so() -> None:
+def test_shared_proxy_is_used_only_if_enabled() -> None:
     proxy = 'SharedX509UserProxy = "/etc/router/proxy"'
     (route,) = routes(f'[name = "a"; UseSharedX509UserProxy = true; {proxy}]')
     assert (route.shared_proxy, route.notes) == ("/etc/router/proxy", ())
-    assert [each.shared_proxy for each in routes(f'[name = "a"; {proxy}]')] == [""]
+    assert [route.shared_proxy for route in routes(f'[name = "a"; {proxy}]')] == [""]
 
 
 @pytest.mark.parametrize("proxy", ["", 'SharedX509UserProxy = "proxy"', "SharedX509UserProxy = other.Proxy"])
-def test_a_shared_proxy_has_an_absolute_path(proxy: str) -> None:
+def test_rejects_shared_proxy_without_absolute_path(proxy: str) -> None:
     with pytest.raises(InvalidRoutesError, match="SharedX509UserProxy"):
         routes(f'[name = "a"; UseSharedX509UserProxy = true; {proxy}]')

@@ -1,4 +1,4 @@
-"""What a copy is to run, after what its route has changed in the job's ad."""
+"""The job description of a routed job, after the route's changes of the ad."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def a_job(description: JobDescription = ORIGINAL, **attributes: AdValue) -> Rout
 
 
 def described(*statements: str, job: RoutableJob | None = None) -> JobDescription:
-    """Return what the copy of a job is to run after these statements of a route."""
+    """Return the description of the routed job after these statements of a route."""
     route = read_route("Site 2", "\n".join(statements), {}, RouteLimits())
     job = job or a_job()
     copy_ad = routed_ad(job.ad, route, RouteTable((route,)))
@@ -57,13 +57,13 @@ def described(*statements: str, job: RoutableJob | None = None) -> JobDescriptio
 
 
 @pytest.mark.parametrize("statement", [(), ("SET MayBeRepeated true",)])
-def test_a_copy_may_not_be_repeated_though_its_original_may(statement: tuple[str, ...]) -> None:
+def test_routed_job_loses_race_flags(statement: tuple[str, ...]) -> None:
     raced = replace(ORIGINAL, attributes={**ORIGINAL.attributes, "maybeREPEATED": True, "Urgent": True})
     copy = described(*statement, job=a_job(raced, maybeREPEATED=True, Urgent=True))
     assert copy.attributes == described().attributes
 
 
-def test_what_the_route_left_alone_stays_as_the_original_has_it() -> None:
+def test_unchanged_values_equal_the_original() -> None:
     copy = described()
     assert copy.attributes == {**ORIGINAL.attributes, "RouteName": "Site 2"}
     assert copy.environment == ORIGINAL.environment
@@ -77,7 +77,7 @@ def test_what_the_route_left_alone_stays_as_the_original_has_it() -> None:
     )
 
 
-def test_sizes_and_times_have_htcondors_units() -> None:
+def test_sizes_and_times_have_htcondor_units() -> None:
     copy = described(
         "SET RequestCpus 8",
         "SET RequestMemory RequestCpus * 1000",
@@ -90,7 +90,7 @@ def test_sizes_and_times_have_htcondors_units() -> None:
     assert (copy.wall_time, copy.lease) == (timedelta(hours=1), timedelta(minutes=20))
 
 
-def test_what_runs_and_with_which_files_can_be_changed() -> None:
+def test_route_changes_command_and_files() -> None:
     copy = described(
         'SET Cmd "/opt/site/wrapper"',
         """SET Arguments "run.sh $(MY.Arguments) 'two words'" """,
@@ -105,11 +105,11 @@ def test_what_runs_and_with_which_files_can_be_changed() -> None:
     assert (copy.priority, copy.name) == (-5, "routed")
 
 
-def test_arguments_in_the_old_form_know_no_quotes() -> None:
+def test_old_arguments_syntax_has_no_quotes() -> None:
     assert described("""SET Args "it's -o x" """).arguments == """'it'"'"'s' -o x"""
 
 
-def test_the_environment_is_replaced_in_either_of_htcondors_forms() -> None:
+def test_accepts_both_environment_syntaxes() -> None:
     assert described("""SET Environment "A=1 B='two words' C='it''s'" """).environment == {
         "A": "1",
         "B": "two words",
@@ -118,7 +118,7 @@ def test_the_environment_is_replaced_in_either_of_htcondors_forms() -> None:
     assert described('SET Env "A=1;B=two words"').environment == {"A": "1", "B": "two words"}
 
 
-def test_the_environment_can_be_taken_away_added_to_and_kept_under_another_name() -> None:
+def test_route_deletes_extends_and_copies_environment() -> None:
     assert described("DELETE Environment").environment == {}
     assert described('SET Environment "$(MY.Environment) MORE=1"').environment == {
         **ORIGINAL.environment,
@@ -129,7 +129,7 @@ def test_the_environment_can_be_taken_away_added_to_and_kept_under_another_name(
     assert kept.environment == ORIGINAL.environment
 
 
-def test_expressions_are_changed_as_they_are_written() -> None:
+def test_route_changes_expressions() -> None:
     copy = described(
         "SET Requirements TARGET.HasIt && true",
         "SET Rank TARGET.Memory",
@@ -142,7 +142,7 @@ def test_expressions_are_changed_as_they_are_written() -> None:
     assert described("DELETE Requirements").requirements_expression is None
 
 
-def test_what_means_nothing_here_becomes_an_attribute_and_what_is_taken_away_is_none() -> None:
+def test_route_sets_and_deletes_custom_attributes() -> None:
     copy = described(
         'SET Experiment "atlas"',
         "SET Cores RequestCpus * 2",
@@ -159,28 +159,28 @@ def test_what_means_nothing_here_becomes_an_attribute_and_what_is_taken_away_is_
     }
 
 
-def test_an_attribute_without_a_plain_value_is_left_out_with_a_warning() -> None:
+def test_attribute_without_plain_value_is_dropped_with_warning() -> None:
     copy = described("SET Later TARGET.Unknown", 'SET Wrong 1 + "x"', "SET Ad [ A = 1 ]")
     assert not {"Later", "Wrong", "Ad"} & copy.attributes.keys()
     assert [warning.split()[0] for warning in copy.warnings] == ["Later", "Wrong", "Ad"]
 
 
-def test_the_words_of_htcondors_computing_element_are_sizes() -> None:
+def test_htcondor_ce_attributes_are_sizes() -> None:
     copy = described("SET xcount 8", "SET maxMemory 16000", "SET maxWallTime 120")
     assert (copy.request_cpus, copy.request_memory_mib, copy.wall_time) == (8, 16000, timedelta(hours=2))
-    asked = a_job(xcount=4, BatchRuntime=600)
-    assert described(job=asked).request_cpus == 4
-    assert described(job=asked).wall_time == timedelta(minutes=10)
-    assert described("SET RequestCpus 2", job=asked).request_cpus == 2, "what the route says itself counts"
+    requesting = a_job(xcount=4, BatchRuntime=600)
+    assert described(job=requesting).request_cpus == 4
+    assert described(job=requesting).wall_time == timedelta(minutes=10)
+    assert described("SET RequestCpus 2", job=requesting).request_cpus == 2, "the route's own value wins"
 
 
-def test_the_defaults_of_a_route_hold_where_the_job_asks_for_nothing() -> None:
+def test_route_defaults_apply_to_missing_requests() -> None:
     copy = described("SET default_xcount 2", "SET default_maxMemory 500", "SET default_maxWallTime 60")
     assert (copy.request_cpus, copy.request_memory_mib, copy.wall_time) == (2, 2000, timedelta(hours=1))
     assert described("SET default_xcount 2", job=a_job(xcount=4)).request_cpus == 4
 
 
-def test_an_expression_without_a_value_says_nothing() -> None:
+def test_undefined_expression_changes_nothing() -> None:
     copy = described("SET RequestMemory TARGET.TotalMemory", "SET Cmd Missing")
     assert (copy.request_memory_mib, copy.executable) == (2000, "run.sh")
 
@@ -198,7 +198,7 @@ def test_an_expression_without_a_value_says_nothing() -> None:
         ("SET maxWallTime true", "Site 2, maxWallTime: True is not a whole number"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_its_route_and_attribute(statement: str, why: str) -> None:
-    with pytest.raises(InvalidRoutesError) as refused:
+def test_error_names_route_and_attribute_of_invalid_value(statement: str, why: str) -> None:
+    with pytest.raises(InvalidRoutesError) as rejected:
         described(statement)
-    assert str(refused.value) == why
+    assert str(rejected.value) == why

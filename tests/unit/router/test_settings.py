@@ -1,4 +1,4 @@
-"""The job router's section of the agents' configuration."""
+"""The job router's section of the agents' configuration: tables, hooks, remote servers, batch systems."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import pytest
 from pilotage.errors import InvalidInputError
 from pilotage_agents.router.core.table import target_key
 from pilotage_agents.router.hooks import HookKind
+from pilotage_agents.router.places.remote_server import ServerAccess
 from pilotage_agents.router.settings import JobRouterSettings
 from pilotage_agents.settings import read_settings
 
+TABLE = 'table = "routes"\n'
 START = 'server = "127.0.0.1:1"\ntoken_file = "agent.token"\n[job_router]\nfolder = "router"\n'
 
 
-def read(folder: Path, text: str) -> JobRouterSettings:
+def router_settings(folder: Path, text: str) -> JobRouterSettings:
     path = folder / "agents.toml"
     path.write_text(START + text)
     found = read_settings(path).job_router
@@ -24,30 +26,30 @@ def read(folder: Path, text: str) -> JobRouterSettings:
     return found
 
 
-def test_paths_start_from_the_folder_of_the_file(tmp_path: Path) -> None:
-    settings = read(tmp_path, 'table = "routes.conf"\ntargets = "targets.toml"\n')
+def test_paths_are_relative_to_configuration_file(tmp_path: Path) -> None:
+    settings = router_settings(tmp_path, 'table = "routes.conf"\ntargets = "targets.toml"\n')
     assert (settings.folder, settings.table) == (tmp_path / "router", tmp_path / "routes.conf")
     table = settings.table_settings
     assert (table.file, table.targets_file) == (tmp_path / "routes.conf", tmp_path / "targets.toml")
     assert table.refresh is None
 
 
-def test_a_command_prints_its_table_into_the_routers_folder(tmp_path: Path) -> None:
-    table = read(tmp_path, 'table_command = ["make-routes", "-v"]\ntable_refresh_s = 600\n').table_settings
+def test_table_of_command_is_stored_in_router_folder(tmp_path: Path) -> None:
+    table = router_settings(tmp_path, 'table_command = ["make-routes", "-v"]\ntable_refresh_s = 600\n').table_settings
     assert table.command == ("make-routes", "-v")
     assert table.file.parent == tmp_path / "router"
     assert table.refresh == timedelta(minutes=10)
 
 
-def test_targets_may_stand_in_the_configuration_itself(tmp_path: Path) -> None:
+def test_targets_can_be_inline(tmp_path: Path) -> None:
     text = 'table = "t"\n[job_router.targets.routes]\n"Site 1" = { queue = "A/b/c" }\n'
-    targets = read(tmp_path, text).table_settings.targets()
+    targets = router_settings(tmp_path, text).table_settings.targets()
     assert str(targets.routes[target_key("site 1")]) == "queue A/b/c"
 
 
-def test_hooks_are_told_by_their_keyword_whatever_its_letter_case(tmp_path: Path) -> None:
+def test_hook_keywords_ignore_case(tmp_path: Path) -> None:
     text = 'table = "t"\ndefault_hooks = "Staging"\n[job_router.hooks.STAGING]\ntranslate = ["stage-in"]\n'
-    hooks = read(tmp_path, text).hook_settings
+    hooks = router_settings(tmp_path, text).hook_settings
     assert hooks.commands == {"staging": {HookKind.TRANSLATE: ("stage-in",)}}
 
 
@@ -63,7 +65,46 @@ def test_hooks_are_told_by_their_keyword_whatever_its_letter_case(tmp_path: Path
         ('table = "t"\ninterval_s = 0\n', "job_router.interval_s"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, text: str, why: str) -> None:
+def test_error_names_invalid_setting(tmp_path: Path, text: str, why: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        read(tmp_path, text)
+        router_settings(tmp_path, text)
     assert why in str(caught.value)
+
+
+def test_servers_are_keyed_by_address_with_relative_token_files(tmp_path: Path) -> None:
+    settings = router_settings(
+        tmp_path,
+        f'{TABLE}[job_router.servers."a.org:1, b.org:2"]\ntoken_file = "lyon.token"\n[job_router.servers."c.org:3"]\n',
+    )
+    assert settings.server_access == {
+        "a.org:1,b.org:2": ServerAccess(tmp_path / "lyon.token"),
+        "c.org:3": ServerAccess(),
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[job_router.servers."a.org"]\n',
+        '[job_router.servers."a.org:1"]\ntoken = "secret"\n',
+    ],
+)
+def test_rejects_server_without_port_or_with_unknown_key(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInputError, match="job_router"):
+        router_settings(tmp_path, TABLE + text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['node_folder = "/scratch"', 'ssh = { host = "gate", folder = "/scratch" }'],
+)
+def test_rejects_batch_system_without_shared_folder(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidInputError, match="jobs return their output by a folder that the nodes see"):
+        router_settings(tmp_path, f'{TABLE}[job_router.batch_systems.here]\ntype = "slurm"\n{text}\n')
+
+
+def test_accepts_ssh_cluster_with_shared_folder(tmp_path: Path) -> None:
+    settings = router_settings(
+        tmp_path, f'{TABLE}[job_router.batch_systems.here]\ntype = "slurm"\nssh = {{ host = "gate" }}\n'
+    )
+    assert [*settings.batch_systems] == ["here"]

@@ -1,4 +1,4 @@
-"""Routes in HTCondor's transform language: what a program says, and where a malformed one is refused."""
+"""Routes in HTCondor's transform language: statements, macros, conditions, and positions of errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.route_tables import Reading, a_route, read, refusal
 __all__ = ["read"]
 
 
-def test_a_route_in_todays_language_says_what_the_papers_does(read: Reading) -> None:
+def test_reads_all_statements_of_transform_language(read: Reading) -> None:
     table = read(
         a_route(
             'GridResource = "gt2  site2.edu/jobmanager-pbs"',
@@ -46,7 +46,7 @@ def test_a_route_in_todays_language_says_what_the_papers_does(read: Reading) -> 
     )
 
 
-def test_macros_of_the_configuration_are_replaced_and_those_of_a_job_wait_for_it(read: Reading) -> None:
+def test_expands_configuration_macros_and_keeps_job_macros(read: Reading) -> None:
     table = read(
         "Most = 40\nLocal = of the configuration\n"
         + a_route(
@@ -95,11 +95,9 @@ def test_macros_of_the_configuration_are_replaced_and_those_of_a_job_wait_for_it
         ("UNIVERSE sideways up", "sideways up is not a ClassAd expression"),
     ],
 )
-def test_a_malformed_statement_is_refused_with_its_route_line_and_number(
-    read: Reading, statement: str, why: str
-) -> None:
-    (said,) = refusal(read, a_route("REQUIREMENTS true", statement))
-    assert said == f", line 2, JOB_ROUTER_ROUTE_A, statement 2 ({statement}): {why}"
+def test_error_names_route_line_and_number_of_statement(read: Reading, statement: str, why: str) -> None:
+    (error,) = refusal(read, a_route("REQUIREMENTS true", statement))
+    assert error == f", line 2, JOB_ROUTER_ROUTE_A, statement 2 ({statement}): {why}"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +108,14 @@ def test_a_malformed_statement_is_refused_with_its_route_line_and_number(
         ("endif it", "endif takes no condition"),
     ],
 )
-def test_branches_that_do_not_follow_one_another_are_refused(read: Reading, statement: str, why: str) -> None:
-    said = refusal(read, a_route("REQUIREMENTS true", "if $(MY.x)", "else", statement, "endif"))
-    assert said[0] == f", line 2, JOB_ROUTER_ROUTE_A, statement 4 ({statement}): {why}"
+def test_rejects_misplaced_branches(read: Reading, statement: str, why: str) -> None:
+    errors = refusal(read, a_route("REQUIREMENTS true", "if $(MY.x)", "else", statement, "endif"))
+    assert errors[0] == f", line 2, JOB_ROUTER_ROUTE_A, statement 4 ({statement}): {why}"
 
 
-def test_an_else_with_a_condition_is_refused(read: Reading) -> None:
-    (said,) = refusal(read, a_route("if $(MY.x)", "else if true", "endif"))
-    assert said == ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (else if true): else takes no condition"
+def test_rejects_else_with_condition(read: Reading) -> None:
+    (error,) = refusal(read, a_route("if $(MY.x)", "else if true", "endif"))
+    assert error == ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (else if true): else takes no condition"
 
 
 @pytest.mark.parametrize(
@@ -128,12 +126,12 @@ def test_an_else_with_a_condition_is_refused(read: Reading) -> None:
         ("if defined", "the condition defined is neither true nor false"),
     ],
 )
-def test_a_condition_that_no_job_can_tell_is_refused(read: Reading, statement: str, why: str) -> None:
-    (said,) = refusal(read, a_route(statement, "SET A 1", "endif"))
-    assert said == f", line 2, JOB_ROUTER_ROUTE_A, statement 1 ({statement}): {why}"
+def test_rejects_condition_that_is_never_boolean(read: Reading, statement: str, why: str) -> None:
+    (error,) = refusal(read, a_route(statement, "SET A 1", "endif"))
+    assert error == f", line 2, JOB_ROUTER_ROUTE_A, statement 1 ({statement}): {why}"
 
 
-def test_macros_of_the_configuration_are_known_to_what_is_made_for_a_job(read: Reading) -> None:
+def test_configuration_macros_apply_to_routed_ad(read: Reading) -> None:
     table = read(
         "Groups = /etc/groups\nMany = 2 * 20\nMost = 41\n"
         + a_route("REQUIREMENTS true", "MaxJobs = $INT(Many)", "if defined groups", 'SET A "$(Groups)"', "endif")
@@ -144,13 +142,13 @@ def test_macros_of_the_configuration_are_known_to_what_is_made_for_a_job(read: R
     assert routed_ad({}, table.routes[0], table) == {"A": "/etc/groups", "B": 41}
 
 
-def test_what_asks_for_a_slot_stays_and_is_noted(read: Reading) -> None:
+def test_keeps_slot_macro_with_note(read: Reading) -> None:
     (route,) = read("Memory = 5\n" + a_route("REQUIREMENTS true", 'SET A "$$(Memory)"')).routes
     assert route.changes == ('SET A "$$(Memory)"',)
     assert route.notes == ("$$(…) stays as it is: there is no slot that could replace it",)
 
 
-def test_what_decides_about_a_job_does_not_depend_on_a_condition(read: Reading) -> None:
+def test_rejects_selection_settings_in_conditions(read: Reading) -> None:
     assert refusal(read, a_route("if $(MY.x)", "MaxJobs = 1", "endif")) == [
         ", line 2, JOB_ROUTER_ROUTE_A, statement 2 (MaxJobs = 1): MaxJobs cannot depend on a condition"
     ]

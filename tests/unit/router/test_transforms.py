@@ -1,4 +1,4 @@
-"""What routes and transforms make of a job's attributes."""
+"""The changes that routes and transforms make to a job's attributes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def a_transform(*statements: str) -> RouteTransform:
 def changed(
     *statements: str, job: Mapping[str, AdValue] = JOB, macros: Mapping[str, str] | None = None
 ) -> dict[str, AdValue]:
-    """Return what a copy says that the job does not say so; `macros` are the configuration's."""
+    """Return the attributes of the routed ad that differ from the job; `macros` are the configuration's."""
     route = a_route(*statements)
     copy = routed_ad(job, route, RouteTable((route,), macros=macros or {}))
     return {name: value for name, value in copy.items() if name not in job or job[name] != value}
 
 
-def test_a_value_is_set_as_it_is_written_or_as_it_comes_out() -> None:
+def test_set_keeps_expression_and_evalset_evaluates_it() -> None:
     assert changed("SET A RequestCpus + 1", "EVALSET B RequestCpus + 1", 'EVALSET C strcat("x.", Owner)') == {
         "A": Expression("RequestCpus + 1"),
         "B": 5,
@@ -52,11 +52,11 @@ def test_a_value_is_set_as_it_is_written_or_as_it_comes_out() -> None:
     }
 
 
-def test_a_default_is_for_what_is_missing_or_undefined() -> None:
+def test_default_applies_to_missing_and_undefined_attributes() -> None:
     assert changed("DEFAULT RequestCpus 1", "DEFAULT Nothing 2", "DEFAULT A 3") == {"Nothing": 2, "A": 3}
 
 
-def test_attributes_are_copied_renamed_and_deleted_whatever_their_case() -> None:
+def test_copy_rename_and_delete_ignore_case() -> None:
     job: dict[str, AdValue] = {"OnExitHold": True, "OnExitHoldReason": "x", "Other": 1}
     route = a_route(r"COPY /^onexit(.*)$/ orig_\1_\0\7", "RENAME OTHER Same", "COPY Gone Back", "DELETE onexithold")
     assert routed_ad(job, route, RouteTable((route,))) == {
@@ -69,7 +69,7 @@ def test_attributes_are_copied_renamed_and_deleted_whatever_their_case() -> None
     assert routed_ad(job, route, RouteTable((route,))) == {"OTHER": 1}
 
 
-def test_macros_are_those_of_the_statements_before_and_of_the_copy() -> None:
+def test_macros_see_earlier_statements_and_routed_ad() -> None:
     assert changed(
         'SET A "$(MY.Owner)-$(size:none)-$(MY.Gone:$(size:less))-$(MY.Gone)"',
         "size = 3",
@@ -86,22 +86,22 @@ def test_macros_are_those_of_the_statements_before_and_of_the_copy() -> None:
     }
 
 
-def test_what_a_job_says_is_not_looked_through_for_macros() -> None:
+def test_macros_in_job_values_are_not_expanded() -> None:
     job: dict[str, AdValue] = {"Name": "$(MY.Owner) $(secret) $INT(x) $$(y)", "Owner": "ann"}
-    said = changed("secret = word", 'SET A "$(MY.Name)"', "copied = $(MY.Name)", 'SET B "$(copied)"', job=job)
-    assert said == {"A": job["Name"], "B": job["Name"]}
+    changes = changed("secret = value", 'SET A "$(MY.Name)"', "copied = $(MY.Name)", 'SET B "$(copied)"', job=job)
+    assert changes == {"A": job["Name"], "B": job["Name"]}
 
 
-def test_what_asks_for_the_slot_stays_though_a_macro_has_its_name() -> None:
+def test_slot_macros_are_not_expanded() -> None:
     assert changed("memory = 5", 'SET A "$$(Memory) $$([MY.Memory]) $(Memory)"', macros={"memory": "7"}) == {
         "A": "$$(Memory) $$([MY.Memory]) 5"
     }
 
 
-def test_macros_of_the_configuration_are_known_until_a_statement_takes_their_place() -> None:
+def test_statement_overrides_configuration_macro() -> None:
     program = ("if defined most", "SET A $INT(Most) + 1", "endif", "Most = 3", "SET B $(most:9)", "SET C $(Gone:(4))")
-    said = changed(*program, macros={"most": "20 * 2"})
-    assert said == {"A": 41, "B": 3, "C": 4}
+    changes = changed(*program, macros={"most": "20 * 2"})
+    assert changes == {"A": 41, "B": 3, "C": 4}
     assert changed(*program) == {"B": 3, "C": 4}
 
 
@@ -123,12 +123,12 @@ def test_macros_of_the_configuration_are_known_until_a_statement_takes_their_pla
         ("!yes", False),
     ],
 )
-def test_a_condition_chooses_what_is_done(condition: str, holds: bool) -> None:
+def test_condition_selects_branch(condition: str, holds: bool) -> None:
     program = ("size = 3", "empty =", f"if {condition}", "SET A 1", "else", "SET A 2", "endif", "SET B 1")
     assert changed(*program) == {"A": 1 if holds else 2, "B": 1}
 
 
-def test_the_first_branch_that_holds_is_taken_and_those_inside_others_are_not_looked_at() -> None:
+def test_only_first_true_branch_is_evaluated() -> None:
     assert changed(
         "if false",
         "if $(MY.Owner) is nonsense in a branch that is not taken",
@@ -146,7 +146,7 @@ def test_the_first_branch_that_holds_is_taken_and_those_inside_others_are_not_lo
     ) == {"A": 2}
 
 
-def test_pre_route_transforms_apply_to_every_copy_and_leave_the_job_alone() -> None:
+def test_pre_route_transforms_do_not_change_the_job() -> None:
     routes = (a_route("SET Site 1", name="A"), a_route("SET Site 2", name="B"))
     table = RouteTable(routes, before=(a_transform("DELETE RouteMe", "SET RoutedJob true"),))
     job: dict[str, AdValue] = {"RouteMe": True}
@@ -155,7 +155,7 @@ def test_pre_route_transforms_apply_to_every_copy_and_leave_the_job_alone() -> N
     assert job == {"RouteMe": True}
 
 
-def test_transforms_around_a_route_share_its_macros_and_are_for_what_fulfils_their_requirements() -> None:
+def test_transforms_share_macros_and_respect_requirements() -> None:
     route = a_route("default_queue = long", "SET B $(before)")
     table = RouteTable(
         (route,),
@@ -165,7 +165,7 @@ def test_transforms_around_a_route_share_its_macros_and_are_for_what_fulfils_the
     assert routed_ad({"RequestCpus": 4}, route, table) == {"RequestCpus": 4, "B": 2, "Queue": "long"}
 
 
-def test_the_changes_of_an_ad_are_in_the_languages_own_syntax() -> None:
+def test_changes_of_classad_route_use_classad_syntax() -> None:
     (route,), _ = routes_of(
         read_ads(
             r'[name = "a"; set_P = "a\\b $(MY.Owner)"; eval_set_N = RequestCpus + 1; delete_Wants = true; '
@@ -188,8 +188,8 @@ def test_the_changes_of_an_ad_are_in_the_languages_own_syntax() -> None:
         (r"COPY /Owner(s)?/ \1", "no attribute is named"),
     ],
 )
-def test_what_comes_to_nothing_for_a_job_is_named_with_its_route_and_statement(statement: str, why: str) -> None:
+def test_error_names_route_and_statement(statement: str, why: str) -> None:
     program = (statement, "endif") if statement.startswith("if") else (statement,)
-    with pytest.raises(InvalidRoutesError) as refused:
+    with pytest.raises(InvalidRoutesError) as rejected:
         changed(*program)
-    assert str(refused.value) == f"A, {statement}: {why}"
+    assert str(rejected.value) == f"A, {statement}: {why}"

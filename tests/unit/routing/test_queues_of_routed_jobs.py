@@ -1,4 +1,4 @@
-"""Where copies of routed jobs are, from the words that people read of their targets."""
+"""The queues of routed jobs, derived from the text of their targets."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from pilotage_server.core.routing import target_queue
 
 
 @pytest.mark.parametrize(
-    ("target", "place", "name"),
+    ("target", "queue", "name"),
     [
         ("queue CERN/ce01/long", QueueId("CERN", "ce01", "long"), "CERN/ce01/long"),
         ("server far.example:4711", QueueId("far.example:4711", "", ""), "server far.example:4711"),
-        ("queue of somebody", QueueId("queue of somebody", "", ""), "server queue of somebody"),
+        ("queue of someone", QueueId("queue of someone", "", ""), "server queue of someone"),
         ("elsewhere", QueueId("elsewhere", "", ""), "server elsewhere"),
     ],
 )
-def test_a_target_is_a_queue_of_the_tree_or_a_site_without_queues(target: str, place: QueueId, name: str) -> None:
-    assert queue_of_target(target) == place
-    assert location_name(place) == name
+def test_target_is_queue_of_tree_or_site_without_queues(target: str, queue: QueueId, name: str) -> None:
+    assert queue_of_target(target) == queue
+    assert location_name(queue) == name
 
 
-def test_a_copy_goes_to_the_queue_that_its_router_names_whatever_is_written_of_it() -> None:
+def test_queue_of_router_wins_over_target_text() -> None:
     queue = QueueId("CERN", "ce01", "long")
     assert target_queue(NewRoutedJob(1, "north", "the long one", queue)) == queue
 
 
-def test_another_server_is_a_site_whose_health_is_watched_and_no_queue() -> None:
+def test_remote_server_is_a_site_location_without_queue() -> None:
     assert locations_of(queue_of_target("server far:4711"), "") == (Location(LocationLevel.SITE, "far:4711"),)
-    assert [place.level for place in locations_of(queue_of_target("server far:4711"), "n1")] == [
+    assert [location.level for location in locations_of(queue_of_target("server far:4711"), "n1")] == [
         LocationLevel.NODE,
         LocationLevel.SITE,
     ]
 
 
-def test_a_router_s_stamp_is_none_that_a_pilot_may_have() -> None:
+def test_router_stamp_is_no_pilot_stamp() -> None:
     assert is_router_stamp(router_stamp("router of sky"))
     assert not is_router_stamp("0123456789abcdef")

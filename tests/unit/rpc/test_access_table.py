@@ -1,4 +1,4 @@
-"""The role table covers every method of the protocol, and nothing else."""
+"""The table of required roles covers every method of the protocol, and nothing else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_service_of_the_protocol_is_served() -> None:
     assert set(SERVICES) == {service.full_name for file in FILES for service in file.services_by_name.values()}
 
 
-def test_no_method_of_ours_is_open() -> None:
+def test_no_protocol_method_is_open() -> None:
     assert not [method for method in METHODS if is_open(method)]
 
 
@@ -66,9 +66,9 @@ def test_health_and_reflection_are_open() -> None:
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
-def test_a_role_opens_what_the_table_says_and_nothing_else(method: str) -> None:
+def test_role_allows_exactly_its_methods(method: str) -> None:
     for role in Role:
-        identity = Identity("somebody", "sky", (), frozenset({role}))
+        identity = Identity("someone", "sky", (), frozenset({role}))
         if role in REQUIRED_ROLES[method]:
             check_access(method, identity)
         else:
@@ -76,13 +76,13 @@ def test_a_role_opens_what_the_table_says_and_nothing_else(method: str) -> None:
                 check_access(method, identity)
 
 
-def test_a_method_that_the_table_lacks_is_closed_to_all() -> None:
-    almighty = Identity("root", "", (), frozenset(Role))
+def test_unknown_method_is_denied_to_all_roles() -> None:
+    every_role = Identity("root", "", (), frozenset(Role))
     with pytest.raises(PermissionDeniedError):
-        check_access("/pilotage.v1.JobService/Abracadabra", almighty)
+        check_access("/pilotage.v1.JobService/Abracadabra", every_role)
 
 
-def test_users_do_not_touch_what_is_the_operators() -> None:
+def test_users_cannot_call_operator_methods() -> None:
     for name in (
         "ResourceService/PutTree",
         "ResourceService/Ban",
@@ -93,7 +93,7 @@ def test_users_do_not_touch_what_is_the_operators() -> None:
         assert Role.USER not in REQUIRED_ROLES[f"/pilotage.v1.{name}"]
 
 
-def test_only_pilots_take_jobs_and_only_administrators_issue_tokens() -> None:
+def test_pilot_and_administrator_methods_require_one_role() -> None:
     assert REQUIRED_ROLES["/pilotage.v1.MatcherService/RequestJobs"] == {Role.PILOT}
     assert REQUIRED_ROLES["/pilotage.v1.MatcherService/ReportState"] == {Role.PILOT}
     assert REQUIRED_ROLES["/pilotage.v1.IdentityService/IssueToken"] == {Role.ADMIN}

@@ -1,4 +1,4 @@
-"""Calls that are refused because too many are under way: when to come again, and what the log tells."""
+"""Overload: calls beyond the limit are refused with a retry delay, and logged at intervals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pilotage_server.rpc.framework import dispatch as in_flight_module
 from pilotage_server.rpc.framework.calls import Call
 from pilotage_server.rpc.framework.dispatch import LOG_EVERY_S, LONGEST_DELAY_S, SHORTEST_DELAY_S, CallsInFlight
 
-MOST = 4
+LIMIT = 4
 
 
-class Time:
+class FakeClock:
     def __init__(self) -> None:
         self.now_s = 100.0
 
@@ -25,21 +25,21 @@ class Time:
 
 
 def a_call(*, is_over: bool = False) -> Call[object]:
-    """Return a call of which no more is known than whether it is over."""
+    """Return a call that has only its `is_over`."""
     call: Call[object] = Call.__new__(Call)
     call.is_over = is_over
     return call
 
 
-def a_full_house(time: Time) -> CallsInFlight:
-    in_flight = CallsInFlight(MOST, time)
-    for _ in range(MOST):
+def full_calls(clock: FakeClock) -> CallsInFlight:
+    in_flight = CallsInFlight(LIMIT, clock)
+    for _ in range(LIMIT):
         in_flight.add(a_call())
     return in_flight
 
 
 def delay_s(refusal: grpc.Status | None) -> float:
-    """Return when one is asked to come again."""
+    """Return the retry delay of a refusal."""
     assert refusal is not None
     metadata = dict(refusal.trailing_metadata or ())
     content = metadata["grpc-status-details-bin"]
@@ -50,8 +50,8 @@ def delay_s(refusal: grpc.Status | None) -> float:
     return seconds
 
 
-def test_the_more_are_refused_the_later_they_are_asked_to_come_again_within_bounds() -> None:
-    in_flight = a_full_house(Time())
+def test_retry_delay_grows_with_refusals_up_to_a_bound() -> None:
+    in_flight = full_calls(FakeClock())
     delays = [delay_s(in_flight.overload_status()) for _ in range(1000)]
 
     assert delays == sorted(delays)
@@ -59,32 +59,32 @@ def test_the_more_are_refused_the_later_they_are_asked_to_come_again_within_boun
     assert delays[-1] == LONGEST_DELAY_S
 
 
-def test_after_a_quiet_time_they_are_asked_to_come_again_soon() -> None:
-    time = Time()
-    in_flight = a_full_house(time)
+def test_retry_delay_is_short_again_after_a_pause() -> None:
+    clock = FakeClock()
+    in_flight = full_calls(clock)
     for _ in range(1000):
         in_flight.overload_status()
-    time.now_s += 3600
+    clock.now_s += 3600
 
     assert delay_s(in_flight.overload_status()) < 2 * SHORTEST_DELAY_S
 
 
-def test_the_log_tells_of_refusals_every_now_and_then_not_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_logged_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_flight_module, "log", structlog.get_logger())  # one that has not chosen its processors yet
-    time = Time()
-    in_flight = a_full_house(time)
+    clock = FakeClock()
+    in_flight = full_calls(clock)
 
     with capture_logs() as logs:
         for _ in range(100):
             in_flight.overload_status()
-        time.now_s += LOG_EVERY_S
+        clock.now_s += LOG_EVERY_S
         in_flight.overload_status()
 
     assert [line["refused_lately"] for line in logs] == [1, 1]
 
 
-def test_a_call_that_ended_while_it_was_being_counted_takes_no_room() -> None:
-    in_flight = CallsInFlight(1, Time())
+def test_call_that_already_ended_is_not_counted() -> None:
+    in_flight = CallsInFlight(1, FakeClock())
     in_flight.add(a_call(is_over=True))
     assert in_flight.overload_status() is None
     in_flight.add(a_call())

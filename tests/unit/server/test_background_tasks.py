@@ -1,4 +1,4 @@
-"""What a server does by itself goes on, whatever a round meets."""
+"""Periodic tasks of the server continue after failures."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from pilotage.errors import WorldError
 from pilotage_server.background import PeriodicTask, run_periodically
 
 
-class Rounds:
-    """A duty whose rounds fail for a while, and which stops the server after the last."""
+class FailingTask:
+    """A periodic task whose first runs fail, and which stops the server after the last run."""
 
-    def __init__(self, failing: int, in_all: int) -> None:
-        self.done = 0
+    def __init__(self, failing: int, total: int) -> None:
+        self.runs = 0
         self.stopping = asyncio.Event()
-        self._failing, self._in_all = failing, in_all
+        self._failing, self._total = failing, total
 
     async def run_once(self) -> None:
-        self.done += 1
-        if self.done == self._in_all:
+        self.runs += 1
+        if self.runs == self._total:
             self.stopping.set()
-        if self.done <= self._failing:
+        if self.runs <= self._failing:
             raise WorldError("the disk is full", transient=True)
 
 
-async def events_of(failing: int, in_all: int) -> list[str]:
-    rounds = Rounds(failing, in_all)
+async def events_of(failing: int, total: int) -> list[str]:
+    task = FailingTask(failing, total)
     with capture_logs() as logs:
-        await run_periodically(PeriodicTask("test", 0.0, rounds.run_once), rounds.stopping)
-    assert rounds.done == in_all
+        await run_periodically(PeriodicTask("test", 0.0, task.run_once), task.stopping)
+    assert task.runs == total
     return [line["event"] for line in logs]
 
 
-async def test_a_round_that_fails_does_not_end_the_duty() -> None:
-    assert await events_of(failing=1, in_all=3) == ["duty failed", "duty works again"]
+async def test_failed_run_does_not_end_the_task() -> None:
+    assert await events_of(failing=1, total=3) == ["duty failed", "duty works again"]
 
 
-async def test_a_lasting_trouble_does_not_fill_the_log() -> None:
-    events = await events_of(failing=1000, in_all=1000)
+async def test_lasting_failure_does_not_fill_the_log() -> None:
+    events = await events_of(failing=1000, total=1000)
 
     assert 1 < len(events) <= 10
 
 
-async def test_a_duty_that_works_says_nothing() -> None:
-    assert await events_of(failing=0, in_all=5) == []
+async def test_working_task_logs_nothing() -> None:
+    assert await events_of(failing=0, total=5) == []
 
 
-async def test_a_server_that_stops_waits_for_no_next_round() -> None:
-    rounds = Rounds(failing=0, in_all=1)
+async def test_stopping_server_does_not_wait_for_next_run() -> None:
+    task = FailingTask(failing=0, total=1)
 
     async with asyncio.timeout(5):
-        await run_periodically(PeriodicTask("test", 3600.0, rounds.run_once), rounds.stopping)
+        await run_periodically(PeriodicTask("test", 3600.0, task.run_once), task.stopping)
 
-    assert rounds.done == 1
+    assert task.runs == 1

@@ -1,4 +1,4 @@
-"""Long work with rests: what is to be worked on comes as it would without them."""
+"""Cooperative work: pauses change neither the items nor their order."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pilotage.clock import boot_time_s
 from pilotage_server.operations.cooperative import WORK_S, cooperative, gc_frozen
 
 
-def test_all_items_come_in_their_order_however_long_each_takes() -> None:
-    taken: list[int] = []
+def test_yields_all_items_in_order() -> None:
+    yielded: list[int] = []
     for item in cooperative(range(5)):
         until_s = boot_time_s() + WORK_S
         while boot_time_s() < until_s:
             pass
-        taken.append(item)
-    assert taken == [0, 1, 2, 3, 4]
+        yielded.append(item)
+    assert yielded == [0, 1, 2, 3, 4]
 
 
-def test_nothing_to_do_takes_no_rest() -> None:
+def test_yields_nothing_for_empty_input() -> None:
     assert list(cooperative(())) == []
 
 
-def test_nobody_looks_for_garbage_during_long_work_and_somebody_does_when_it_has_failed() -> None:
-    during: list[bool] = []
+def test_gc_is_disabled_during_work_and_restored_after_error() -> None:
+    enabled_during_work: list[bool] = []
 
     def fail() -> None:
         with gc_frozen():
-            during.append(gc.isenabled())
+            enabled_during_work.append(gc.isenabled())
             raise ZeroDivisionError
 
     try:
         with pytest.raises(ZeroDivisionError):
             fail()
-        assert during == [False]
+        assert enabled_during_work == [False]
         assert gc.isenabled()
     finally:
         gc.unfreeze()

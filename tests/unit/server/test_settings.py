@@ -1,4 +1,4 @@
-"""The server's settings: where they come from, which win, what is refused."""
+"""The server's settings: sources, precedence, rejected values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def a_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_what_nobody_says_is_as_decided(tmp_path: Path) -> None:
+def test_defaults(tmp_path: Path) -> None:
     settings = read_settings({"data": tmp_path})
 
     assert settings.rules() == Rules()
@@ -31,9 +31,7 @@ def test_what_nobody_says_is_as_decided(tmp_path: Path) -> None:
     assert settings.files_url == f"file://{tmp_path / 'files'}"
 
 
-def test_options_win_over_the_environment_and_that_over_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_override_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = a_file(tmp_path, "lease_s = 100\nheartbeat_s = 10\nattempt_limit = 7\n")
     monkeypatch.setenv("PILOTAGE_SERVER_HEARTBEAT_S", "11")
     monkeypatch.setenv("PILOTAGE_SERVER_LEASE_S", "101")
@@ -43,7 +41,7 @@ def test_options_win_over_the_environment_and_that_over_the_file(
     assert (settings.lease_s, settings.heartbeat_s, settings.attempt_limit) == (102, 11, 7)
 
 
-def test_tables_of_the_file_become_rules(tmp_path: Path) -> None:
+def test_tables_of_file_become_rules(tmp_path: Path) -> None:
     file = a_file(
         tmp_path,
         """
@@ -73,7 +71,7 @@ def test_tables_of_the_file_become_rules(tmp_path: Path) -> None:
     assert str(rules.running_limits[0]) == "at most 5 running jobs with owner alice at CERN/ce01"
 
 
-def test_lengths_of_time_are_in_seconds(tmp_path: Path) -> None:
+def test_durations_are_in_seconds(tmp_path: Path) -> None:
     rules = read_settings({"data": tmp_path, "lease_s": 90, "keep_jobs_s": 3600}).rules()
 
     assert rules.lease == timedelta(seconds=90)
@@ -95,14 +93,14 @@ def test_lengths_of_time_are_in_seconds(tmp_path: Path) -> None:
         ({"health": {"plug": True}}, "health.plug"),
     ],
 )
-def test_a_wrong_setting_is_named(tmp_path: Path, options: dict[str, object], where: str) -> None:
-    with pytest.raises(InvalidInputError) as refused:
+def test_error_names_invalid_setting(tmp_path: Path, options: dict[str, object], where: str) -> None:
+    with pytest.raises(InvalidInputError) as rejected:
         read_settings({"data": tmp_path, **options})
 
-    assert where in {violation.where for violation in refused.value.violations}
+    assert where in {violation.where for violation in rejected.value.violations}
 
 
-def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_unknown_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PILOTAGE_SERVER_LESAE_S", "5")
     monkeypatch.setenv("PILOTAGE_TOKEN", "x")
     with pytest.raises(InvalidInputError, match="PILOTAGE_SERVER_LESAE_S: is no setting"):
@@ -110,17 +108,17 @@ def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("text", ["lease_s = ", "lesae_s = 5", "lease_s = 'long'"])
-def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_rejects_invalid_file(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidInputError):
         read_settings({"data": tmp_path}, a_file(tmp_path, text))
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_rejects_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"absent\.toml: cannot be read"):
         read_settings({"data": tmp_path}, tmp_path / "absent.toml")
 
 
-def test_plain_text_is_for_loopback_only(tmp_path: Path) -> None:
+def test_requires_tls_beyond_loopback(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="tls_cert and tls_key"):
         read_settings({"data": tmp_path, "listen": "0.0.0.0:4711"})
     with pytest.raises(InvalidInputError, match="belong together"):
@@ -129,25 +127,25 @@ def test_plain_text_is_for_loopback_only(tmp_path: Path) -> None:
     read_settings({"data": tmp_path, "listen": "0.0.0.0:4711", "tls_cert": "/x", "tls_key": "/y"})
 
 
-def test_the_databases_password_is_not_shown(tmp_path: Path) -> None:
+def test_repr_hides_database_password(tmp_path: Path) -> None:
     settings = read_settings({"data": tmp_path, "database": "postgresql+psycopg://u:hush@h/d"})
 
     assert "hush" not in repr(settings)
     assert "hush" in settings.database_url
 
 
-def test_every_setting_says_what_it_is() -> None:
+def test_each_setting_has_a_description() -> None:
     assert not [name for name, field in ServerSettings.model_fields.items() if not field.description]
 
 
-def test_the_example_of_several_servers_is_valid() -> None:
+def test_example_with_several_servers_is_valid() -> None:
     settings = read_settings({}, Path(__file__).parents[3] / "deploy" / "several-servers" / "server.toml")
 
     assert settings.database_url == "postgresql+psycopg://pilotage@db.example.org/pilotage"
     assert [limit.at_most for limit in settings.rules().running_limits] == [500]
 
 
-def test_what_a_place_may_have_of_failures_is_read_from_a_table(tmp_path: Path) -> None:
+def test_reads_health_table(tmp_path: Path) -> None:
     text = "[health]\nfast_s = 30\ninterval_s = 100\nnode_rate = 0.5\nproofs = 2\n"
     health = read_settings({"data": tmp_path}, a_file(tmp_path, text)).rules().health
     assert (health.fast, health.proofs) == (timedelta(seconds=30), 2)

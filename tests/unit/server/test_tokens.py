@@ -1,4 +1,4 @@
-"""Tokens: who may sign, what is believed, how the key is kept."""
+"""Tokens: trusted issuers, verification, storage of the key, renewal."""
 
 from __future__ import annotations
 
@@ -35,23 +35,21 @@ def verifier(issuer: TokenIssuer) -> TokenVerifier:
     return TokenVerifier([issuer.trusted()])
 
 
-def test_the_bearer_is_who_the_token_was_issued_for(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+def test_verified_token_has_identity_and_expiry(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
     verified = verifier.verify(issuer.issue(ALICE, HOUR, NOW), NOW)
 
     assert verified.identity == ALICE
     assert verified.expires == NOW + HOUR
 
 
-def test_a_pilots_token_names_stamp_queue_and_vos(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+def test_pilot_token_has_stamp_queue_and_vos(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
     credential = PilotCredential("abc", QueueId("S", "ce", "a/b"), ("sky", "sea"))
     pilot = Identity("pilot:abc", "", (), frozenset({Role.PILOT}), credential)
 
     assert verifier.verify(issuer.issue(pilot, HOUR, NOW), NOW).identity == pilot
 
 
-def test_a_token_holds_until_it_expires_also_when_it_was_seen_before(
-    issuer: TokenIssuer, verifier: TokenVerifier
-) -> None:
+def test_token_expires_after_earlier_verification(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
     token = issuer.issue(ALICE, HOUR, NOW)
     verifier.verify(token, NOW + HOUR - timedelta(seconds=1))
 
@@ -59,21 +57,21 @@ def test_a_token_holds_until_it_expires_also_when_it_was_seen_before(
         verifier.verify(token, NOW + HOUR)
 
 
-def test_another_key_signs_in_vain(verifier: TokenVerifier) -> None:
+def test_rejects_token_of_another_key(verifier: TokenVerifier) -> None:
     forger = TokenIssuer(Ed25519PrivateKey.generate())
 
     with pytest.raises(UnauthenticatedError, match="broken"):
         verifier.verify(forger.issue(ALICE, HOUR, NOW), NOW)
 
 
-def test_an_issuer_that_is_not_listed_is_not_believed(verifier: TokenVerifier) -> None:
+def test_rejects_untrusted_issuer(verifier: TokenVerifier) -> None:
     stranger = TokenIssuer(Ed25519PrivateKey.generate(), "elsewhere")
 
     with pytest.raises(UnauthenticatedError, match="'elsewhere' is not trusted"):
         verifier.verify(stranger.issue(ALICE, HOUR, NOW), NOW)
 
 
-def test_a_second_issuer_enters_by_the_list(issuer: TokenIssuer) -> None:
+def test_accepts_all_listed_issuers(issuer: TokenIssuer) -> None:
     other = TokenIssuer(Ed25519PrivateKey.generate(), "elsewhere")
     verifier = TokenVerifier([issuer.trusted(), other.trusted()])
 
@@ -81,7 +79,7 @@ def test_a_second_issuer_enters_by_the_list(issuer: TokenIssuer) -> None:
     assert verifier.verify(issuer.issue(ALICE, HOUR, NOW), NOW).identity == ALICE
 
 
-def test_one_issuers_key_does_not_sign_for_the_other(issuer: TokenIssuer) -> None:
+def test_rejects_key_of_another_listed_issuer(issuer: TokenIssuer) -> None:
     key = Ed25519PrivateKey.generate()
     verifier = TokenVerifier([issuer.trusted(), TokenIssuer(key, "elsewhere").trusted()])
 
@@ -89,7 +87,7 @@ def test_one_issuers_key_does_not_sign_for_the_other(issuer: TokenIssuer) -> Non
         verifier.verify(TokenIssuer(key, issuer.name).issue(ALICE, HOUR, NOW), NOW)
 
 
-def test_a_changed_claim_breaks_the_token(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
+def test_rejects_changed_claims(issuer: TokenIssuer, verifier: TokenVerifier) -> None:
     head, _, signature = issuer.issue(ALICE, HOUR, NOW).split(".")
     _, body, _ = issuer.issue(Identity("root", "sky", (), frozenset({Role.ADMIN})), HOUR, NOW).split(".")
 
@@ -97,7 +95,7 @@ def test_a_changed_claim_breaks_the_token(issuer: TokenIssuer, verifier: TokenVe
         verifier.verify(f"{head}.{body}.{signature}", NOW)
 
 
-def test_an_unsigned_token_is_not_believed(verifier: TokenVerifier) -> None:
+def test_rejects_unsigned_token(verifier: TokenVerifier) -> None:
     claims = {"iss": "pilotage", "sub": "x", "exp": 2**33, "iat": 1, "roles": ["admin"]}
     token = jwt.encode(claims, "", algorithm="none")
 
@@ -117,32 +115,32 @@ def test_an_unsigned_token_is_not_believed(verifier: TokenVerifier) -> None:
         {"groups": 5},
     ],
 )
-def test_broken_claims_are_refused(claims: dict[str, Any]) -> None:
+def test_rejects_invalid_claims(claims: dict[str, Any]) -> None:
     key = Ed25519PrivateKey.generate()
-    whole = {"iss": "pilotage", "sub": "x", "exp": 2**33, "iat": 1, "roles": ["user"]} | claims
-    token = jwt.encode({name: each for name, each in whole.items() if each is not None}, key, algorithm="EdDSA")
+    payload = {"iss": "pilotage", "sub": "x", "exp": 2**33, "iat": 1, "roles": ["user"]} | claims
+    token = jwt.encode({name: value for name, value in payload.items() if value is not None}, key, algorithm="EdDSA")
 
     with pytest.raises(UnauthenticatedError):
         TokenVerifier([TokenIssuer(key).trusted()]).verify(token, NOW)
 
 
 @pytest.mark.parametrize("token", ["", "x", "a.b.c", "ü", "." * 100])
-def test_what_is_no_token_is_refused(verifier: TokenVerifier, token: str) -> None:
+def test_rejects_text_that_is_no_token(verifier: TokenVerifier, token: str) -> None:
     with pytest.raises(UnauthenticatedError):
         verifier.verify(token, NOW)
 
 
-def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+def test_key_is_made_once_and_readable_by_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "tokens.pem"
     first, second = load_or_make_key(path), load_or_make_key(path)
 
     assert first.private_bytes_raw() == second.private_bytes_raw()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert [each.name for each in path.parent.iterdir()] == ["tokens.pem"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["tokens.pem"]
 
 
-def test_two_that_start_at_once_have_the_same_key(tmp_path: Path) -> None:
+def test_concurrent_starts_share_one_key(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "tokens.pem"
     keys: list[bytes] = []
     threads = [
@@ -157,7 +155,7 @@ def test_two_that_start_at_once_have_the_same_key(tmp_path: Path) -> None:
     assert len(set(keys)) == 1
 
 
-def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_rejects_key_readable_by_others(tmp_path: Path) -> None:
     path = tmp_path / "tokens.pem"
     load_or_make_key(path)
     path.chmod(0o640)
@@ -167,7 +165,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
-def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_rejects_file_without_key(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokens.pem"
     path.write_bytes(content)
     path.chmod(0o600)
@@ -176,7 +174,7 @@ def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, content: bytes) -> 
         load_or_make_key(path)
 
 
-def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_rejects_key_that_is_not_ed25519(tmp_path: Path) -> None:
     path = tmp_path / "tokens.pem"
     key = generate_private_key(65537, 2048)
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -186,14 +184,14 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         load_or_make_key(path)
 
 
-def test_a_folder_where_no_key_can_be_made_is_one_clear_error(tmp_path: Path) -> None:
+def test_unusable_key_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(WorldError, match="cannot be used"):
         load_or_make_key(tmp_path / "file" / "keys" / "tokens.pem")
 
 
-def test_tokens_in_files_are_renewed_long_before_they_expire(
+def test_token_files_are_renewed_long_before_expiry(
     issuer: TokenIssuer, verifier: TokenVerifier, tmp_path: Path
 ) -> None:
     times = iter([NOW, NOW + timedelta(seconds=RENEW_EVERY_S)])

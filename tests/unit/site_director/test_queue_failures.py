@@ -1,4 +1,4 @@
-"""Queues that are left alone after failures."""
+"""Pauses of queues after failed submissions and pilots."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ QUEUE, OTHER = QueueId("S", "ce", "a"), QueueId("S", "ce", "b")
 FAILURES = QueueFailures(timedelta(seconds=2), timedelta(seconds=60))
 
 
-def test_a_failure_pauses_its_queue_only_and_only_for_a_while() -> None:
+def test_failure_pauses_only_its_queue_for_a_while() -> None:
     failures = FAILURES.with_failure(QUEUE, "no such program", NOON)
     assert "no such program" in failures.pause_reason(QUEUE, NOON)
     assert failures.pause_reason(QUEUE, NOON + timedelta(seconds=2)) == ""
     assert failures.pause_reason(OTHER, NOON) == ""
 
 
-def test_pauses_double_with_each_failure_in_a_row_up_to_the_longest() -> None:
+def test_pause_doubles_with_successive_failures_up_to_a_bound() -> None:
     failures, now, pauses = FAILURES, NOON, []
     for _ in range(7):
         failures = failures.with_failure(QUEUE, "refused", now)
@@ -29,12 +29,12 @@ def test_pauses_double_with_each_failure_in_a_row_up_to_the_longest() -> None:
     assert pauses == [2, 4, 8, 16, 32, 60, 60]
 
 
-def test_pilots_that_fail_together_count_as_one_failure() -> None:
+def test_simultaneous_failures_count_once() -> None:
     failures = FAILURES.with_failure(QUEUE, "first", NOON).with_failure(QUEUE, "second", NOON)
     assert failures.streaks[QUEUE].failures == 1
 
 
-def test_a_pilot_that_ends_well_ends_the_row() -> None:
+def test_success_resets_failures() -> None:
     failures = FAILURES.with_failure(QUEUE, "refused", NOON).with_success(QUEUE)
     assert failures.pause_reason(QUEUE, NOON) == ""
     assert failures == FAILURES

@@ -1,4 +1,4 @@
-"""The optimizer chain: what each step makes of a job, and that the first rejection ends it."""
+"""The optimizer chain: checks, warnings and changes of each step; the first rejection ends the chain."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from support.jobs import a_description
 CHAIN = JobLimits().optimizers
 
 
-def accepted(description: JobDescription, surroundings: OptimizerContext | None = None) -> SubmitCandidate:
-    outcome = run_chain(CHAIN, SubmitCandidate("lhcb", description), surroundings or OptimizerContext())
+def accepted(description: JobDescription, context: OptimizerContext | None = None) -> SubmitCandidate:
+    outcome = run_chain(CHAIN, SubmitCandidate("lhcb", description), context or OptimizerContext())
     assert isinstance(outcome, SubmitCandidate), outcome
     return outcome
 
@@ -32,7 +32,7 @@ def rejected(description: JobDescription) -> Rejection:
     return outcome
 
 
-def test_a_plain_job_goes_through_and_waits() -> None:
+def test_valid_job_is_accepted_without_hold() -> None:
     candidate = accepted(a_description(requirements={"Memory": "4 GB"}, request_cpus=2))
     assert candidate.hold_reason == ""
     assert candidate.warnings == ()
@@ -41,24 +41,24 @@ def test_a_plain_job_goes_through_and_waits() -> None:
     assert candidate.needs.cpus == 2
 
 
-def test_faults_of_requirements_are_named_by_their_parameter() -> None:
+def test_faults_of_requirements_name_parameter() -> None:
     rejection = rejected(a_description(requirements={"Memory": -5, "Tags": ()}))
     assert rejection.optimizer == "requirements"
     assert {fault.where for fault in rejection.violations} == {"requirements.Memory", "requirements.Tags"}
 
 
-def test_a_job_that_is_urgent_and_may_not_be_repeated_is_warned_that_it_gets_no_copies() -> None:
+def test_warns_about_urgent_job_that_may_not_be_repeated() -> None:
     (warning,) = accepted(a_description(attributes={"Urgent": True})).warnings
     assert warning == "Urgent asks for copies, but a job gets none without MayBeRepeated = true"
     assert accepted(a_description(attributes={"Urgent": True, "MayBeRepeated": True})).warnings == ()
 
 
-def test_the_first_rejection_ends_the_chain() -> None:
+def test_first_rejection_ends_the_chain() -> None:
     assert rejected(a_description("", requirements={"Memory": -5})).optimizer == "sanity"
 
 
 @pytest.mark.parametrize("field", ["requirements_expression", "rank"])
-def test_a_job_with_an_expression_waits(field: str) -> None:
+def test_accepts_expressions(field: str) -> None:
     candidate = accepted(a_description(**{field: "TARGET.Memory > 4000"}))
     assert (candidate.hold_reason, candidate.warnings) == ("", ())
 
@@ -73,19 +73,19 @@ def test_a_job_with_an_expression_waits(field: str) -> None:
         ("A" * 5000, "5000 bytes"),
     ],
 )
-def test_an_expression_that_is_not_allowed_is_refused_with_the_reason(field: str, text: str, why: str) -> None:
+def test_rejects_invalid_expression_with_reason(field: str, text: str, why: str) -> None:
     (fault,) = rejected(a_description(**{field: text})).violations
     assert fault.where == field
     assert why in fault.why
 
 
-def test_what_no_slot_publishes_is_a_warning_that_names_it_as_it_was_written() -> None:
+def test_warns_about_attribute_that_no_slot_publishes() -> None:
     text = 'TARGET.Memory > 1 && other.GlueCEPolicyMaxCPUTime > 60 && Cpus > 1 && slot9_State =?= "Owner"'
     (warning,) = accepted(a_description(requirements_expression=text)).warnings
     assert warning == "requirements_expression refers to GlueCEPolicyMaxCPUTime, which no slot publishes at present"
 
 
-def test_what_a_slot_publishes_or_the_job_has_itself_is_no_warning() -> None:
+def test_published_and_own_attributes_get_no_warning() -> None:
     text = "BolognaBatchServer == True && MyOwn > 3 && MY.Absent =?= undefined && RequestCpus < Cpus && NumHolds < 3"
     description = a_description(requirements_expression=text, rank="bolognabatchserver", attributes={"myown": 4})
     published = frozenset({"bolognabatchserver"})
@@ -93,7 +93,7 @@ def test_what_a_slot_publishes_or_the_job_has_itself_is_no_warning() -> None:
     assert len(accepted(description).warnings) == 2
 
 
-def test_what_no_jobs_ad_has_is_a_warning_where_a_policy_looks_for_it() -> None:
+def test_warns_about_policy_attribute_that_no_job_has() -> None:
     policy = JobPolicy(
         periodic_hold="MemoryUsage > RequestMemory && TARGET.Cpus > 1", periodic_hold_reason='strcat("a", Ladder)'
     )
@@ -113,12 +113,12 @@ def test_what_no_jobs_ad_has_is_a_warning_where_a_policy_looks_for_it() -> None:
         'regexp("^a", Owner) && MY.RequestCpus > 1 && ExitCode =!= undefined && RemoteHost =!= LastRemoteHost',
     ],
 )
-def test_what_a_jobs_ad_has_in_its_life_is_no_warning_where_a_policy_looks_for_it(text: str) -> None:
+def test_policy_on_attributes_of_job_ad_gets_no_warning(text: str) -> None:
     description = a_description(policy=JobPolicy(periodic_remove=text), attributes={"MyOwn": True})
     assert accepted(description).warnings == ()
 
 
-def test_a_job_that_its_owner_wants_held_is_held() -> None:
+def test_job_submitted_on_hold_is_held() -> None:
     assert accepted(a_description(hold=True)).hold_reason != ""
 
 
@@ -130,7 +130,7 @@ def test_a_job_that_its_owner_wants_held_is_held() -> None:
         *("JobStatus", "CurrentHosts", "MyType", "ClusterId", "QDate", "LastRemoteHost"),
     ],
 )
-def test_attributes_of_the_server_are_taken_away_with_a_warning_whatever_their_letter_case(name: str) -> None:
+def test_drops_server_attributes_with_warning_ignoring_case(name: str) -> None:
     candidate = accepted(a_description(attributes={name: 1, "Project": "p"}))
     assert candidate.description.attributes == {"Project": "p"}
     (warning,) = candidate.warnings
@@ -138,44 +138,44 @@ def test_attributes_of_the_server_are_taken_away_with_a_warning_whatever_their_l
 
 
 @pytest.mark.parametrize("name", ["Requirements", "Rank", "RequestCpus", "requestmemory", "JobPrio", "Cmd"])
-def test_an_attribute_cannot_stand_in_for_a_field(name: str) -> None:
+def test_attribute_cannot_replace_field(name: str) -> None:
     assert description_attributes(a_description(attributes={name: "1"})) == description_attributes(a_description())
 
 
-def test_an_attribute_that_is_a_field_is_taken_away_with_a_warning_that_names_the_field() -> None:
+def test_drops_attribute_that_duplicates_field_with_warning() -> None:
     candidate = accepted(a_description(attributes={"RequestCpus": 8}))
     assert candidate.description.attributes == {}
     assert candidate.warnings == ("attribute RequestCpus is what request_cpus says; the value given is not used",)
 
 
-def test_what_a_reader_keeps_beside_the_field_it_filled_is_no_warning() -> None:
+def test_attribute_kept_by_reader_gets_no_warning() -> None:
     attributes = {"rank": "KFlops", "Requirements": True}
     candidate = accepted(a_description(rank="KFlops", attributes=attributes))
     assert candidate.warnings == ()
     assert description_attributes(candidate.description).keys() == description_attributes(a_description()).keys()
 
 
-def test_attributes_that_the_submit_policy_sets_are_not_the_owners() -> None:
+def test_owner_cannot_set_attributes_of_submit_policy() -> None:
     candidate = accepted(a_description(attributes={"Ladder": "gold"}), OptimizerContext(owned=frozenset({"ladder"})))
     assert candidate.description.attributes == {}
     assert "Ladder" in candidate.warnings[0]
 
 
-def test_the_size_of_an_input_file_is_the_one_that_was_uploaded() -> None:
+def test_input_file_gets_uploaded_size() -> None:
     checksum = "ab" * 32
     description = a_description(input_files=(InputFile("a", source="/home/a", checksum=checksum, size=1),))
     candidate = accepted(description, OptimizerContext(stored={checksum: 77}))
     assert candidate.description.input_files[0].size == 77
 
 
-def test_a_shorter_chain_leaves_steps_out() -> None:
+def test_shorter_chain_skips_steps() -> None:
     outcome = run_chain(
         ("sanity",), SubmitCandidate("lhcb", a_description(requirements={"Memory": -5})), OptimizerContext()
     )
     assert isinstance(outcome, SubmitCandidate)
 
 
-def test_a_chain_with_an_unknown_step_is_refused_with_the_known_ones_named() -> None:
+def test_error_for_unknown_step_lists_known_steps() -> None:
     check_chain(CHAIN)
     with pytest.raises(InvalidInputError, match=r"'sanety' is none of: sanity,"):
         check_chain(("sanety",))

@@ -1,4 +1,4 @@
-"""Submit policies: configuration files that become transforms, and what these make of jobs."""
+"""Submit policies: configuration files read as transforms, and the effect of transforms on jobs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ PRODUCER = Account("atlas", "users", "prdatl28")
 
 
 def a_policy(folder: Path, text: str, domain: str | None = None) -> SubmitPolicy:
-    """Return the policy that a file with this text is."""
+    """Return the policy of a file with this text."""
     file = folder / "submit.conf"
     file.write_text(text)
     return read_submit_policy(file, domain)
 
 
-def stamped(policy: SubmitPolicy, owner: Account = PRODUCER, **fields: object) -> SubmitCandidate:
-    """Return a job of the owner as the policy leaves it."""
+def transformed(policy: SubmitPolicy, owner: Account = PRODUCER, **fields: object) -> SubmitCandidate:
+    """Return a job of the owner after the transforms of the policy."""
     description = JobDescription("/bin/true", **fields)  # type: ignore[arg-type]
-    stamper = SubmitTransformer(policy, owner, START)
-    return stamper.transform(SubmitCandidate(owner.vo, stamper.without_account_request(description)), description)
+    transformer = SubmitTransformer(policy, owner, START)
+    return transformer.transform(
+        SubmitCandidate(owner.vo, transformer.without_account_request(description)), description
+    )
 
 
 def attributes(policy: SubmitPolicy, owner: Account = PRODUCER, **fields: object) -> dict[str, Value]:
-    return dict(stamped(policy, owner, **fields).description.attributes)
+    return dict(transformed(policy, owner, **fields).description.attributes)
 
 
 @pytest.mark.parametrize(
@@ -47,34 +49,34 @@ def attributes(policy: SubmitPolicy, owner: Account = PRODUCER, **fields: object
         (Account("lhcb", "", "pillhcb3"), 2, "group_NONEFOUND.pillhcb_mcore.pillhcb3"),
     ],
 )
-def test_fallows_ladder_groups_jobs_by_owner_vo_and_width(
+def test_group_policy_of_liverpool_uses_owner_vo_and_cpus(
     shared_data: Path, owner: Account, cpus: int | None, group: str
 ) -> None:
     policy = read_submit_policy(shared_data / "policies" / "fallow_groups.conf", None)
     assert attributes(policy, owner, request_cpus=cpus)["AccountingGroup"] == group
 
 
-def test_bolognas_jobs_get_the_domain_that_the_policy_says(shared_data: Path) -> None:
+def test_policy_of_bologna_sets_domain(shared_data: Path) -> None:
     policy = read_submit_policy(shared_data / "policies" / "bologna_1_9.conf", "elsewhere.org")
     assert attributes(policy) == {"SUBMIT_SITE_DOMAIN": "bo.infn.it"}
 
 
-def test_a_plain_domain_needs_no_file() -> None:
+def test_domain_works_without_file() -> None:
     assert attributes(read_submit_policy(None, 'a "quoted" domain')) == {"SUBMIT_SITE_DOMAIN": 'a "quoted" domain'}
 
 
-def test_without_a_policy_nobody_has_what_only_a_policy_gives() -> None:
-    typed = {"accountingGroup": "group_RICH.me", "SUBMIT_SITE_DOMAIN": "bo.infn.it", "Mine": 1}
-    assert attributes(SubmitPolicy(), attributes=typed) == {"Mine": 1}
+def test_policy_attributes_of_owner_are_dropped() -> None:
+    given = {"accountingGroup": "group_RICH.me", "SUBMIT_SITE_DOMAIN": "bo.infn.it", "Mine": 1}
+    assert attributes(SubmitPolicy(), attributes=given) == {"Mine": 1}
 
 
-def test_what_a_job_brings_under_the_name_of_a_transform_is_gone(tmp_path: Path) -> None:
+def test_transform_replaces_attribute_of_owner(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, "SUBMIT_EXPRS = Kind\nKind = ifThenElse(RequestCpus > 1, undefined, 1)\n")
     assert attributes(policy, attributes={"kind": "forged"}) == {"Kind": 1}
     assert attributes(policy, attributes={"kind": "forged"}, request_cpus=8) == {}
 
 
-def test_transforms_see_the_jobs_own_attributes_and_one_another_in_any_order(tmp_path: Path) -> None:
+def test_transforms_see_job_attributes_and_each_other(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, 'SUBMIT_ATTRS = B A\nA = strcat(MY.Project, "!")\nB = strcat(A, Owner)\n')
     assert attributes(policy, attributes={"Project": "x"}) == {"Project": "x", "A": "x!", "B": "x!prdatl28"}
 
@@ -89,48 +91,54 @@ def test_transforms_see_the_jobs_own_attributes_and_one_another_in_any_order(tmp
         ('strcat("' + "x" * 600 + '", "' + "y" * 600 + '")', "makes a text of 1200 characters"),
     ],
 )
-def test_an_expression_without_a_value_sets_nothing_and_says_so(tmp_path: Path, expression: str, why: str) -> None:
-    candidate = stamped(a_policy(tmp_path, f"SUBMIT_EXPRS = Kind\nKind = {expression}\n"))
+def test_expression_without_value_sets_nothing_with_warning(tmp_path: Path, expression: str, why: str) -> None:
+    candidate = transformed(a_policy(tmp_path, f"SUBMIT_EXPRS = Kind\nKind = {expression}\n"))
     assert candidate.description.attributes == {}
     (warning,) = candidate.warnings
     assert warning.startswith("the server's submit policy gives the job no Kind: its expression")
     assert why in warning
 
 
-@pytest.mark.parametrize(("expression", "why"), [("3", "makes no text"), ("Wish", "at most 200 are allowed")])
-def test_an_accounting_group_that_could_be_no_account_charges_the_owner_and_says_so(
-    tmp_path: Path, expression: str, why: str
-) -> None:
+@pytest.mark.parametrize(("expression", "why"), [("3", "makes no text"), ("Requested", "at most 200 are allowed")])
+def test_invalid_accounting_group_charges_owner_with_warning(tmp_path: Path, expression: str, why: str) -> None:
     policy = a_policy(tmp_path, f"SUBMIT_EXPRS = AccountingGroup\nAccountingGroup = {expression}\n")
-    candidate = stamped(policy, attributes={"Wish": "g" * 201})
+    candidate = transformed(policy, attributes={"Requested": "g" * 201})
     assert "AccountingGroup" not in candidate.description.attributes
     (warning,) = candidate.warnings
     assert why in warning
 
 
-WISHES_OF_PRODUCERS = """
+PRODUCERS_CHOOSE_GROUP = """
 SUBMIT_EXPRS = AccountingGroup
 AccountingGroup = ifThenElse(regexp("^prd", Owner), strcat(AcctGroup, ".", Owner), undefined)
 """
 
 
-def test_a_user_is_charged_as_he_wishes_only_where_the_policy_says_so(tmp_path: Path) -> None:
-    policy = a_policy(tmp_path, WISHES_OF_PRODUCERS)
-    wish = {"AcctGroup": "group_PROD"}
-    assert attributes(policy, attributes=wish) == {"AccountingGroup": "group_PROD.prdatl28"}
-    assert attributes(policy, Account("atlas", "users", "bob"), attributes=wish) == {}
+def test_requested_group_is_used_only_if_policy_allows(tmp_path: Path) -> None:
+    policy = a_policy(tmp_path, PRODUCERS_CHOOSE_GROUP)
+    requested = {"AcctGroup": "group_PROD"}
+    assert attributes(policy, attributes=requested) == {"AccountingGroup": "group_PROD.prdatl28"}
+    assert attributes(policy, Account("atlas", "users", "bob"), attributes=requested) == {}
 
 
-def test_jobs_that_are_alike_in_what_the_policy_reads_are_derived_alike_and_others_not(tmp_path: Path) -> None:
+def test_cache_of_transforms_distinguishes_types(tmp_path: Path) -> None:
     policy = a_policy(tmp_path, "SUBMIT_EXPRS = Twice\nTwice = Number * 2\n")
-    stamper = SubmitTransformer(policy, PRODUCER, START)
-    made: list[Value | None] = []
+    transformer = SubmitTransformer(policy, PRODUCER, START)
+    results: list[Value | None] = []
     for number in (1, True, 1.0, "1", 1):
-        description = JobDescription("/bin/true", attributes={"Number": number, "Other": len(made)})
-        made.append(
-            stamper.transform(SubmitCandidate("atlas", description), description).description.attributes.get("Twice")
+        description = JobDescription("/bin/true", attributes={"Number": number, "Other": len(results)})
+        results.append(
+            transformer.transform(SubmitCandidate("atlas", description), description).description.attributes.get(
+                "Twice"
+            )
         )
-    assert [(type(each), each) for each in made] == [(int, 2), (int, 2), (float, 2.0), (type(None), None), (int, 2)]
+    assert [(type(value), value) for value in results] == [
+        (int, 2),
+        (int, 2),
+        (float, 2.0),
+        (type(None), None),
+        (int, 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,13 +154,13 @@ def test_jobs_that_are_alike_in_what_the_policy_reads_are_derived_alike_and_othe
         ("A = $(B)\nB = $(A)\nSUBMIT_EXPRS = $(A)\n", "line", "in a circle"),
     ],
 )
-def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, text: str, where: str, why: str) -> None:
-    with pytest.raises(InvalidConfigurationError) as refused:
+def test_error_names_line_of_invalid_file(tmp_path: Path, text: str, where: str, why: str) -> None:
+    with pytest.raises(InvalidConfigurationError) as rejected:
         a_policy(tmp_path, text)
-    assert f"submit.conf, {where}" in str(refused.value)
-    assert why in str(refused.value)
+    assert f"submit.conf, {where}" in str(rejected.value)
+    assert why in str(rejected.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_rejects_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigurationError, match=r"absent\.conf: cannot be read"):
         read_submit_policy(tmp_path / "absent.conf", None)

@@ -1,4 +1,4 @@
-"""Sanity of descriptions: each fault is found and named by its field."""
+"""Validation of job descriptions: every fault is found and names its field."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def faults(stored: Mapping[str, int] | None = None, **fields: Any) -> list[str]:
         ({"sites": ("CERN",), "banned_sites": ("cern",)}, "sites"),
     ],
 )
-def test_a_fault_is_named_by_its_field(fields: dict[str, Any], where: str) -> None:
+def test_fault_names_its_field(fields: dict[str, Any], where: str) -> None:
     assert faults(**fields) == [where]
 
 
@@ -91,11 +91,11 @@ def test_a_fault_is_named_by_its_field(fields: dict[str, Any], where: str) -> No
         {"rank": "x" * 4096},
     ],
 )
-def test_what_makes_sense_has_no_fault(fields: dict[str, Any]) -> None:
+def test_valid_fields_have_no_fault(fields: dict[str, Any]) -> None:
     assert faults(**fields) == []
 
 
-def test_all_faults_are_found_at_once() -> None:
+def test_finds_all_faults() -> None:
     assert faults(executable="", count=0, stdout="/x") == ["executable", "stdout", "count"]
 
 
@@ -111,11 +111,11 @@ def test_all_faults_are_found_at_once() -> None:
         (InputFile("a/" * 100 + "x", checksum=CHECKSUM), "input_files[0].name"),
     ],
 )
-def test_an_input_file_needs_a_name_of_the_folder_and_a_content_that_was_uploaded(file: InputFile, where: str) -> None:
+def test_input_file_needs_relative_name_and_uploaded_content(file: InputFile, where: str) -> None:
     assert faults({CHECKSUM: 5}, input_files=(file,)) == [where]
 
 
-def test_two_input_files_of_one_name_are_a_fault_of_both() -> None:
+def test_repeated_input_name_is_a_fault_of_both_files() -> None:
     assert faults({CHECKSUM: 5}, input_files=inputs("a", "a")) == ["input_files[0].name", "input_files[1].name"]
 
 
@@ -123,7 +123,7 @@ def inputs(*names: str) -> tuple[InputFile, ...]:
     return tuple(InputFile(name, checksum=CHECKSUM) for name in names)
 
 
-def test_input_names_equal_in_an_early_job_of_the_array_are_a_fault() -> None:
+def test_input_names_equal_in_one_array_job_are_a_fault() -> None:
     files = inputs("data$(Process)", "data7")
     assert faults({CHECKSUM: 5}, input_files=files, count=7) == []
     assert faults({CHECKSUM: 5}, input_files=files, count=8) == ["input_files[1].name"]
@@ -141,5 +141,5 @@ def test_input_names_equal_in_an_early_job_of_the_array_are_a_fault() -> None:
         (("a$(Cluster)", "a$(Process)", "a1"), []),
     ],
 )
-def test_input_names_are_compared_with_their_macros_filled_in(names: tuple[str, ...], where: list[str]) -> None:
+def test_input_names_are_compared_after_macro_expansion(names: tuple[str, ...], where: list[str]) -> None:
     assert faults({CHECKSUM: 5}, input_files=inputs(*names)) == where
