@@ -1,4 +1,4 @@
-"""Copies of an agent take turns in the database: one has it, the next when that one is gone."""
+"""Leader election among the replicas of an agent, in the database: at most one replica may act."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ AGENT = "drain controller of */*/*"
 A, B = Leadership(AGENT, "a"), Leadership(AGENT, "b")
 
 
-def take(database: Database, turn: Leadership) -> LeadershipAnswer:
-    return database.write(lambda transaction: take_leadership(transaction, turn, LENGTH, f"host of {turn.holder}"))
+def take(database: Database, leadership: Leadership) -> LeadershipAnswer:
+    return database.write(
+        lambda transaction: take_leadership(transaction, leadership, LENGTH, f"host of {leadership.holder}")
+    )
 
 
-def give_back(database: Database, turn: Leadership) -> None:
-    database.write(lambda transaction: release_leadership(transaction, turn))
+def release(database: Database, leadership: Leadership) -> None:
+    database.write(lambda transaction: release_leadership(transaction, leadership))
 
 
-def may_act(database: Database, turn: Leadership | None) -> bool:
+def may_act(database: Database, leadership: Leadership | None) -> bool:
     try:
-        database.write(lambda transaction: lock_leadership(transaction, turn))
+        database.write(lambda transaction: lock_leadership(transaction, leadership))
     except LeadershipLostError:
         return False
     return True
 
 
-def test_the_first_copy_that_asks_has_the_turn_and_the_others_hear_who_has_it(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_first_replica_leads_and_others_get_its_host(database: Database, clock: VirtualClock) -> None:
     assert take(database, A) == LeadershipAnswer(True, "host of a", LENGTH)
     clock.advance(seconds=10)
     assert take(database, B) == LeadershipAnswer(False, "host of a", timedelta(seconds=20))
@@ -47,76 +47,72 @@ def test_the_first_copy_that_asks_has_the_turn_and_the_others_hear_who_has_it(
     assert not may_act(database, B)
 
 
-def test_a_copy_that_asks_in_time_keeps_its_turn(database: Database, clock: VirtualClock) -> None:
+def test_leader_that_renews_in_time_stays_leader(database: Database, clock: VirtualClock) -> None:
     for _ in range(5):
         assert take(database, A).granted
         clock.advance(seconds=20)
         assert not take(database, B).granted
 
 
-def test_the_turn_of_a_copy_that_is_silent_goes_to_the_next_and_is_not_won_back(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_expired_leadership_goes_to_next_replica(database: Database, clock: VirtualClock) -> None:
     take(database, A)
     clock.advance(LENGTH)
-    assert not may_act(database, A), "it is over, though nobody has taken it yet"
+    assert not may_act(database, A), "it has expired, though no replica has taken it yet"
     assert take(database, B).granted
     assert not take(database, A).granted
     assert not may_act(database, A)
 
 
-def test_a_turn_that_is_given_back_is_free_at_once(database: Database) -> None:
+def test_released_leadership_is_free_at_once(database: Database) -> None:
     take(database, A)
-    give_back(database, A)
+    release(database, A)
     assert not may_act(database, A)
     assert take(database, B).granted
 
 
-def test_a_copy_gives_back_no_turn_but_its_own(database: Database) -> None:
+def test_replica_cannot_release_leadership_of_another(database: Database) -> None:
     take(database, A)
-    give_back(database, B)
+    release(database, B)
     assert may_act(database, A)
 
 
-def test_agents_of_different_names_have_their_turns_beside_each_other(database: Database) -> None:
+def test_agents_of_different_names_lead_independently(database: Database) -> None:
     assert take(database, A).granted
     assert take(database, Leadership("pool cleanup", "b")).granted
 
 
-def test_who_is_no_copy_of_an_agent_needs_no_turn(database: Database) -> None:
+def test_caller_that_is_no_agent_needs_no_leadership(database: Database) -> None:
     take(database, A)
     assert may_act(database, None)
 
 
-@pytest.mark.parametrize("is_over", [False, True])
-def test_of_copies_that_ask_at_once_one_has_the_turn(database: Database, clock: VirtualClock, is_over: bool) -> None:
-    copies = 8
-    if is_over:
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_one_of_concurrent_replicas_becomes_leader(database: Database, clock: VirtualClock, is_expired: bool) -> None:
+    replicas = 8
+    if is_expired:
         take(database, A)
         clock.advance(LENGTH)
-    start = Barrier(copies)
+    start = Barrier(replicas)
 
-    def ask(number: int) -> bool:
+    def try_to_lead(number: int) -> bool:
         start.wait()
-        return take(database, Leadership(AGENT, f"copy {number}")).granted
+        return take(database, Leadership(AGENT, f"replica {number}")).granted
 
-    with ThreadPoolExecutor(copies) as threads:
-        assert sum(threads.map(ask, range(copies))) == 1
+    with ThreadPoolExecutor(replicas) as threads:
+        assert sum(threads.map(try_to_lead, range(replicas))) == 1
 
 
-def test_what_a_copy_changes_in_its_turn_is_on_disk_before_another_has_the_turn(
-    postgresql_database: Database, clock: VirtualClock
-) -> None:
-    def take_in_haste(transaction: Transaction) -> LeadershipAnswer:
+def test_changes_of_leader_are_committed_before_next_leader(postgresql_database: Database, clock: VirtualClock) -> None:
+    def take_with_short_timeout(transaction: Transaction) -> LeadershipAnswer:
         transaction.session.execute(text("SET LOCAL lock_timeout = '10ms'"))
         return take_leadership(transaction, B, LENGTH, "host of b")
 
-    def act_for_long(transaction: Transaction) -> None:
+    def act_past_expiry(transaction: Transaction) -> None:
         lock_leadership(transaction, A)
         clock.advance(LENGTH)
         with pytest.raises(WorldError, match="lock timeout"):
-            postgresql_database.write(take_in_haste)
+            postgresql_database.write(take_with_short_timeout)
 
     take(postgresql_database, A)
-    postgresql_database.write(act_for_long)
-    assert postgresql_database.write(take_in_haste).granted
+    postgresql_database.write(act_past_expiry)
+    assert postgresql_database.write(take_with_short_timeout).granted

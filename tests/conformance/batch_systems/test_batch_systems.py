@@ -1,4 +1,4 @@
-"""What every batch system does, whatever it is made of."""
+"""The contract of all batch systems: submit, poll, cancel, find by stamp, collect output."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from support.fake_batch_systems import FakeBatchSystem, FakeSchedd
 from support.slurm import PARTITION, SlurmCluster, TwoClusters
 from support.sshd import SshServer
 
-RUNS_FOR_LONG = ("sleep", "1000")
-ENDS_WELL = ("true",)
-ENDS_BADLY = ("false",)
-PRINTS_WHAT_IT_WAS_GIVEN = ("cat", "given")
+SLEEP = ("sleep", "1000")
+SUCCEED = ("true",)
+FAIL = ("false",)
+PRINT_INPUT = ("cat", "input")
 
 
 @dataclass
 class Site:
-    """A batch system under test; `restarted` gives what a director sees after its restart."""
+    """A batch system under test; `restarted` returns the same system as a restarted director sees it."""
 
     system: BatchSystem
     restarted: Callable[[], BatchSystem]
@@ -44,19 +44,19 @@ class Site:
     queue: str = "default"
     ids: list[str] = field(default_factory=list)
 
-    async def submit(self, *commands: tuple[str, ...], given: str = "") -> list[str]:
-        """Submit glideins, which must be taken, with a file of their own; returns their ids."""
-        requests = [self._request(f"stamp{len(self.ids) + n}", each, given) for n, each in enumerate(commands)]
+    async def submit(self, *commands: tuple[str, ...], content: str = "") -> list[str]:
+        """Submit glideins with an input file each, require success, and return their ids."""
+        requests = [self._request(f"stamp{len(self.ids) + n}", command, content) for n, command in enumerate(commands)]
         answers = await self.system.submit_many(requests)
         ids = [answer.glidein_id for answer in answers if isinstance(answer, Submitted)]
         assert len(ids) == len(commands)
         self.ids += ids
         return ids
 
-    def _request(self, stamp: str, command: tuple[str, ...], given: str) -> GlideinRequest:
+    def _request(self, stamp: str, command: tuple[str, ...], content: str) -> GlideinRequest:
         folder = self.folder / stamp
         folder.mkdir()
-        (folder / "given").write_text(given)
+        (folder / "input").write_text(content)
         return GlideinRequest(stamp, self.queue, command, folder, Shape(cpus=1))
 
 
@@ -81,94 +81,94 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     match request.param:
         case "fake":
             fake = FakeBatchSystem()
-            found = Site(fake, lambda: fake, tmp_path)
+            site = Site(fake, lambda: fake, tmp_path)
         case "slurm" | "slurm over ssh":
             cluster: SlurmCluster = request.getfixturevalue("slurm")
             settings = SlurmBatchSystemSettings(type="slurm", command_prefix=cluster.command_prefix)
-            new = partial(SlurmBatchSystem, "slurm", settings, _place(request, tmp_path))
-            found = Site(new(), new, tmp_path, PARTITION)
+            new = partial(SlurmBatchSystem, "slurm", settings, _host(request, tmp_path))
+            site = Site(new(), new, tmp_path, PARTITION)
         case "slurm of several clusters":
             clusters: TwoClusters = request.getfixturevalue("slurm_clusters")
             far = SlurmBatchSystemSettings(type="slurm", command_prefix=clusters.near.command_prefix, cluster="far")
             new_far = partial(SlurmBatchSystem, "slurm", far, LocalHost())
-            found = Site(new_far(), new_far, tmp_path, PARTITION)
+            site = Site(new_far(), new_far, tmp_path, PARTITION)
         case "htcondor":
             htcondor = HtcondorBatchSystemSettings(type="htcondor")
             new_schedd = partial(HtcondorBatchSystem, "htcondor", htcondor, FakeSchedd())
-            found = Site(new_schedd(), new_schedd, tmp_path)
+            site = Site(new_schedd(), new_schedd, tmp_path)
         case _:
-            found = Site(LocalBatchSystem(tmp_path), lambda: LocalBatchSystem(tmp_path), tmp_path)
-    yield found
-    await found.system.cancel_many(found.ids)
+            site = Site(LocalBatchSystem(tmp_path), lambda: LocalBatchSystem(tmp_path), tmp_path)
+    yield site
+    await site.system.cancel_many(site.ids)
 
 
-def _place(request: pytest.FixtureRequest, folder: Path) -> Host:
+def _host(request: pytest.FixtureRequest, folder: Path) -> Host:
     if request.param == "slurm":
         return LocalHost()
     sshd: SshServer = request.getfixturevalue("sshd")
-    return SshHost(sshd.settings(folder=str(folder / "there")))
+    return SshHost(sshd.settings(folder=str(folder / "remote")))
 
 
-async def test_every_glidein_gets_an_id_of_its_own_and_runs(site: Site) -> None:
-    ids = await site.submit(RUNS_FOR_LONG, RUNS_FOR_LONG, RUNS_FOR_LONG)
+async def test_each_glidein_gets_its_own_id_and_runs(site: Site) -> None:
+    ids = await site.submit(SLEEP, SLEEP, SLEEP)
     assert len(set(ids)) == 3
     statuses = await site.system.poll_all(ids)
-    assert {statuses[each].state for each in ids} <= {GlideinState.WAITING, GlideinState.RUNNING}
+    assert {statuses[glidein_id].state for glidein_id in ids} <= {GlideinState.WAITING, GlideinState.RUNNING}
 
 
-async def test_a_glidein_that_ends_says_how(site: Site) -> None:
-    well, badly = await site.submit(ENDS_WELL, ENDS_BADLY)
-    assert (await end_of(site.system, well)).exit_code == 0
-    assert (await end_of(site.system, badly)).exit_code == 1
+async def test_ended_glidein_has_exit_code(site: Site) -> None:
+    succeeded, failed = await site.submit(SUCCEED, FAIL)
+    assert (await end_of(site.system, succeeded)).exit_code == 0
+    assert (await end_of(site.system, failed)).exit_code == 1
 
 
-async def test_a_glidein_runs_among_its_files_and_what_it_printed_comes_into_its_folder(site: Site) -> None:
-    (ended,) = await site.submit(PRINTS_WHAT_IT_WAS_GIVEN, given="read this")
+async def test_glidein_reads_its_files_and_its_output_is_collected(site: Site) -> None:
+    (ended,) = await site.submit(PRINT_INPUT, content="read this")
     await end_of(site.system, ended)
     for _ in range(2):
         await site.system.collect([site.folder / "stamp0"])
     assert (site.folder / "stamp0" / LOG_NAME).read_text() == "read this"
 
 
-async def test_a_cancelled_glidein_ends_and_its_neighbour_goes_on(site: Site) -> None:
-    first, second = await site.submit(RUNS_FOR_LONG, RUNS_FOR_LONG)
+async def test_cancel_ends_only_the_given_glidein(site: Site) -> None:
+    first, second = await site.submit(SLEEP, SLEEP)
     await site.system.cancel_many([first])
     await end_of(site.system, first)
     assert (await site.system.poll_all([second]))[second].state is not GlideinState.ENDED
 
 
-async def test_cancelling_what_has_ended_or_never_was_is_no_error(site: Site) -> None:
-    (ended,) = await site.submit(ENDS_WELL)
+async def test_cancel_accepts_ended_and_unknown_glideins(site: Site) -> None:
+    (ended,) = await site.submit(SUCCEED)
     await end_of(site.system, ended)
     await site.system.cancel_many([ended, "no such glidein"])
     assert (await end_of(site.system, ended)).exit_code == 0
 
 
-async def test_an_id_that_means_nothing_is_unknown_and_not_dead(site: Site) -> None:
+async def test_unknown_id_has_state_unknown(site: Site) -> None:
     statuses = await site.system.poll_all(["no such glidein"])
     assert statuses["no such glidein"].state is GlideinState.UNKNOWN
     assert not statuses["no such glidein"].state.is_known
 
 
-async def test_glideins_outlive_their_director_and_are_found_by_the_next_one(site: Site) -> None:
-    running, ended = await site.submit(RUNS_FOR_LONG, ENDS_WELL)
+async def test_restarted_director_finds_its_glideins(site: Site) -> None:
+    running, ended = await site.submit(SLEEP, SUCCEED)
     await end_of(site.system, ended)
-    after = site.restarted()
-    statuses = await after.poll_all([running, ended])
+    restarted = site.restarted()
+    statuses = await restarted.poll_all([running, ended])
     assert statuses[running].state is GlideinState.RUNNING
     assert (statuses[ended].state, statuses[ended].exit_code) == (GlideinState.ENDED, 0)
-    await after.cancel_many([running])
-    await end_of(after, running)
+    await restarted.cancel_many([running])
+    await end_of(restarted, running)
 
 
-async def test_a_glidein_whose_id_was_lost_is_found_by_its_stamp(site: Site) -> None:
-    running, ended = await site.submit(RUNS_FOR_LONG, ENDS_WELL)
+async def test_finds_running_glidein_by_stamp(site: Site) -> None:
+    running, ended = await site.submit(SLEEP, SUCCEED)
     await end_of(site.system, ended)
     found = await site.restarted().find_by_stamp(["stamp0", "stamp1", "never submitted"])
     assert dict(found) == {"stamp0": running}
 
 
-async def test_nothing_asked_is_answered_with_nothing(site: Site) -> None:
+async def test_accepts_empty_requests(site: Site) -> None:
     assert await site.system.submit_many([]) == ()
     assert await site.system.poll_all([]) == {}
     assert await site.system.find_by_stamp([]) == {}

@@ -1,4 +1,4 @@
-"""Those who take part in a race come to their ends at the same moment, on different servers: one of them wins."""
+"""Jobs of a race that end at the same moment on different servers: exactly one wins."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from support.jobs import an_operator
 from support.races import SITES, B, C, Runner, race_of, start_copy, start_race
 from support.virtual_clock import VirtualClock
 
-ROUNDS = 8
+REPETITIONS = 8
 
 
-def at_once(acts: Sequence[Callable[[], object]]) -> None:
-    """Do all of these, each in a thread of its own; what one of them raises is raised."""
-    start = Barrier(len(acts))
+def run_concurrently(actions: Sequence[Callable[[], object]]) -> None:
+    """Run all actions, each in its own thread; raise the first error."""
+    start = Barrier(len(actions))
 
-    def run(act: Callable[[], object]) -> None:
+    def run(action: Callable[[], object]) -> None:
         start.wait(timeout=30)
-        act()
+        action()
 
-    with ThreadPoolExecutor(len(acts)) as threads:
-        list(threads.map(run, acts))
+    with ThreadPoolExecutor(len(actions)) as threads:
+        list(threads.map(run, actions))
 
 
 def events_of(grid: Grid, job_id: int) -> tuple[FeedEvent, ...]:
@@ -39,7 +39,7 @@ def events_of(grid: Grid, job_id: int) -> tuple[FeedEvent, ...]:
 
 
 def three_racers(grid: Grid) -> list[Runner]:
-    """Start a race of three, each of whom speaks to a server of his own."""
+    """Start a race of three jobs, each of which reports to its own server."""
     original, _ = start_race(grid)
     racers = [original, Runner(grid, B)]
     start_copy(grid, original.job.id)
@@ -50,13 +50,11 @@ def three_racers(grid: Grid) -> list[Runner]:
 
 
 @pytest.mark.parametrize("codes", [(0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1)])
-def test_of_those_who_end_at_once_one_wins_whoever_comes_first(
-    database: Database, clock: VirtualClock, codes: tuple[int, ...]
-) -> None:
+def test_one_of_simultaneous_ends_wins(database: Database, clock: VirtualClock, codes: tuple[int, ...]) -> None:
     grid = Grid(database, clock, *SITES)
-    for _ in range(ROUNDS):
+    for _ in range(REPETITIONS):
         racers = three_racers(grid)
-        at_once([partial(racer.ends, code) for racer, code in zip(racers, codes, strict=True)])
+        run_concurrently([partial(racer.ends, code) for racer, code in zip(racers, codes, strict=True)])
         job = racers[0].job
         assert job.state is (JobState.FAILED if all(codes) else JobState.DONE)
         events = events_of(grid, job.id)
@@ -67,26 +65,22 @@ def test_of_those_who_end_at_once_one_wins_whoever_comes_first(
         assert all(racer.job.state in FINAL for racer in racers)
 
 
-def test_an_original_that_is_removed_while_a_copy_ends_is_either_removed_or_done(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_removal_during_end_of_copy_gives_one_final_state(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, *SITES)
-    for _ in range(ROUNDS):
+    for _ in range(REPETITIONS):
         original, copy, other = three_racers(grid)
-        at_once([copy.ends, partial(grid.change, JobChange.REMOVE, original.job.id), other.ends])
+        run_concurrently([copy.ends, partial(grid.change, JobChange.REMOVE, original.job.id), other.ends])
         assert original.job.state in {JobState.DONE, JobState.REMOVED}
         assert all(racer.job.state in FINAL for racer in (copy, other))
         assert race_of(grid, original.job.id).race.ended is not None
 
 
-def test_a_copy_is_made_while_its_original_ends_and_never_outlives_the_race(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_copy_created_during_end_does_not_outlive_race(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, *SITES)
-    for _ in range(ROUNDS):
+    for _ in range(REPETITIONS):
         original, copy, other = three_racers(grid)
-        at_once([original.ends, partial(start_copy, grid.restarted(), original.match.job_id)])
+        run_concurrently([original.ends, partial(start_copy, grid.restarted(), original.match.job_id)])
         assert original.job.state is JobState.DONE
         copies = race_of(grid, original.job.id).copies
-        assert all(each.state in FINAL for each in copies)
-        assert {copy.job.id, other.job.id} <= {each.id for each in copies}
+        assert all(copy.state in FINAL for copy in copies)
+        assert {copy.job.id, other.job.id} <= {copy.id for copy in copies}

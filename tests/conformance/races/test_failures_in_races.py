@@ -1,4 +1,4 @@
-"""Those who fail in a race, and when that is the failure of the job, on every database."""
+"""Failures in races: a failed attempt, and the failure of the whole job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock, *SITES)
 
 
-def test_a_copy_that_fails_ends_only_itself(grid: Grid) -> None:
+def test_failed_copy_ends_only_itself(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     Runner(grid, B).ends(exit_code=1)
     assert grid.job(copy_id).state is JobState.FAILED
@@ -33,7 +33,7 @@ def test_a_copy_that_fails_ends_only_itself(grid: Grid) -> None:
     assert original.job.state is JobState.DONE
 
 
-def test_an_original_that_fails_is_left_to_its_copies_and_done_when_one_wins(grid: Grid) -> None:
+def test_failed_original_is_done_when_a_copy_wins(grid: Grid) -> None:
     original, _ = start_race(grid)
     copy = Runner(grid, B)
     assert original.ends(exit_code=3).accepted
@@ -42,7 +42,7 @@ def test_an_original_that_fails_is_left_to_its_copies_and_done_when_one_wins(gri
     assert (original.job.state, original.job.exit_code) == (JobState.DONE, 0)
 
 
-def test_an_original_that_failed_takes_its_own_failure_when_no_copy_wins(grid: Grid) -> None:
+def test_failed_original_keeps_its_failure_when_no_copy_wins(grid: Grid) -> None:
     original, _ = start_race(grid)
     copy = Runner(grid, B)
     original.ends(exit_code=3)
@@ -54,21 +54,21 @@ def test_an_original_that_failed_takes_its_own_failure_when_no_copy_wins(grid: G
     assert race_of(grid, job.id).race.outcome == "no attempt ended well"
 
 
-def test_an_original_and_its_copy_that_fail_in_one_call_have_failed(grid: Grid) -> None:
+def test_original_and_copy_fail_in_one_call(grid: Grid) -> None:
     original, _ = start_race(grid)
     copy = Runner(grid, B)
     beats = [
         (
-            each.pilot.identity,
-            ReceivedHeartbeat(reports=(JobReport(each.match.job_id, 1, outcome=Outcome.EXITED, exit_code=3),)),
+            runner.pilot.identity,
+            ReceivedHeartbeat(reports=(JobReport(runner.match.job_id, 1, outcome=Outcome.EXITED, exit_code=3),)),
         )
-        for each in (original, copy)
+        for runner in (original, copy)
     ]
     grid.write(lambda transaction, state: report_states(transaction, state, beats))
     assert (original.job.state, copy.job.state) == (JobState.FAILED, JobState.FAILED)
 
 
-def test_an_original_whose_attempts_are_exhausted_is_left_to_its_copies(grid: Grid) -> None:
+def test_original_with_exhausted_attempts_waits_for_copies(grid: Grid) -> None:
     original, _ = start_race(grid)
     copy = Runner(grid, B)
     for number in range(3):
@@ -81,7 +81,7 @@ def test_an_original_whose_attempts_are_exhausted_is_left_to_its_copies(grid: Gr
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_an_original_that_fails_while_no_copy_runs_has_failed_and_copies_are_removed(grid: Grid, held: bool) -> None:
+def test_original_fails_when_no_copy_runs(grid: Grid, held: bool) -> None:
     original, copy_id = start_race(grid)
     if held:
         grid.change(JobChange.HOLD, copy_id)
@@ -94,9 +94,7 @@ def test_an_original_that_fails_while_no_copy_runs_has_failed_and_copies_are_rem
 
 
 @pytest.mark.parametrize("change", [JobChange.HOLD, JobChange.REMOVE])
-def test_an_original_that_failed_has_failed_when_the_last_copy_that_runs_is_stopped(
-    grid: Grid, change: JobChange
-) -> None:
+def test_original_fails_when_last_running_copy_is_stopped(grid: Grid, change: JobChange) -> None:
     original, copy_id = start_race(grid)
     Runner(grid, B)
     waiting = start_copy(grid, original.job.id).copy_id
@@ -104,10 +102,10 @@ def test_an_original_that_failed_has_failed_when_the_last_copy_that_runs_is_stop
     assert original.job.state is JobState.RACING
     grid.change(change, copy_id)
     assert (original.job.state, original.job.reason) == (JobState.FAILED, "exit code 3")
-    assert {grid.job(each).state for each in (copy_id, waiting)} == {JobState.REMOVED}
+    assert {grid.job(job_id).state for job_id in (copy_id, waiting)} == {JobState.REMOVED}
 
 
-def test_an_original_that_failed_has_failed_when_the_last_copy_that_runs_loses_its_slot(grid: Grid) -> None:
+def test_original_fails_when_last_running_copy_is_evicted(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     copy = Runner(grid, B)
     original.ends(exit_code=3)
@@ -115,7 +113,7 @@ def test_an_original_that_failed_has_failed_when_the_last_copy_that_runs_loses_i
     assert (original.job.state, grid.job(copy_id).state) == (JobState.FAILED, JobState.REMOVED)
 
 
-def test_a_held_copy_leaves_an_original_that_runs_alone(grid: Grid) -> None:
+def test_held_copy_does_not_affect_running_original(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     grid.change(JobChange.HOLD, copy_id)
     assert (original.job.state, grid.job(copy_id).state) == (JobState.RUNNING, JobState.HELD)
@@ -123,7 +121,7 @@ def test_a_held_copy_leaves_an_original_that_runs_alone(grid: Grid) -> None:
     assert (original.job.state, grid.job(copy_id).state) == (JobState.DONE, JobState.REMOVED)
 
 
-def test_a_copy_that_ends_at_its_birth_keeps_no_original_that_fails(grid: Grid) -> None:
+def test_copy_removed_at_creation_does_not_delay_failure(grid: Grid) -> None:
     late = int(grid.clock().timestamp()) + 60
     grid.submit(attributes=REPEATABLE, policy=JobPolicy(periodic_remove=f"QDate > {late}"))
     original = Runner(grid, A)

@@ -1,4 +1,4 @@
-"""Races of copies: the first good result wins, the others are stopped, on every database."""
+"""Races: the first successful attempt wins, and the others are stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock, *SITES)
 
 
-def test_a_copy_that_ends_well_first_wins_and_the_original_is_stopped(grid: Grid) -> None:
+def test_first_successful_copy_wins_and_stops_original(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     copy = Runner(grid, B)
     assert copy.match.job_id == copy_id
@@ -45,7 +45,7 @@ def test_a_copy_that_ends_well_first_wins_and_the_original_is_stopped(grid: Grid
     assert copy.job.state is JobState.DONE
 
 
-def test_an_original_that_ends_well_first_stops_its_copies(grid: Grid) -> None:
+def test_successful_original_stops_its_copies(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     copy = Runner(grid, B)
     waiting = start_copy(grid, original.match.job_id).copy_id
@@ -58,35 +58,35 @@ def test_an_original_that_ends_well_first_stops_its_copies(grid: Grid) -> None:
     assert grid.start_pilot(C).claim() == []
 
 
-def test_the_output_of_the_winner_is_that_of_the_original(grid: Grid) -> None:
+def test_output_of_winner_becomes_output_of_original(grid: Grid) -> None:
     original, _ = start_race(grid)
     checksum = hashlib.sha256(b"42").hexdigest()
     Runner(grid, B).ends(output_files=(ReportedOutput("answer", checksum, 2, b"42"),))
     job_id = original.job.id
     attempt = grid.read(lambda transaction, _: last_ended_attempt(transaction.session, job_id))
-    (left,) = grid.read(lambda transaction, _: outputs_of(transaction.session, job_id, attempt))
-    assert (left.name, left.checksum, left.size) == ("answer", checksum, 2)
+    (output,) = grid.read(lambda transaction, _: outputs_of(transaction.session, job_id, attempt))
+    assert (output.name, output.checksum, output.size) == ("answer", checksum, 2)
 
 
-def test_a_good_result_that_comes_late_is_kept_and_changes_nothing(grid: Grid) -> None:
+def test_late_success_is_recorded_and_changes_nothing(grid: Grid) -> None:
     original, _ = start_race(grid)
     Runner(grid, B).ends()
     before = original.job
     assert original.ends().accepted
-    assert original.job == before._replace(lease_until=None), "and nothing of it lingers any more"
+    assert original.job == before._replace(lease_until=None), "the job is fenced no more"
     late, won = grid.read(lambda transaction, _: load_history(transaction.session, before.id))
     assert (late.reason, won.reason) == ("the job was won by a copy before", before.reason)
 
 
-def test_of_an_original_and_its_copy_that_end_well_in_one_call_the_original_wins(grid: Grid) -> None:
+def test_original_wins_over_copy_in_one_call(grid: Grid) -> None:
     original, _ = start_race(grid)
     copy = Runner(grid, B)
     beats = [
         (
-            each.pilot.identity,
-            ReceivedHeartbeat(reports=(JobReport(each.match.job_id, 1, outcome=Outcome.EXITED, exit_code=0),)),
+            runner.pilot.identity,
+            ReceivedHeartbeat(reports=(JobReport(runner.match.job_id, 1, outcome=Outcome.EXITED, exit_code=0),)),
         )
-        for each in (copy, original)
+        for runner in (copy, original)
     ]
     grid.write(lambda transaction, state: report_states(transaction, state, beats))
     assert grid.history(original.job.id) == [(1, "exited")]
@@ -94,18 +94,18 @@ def test_of_an_original_and_its_copy_that_end_well_in_one_call_the_original_wins
     assert copy.job.state is JobState.DONE
 
 
-def test_a_race_goes_on_when_leases_are_lost(grid: Grid) -> None:
+def test_race_continues_after_lost_leases(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     Runner(grid, B)
     grid.pass_time(minutes=21)
     assert {original.job.state, grid.job(copy_id).state} == {JobState.WAITING}
-    assert grid.start_pilot(A).claim() == [original.job.id], "the copy keeps off its site"
+    assert grid.start_pilot(A).claim() == [original.job.id], "the copy bans this site"
     copy = Runner(grid, B)
     assert copy.ends().accepted
     assert original.job.state is JobState.DONE
 
 
-def test_an_original_that_waits_again_is_done_with_its_copy_and_matched_no_more(grid: Grid) -> None:
+def test_requeued_original_is_done_when_copy_wins(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     copy = Runner(grid, B)
     original.pilot.report(original.match, Outcome.EVICTED)
@@ -117,7 +117,7 @@ def test_an_original_that_waits_again_is_done_with_its_copy_and_matched_no_more(
 
 @pytest.mark.parametrize("change", [JobChange.REMOVE, JobChange.HOLD, JobChange.RESCHEDULE])
 @pytest.mark.parametrize("failed", [False, True])
-def test_who_takes_the_original_out_of_the_race_ends_it(grid: Grid, change: JobChange, failed: bool) -> None:
+def test_change_of_original_ends_the_race(grid: Grid, change: JobChange, failed: bool) -> None:
     original, copy_id = start_race(grid)
     copy = Runner(grid, B)
     if failed:
@@ -135,7 +135,7 @@ def test_who_takes_the_original_out_of_the_race_ends_it(grid: Grid, change: JobC
     assert original.job.state is after[change]
 
 
-def test_an_original_that_is_edited_while_it_waits_again_races_no_more(grid: Grid) -> None:
+def test_edit_of_requeued_original_ends_the_race(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     original.pilot.report(original.match, Outcome.EVICTED)
     job_id = original.job.id
@@ -145,7 +145,7 @@ def test_an_original_that_is_edited_while_it_waits_again_races_no_more(grid: Gri
     assert (original.job.state, grid.job(copy_id).state) == (JobState.WAITING, JobState.REMOVED)
 
 
-def test_a_copy_is_neither_edited_nor_rescheduled_nor_copied(grid: Grid) -> None:
+def test_copy_cannot_be_edited_rescheduled_or_copied(grid: Grid) -> None:
     original, copy_id = start_race(grid)
     with pytest.raises(StateConflictError, match="is a copy of job"):
         grid.write(
@@ -160,10 +160,10 @@ def test_a_copy_is_neither_edited_nor_rescheduled_nor_copied(grid: Grid) -> None
     assert grid.job(copy_id).state is JobState.REMOVED
 
 
-def test_only_jobs_that_run_and_may_be_repeated_are_copied_one_copy_after_the_other(grid: Grid) -> None:
-    (plain,) = grid.submit()
-    assert start_copy(grid, plain).refusal == f"job {plain} does not have MayBeRepeated = true"
-    grid.change(JobChange.REMOVE, plain)
+def test_only_running_repeatable_jobs_get_copies_one_at_a_time(grid: Grid) -> None:
+    (ordinary,) = grid.submit()
+    assert start_copy(grid, ordinary).refusal == f"job {ordinary} does not have MayBeRepeated = true"
+    grid.change(JobChange.REMOVE, ordinary)
     (job_id,) = grid.submit(attributes=REPEATABLE)
     assert start_copy(grid, job_id).refusal == f"job {job_id} is WAITING; only a running job is raced"
     assert start_copy(grid, 999).refusal == "there is no job 999"
@@ -172,7 +172,7 @@ def test_only_jobs_that_run_and_may_be_repeated_are_copied_one_copy_after_the_ot
     assert start_copy(grid, job_id).refusal == f"copy {copy_id} of job {job_id} has not started yet"
 
 
-def test_copies_keep_off_the_sites_of_the_original_and_of_each_other(grid: Grid) -> None:
+def test_copies_avoid_sites_of_original_and_other_copies(grid: Grid) -> None:
     original, _ = start_race(grid, banned_sites=("D",))
     Runner(grid, B)
     assert start_copy(grid, original.job.id).copy_id
@@ -180,7 +180,7 @@ def test_copies_keep_off_the_sites_of_the_original_and_of_each_other(grid: Grid)
     assert Runner(grid, C).job.is_race_copy
 
 
-def test_a_copy_has_the_number_and_the_place_in_the_array_of_its_original(grid: Grid) -> None:
+def test_copy_has_cluster_and_process_of_original(grid: Grid) -> None:
     ids = grid.submit(count=3, attributes=REPEATABLE, arguments="$(Process)")
     runners = [Runner(grid, A) for _ in ids]
     start_copy(grid, ids[2])
@@ -189,28 +189,28 @@ def test_a_copy_has_the_number_and_the_place_in_the_array_of_its_original(grid: 
     assert (copy.job.cluster, copy.job.process) == (ids[0], 2)
 
 
-def test_copies_are_listed_only_when_asked_for(grid: Grid) -> None:
+def test_copies_are_listed_only_on_request(grid: Grid) -> None:
     original, copy_id = start_race(grid)
 
     def listed(*, copies: bool) -> list[int]:
-        wanted = JobFilter(copies=copies)
-        return [job.id for job in grid.read(lambda transaction, _: list_jobs(transaction, a_user(), wanted)).jobs]
+        job_filter = JobFilter(copies=copies)
+        return [job.id for job in grid.read(lambda transaction, _: list_jobs(transaction, a_user(), job_filter)).jobs]
 
     assert listed(copies=False) == [original.job.id]
     assert listed(copies=True) == [original.job.id, copy_id]
 
 
-def test_a_race_costs_what_those_spend_who_do_not_win(grid: Grid) -> None:
+def test_cost_of_race_is_use_of_losers(grid: Grid) -> None:
     original, _ = start_race(grid, request_cpus=2)
     copy = Runner(grid, B, cpus=2)
     grid.pass_time(minutes=5)
-    assert race_of(grid, original.job.id).lost_core_s == 600, "of a race that goes on, what the copies have spent"
+    assert race_of(grid, original.job.id).lost_core_s == 600, "during the race, the use of the copies"
     copy.ends()
     view = race_of(grid, original.job.id)
-    assert (view.race.winner, view.lost_core_s) == (copy.job.id, 600), "the original's five minutes"
+    assert (view.race.winner, view.lost_core_s) == (copy.job.id, 600), "five minutes of the original"
 
 
-def test_a_copy_that_loses_costs_its_time_and_nobody_pays_twice(grid: Grid) -> None:
+def test_losing_copy_is_charged_once(grid: Grid) -> None:
     original, _ = start_race(grid)
     grid.pass_time(minutes=5)
     copy = Runner(grid, B)
@@ -221,7 +221,7 @@ def test_a_copy_that_loses_costs_its_time_and_nobody_pays_twice(grid: Grid) -> N
     assert used == pytest.approx(600 + 300, rel=0.01)
 
 
-def test_what_a_winner_used_is_paid_for_once(grid: Grid) -> None:
+def test_winning_copy_is_charged_once(grid: Grid) -> None:
     start_race(grid)
     copy = Runner(grid, B)
     grid.pass_time(minutes=5)

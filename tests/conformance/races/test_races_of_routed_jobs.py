@@ -1,4 +1,4 @@
-"""Races in which a job router holds the job or its copy, on every database."""
+"""Races in which a job router holds the original or a copy."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock, *SITES)
 
 
-def beaten_along_a_route(grid: Grid, router: Router) -> int:
-    """Let a copy win against a job that runs at another server, and return the job."""
+def routed_job_beaten_by_copy(grid: Grid, router: Router) -> int:
+    """Return a job that ran at another server and whose copy has won."""
     (job_id,) = grid.submit(attributes=REPEATABLE)
     router.take(job_id, target="elsewhere.example.org")
     router.start(job_id)
@@ -36,8 +36,8 @@ def beaten_along_a_route(grid: Grid, router: Router) -> int:
     return job_id
 
 
-def test_a_copy_beats_a_job_that_runs_on_another_server_where_it_is_wanted_no_more(grid: Grid, router: Router) -> None:
-    job_id = beaten_along_a_route(grid, router)
+def test_winning_copy_makes_routed_job_unwanted(grid: Grid, router: Router) -> None:
+    job_id = routed_job_beaten_by_copy(grid, router)
     assert grid.job(job_id).state is JobState.DONE
     assert router.unwanted() == [(job_id, 1)]
     router.finish(job_id)
@@ -45,8 +45,8 @@ def test_a_copy_beats_a_job_that_runs_on_another_server_where_it_is_wanted_no_mo
     assert grid.history(job_id) == [(1, "exited"), (2, "exited")]
 
 
-def test_a_job_that_a_copy_has_won_is_free_of_its_router_once_that_has_told_the_end(grid: Grid, router: Router) -> None:
-    job_id = beaten_along_a_route(grid, router)
+def test_routed_job_is_fenced_until_router_reports_its_end(grid: Grid, router: Router) -> None:
+    job_id = routed_job_beaten_by_copy(grid, router)
     assert grid.job(job_id).is_fenced
     router.report(job_id, Outcome.KILLED)
     assert not grid.job(job_id).is_fenced
@@ -54,8 +54,8 @@ def test_a_job_that_a_copy_has_won_is_free_of_its_router_once_that_has_told_the_
     assert grid.start_pilot(C).claim() == [job_id]
 
 
-def test_a_job_that_a_copy_has_won_is_kept_until_its_router_has_told_the_end(grid: Grid, router: Router) -> None:
-    job_id = beaten_along_a_route(grid, router)
+def test_won_job_is_kept_until_router_reports_its_end(grid: Grid, router: Router) -> None:
+    job_id = routed_job_beaten_by_copy(grid, router)
     grid.pass_time(days=400)
     grid.write(remove_finished)
     assert grid.job(job_id).state is JobState.DONE
@@ -65,14 +65,14 @@ def test_a_job_that_a_copy_has_won_is_kept_until_its_router_has_told_the_end(gri
         grid.job(job_id)
 
 
-def test_a_job_that_a_copy_has_won_is_free_of_a_router_that_is_given_up(grid: Grid, router: Router) -> None:
-    job_id = beaten_along_a_route(grid, router)
+def test_giving_up_router_releases_won_job(grid: Grid, router: Router) -> None:
+    job_id = routed_job_beaten_by_copy(grid, router)
     router.stop()
     assert open_jobs(router.give_up().copies) == [job_id]
     assert not grid.job(job_id).is_fenced
 
 
-def test_a_copy_that_goes_along_a_route_wins_like_any_other(grid: Grid, router: Router) -> None:
+def test_routed_copy_can_win(grid: Grid, router: Router) -> None:
     original, copy_id = start_race(grid)
     assert router.take(copy_id, target=B) == [copy_id]
     router.start(copy_id)
@@ -82,13 +82,13 @@ def test_a_copy_that_goes_along_a_route_wins_like_any_other(grid: Grid, router: 
     assert original.is_told_to_stop()
 
 
-def test_a_copy_does_not_go_along_a_route_to_the_site_of_its_original(grid: Grid, router: Router) -> None:
+def test_copy_is_not_routed_to_site_of_original(grid: Grid, router: Router) -> None:
     original, copy_id = start_race(grid)
     assert original.job.queue is not None
     assert router.take(copy_id, target=str(original.job.queue)) == []
 
 
-def test_a_copy_takes_along_which_sites_its_job_wants_and_where_its_rivals_are(grid: Grid) -> None:
+def test_routable_copy_has_wanted_and_banned_sites(grid: Grid) -> None:
     (job_id,) = grid.submit(attributes=REPEATABLE, sites=("A", "B"))
     Runner(grid, A)
     copy_id = start_copy(grid, job_id).copy_id
@@ -96,27 +96,23 @@ def test_a_copy_takes_along_which_sites_its_job_wants_and_where_its_rivals_are(g
     assert (routable.description.sites, routable.description.banned_sites) == (("A", "B"), ("A",))
 
 
-def test_a_job_that_wants_sites_of_the_tree_goes_to_no_other_server_nor_does_its_copy(
-    grid: Grid, router: Router
-) -> None:
+def test_job_with_sites_of_tree_is_not_routed_to_server(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit(attributes=REPEATABLE, sites=("a", "B"))
-    there = "elsewhere.example.org"
-    assert router.refusal(a_copy(job_id, there)) == "the job wants sites that are here"
+    server = "elsewhere.example.org"
+    assert router.refusal(a_copy(job_id, server)) == "the job wants sites that are here"
     Runner(grid, A)
     copy_id = start_copy(grid, job_id).copy_id
-    assert router.refusal(a_copy(copy_id, there)) == "the job wants sites that are here"
+    assert router.refusal(a_copy(copy_id, server)) == "the job wants sites that are here"
     assert router.take(copy_id, target=B) == [copy_id]
 
 
 @pytest.mark.parametrize("sites", [("A", "Far"), ("ELSEWHERE.example.org", "A"), ("any",)])
-def test_a_job_that_wants_sites_that_are_not_here_may_go_to_another_server(
-    grid: Grid, router: Router, sites: tuple[str, ...]
-) -> None:
+def test_job_with_foreign_sites_may_be_routed_to_server(grid: Grid, router: Router, sites: tuple[str, ...]) -> None:
     (job_id,) = grid.submit(sites=sites)
     assert router.take(job_id, target="elsewhere.example.org") == [job_id]
 
 
-def test_a_copy_does_not_go_to_the_server_where_its_original_runs(grid: Grid, router: Router) -> None:
+def test_copy_is_not_routed_to_server_of_original(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit(attributes=REPEATABLE)
     router.take(job_id, target="elsewhere.example.org")
     router.start(job_id)

@@ -1,4 +1,4 @@
-"""What is left of a race, and jobs that run and race again after one, on every database."""
+"""Records of ended races, and jobs that run and race again."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock, *SITES)
 
 
-def test_a_copy_that_is_made_when_all_others_have_failed_goes_on_with_the_race(grid: Grid) -> None:
+def test_new_copy_continues_race_after_failed_copies(grid: Grid) -> None:
     original, first = start_race(grid)
     Runner(grid, B).ends(exit_code=1)
     second = start_copy(grid, original.job.id).copy_id
-    assert grid.start_pilot(B).claim() == [], "where a copy failed is no place for another"
+    assert grid.start_pilot(B).claim() == [], "no copy at a site where one failed"
     copy = Runner(grid, C)
     view = race_of(grid, original.job.id)
-    assert ([each.id for each in view.copies], view.race.copies, view.race.ended) == ([first, second], 2, None)
+    assert ([copy.id for copy in view.copies], view.race.copies, view.race.ended) == ([first, second], 2, None)
     copy.ends()
     assert original.job.state is JobState.DONE
 
 
-def test_a_job_that_was_rescheduled_after_its_race_can_race_again(grid: Grid) -> None:
+def test_rescheduled_job_can_race_again(grid: Grid) -> None:
     original, first = start_race(grid)
     Runner(grid, B).ends()
     grid.pass_time(minutes=30)
@@ -49,12 +49,12 @@ def test_a_job_that_was_rescheduled_after_its_race_can_race_again(grid: Grid) ->
     assert again.job.id == original.job.id
     second = start_copy(grid, again.job.id).copy_id
     Runner(grid, C).ends(exit_code=1)
-    assert again.job.state is JobState.RUNNING, "the copy that won long ago decides nothing"
+    assert again.job.state is JobState.RUNNING, "the copy of the earlier race decides nothing"
     assert [copy.id for copy in race_of(grid, again.job.id).copies] == [second]
     assert first != second
 
 
-def test_races_are_kept_as_long_as_their_originals(grid: Grid) -> None:
+def test_race_is_removed_with_its_original(grid: Grid) -> None:
     original, _ = start_race(grid)
     original.ends()
     job_id = original.job.id
@@ -64,7 +64,7 @@ def test_races_are_kept_as_long_as_their_originals(grid: Grid) -> None:
         race_of(grid, job_id)
 
 
-def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_has_answered(grid: Grid) -> None:
+def test_rescheduled_winner_is_matched_after_report_of_its_pilot(grid: Grid) -> None:
     original, _ = start_race(grid)
     Runner(grid, B).ends()
     grid.change(JobChange.RESCHEDULE, original.job.id)
@@ -73,7 +73,7 @@ def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_has_a
     assert grid.start_pilot(C).claim() == [original.job.id]
 
 
-def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_is_gone(grid: Grid) -> None:
+def test_rescheduled_winner_is_matched_after_end_of_its_pilot(grid: Grid) -> None:
     original, _ = start_race(grid)
     Runner(grid, B).ends()
     grid.change(JobChange.RESCHEDULE, original.job.id)
@@ -81,7 +81,7 @@ def test_a_job_that_a_copy_has_won_can_be_matched_again_once_its_own_pilot_is_go
     assert grid.start_pilot(C).claim() == [original.job.id]
 
 
-def test_a_result_of_a_former_run_decides_nothing_for_a_job_that_runs_again_at_once(grid: Grid) -> None:
+def test_result_of_earlier_run_does_not_affect_new_race(grid: Grid) -> None:
     original, first = start_race(grid)
     Runner(grid, B).ends()
     original.killed()
@@ -94,12 +94,12 @@ def test_a_result_of_a_former_run_decides_nothing_for_a_job_that_runs_again_at_o
 
 
 def copies_made(grid: Grid) -> int:
-    (look,) = grid.read(lambda transaction, state: find_stragglers(transaction, state, 0)).sets
-    return look.stragglers[0].copies_made
+    (report,) = grid.read(lambda transaction, state: find_stragglers(transaction, state, 0)).sets
+    return report.stragglers[0].copies_made
 
 
 def urgent_job(grid: Grid) -> tuple[Runner, int]:
-    """Let an urgent job run of which the one copy has failed; return it and the copy."""
+    """Return a running urgent job whose only copy has failed, and the copy."""
     grid.submit(attributes={**REPEATABLE, "Urgent": True})
     original = Runner(grid, A)
     copy_id = start_copy(grid, original.job.id).copy_id
@@ -107,20 +107,20 @@ def urgent_job(grid: Grid) -> tuple[Runner, int]:
     return original, copy_id
 
 
-def test_copies_count_for_a_job_also_after_it_has_lost_its_slot(grid: Grid) -> None:
+def test_copies_count_after_eviction(grid: Grid) -> None:
     original, first = urgent_job(grid)
     assert copies_made(grid) == 1
     original.pilot.report(original.match, Outcome.EVICTED)
     again = Runner(grid, A)
     assert (again.job.id, again.job.attempt, copies_made(grid)) == (original.job.id, 2, 1)
     second = start_copy(grid, again.job.id).copy_id
-    assert grid.start_pilot(B).claim() == [], "where a copy failed before is no place still"
+    assert grid.start_pilot(B).claim() == [], "still no copy at a site where one failed"
     Runner(grid, C)
     assert copies_made(grid) == 2
     assert [copy.id for copy in race_of(grid, again.job.id).copies] == [first, second]
 
 
-def test_copies_count_for_a_job_also_after_a_hold(grid: Grid) -> None:
+def test_copies_count_after_hold(grid: Grid) -> None:
     original, _ = urgent_job(grid)
     grid.change(JobChange.HOLD, original.job.id)
     original.killed()
@@ -129,7 +129,7 @@ def test_copies_count_for_a_job_also_after_a_hold(grid: Grid) -> None:
     assert copies_made(grid) == 1
 
 
-def test_copies_that_are_not_known_any_more_count_still(grid: Grid) -> None:
+def test_removed_copies_still_count(grid: Grid) -> None:
     original, copy_id = urgent_job(grid)
     for _ in range(40):
         grid.pass_time(days=10)
@@ -141,20 +141,20 @@ def test_copies_that_are_not_known_any_more_count_still(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("how", ["rescheduled", "edited"])
-def test_a_job_that_begins_anew_may_have_as_many_copies_again(grid: Grid, how: str) -> None:
+def test_restarted_job_may_have_all_copies_again(grid: Grid, how: str) -> None:
     original, _ = urgent_job(grid)
     if how == "rescheduled":
         grid.change(JobChange.RESCHEDULE, original.job.id)
         original.killed()
     else:
         original.pilot.report(original.match, Outcome.EVICTED)
-        anew = JobDescription("/bin/false", attributes={**REPEATABLE, "Urgent": True})
-        grid.write(lambda transaction, state: edit_job(transaction, state, an_operator(), original.job.id, anew))
+        changed = JobDescription("/bin/false", attributes={**REPEATABLE, "Urgent": True})
+        grid.write(lambda transaction, state: edit_job(transaction, state, an_operator(), original.job.id, changed))
     Runner(grid, A)
     assert copies_made(grid) == 0
 
 
-def test_what_former_races_of_a_job_have_cost_is_not_forgotten(grid: Grid) -> None:
+def test_costs_of_earlier_races_are_kept(grid: Grid) -> None:
     original, _ = start_race(grid)
     copy = Runner(grid, B)
     grid.pass_time(minutes=5)
@@ -164,7 +164,7 @@ def test_what_former_races_of_a_job_have_cost_is_not_forgotten(grid: Grid) -> No
     start_copy(grid, original.job.id)
     Runner(grid, C)
     grid.pass_time(minutes=1)
-    assert race_of(grid, original.job.id).lost_core_s == 360, "the race goes on"
+    assert race_of(grid, original.job.id).lost_core_s == 360, "the race continues"
     (load,) = grid.read(lambda transaction, _: race_loads(transaction))
     assert load.lost_core_s == 360
     original.ends()
@@ -179,7 +179,7 @@ def test_what_former_races_of_a_job_have_cost_is_not_forgotten(grid: Grid) -> No
     assert cost.lost_core_s == 360 + 120
 
 
-def test_copies_that_were_stopped_in_a_former_run_are_none_of_a_job_that_runs_again(grid: Grid) -> None:
+def test_copies_of_earlier_run_do_not_belong_to_new_race(grid: Grid) -> None:
     original, first = start_race(grid)
     grid.change(JobChange.RESCHEDULE, original.job.id)
     original.killed()

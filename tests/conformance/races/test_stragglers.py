@@ -1,4 +1,4 @@
-"""What a racer hears of sets that may be raced, on every database."""
+"""The sets of jobs that a racer may race: progress, stragglers, sites and loads."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock, *SITES)
 
 
-def looks(grid: Grid) -> tuple[SetReport, ...]:
+def set_reports(grid: Grid) -> tuple[SetReport, ...]:
     return grid.read(lambda transaction, state: find_stragglers(transaction, state, 0)).sets
 
 
 def run_all_but(grid: Grid, left: int, total: int, seconds: float = 100) -> list[int]:
-    """Submit a set, of which all jobs but so many have ended well after so long, and return those that run."""
+    """Submit a set of which all jobs except `left` succeed after `seconds`, and return the running ones."""
     ids = grid.submit(count=total, attributes=REPEATABLE)
     pilot = grid.start_pilot(A)
     matches = pilot.ask(*(a_slot(f"s{number}") for number in range(total))).matches
@@ -52,55 +52,55 @@ def run_all_but(grid: Grid, left: int, total: int, seconds: float = 100) -> list
     return ids[:left]
 
 
-def test_a_set_at_its_tail_is_told_with_what_its_jobs_took_and_what_runs_still(grid: Grid) -> None:
-    (left,) = run_all_but(grid, 1, total=20)
+def test_reports_set_at_its_tail_with_progress_and_stragglers(grid: Grid) -> None:
+    (running,) = run_all_but(grid, 1, total=20)
     grid.pass_time(seconds=400)
-    (look,) = looks(grid)
-    assert (look.of.jobs, look.of.urgent, look.waiting) == (20, False, 0)
-    figures = look.figures
-    assert (figures.sampled, figures.done, figures.p95) == (20, 19, timedelta(seconds=100))
-    (straggler,) = look.stragglers
-    assert (straggler.job.id, straggler.running, straggler.cpus) == (left, timedelta(seconds=500), 1)
+    (report,) = set_reports(grid)
+    assert (report.of.jobs, report.of.urgent, report.waiting) == (20, False, 0)
+    progress = report.figures
+    assert (progress.sampled, progress.done, progress.p95) == (20, 19, timedelta(seconds=100))
+    (straggler,) = report.stragglers
+    assert (straggler.job.id, straggler.running, straggler.cpus) == (running, timedelta(seconds=500), 1)
     assert straggler.sites == (OtherSite("B", 0), OtherSite("C", 0))
 
 
-def test_free_slots_that_a_copy_fits_in_are_told_with_their_sites(grid: Grid) -> None:
+def test_reports_free_slots_of_other_sites(grid: Grid) -> None:
     run_all_but(grid, 1, total=4)
     grid.start_pilot(B).show(an_idle_slot("s1"), an_idle_slot("s2"))
-    glance = IdleSlotCache()
+    cache = IdleSlotCache()
 
     def free() -> tuple[OtherSite, ...]:
-        found = grid.read(lambda transaction, state: find_stragglers(transaction, state, 0, glance))
+        found = grid.read(lambda transaction, state: find_stragglers(transaction, state, 0, cache))
         return found.sets[0].stragglers[0].sites
 
     assert free() == (OtherSite("B", 2), OtherSite("C", 0))
     grid.start_pilot(C).show(an_idle_slot("s1"))
-    assert free() == (OtherSite("B", 2), OtherSite("C", 0)), "the calls of one round share a glance"
+    assert free() == (OtherSite("B", 2), OtherSite("C", 0)), "calls within a cycle share the cache"
     grid.pass_time(seconds=25)
     assert free() == (OtherSite("B", 2), OtherSite("C", 1))
 
 
-def test_sites_that_were_used_or_are_banned_are_no_places_for_a_copy(grid: Grid) -> None:
-    (left,) = run_all_but(grid, 1, total=4)
-    start_copy(grid, left)
-    ((waits,),) = (look.stragglers for look in looks(grid))
-    assert (waits.copies_made, waits.copy_waits) == (1, True)
+def test_used_and_banned_sites_are_left_out(grid: Grid) -> None:
+    (running,) = run_all_but(grid, 1, total=4)
+    start_copy(grid, running)
+    ((waiting,),) = (report.stragglers for report in set_reports(grid))
+    assert (waiting.copies_made, waiting.copy_waits) == (1, True)
     copy = Runner(grid, B)
-    ((runs,),) = (look.stragglers for look in looks(grid))
-    assert (runs.copy_waits, runs.sites) == (False, (OtherSite("C", 0),))
+    ((started,),) = (report.stragglers for report in set_reports(grid))
+    assert (started.copy_waits, started.sites) == (False, (OtherSite("C", 0),))
     grid.write(lambda transaction, state: ban(transaction, state, an_operator(), BanOrder(TreeNode("C"), "broken")))
-    ((nowhere,),) = (look.stragglers for look in looks(grid))
-    assert nowhere.sites == ()
+    ((without_site,),) = (report.stragglers for report in set_reports(grid))
+    assert without_site.sites == ()
     copy.ends(exit_code=1)
-    ((after,),) = (look.stragglers for look in looks(grid))
-    assert after.copies_made == 1, "it has had one, though that race is over"
+    ((failed,),) = (report.stragglers for report in set_reports(grid))
+    assert failed.copies_made == 1, "the failed copy counts"
 
 
-def test_the_slots_are_not_read_unless_free_ones_are_asked_for_or_where_nothing_could_race(grid: Grid) -> None:
-    def tables(glance: IdleSlotCache | None) -> list[str]:
-        with statements(grid.database) as seen:
-            grid.read(lambda transaction, state: find_stragglers(transaction, state, 0, glance))
-        return [statement for statement in seen if "FROM slots" in statement]
+def test_reads_slots_only_when_needed(grid: Grid) -> None:
+    def tables(cache: IdleSlotCache | None) -> list[str]:
+        with statements(grid.database) as executed:
+            grid.read(lambda transaction, state: find_stragglers(transaction, state, 0, cache))
+        return [statement for statement in executed if "FROM slots" in statement]
 
     assert tables(IdleSlotCache()) == []
     run_all_but(grid, 1, total=4)
@@ -108,7 +108,7 @@ def test_the_slots_are_not_read_unless_free_ones_are_asked_for_or_where_nothing_
     assert len(tables(IdleSlotCache())) == 1
 
 
-def test_jobs_that_are_held_or_left_to_their_copies_keep_no_set_from_its_tail(grid: Grid) -> None:
+def test_held_and_racing_jobs_do_not_delay_tail(grid: Grid) -> None:
     ids = grid.submit(count=6, attributes=REPEATABLE)
     runners = [Runner(grid, A) for _ in ids]
     for runner in runners[3:]:
@@ -118,34 +118,34 @@ def test_jobs_that_are_held_or_left_to_their_copies_keep_no_set_from_its_tail(gr
     runners[0].ends(exit_code=1)
     grid.change(JobChange.HOLD, ids[1])
     assert [grid.job(id_).state for id_ in ids[:2]] == [JobState.RACING, JobState.HELD]
-    (look,) = looks(grid)
-    assert (look.waiting, [each.job.id for each in look.stragglers]) == (0, [ids[2]])
+    (report,) = set_reports(grid)
+    assert (report.waiting, [straggler.job.id for straggler in report.stragglers]) == (0, [ids[2]])
 
 
-def test_a_set_of_which_most_runs_still_is_not_told(grid: Grid) -> None:
+def test_does_not_report_set_of_mostly_running_jobs(grid: Grid) -> None:
     run_all_but(grid, 3, total=4)
-    assert looks(grid) == ()
+    assert set_reports(grid) == ()
 
 
-def test_urgent_jobs_are_told_as_soon_as_they_run_and_others_alone_never(grid: Grid) -> None:
+def test_reports_running_urgent_jobs_and_no_other_single_jobs(grid: Grid) -> None:
     grid.submit(attributes=URGENT)
-    assert looks(grid) == ()
+    assert set_reports(grid) == ()
     Runner(grid, A)
     grid.submit(attributes=REPEATABLE)
     Runner(grid, A)
-    (look,) = looks(grid)
-    assert (look.of.urgent, len(look.stragglers), look.figures.sampled) == (True, 1, 0)
+    (report,) = set_reports(grid)
+    assert (report.of.urgent, len(report.stragglers), report.figures.sampled) == (True, 1, 0)
 
 
-def test_jobs_that_do_not_say_that_they_may_be_repeated_are_in_no_set(grid: Grid) -> None:
+def test_jobs_that_may_not_be_repeated_are_in_no_set(grid: Grid) -> None:
     grid.submit(count=4, attributes={"Urgent": True})
     grid.submit(count=4, attributes={"MayBeRepeated": False})
     for _ in range(8):
         Runner(grid, A)
-    assert looks(grid) == ()
+    assert set_reports(grid) == ()
 
 
-def test_all_that_may_be_repeated_of_one_submission_is_one_set_the_urgent_apart(grid: Grid) -> None:
+def test_submission_makes_one_set_and_one_of_urgent_jobs(grid: Grid) -> None:
     descriptions = [
         a_description(attributes=REPEATABLE, arguments="1"),
         a_description(arguments="2"),
@@ -158,24 +158,24 @@ def test_all_that_may_be_repeated_of_one_submission_is_one_set_the_urgent_apart(
     runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
     for job_id in ids[:3]:
         runners[job_id].ends()
-    assert [(look.of.id, look.of.jobs, look.of.urgent) for look in looks(grid)] == [
+    assert [(report.of.id, report.of.jobs, report.of.urgent) for report in set_reports(grid)] == [
         (ids[0], 3, False),
         (ids[4], 1, True),
     ]
-    assert [each.job.id for each in looks(grid)[0].stragglers] == [ids[3]]
+    assert [straggler.job.id for straggler in set_reports(grid)[0].stragglers] == [ids[3]]
 
 
-def test_what_a_look_at_a_set_costs_does_not_grow_with_it(grid: Grid) -> None:
-    asked = []
+def test_number_of_statements_is_independent_of_set_size(grid: Grid) -> None:
+    counts = []
     for total in (4, 4000):
         grid.submit(count=total, attributes=REPEATABLE)
-        with statements(grid.database) as seen:
-            looks(grid)
-        asked.append(len(seen))
-    assert asked[0] == asked[1], "one glance at all"
+        with statements(grid.database) as executed:
+            set_reports(grid)
+        counts.append(len(executed))
+    assert counts[0] == counts[1], "one statement for all"
 
 
-def test_sets_that_lie_among_each_others_jobs_are_judged_apart(grid: Grid) -> None:
+def test_interleaved_sets_are_reported_separately(grid: Grid) -> None:
     mixed = [
         a_description(attributes=URGENT if number % 2 else REPEATABLE, arguments=str(number)) for number in range(8)
     ]
@@ -183,37 +183,37 @@ def test_sets_that_lie_among_each_others_jobs_are_judged_apart(grid: Grid) -> No
     runners = {runner.job.id: runner for runner in (Runner(grid, A) for _ in ids)}
     for job_id in (*ids[2::2], *ids[3::2]):
         runners[job_id].ends()
-    plain, urgent = looks(grid)
-    assert (plain.of.urgent, plain.figures.sampled, plain.figures.done) == (False, 4, 3)
-    assert [each.job.id for look in (plain, urgent) for each in look.stragglers] == list(ids[:2])
+    ordinary, urgent = set_reports(grid)
+    assert (ordinary.of.urgent, ordinary.figures.sampled, ordinary.figures.done) == (False, 4, 3)
+    assert [straggler.job.id for report in (ordinary, urgent) for straggler in report.stragglers] == list(ids[:2])
 
 
-def test_a_look_at_many_sets_asks_as_little_as_one_at_a_few(grid: Grid) -> None:
-    asked = []
+def test_number_of_statements_is_independent_of_sets(grid: Grid) -> None:
+    counts = []
     for total in (1, 20):
         for _ in range(total):
             grid.submit(count=2, attributes=REPEATABLE)
             runners = Runner(grid, A), Runner(grid, A)
             runners[0].ends()
-        with statements(grid.database) as seen:
-            assert len(looks(grid)) >= total
-        asked.append(len(seen))
-    assert asked[0] == asked[1]
+        with statements(grid.database) as executed:
+            assert len(set_reports(grid)) >= total
+        counts.append(len(executed))
+    assert counts[0] == counts[1]
 
 
-def test_a_set_is_forgotten_once_all_its_jobs_have_ended(grid: Grid) -> None:
-    (left,) = run_all_but(grid, 1, total=4)
+def test_set_is_removed_after_all_its_jobs_ended(grid: Grid) -> None:
+    (running,) = run_all_but(grid, 1, total=4)
     grid.pass_time(hours=3)
     assert grid.write(remove_race_sets) == 0
-    grid.change(JobChange.REMOVE, left)
+    grid.change(JobChange.REMOVE, running)
     assert grid.write(remove_race_sets) == 1
-    assert grid.job(left).state is JobState.REMOVED
+    assert grid.job(running).state is JobState.REMOVED
 
 
-def test_what_an_owner_has_in_races_and_what_it_cost_him_of_late_is_told(grid: Grid) -> None:
+def test_race_loads_have_copies_and_recent_cost_of_owner(grid: Grid) -> None:
     assert grid.read(lambda transaction, _: race_loads(transaction)) == ()
-    (left,) = run_all_but(grid, 1, total=4)
-    start_copy(grid, left)
+    (running,) = run_all_but(grid, 1, total=4)
+    start_copy(grid, running)
     copy = Runner(grid, C)
     grid.pass_time(minutes=2)
     (load,) = grid.read(lambda transaction, _: race_loads(transaction))
@@ -225,25 +225,25 @@ def test_what_an_owner_has_in_races_and_what_it_cost_him_of_late_is_told(grid: G
     assert grid.read(lambda transaction, _: race_loads(transaction)) == ()
 
 
-def test_all_that_runs_of_a_large_urgent_set_is_told_within_some_looks_and_its_first_jobs_in_each(grid: Grid) -> None:
+def test_large_urgent_set_is_reported_in_parts_with_first_jobs(grid: Grid) -> None:
     ids = grid.submit(attributes=URGENT, count=MAX_TAIL_JOBS * 4 + 10)
     for runner in (grid.start_pilot(A) for _ in range(3)):
         for match in runner.ask(*(a_slot(f"s{number}") for number in range(MAX_TAIL_JOBS))).matches:
             runner.start(match)
     running = ids[: 3 * MAX_TAIL_JOBS]
-    looked: list[list[int]] = []
+    listed: list[list[int]] = []
     after_job = 0
     for _ in range(4):
         found = grid.read(partial(find_stragglers, after_set=0, after_jobs={ids[0]: after_job}))
-        (look,) = found.sets
-        looked.append([each.job.id for each in look.stragglers])
-        after_job = look.next_after_job
+        (report,) = found.sets
+        listed.append([straggler.job.id for straggler in report.stragglers])
+        after_job = report.next_after_job
     first, second, third = (running[start : start + MAX_TAIL_JOBS] for start in range(0, 600, MAX_TAIL_JOBS))
-    assert looked == [first + second, first + third, first, first]
-    assert after_job == 0, "the next look begins anew"
+    assert listed == [first + second, first + third, first, first]
+    assert after_job == 0, "the next call starts from the beginning"
 
 
-def test_what_runs_of_many_sets_is_told_in_several_answers(grid: Grid) -> None:
+def test_many_sets_are_reported_in_pages(grid: Grid) -> None:
     ids = [grid.submit(attributes=URGENT, count=count) for count in (2, 1, 3, 1, 1)]
     for _ in range(8):
         Runner(grid, A)
@@ -255,5 +255,5 @@ def test_what_runs_of_many_sets_is_told_in_several_answers(grid: Grid) -> None:
     pages = [page(0)]
     while pages[-1].next_after:
         pages.append(page(pages[-1].next_after))
-    answers = [[each.job.id for look in found.sets for each in look.stragglers] for found in pages]
+    answers = [[straggler.job.id for report in found.sets for straggler in report.stragglers] for found in pages]
     assert answers == [[*ids[0]], [*ids[2]], [*ids[3], *ids[4]]]

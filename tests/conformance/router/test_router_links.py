@@ -1,4 +1,4 @@
-"""What a job router hears of a server, be it a real one or the one in memory."""
+"""The contract of the router's link to a server, for a real server and the one in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.server import RunningServer, request_id
 __all__ = ["scene", "server"]
 
 
-async def test_the_feed_tells_who_waits_and_goes_on_where_it_was_left(scene: Scene) -> None:
+async def test_feed_lists_waiting_jobs_and_continues_at_position(scene: Scene) -> None:
     first = scene.submit(5)
     assert (await scene.waiting())[-5:] == first
     page = await scene.link.next_events(0)
@@ -38,15 +38,15 @@ async def test_the_feed_tells_who_waits_and_goes_on_where_it_was_left(scene: Sce
     assert first[0] not in await scene.waiting()
 
 
-async def test_jobs_are_seen_with_their_ads_and_descriptions(scene: Scene) -> None:
+async def test_loads_jobs_with_ads_and_descriptions(scene: Scene) -> None:
     (job,) = scene.submit(WantJobRouter=True, executable="/bin/echo")
-    (seen,) = await scene.link.load_jobs([job, 10**9])
-    assert (seen.job_id, seen.is_waiting, seen.ad["WantJobRouter"]) == (job, True, True)
-    assert seen.description.executable == "/bin/echo"
-    assert (seen.owner, seen.vo) in (("alice", "sky"), ("ann", "sky"))
+    (loaded,) = await scene.link.load_jobs([job, 10**9])
+    assert (loaded.job_id, loaded.is_waiting, loaded.ad["WantJobRouter"]) == (job, True, True)
+    assert loaded.description.executable == "/bin/echo"
+    assert (loaded.owner, loaded.vo) in (("alice", "sky"), ("ann", "sky"))
 
 
-async def test_a_job_is_given_once_and_then_is_this_routers(scene: Scene) -> None:
+async def test_router_claims_a_job_once(scene: Scene) -> None:
     (job,) = scene.submit()
     request = request_id()
     assert await scene.link.route(request, [new_routed_job(job)]) == (Routed(job, 1),)
@@ -60,7 +60,7 @@ async def test_a_job_is_given_once_and_then_is_this_routers(scene: Scene) -> Non
     assert not (await scene.link.load_jobs([job]))[0].is_waiting
 
 
-async def test_a_job_that_is_not_there_or_does_not_wait_is_not_given_and_the_others_are(scene: Scene) -> None:
+async def test_refuses_unknown_and_held_jobs_of_a_call_only(scene: Scene) -> None:
     first, second = scene.submit(2)
     scene.change("hold", first)
     answers = await scene.link.route(
@@ -70,13 +70,13 @@ async def test_a_job_that_is_not_there_or_does_not_wait_is_not_given_and_the_oth
     assert all(answer.reason for answer in answers if isinstance(answer, NotRouted))
 
 
-async def test_a_copy_on_another_server_needs_no_queue(scene: Scene) -> None:
+async def test_routed_job_of_remote_server_needs_no_queue(scene: Scene) -> None:
     (job,) = scene.submit()
     (answer,) = await scene.link.route(request_id(), [new_routed_job(job, queue=None)])
     assert answer == Routed(job, 1)
 
 
-async def test_what_is_told_of_a_copy_is_kept_and_shown(scene: Scene) -> None:
+async def test_reports_of_routed_job_are_stored(scene: Scene) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     assert await scene.report(RoutedJobReport(job, 1, reference="slurm.17")) == {}
@@ -101,23 +101,23 @@ async def test_what_is_told_of_a_copy_is_kept_and_shown(scene: Scene) -> None:
     ],
     ids=["done", "failed", "vanished", "not submitted"],
 )
-@pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it is seen to run"])
-async def test_an_end_makes_the_original_what_it_says(
+@pytest.mark.parametrize("is_running", [True, False], ids=["while running", "before a report of its start"])
+async def test_end_of_routed_job_determines_state_of_job(
     scene: Scene, report: RoutedJobReport, state: str, is_running: bool
 ) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     if is_running and report.outcome and report.outcome.outcome != "DECLINED":
         await scene.report(RoutedJobReport(job, 1, state="RUNNING", started=NOON))
-    told = RoutedJobReport(job, 1, state="DONE", outcome=report.outcome)
-    assert await scene.report(told) == {}
+    final = RoutedJobReport(job, 1, state="DONE", outcome=report.outcome)
+    assert await scene.report(final) == {}
     assert scene.state(job) == state
     assert await scene.link.routed_jobs() == ()
     if state == "WAITING":
         assert await scene.route(job) == [2]
 
 
-async def test_the_copy_of_a_job_that_was_taken_away_is_unwanted_until_it_is_told_to_be_over(scene: Scene) -> None:
+async def test_routed_job_of_held_job_is_unwanted_until_its_end(scene: Scene) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     assert (await scene.link.report(request_id(), ())).unwanted == ()
@@ -127,15 +127,13 @@ async def test_the_copy_of_a_job_that_was_taken_away_is_unwanted_until_it_is_tol
     assert (await scene.link.routed_jobs())[0].unwanted
     scene.change("release", job)
     (again,) = await scene.link.route(request_id(), [new_routed_job(job)])
-    assert isinstance(again, NotRouted), "two copies of a job never live at once"
+    assert isinstance(again, NotRouted), "a job never has two routed jobs at once"
     assert await scene.report(ended(job, "KILLED", reason="held")) == {}
     assert await scene.route(job) == [2]
 
 
-@pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it is seen to run"])
-async def test_a_job_whose_copy_is_held_is_held_and_its_copy_unwanted_until_it_is_told_to_be_over(
-    scene: Scene, is_running: bool
-) -> None:
+@pytest.mark.parametrize("is_running", [True, False], ids=["while running", "before a report of its start"])
+async def test_hold_at_target_holds_job_until_routed_job_ends(scene: Scene, is_running: bool) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     if is_running:
@@ -152,7 +150,7 @@ async def test_a_job_whose_copy_is_held_is_held_and_its_copy_unwanted_until_it_i
     assert await scene.route(job) == [2]
 
 
-async def test_a_copy_that_is_told_to_be_held_and_over_at_once_holds_its_job(scene: Scene) -> None:
+async def test_report_with_hold_and_end_holds_the_job(scene: Scene) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     assert await scene.report(replace(ended(job, "KILLED"), held="the proxy has expired")) == {}
@@ -160,7 +158,7 @@ async def test_a_copy_that_is_told_to_be_held_and_over_at_once_holds_its_job(sce
     assert await scene.link.routed_jobs() == ()
 
 
-async def test_a_report_on_an_attempt_that_is_not_this_routers_is_refused_and_the_others_are_not(
+async def test_refuses_only_reports_of_foreign_attempts(
     scene: Scene,
 ) -> None:
     first, second = scene.submit(2)
@@ -171,30 +169,36 @@ async def test_a_report_on_an_attempt_that_is_not_this_routers_is_refused_and_th
     assert (await scene.link.routed_jobs())[0].reference == "y"
 
 
-async def test_a_malformed_report_changes_nothing_of_its_copy_and_keeps_no_other_from_being_heard(scene: Scene) -> None:
+async def test_malformed_report_does_not_affect_other_reports(scene: Scene) -> None:
     first, second = scene.submit(2)
     await scene.route(first, second)
     reports = (RoutedJobReport(first, 1, node="n\0", state="RUNNING"), RoutedJobReport(second, 1, state="RUNNING"))
     answer = await scene.link.report(request_id(), reports)
     assert (list(answer.malformed), list(answer.refused)) == ([(first, 1)], [])
     assert "NUL" in answer.malformed[first, 1]
-    assert [scene.state(each) for each in (first, second)] == ["MATCHED", "RUNNING"]
+    assert [scene.state(job) for job in (first, second)] == ["MATCHED", "RUNNING"]
     assert [copy.job_id for copy in await scene.link.routed_jobs()] == [first, second]
 
 
-async def test_what_hooks_say_of_a_copy_is_shown_where_the_job_says_nothing(scene: Scene) -> None:
+async def test_hook_attributes_do_not_override_job_attributes(scene: Scene) -> None:
     (job,) = scene.submit(Color="red")
     await scene.route(job)
-    said: dict[str, Value] = {"Progress": 70, "Share": 0.5, "Color": "blue", "Owner": "eve", "Hosts": ("n1", "n2")}
-    assert await scene.report(RoutedJobReport(job, 1, attributes=said)) == {}
+    attributes: dict[str, Value] = {
+        "Progress": 70,
+        "Share": 0.5,
+        "Color": "blue",
+        "Owner": "eve",
+        "Hosts": ("n1", "n2"),
+    }
+    assert await scene.report(RoutedJobReport(job, 1, attributes=attributes)) == {}
     ad = scene.ad(job)
     assert (ad["Progress"], ad["Share"], ad["Hosts"]) == (70, 0.5, ("n1", "n2"))
     assert ad["Color"] == "red"
     assert ad["Owner"] != "eve"
-    assert "Progress" not in (await scene.link.load_jobs([job]))[0].ad, "no route looks at it"
+    assert "Progress" not in (await scene.link.load_jobs([job]))[0].ad, "routes do not see hook attributes"
 
 
-async def test_what_hooks_say_is_as_it_was_told_last_until_another_attempt_begins(scene: Scene) -> None:
+async def test_hook_attributes_are_replaced_and_end_with_attempt(scene: Scene) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     await scene.report(RoutedJobReport(job, 1, attributes={"Progress": 70, "Stage": "in"}))
@@ -208,20 +212,18 @@ async def test_what_hooks_say_is_as_it_was_told_last_until_another_attempt_begin
 
 
 @pytest.mark.parametrize(
-    "said", [{f"A{number}": 1 for number in range(65)}, {"Text": "x" * 20_000}, {"no name": 1}, {"a": 1, "A": 2}]
+    "attributes", [{f"A{number}": 1 for number in range(65)}, {"Text": "x" * 20_000}, {"no name": 1}, {"a": 1, "A": 2}]
 )
-async def test_a_report_with_too_many_attributes_or_ones_that_are_none_is_malformed(
-    scene: Scene, said: dict[str, Value]
-) -> None:
+async def test_report_with_invalid_attributes_is_malformed(scene: Scene, attributes: dict[str, Value]) -> None:
     (job,) = scene.submit()
     await scene.route(job)
-    answer = await scene.link.report(request_id(), [RoutedJobReport(job, 1, state="RUNNING", attributes=said)])
+    answer = await scene.link.report(request_id(), [RoutedJobReport(job, 1, state="RUNNING", attributes=attributes)])
     assert answer.malformed[job, 1].startswith("attributes: ")
-    assert (scene.state(job), scene.ad(job).keys() & said.keys()) == ("MATCHED", set())
+    assert (scene.state(job), scene.ad(job).keys() & attributes.keys()) == ("MATCHED", set())
 
 
-@pytest.mark.parametrize("are_brought", [True, False], ids=["brought before", "with the report"])
-async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path, are_brought: bool) -> None:
+@pytest.mark.parametrize("are_uploaded", [True, False], ids=["uploaded before", "with the report"])
+async def test_uploads_small_and_large_output_files(scene: Scene, tmp_path: Path, are_uploaded: bool) -> None:
     (job,) = scene.submit()
     await scene.route(job)
     small, large = b"hello\n", b"0123456789abcdef" * 10_000
@@ -230,28 +232,26 @@ async def test_files_come_home_small_and_large(scene: Scene, tmp_path: Path, are
         path = tmp_path / name.replace("/", "-")
         await asyncio.to_thread(path.write_bytes, content)
         files.append(CollectedFile(name, str(path)))
-    if are_brought:
-        await scene.link.upload([*files, CollectedFile("gone", f"{tmp_path}/gone")])
+    if are_uploaded:
+        await scene.link.upload([*files, CollectedFile("missing", f"{tmp_path}/missing")])
     report = ended(job, "EXITED", RoutedJobState.COMPLETED, exit_code=0, files=tuple(files))
     assert await scene.report(report) == {}
     assert scene.output(job) == {"stdout": small, "results/data": large, "empty": b""}
 
 
-async def test_a_job_of_whose_files_one_cannot_be_read_has_not_ended_well_and_its_neighbour_has(
-    scene: Scene, tmp_path: Path
-) -> None:
-    lost, whole = scene.submit(2)
-    await scene.route(lost, whole)
+async def test_unreadable_output_file_requeues_only_its_job(scene: Scene, tmp_path: Path) -> None:
+    incomplete, complete = scene.submit(2)
+    await scene.route(incomplete, complete)
     (tmp_path / "stdout").write_text("hello\n")
-    stdout, gone = CollectedFile("stdout", f"{tmp_path}/stdout"), CollectedFile("results", f"{tmp_path}/gone")
-    cut_short = ended(lost, "EXITED", RoutedJobState.COMPLETED, exit_code=0, files=(stdout, gone))
-    well = ended(whole, "EXITED", RoutedJobState.COMPLETED, exit_code=0, files=(stdout,))
-    assert await scene.report(cut_short, well) == {}
-    assert (scene.state(lost), scene.state(whole)) == ("WAITING", "DONE")
-    assert (scene.output(lost), scene.output(whole)) == ({}, {"stdout": b"hello\n"})
+    stdout, missing = CollectedFile("stdout", f"{tmp_path}/stdout"), CollectedFile("results", f"{tmp_path}/missing")
+    failed = ended(incomplete, "EXITED", RoutedJobState.COMPLETED, exit_code=0, files=(stdout, missing))
+    succeeded = ended(complete, "EXITED", RoutedJobState.COMPLETED, exit_code=0, files=(stdout,))
+    assert await scene.report(failed, succeeded) == {}
+    assert (scene.state(incomplete), scene.state(complete)) == ("WAITING", "DONE")
+    assert (scene.output(incomplete), scene.output(complete)) == ({}, {"stdout": b"hello\n"})
 
 
-async def test_files_that_a_job_brings_are_fetched_whole(server: RunningServer, tmp_path: Path) -> None:
+async def test_fetches_input_files_of_routed_job(server: RunningServer, tmp_path: Path) -> None:
     content = b"x" * 3_000_000
     checksum = hashlib.sha256(content).hexdigest()
     with server.channel(server.token()) as channel:
@@ -263,9 +263,9 @@ async def test_files_that_a_job_brings_are_fetched_whole(server: RunningServer, 
     file = jobs_pb2.InputFile(name="data", checksum=checksum, size=len(content))
     (job,) = RealJobs(server).submit(files=[file])
     async with server.async_channel(server.token(Role.AGENT, owner="agent:router")) as channel:
-        turn = Leadership(f"job router {request_id()}", "this one")
-        await AgentServerLink(channel).take_leadership(turn, 60, "here")
-        link = RouterServerLink(channel, turn)
+        leadership = Leadership(f"job router {request_id()}", "this one")
+        await AgentServerLink(channel).take_leadership(leadership, 60, "here")
+        link = RouterServerLink(channel, leadership)
         await link.route(request_id(), [new_routed_job(job)])
         await link.fetch(job, InputFile("data", checksum=checksum, size=len(content)), tmp_path / "data")
         with pytest.raises(NotFoundError):
@@ -274,10 +274,10 @@ async def test_files_that_a_job_brings_are_fetched_whole(server: RunningServer, 
     assert not await asyncio.to_thread((tmp_path / "other").exists)
 
 
-async def test_the_routes_are_told(scene: Scene) -> None:
+async def test_publishes_routes_with_all_fields(scene: Scene) -> None:
     route = RouteOutline("A", f"queue {QUEUE}", "WantJobRouter", '[name = "A"]', 10)
-    bars = {"throttled": "19 failed", "closed": "its target cannot be opened"}
-    other = RouteOutline("B", "server elsewhere:4711", max_jobs=10, max_idle_jobs=5, copies=3, idle=2, **bars)
+    obstacles = {"throttled": "19 failed", "closed": "its target cannot be opened"}
+    other = RouteOutline("B", "server elsewhere:4711", max_jobs=10, max_idle_jobs=5, copies=3, idle=2, **obstacles)
     await scene.link.publish_routes(
         PublishedRoutes((route, other), "true", 100, (LeftOutRoute("C", "it has no target"),))
     )

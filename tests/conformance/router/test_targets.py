@@ -1,4 +1,4 @@
-"""What every place that copies go to does, whatever it is made of."""
+"""The contract of all targets of routed jobs: submit, poll, cancel, output, leftovers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from support.copy_targets import FakeCopyTarget, HeldFiles, a_copy, end_of, stat
 from support.process_grid import ProcessGrid, a_process_grid
 from support.slurm import PARTITION, SlurmCluster
 
-RUNS_FOR_LONG = ("/bin/sleep", "1000")
+SLEEP = ("/bin/sleep", "1000")
 EARLIER, LATER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 QUEUE = QueueId("LOCAL", "here", "default")
 
 
 @dataclass
-class Place:
-    """A target under test; `restarted` gives what a router sees after its restart. Names are `name` and a number."""
+class TargetUnderTest:
+    """A target under test; `restarted` returns it as a restarted router sees it. Jobs are named `name`-NUMBER."""
 
     target: RoutedJobTarget
     restarted: Callable[[], RoutedJobTarget]
@@ -44,10 +44,10 @@ class Place:
     references: list[str] = field(default_factory=list)
 
     async def submit(self, *commands: tuple[str, ...]) -> list[str]:
-        """Submit copies that run these commands, which must be taken; returns their references."""
+        """Submit jobs that run these commands, require success, and return their references."""
         first = len(self.references)
-        copies = [a_copy(f"{self.name}-{first + n}", *command) for n, command in enumerate(commands)]
-        found = await submitted(self.target, self.files, *copies)
+        jobs = [a_copy(f"{self.name}-{first + n}", *command) for n, command in enumerate(commands)]
+        found = await submitted(self.target, self.files, *jobs)
         self.references += found
         return found
 
@@ -71,15 +71,15 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessGrid]:
 
 
 @asynccontextmanager
-async def over_server(folder: Path, grid: ProcessGrid) -> AsyncIterator[Place]:
-    """Give another server, which has a pilot, as a place for copies."""
+async def over_server(folder: Path, grid: ProcessGrid) -> AsyncIterator[TargetUnderTest]:
+    """Return another server, which has a pilot, as a target."""
     (folder / "token").write_text(grid.server.token(owner="router"))
     async with grid.pilot():
         server = RemoteServer([grid.server.address], None)
         folders = RemoteJobFolders(folder / "copies", folder.name)
         new = partial(RemoteServerTarget, server, folders, folder / "token")
         try:
-            yield Place(new(), new)
+            yield TargetUnderTest(new(), new)
         finally:
             await server.close()
 
@@ -88,136 +88,135 @@ REAL = [pytest.param(target, marks=pytest.mark.process) for target in ("slurm", 
 
 
 @pytest.fixture(params=["fake", "queue", *REAL])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+async def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TargetUnderTest]:
     async with AsyncExitStack() as stack:
         match request.param:
             case "fake":
                 fake = FakeCopyTarget(tmp_path)
-                found = Place(fake, lambda: fake)
+                found = TargetUnderTest(fake, lambda: fake)
             case "server":
                 found = await stack.enter_async_context(over_server(tmp_path, request.getfixturevalue("grid")))
             case "slurm":
                 cluster = request.getfixturevalue("slurm")
-                found = Place(over_slurm(tmp_path, cluster), partial(over_slurm, tmp_path, cluster))
+                found = TargetUnderTest(over_slurm(tmp_path, cluster), partial(over_slurm, tmp_path, cluster))
             case _:
-                found = Place(over_local(tmp_path), partial(over_local, tmp_path))
+                found = TargetUnderTest(over_local(tmp_path), partial(over_local, tmp_path))
         yield found
         await found.target.cancel(found.references)
 
 
-async def test_a_copy_that_ends_by_itself_says_how(place: Place) -> None:
-    well, badly = await place.submit(("/bin/true",), ("/bin/false",))
-    assert ((await end_of(place.target, well)).state, (await end_of(place.target, well)).exit_code) == (
-        RoutedJobState.COMPLETED,
-        0,
-    )
-    assert ((await end_of(place.target, badly)).state, (await end_of(place.target, badly)).exit_code) == (
-        RoutedJobState.COMPLETED,
-        1,
-    )
+async def test_completed_job_has_exit_code(under_test: TargetUnderTest) -> None:
+    references = await under_test.submit(("/bin/true",), ("/bin/false",))
+    for reference, exit_code in zip(references, (0, 1), strict=True):
+        status = await end_of(under_test.target, reference)
+        assert (status.state, status.exit_code) == (RoutedJobState.COMPLETED, exit_code)
 
 
-async def test_what_a_copy_has_written_comes_back(place: Place) -> None:
-    (reference,) = await place.submit(("/bin/echo", "'hello  world'"))
-    await end_of(place.target, reference)
-    assert (await texts_of(place.target, reference))["stdout"] == "hello  world\n"
-    assert (await texts_of(place.target, reference))["stdout"] == "hello  world\n", "as often as it is asked for"
+async def test_output_can_be_read_repeatedly(under_test: TargetUnderTest) -> None:
+    (reference,) = await under_test.submit(("/bin/echo", "'hello  world'"))
+    await end_of(under_test.target, reference)
+    assert (await texts_of(under_test.target, reference))["stdout"] == "hello  world\n"
+    assert (await texts_of(under_test.target, reference))["stdout"] == "hello  world\n", "repeatable"
 
 
-async def test_a_copy_runs_until_it_is_cancelled_and_its_neighbour_goes_on(place: Place) -> None:
-    first, second = await place.submit(RUNS_FOR_LONG, RUNS_FOR_LONG)
-    await status_when(place.target, first, (RoutedJobState.RUNNING,))
-    await status_when(place.target, second, (RoutedJobState.RUNNING,))
-    await place.target.cancel([first])
-    await end_of(place.target, first)
-    assert (await place.target.poll([second]))[second].state is RoutedJobState.RUNNING
+async def test_cancel_ends_only_the_given_job(under_test: TargetUnderTest) -> None:
+    first, second = await under_test.submit(SLEEP, SLEEP)
+    await status_when(under_test.target, first, (RoutedJobState.RUNNING,))
+    await status_when(under_test.target, second, (RoutedJobState.RUNNING,))
+    await under_test.target.cancel([first])
+    await end_of(under_test.target, first)
+    assert (await under_test.target.poll([second]))[second].state is RoutedJobState.RUNNING
 
 
-async def test_copies_outlive_their_router_and_are_found_by_the_next_one(place: Place) -> None:
-    running, ended = await place.submit(RUNS_FOR_LONG, ("/bin/echo", "hello"))
-    await end_of(place.target, ended)
-    after = place.restarted()
-    await status_when(after, running, (RoutedJobState.RUNNING,))
-    assert (await end_of(after, ended)).exit_code == 0
-    assert (await texts_of(after, ended))["stdout"] == "hello\n"
-    await after.cancel([running])
-    await end_of(after, running)
+async def test_restarted_router_finds_its_jobs(under_test: TargetUnderTest) -> None:
+    running, ended = await under_test.submit(SLEEP, ("/bin/echo", "hello"))
+    await end_of(under_test.target, ended)
+    restarted = under_test.restarted()
+    await status_when(restarted, running, (RoutedJobState.RUNNING,))
+    assert (await end_of(restarted, ended)).exit_code == 0
+    assert (await texts_of(restarted, ended))["stdout"] == "hello\n"
+    await restarted.cancel([running])
+    await end_of(restarted, running)
 
 
-async def test_a_copy_whose_answer_was_lost_is_found_by_its_name(place: Place) -> None:
-    running, ended = await place.submit(RUNS_FOR_LONG, ("/bin/true",))
-    await end_of(place.target, ended)
-    names = [f"{place.name}-0", f"{place.name}-1"]
-    found = await place.restarted().find_again([*names, f"{place.name}-99"])
+async def test_finds_jobs_by_name(under_test: TargetUnderTest) -> None:
+    running, ended = await under_test.submit(SLEEP, ("/bin/true",))
+    await end_of(under_test.target, ended)
+    names = [f"{under_test.name}-0", f"{under_test.name}-1"]
+    found = await under_test.restarted().find_again([*names, f"{under_test.name}-99"])
     assert dict(found) == dict(zip(names, (running, ended), strict=True))
 
 
-async def test_a_copy_that_was_made_before_is_not_made_twice(place: Place) -> None:
-    (reference,) = await place.submit(RUNS_FOR_LONG)
-    again = a_copy(f"{place.name}-0", *RUNS_FOR_LONG)
-    assert await submitted(place.restarted(), place.files, again) == [reference]
-    await place.target.cancel([reference])
-    await end_of(place.target, reference)
-    assert await submitted(place.target, place.files, again) == [reference], "not even one that has ended"
+async def test_repeated_submission_returns_first_reference(under_test: TargetUnderTest) -> None:
+    (reference,) = await under_test.submit(SLEEP)
+    again = a_copy(f"{under_test.name}-0", *SLEEP)
+    assert await submitted(under_test.restarted(), under_test.files, again) == [reference]
+    await under_test.target.cancel([reference])
+    await end_of(under_test.target, reference)
+    assert await submitted(under_test.target, under_test.files, again) == [reference], (
+        "an ended job is not submitted again"
+    )
 
 
-async def test_a_copy_whose_input_is_not_there_is_not_made_and_its_neighbour_is(place: Place) -> None:
-    (reference,) = await place.submit(("/bin/true",))
-    lost = place.files.add("input", "content")
-    place.files.contents.clear()
-    answer, other = await place.target.submit(
-        [a_copy(f"{place.name}-8", "/bin/true", input_files=(lost,)), a_copy(f"{place.name}-0", "/bin/true")],
-        place.files,
+async def test_missing_input_fails_only_its_submission(under_test: TargetUnderTest) -> None:
+    (reference,) = await under_test.submit(("/bin/true",))
+    lost = under_test.files.add("input", "content")
+    under_test.files.contents.clear()
+    answer, other = await under_test.target.submit(
+        [a_copy(f"{under_test.name}-8", "/bin/true", input_files=(lost,)), a_copy(f"{under_test.name}-0", "/bin/true")],
+        under_test.files,
     )
     assert isinstance(answer, NotSubmitted)
     assert "input" in answer.reason
     assert not isinstance(other, NotSubmitted)
-    assert not await place.target.find_again([f"{place.name}-8"])
-    await end_of(place.target, reference)
+    assert not await under_test.target.find_again([f"{under_test.name}-8"])
+    await end_of(under_test.target, reference)
 
 
-async def test_a_job_that_can_run_nowhere_as_it_is_described_is_told_so_and_its_neighbour_runs(place: Place) -> None:
-    bad, good = a_copy(f"{place.name}-8", "/bin/true", "'open"), a_copy(f"{place.name}-9", "/bin/true")
-    refused, taken = await place.target.submit([bad, good], place.files)
-    assert isinstance(refused, RefusedByJob)
-    assert isinstance(taken, Submitted)
-    assert not await place.target.find_again([bad.name])
-    await end_of(place.target, taken.glidein_id)
+async def test_invalid_description_fails_only_its_submission(under_test: TargetUnderTest) -> None:
+    bad, good = a_copy(f"{under_test.name}-8", "/bin/true", "'open"), a_copy(f"{under_test.name}-9", "/bin/true")
+    rejected, accepted = await under_test.target.submit([bad, good], under_test.files)
+    assert isinstance(rejected, RefusedByJob)
+    assert isinstance(accepted, Submitted)
+    assert not await under_test.target.find_again([bad.name])
+    await end_of(under_test.target, accepted.glidein_id)
 
 
-async def test_a_reference_that_means_nothing_is_unknown_and_not_gone(place: Place) -> None:
-    assert (await place.target.poll(["no such"]))["no such"].state is RoutedJobState.UNKNOWN
-    await place.target.cancel(["no such"])
+async def test_unknown_reference_has_state_unknown(under_test: TargetUnderTest) -> None:
+    assert (await under_test.target.poll(["no such"]))["no such"].state is RoutedJobState.UNKNOWN
+    await under_test.target.cancel(["no such"])
 
 
-async def test_a_copy_that_was_brought_to_an_end_leaves_nothing(place: Place) -> None:
-    (reference,) = await place.submit(("/bin/true",))
-    await end_of(place.target, reference)
-    await place.target.forget([f"{place.name}-0"])
-    assert await place.restarted().leftovers((), LATER) == {}
-    await place.target.forget([f"{place.name}-0"])
+async def test_forgotten_job_leaves_nothing(under_test: TargetUnderTest) -> None:
+    (reference,) = await under_test.submit(("/bin/true",))
+    await end_of(under_test.target, reference)
+    await under_test.target.forget([f"{under_test.name}-0"])
+    assert await under_test.restarted().leftovers((), LATER) == {}
+    await under_test.target.forget([f"{under_test.name}-0"])
 
 
-async def test_what_lies_there_of_copies_that_nobody_knows_is_found_by_their_names_when_it_is_old(place: Place) -> None:
-    known, lost = await place.submit(("/bin/true",), RUNS_FOR_LONG)
-    await end_of(place.target, known)
-    after = place.restarted()
-    assert await after.leftovers([f"{place.name}-0"], LATER) == {f"{place.name}-1": lost}
-    assert await after.leftovers((), EARLIER) == {}
+async def test_lists_old_leftovers_of_unknown_jobs(under_test: TargetUnderTest) -> None:
+    known, lost = await under_test.submit(("/bin/true",), SLEEP)
+    await end_of(under_test.target, known)
+    restarted = under_test.restarted()
+    assert await restarted.leftovers([f"{under_test.name}-0"], LATER) == {f"{under_test.name}-1": lost}
+    assert await restarted.leftovers((), EARLIER) == {}
 
 
-async def test_what_is_not_made_leaves_nothing(place: Place) -> None:
-    input_lost = place.files.add("input", "content")
-    place.files.contents.clear()
-    bad = a_copy(f"{place.name}-7", "/bin/true", "'open")
-    await place.target.submit([bad, a_copy(f"{place.name}-8", "/bin/true", input_files=(input_lost,))], place.files)
-    assert await place.target.leftovers((), LATER) == {}
+async def test_failed_submissions_leave_nothing(under_test: TargetUnderTest) -> None:
+    input_lost = under_test.files.add("input", "content")
+    under_test.files.contents.clear()
+    bad = a_copy(f"{under_test.name}-7", "/bin/true", "'open")
+    await under_test.target.submit(
+        [bad, a_copy(f"{under_test.name}-8", "/bin/true", input_files=(input_lost,))], under_test.files
+    )
+    assert await under_test.target.leftovers((), LATER) == {}
 
 
-async def test_nothing_asked_is_answered_with_nothing(place: Place) -> None:
-    assert await place.target.submit([], place.files) == ()
-    assert await place.target.poll([]) == {}
-    assert await place.target.find_again([]) == {}
-    await place.target.cancel([])
-    await place.target.forget([])
-    assert await place.target.leftovers([], LATER) == {}
+async def test_accepts_empty_requests(under_test: TargetUnderTest) -> None:
+    assert await under_test.target.submit([], under_test.files) == ()
+    assert await under_test.target.poll([]) == {}
+    assert await under_test.target.find_again([]) == {}
+    await under_test.target.cancel([])
+    await under_test.target.forget([])
+    assert await under_test.target.leftovers([], LATER) == {}

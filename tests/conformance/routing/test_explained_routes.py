@@ -1,4 +1,4 @@
-"""What routes say to a job, on every database: whether each takes it, or all that keeps the job from it."""
+"""The explanation of routes for a job: whether each route takes it, or all of its obstacles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def told(router: Router, *routes: RouteOutline, constraint: str | None = None, max_jobs: int | None = None) -> None:
+def publish(router: Router, *routes: RouteOutline, constraint: str | None = None, max_jobs: int | None = None) -> None:
     table = PublishedRoutes(routes, constraint, max_jobs)
     router.grid.database.write(lambda transaction: put_routes(transaction, router.turn, table))
 
@@ -36,16 +36,19 @@ def explained(grid: Grid, job_id: int) -> RoutesExplained:
     return grid.read(lambda transaction, state: explain_routes(transaction, state, an_operator(), job_id))
 
 
-def said(grid: Grid, job_id: int) -> list[list[tuple[ObstacleKind, str]]]:
-    return [[(each.kind, each.why) for each in verdict.obstacles] for verdict in explained(grid, job_id).verdicts]
+def obstacles_of(grid: Grid, job_id: int) -> list[list[tuple[ObstacleKind, str]]]:
+    return [
+        [(obstacle.kind, obstacle.why) for obstacle in verdict.obstacles]
+        for verdict in explained(grid, job_id).verdicts
+    ]
 
 
-def test_a_route_says_all_that_keeps_a_job_from_it(grid: Grid, router: Router) -> None:
+def test_lists_all_obstacles_of_a_route(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit(attributes={"WantRoute": False})
     north = RouteOutline("north", f"queue {LONG}", "WantRoute", max_jobs=2, max_idle_jobs=1, copies=2, idle=1)
     own = RouteOutline("own", "server far:1", "MY.Big && TARGET.WantRoute =?= false", "[Big = true]", max_jobs=1)
-    told(router, north, own)
-    assert said(grid, job_id) == [
+    publish(router, north, own)
+    assert obstacles_of(grid, job_id) == [
         [
             (ObstacleKind.REQUIREMENTS, "WantRoute is false"),
             (ObstacleKind.FULL, "2 of 2 copies on the route"),
@@ -53,37 +56,37 @@ def test_a_route_says_all_that_keeps_a_job_from_it(grid: Grid, router: Router) -
         ],
         [],
     ]
-    told(router, own, constraint="WantRoute", max_jobs=0)
-    assert said(grid, job_id) == [
+    publish(router, own, constraint="WantRoute", max_jobs=0)
+    assert obstacles_of(grid, job_id) == [
         [(ObstacleKind.CONSTRAINT, "WantRoute is false"), (ObstacleKind.FULL, "0 of 0 copies of all routes")]
     ]
 
 
-def test_a_route_to_a_queue_that_the_job_may_not_go_to_says_so(grid: Grid, router: Router) -> None:
+def test_ineligible_queue_is_an_obstacle(grid: Grid, router: Router) -> None:
     grid.put(a_tree(LONG, Memory=1000))
     (job_id,) = grid.submit(request_memory_mib=4000)
-    told(router, *(RouteOutline("north", target, max_jobs=1) for target in (f"queue {LONG}", f"queue {SHORT}")))
-    (((kind, why),), ((_, unknown),)) = said(grid, job_id)
+    publish(router, *(RouteOutline("north", target, max_jobs=1) for target in (f"queue {LONG}", f"queue {SHORT}")))
+    (((kind, why),), ((_, unknown),)) = obstacles_of(grid, job_id)
     assert (kind, unknown) == (ObstacleKind.NOT_ELIGIBLE, f"the active tree has no queue {SHORT}")
-    assert why == router.refusal(a_copy(job_id)), "who explains and who decides say the same"
+    assert why == router.refusal(a_copy(job_id)), "the explanation equals the refusal"
 
 
-def test_an_expression_that_is_too_much_for_the_server_is_not_judged(grid: Grid, router: Router) -> None:
+def test_expression_beyond_limits_is_an_obstacle(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     long = " && ".join(["true"] * 2000)
-    told(
+    publish(
         router,
         RouteOutline("long", "server far:1", long, max_jobs=1),
         RouteOutline("broken", "server far:1", "true", "[Big = ", max_jobs=1),
         constraint="random() < 2",
     )
-    (_, (_, is_long)), (_, (_, is_broken)) = said(grid, job_id)
+    (_, (_, is_long)), (_, (_, is_broken)) = obstacles_of(grid, job_id)
     assert is_long.startswith("cannot be judged here: it is 15996 bytes long")
     assert is_broken.startswith("the route's ad cannot be read here")
-    assert said(grid, job_id)[0][0][1].startswith("cannot be judged here: random functions")
+    assert obstacles_of(grid, job_id)[0][0][1].startswith("cannot be judged here: random functions")
 
 
-def test_a_job_that_does_not_wait_says_so_and_where_it_went(grid: Grid, router: Router) -> None:
+def test_explains_matched_job_and_its_routed_job(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     assert explained(grid, job_id).copy is None
     router.take(job_id)
@@ -98,18 +101,16 @@ def test_a_job_that_does_not_wait_says_so_and_where_it_went(grid: Grid, router: 
     assert "has ended (evicted: it vanished)" in found.copy.unwanted
 
 
-def test_a_throttled_or_closed_route_says_why_and_one_to_a_queue_at_its_running_limit_too(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_throttled_closed_and_full_routes_are_obstacles(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", "ce01", "long", "vo", "lhcb", 1)
     grid = Grid(database, clock, LONG, SHORT, rules=Rules(running_limits=(limit,)))
     router = Router(grid).begin()
-    runs, waits = grid.submit(count=2)
-    assert router.take(runs) == [runs]
+    running, waiting = grid.submit(count=2)
+    assert router.take(running) == [running]
     routes = [RouteOutline(name, f"queue {queue}", max_jobs=9) for name, queue in (("north", LONG), ("south", SHORT))]
     east = RouteOutline("east", "server far:1", max_jobs=9, throttled="19 failed in 600 s")
-    told(router, *routes, east, RouteOutline("west", "server gone:1", max_jobs=9, closed="it cannot be opened"))
-    assert said(grid, waits) == [
+    publish(router, *routes, east, RouteOutline("west", "server gone:1", max_jobs=9, closed="it cannot be opened"))
+    assert obstacles_of(grid, waiting) == [
         [(ObstacleKind.NOT_ELIGIBLE, f"the limit is reached: {limit}")],
         [],
         [(ObstacleKind.THROTTLED, "19 failed in 600 s")],
@@ -117,17 +118,17 @@ def test_a_throttled_or_closed_route_says_why_and_one_to_a_queue_at_its_running_
     ]
 
 
-def test_many_routes_cost_no_more_statements_than_one(database: Database, clock: VirtualClock) -> None:
+def test_number_of_statements_is_independent_of_routes(database: Database, clock: VirtualClock) -> None:
     limits = tuple(RunningLimit("CERN", "ce01", queue, "vo", "lhcb", 1) for queue in ("long", "short"))
     grid = Grid(database, clock, LONG, SHORT, rules=Rules(running_limits=limits))
     router = Router(grid).begin()
     (job_id,) = grid.submit()
 
-    def asked(routes: int) -> int:
+    def statement_count(routes: int) -> int:
         queues = (LONG, SHORT) * routes
-        told(router, *(RouteOutline(f"r{n}", f"queue {queue}", max_jobs=1) for n, queue in enumerate(queues)))
-        with statements(database) as seen:
-            assert len(said(grid, job_id)) == 2 * routes
-        return len(seen)
+        publish(router, *(RouteOutline(f"r{n}", f"queue {queue}", max_jobs=1) for n, queue in enumerate(queues)))
+        with statements(database) as executed:
+            assert len(obstacles_of(grid, job_id)) == 2 * routes
+        return len(executed)
 
-    assert asked(50) == asked(1) > 0
+    assert statement_count(50) == statement_count(1) > 0

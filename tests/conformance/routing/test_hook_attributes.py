@@ -1,4 +1,4 @@
-"""What the hooks of job routers say of copies, on every database: kept with the copy, and shown with its job's ad."""
+"""Attributes from the hooks of job routers: stored with the routed job, and shown in the ad of its job."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def ad_of(grid: Grid, job_id: int) -> dict[str, AdValue]:
     return dict(grid.read(lambda transaction, _: get_ad(transaction, an_operator(), job_id)))
 
 
-def test_what_hooks_say_fills_only_names_that_nobody_else_has_a_word_for(grid: Grid, router: Router) -> None:
+def test_hook_attributes_fill_only_unset_names(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit(attributes={"Color": "red"})
     router.take(job_id)
-    plain = ad_of(grid, job_id)
+    before = ad_of(grid, job_id)
     owned = ("vo", "JobStatus", "requestmemory", "MemoryUsage", "Requirements", "PeriodicRemove", "HoldReason", "MY")
-    said: dict[str, Value] = {"color": "blue", **dict.fromkeys((*owned, "RouteName", "RoutedToJobId"), "x")}
-    router.tell(RouterReport(job_id, 1, attributes=said | {"Progress": 70}))
-    assert ad_of(grid, job_id) == {**plain, "Progress": 70}
+    attributes: dict[str, Value] = {"color": "blue", **dict.fromkeys((*owned, "RouteName", "RoutedToJobId"), "x")}
+    router.tell(RouterReport(job_id, 1, attributes=attributes | {"Progress": 70}))
+    assert ad_of(grid, job_id) == {**before, "Progress": 70}
 
 
-def test_no_policy_and_no_match_looks_at_it(grid: PolicyGrid, router: Router) -> None:
+def test_hook_attributes_do_not_affect_policies_and_matches(grid: PolicyGrid, router: Router) -> None:
     policy = JobPolicy(periodic_remove="Progress > 50")
     (job_id,) = grid.submit(policy=policy, requirements_expression="MY.Progress =?= undefined")
     pilot = grid.start_pilot()
@@ -49,15 +49,13 @@ def test_no_policy_and_no_match_looks_at_it(grid: PolicyGrid, router: Router) ->
     router.start(job_id)
     router.tell(RouterReport(job_id, 1, attributes={"Progress": 70}))
     assert grid.look() == []
-    (seen,) = grid.read(lambda transaction, state: load_routable_jobs(transaction, state, [job_id]))
-    assert "Progress" not in Ad(seen.ad).plain()
+    (routable,) = grid.read(lambda transaction, state: load_routable_jobs(transaction, state, [job_id]))
+    assert "Progress" not in Ad(routable.ad).plain()
     router.report(job_id, Outcome.EVICTED)
     assert pilot.claim() == [job_id]
 
 
-def test_what_is_said_anew_replaces_all_that_was_said_and_what_is_said_twice_changes_nothing(
-    grid: Grid, router: Router
-) -> None:
+def test_new_hook_attributes_replace_earlier_ones(grid: Grid, router: Router) -> None:
     first, second = grid.submit(count=2)
     router.take(first, second)
     for _ in range(2):
@@ -72,7 +70,7 @@ def test_what_is_said_anew_replaces_all_that_was_said_and_what_is_said_twice_cha
     assert (ad_of(grid, second)["Stage"], ad_of(grid, second)["Löwe"]) == (second, "🦁")
 
 
-def test_what_was_said_last_is_shown_until_another_attempt_begins(grid: Grid, router: Router) -> None:
+def test_hook_attributes_are_shown_until_next_attempt(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     router.take(job_id)
@@ -86,7 +84,7 @@ def test_what_was_said_last_is_shown_until_another_attempt_begins(grid: Grid, ro
     assert "Progress" not in ad_of(grid, job_id)
 
 
-def test_a_job_that_has_ended_shows_what_was_said_with_its_end(grid: Grid, router: Router) -> None:
+def test_ended_job_shows_hook_attributes_of_its_end(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     end = router.a_report(job_id, Outcome.EXITED, exit_code=0)
@@ -94,7 +92,7 @@ def test_a_job_that_has_ended_shows_what_was_said_with_its_end(grid: Grid, route
     assert (grid.job(job_id).state, ad_of(grid, job_id)["Progress"]) == (JobState.DONE, 100)
 
 
-def test_no_router_says_anything_of_another_ones_copy(grid: Grid, router: Router) -> None:
+def test_router_cannot_set_attributes_of_foreign_routed_job(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     other = Router(grid, name="another").begin()

@@ -1,4 +1,4 @@
-"""Who fetches what a routed job brings, on every database: the router that holds it, in its turn, and no other."""
+"""Input files of routed jobs: only the router that holds a job may fetch them, while it is the leader."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 @pytest.fixture
 def checksum(grid: Grid, tmp_path: Path) -> str:
-    """Return the checksum of a content that a user has uploaded."""
+    """Return the checksum of a file that a user has uploaded."""
     store = FolderStore(tmp_path, 10**6)
-    checksum = store.put(b"hers")
+    checksum = store.put(b"data")
     grid.database.write(lambda transaction: record_upload(transaction, store, a_user(), checksum, 4))
     return checksum
 
@@ -50,9 +50,7 @@ def a_job_with(grid: Grid, checksum: str) -> int:
     return job_id
 
 
-def test_a_router_fetches_what_a_job_brings_for_as_long_as_it_holds_the_job(
-    grid: Grid, router: Router, checksum: str
-) -> None:
+def test_router_fetches_input_while_it_holds_the_job(grid: Grid, router: Router, checksum: str) -> None:
     job_id = a_job_with(grid, checksum)
     assert not may_fetch(router, job_id, checksum)
     router.take(job_id)
@@ -62,13 +60,13 @@ def test_a_router_fetches_what_a_job_brings_for_as_long_as_it_holds_the_job(
     assert not may_fetch(router, job_id, checksum)
 
 
-def test_another_router_fetches_nothing_of_it(grid: Grid, router: Router, checksum: str) -> None:
+def test_other_router_cannot_fetch_input(grid: Grid, router: Router, checksum: str) -> None:
     job_id = a_job_with(grid, checksum)
     router.take(job_id)
     assert not may_fetch(Router(grid, "another").begin(), job_id, checksum)
 
 
-def test_a_router_out_of_turn_fetches_nothing(grid: Grid, router: Router, checksum: str) -> None:
+def test_router_without_leadership_cannot_fetch_input(grid: Grid, router: Router, checksum: str) -> None:
     job_id = a_job_with(grid, checksum)
     router.take(job_id)
     with pytest.raises(LeadershipLostError):
@@ -78,14 +76,14 @@ def test_a_router_out_of_turn_fetches_nothing(grid: Grid, router: Router, checks
         may_fetch(router, job_id, checksum)
 
 
-def test_an_agent_that_names_no_turn_fetches_nothing(grid: Grid, router: Router, checksum: str) -> None:
+def test_agent_without_leadership_key_cannot_fetch_input(grid: Grid, router: Router, checksum: str) -> None:
     job_id = a_job_with(grid, checksum)
     router.take(job_id)
     with pytest.raises(NotFoundError):
         grid.read(lambda transaction, _: check_download(transaction, AN_AGENT, job_id, checksum))
 
 
-def test_a_turn_opens_nothing_to_a_user(grid: Grid, router: Router, checksum: str) -> None:
+def test_leadership_key_gives_users_no_access(grid: Grid, router: Router, checksum: str) -> None:
     job_id = a_job_with(grid, checksum)
     router.take(job_id)
     bob = Identity("bob", "lhcb", ("users",), frozenset({Role.USER}))

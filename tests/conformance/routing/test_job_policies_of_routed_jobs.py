@@ -1,4 +1,4 @@
-"""What the rules over jobs make of those that routers hold, on every database: time, policies, retention, health."""
+"""Rules for jobs that routers hold: demand, server downtime, policies, retention, health."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
     return PolicyGrid(database, clock)
 
 
-def test_a_routed_job_is_no_demand_and_one_that_comes_back_is_again(grid: Grid, router: Router) -> None:
+def test_routed_job_is_no_demand_until_it_returns(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
-    assert wanted(grid) == 0
+    assert demand_of(grid) == 0
     router.report(job_id, Outcome.DECLINED)
-    assert wanted(grid) == 1
+    assert demand_of(grid) == 1
 
 
-def wanted(grid: Grid) -> int:
-    """Return how many jobs wait for pilots."""
+def demand_of(grid: Grid) -> int:
+    """Return the number of jobs that wait for pilots."""
     demands = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)])).demands
     return sum(demand.waiting for demand in demands)
 
 
-def test_time_without_any_server_takes_no_job_from_its_router(grid: Grid, router: Router) -> None:
+def test_downtime_of_servers_does_not_end_routed_jobs(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     grid.sweep()
@@ -58,26 +58,26 @@ def test_time_without_any_server_takes_no_job_from_its_router(grid: Grid, router
     assert grid.job(job_id).state is JobState.DONE
 
 
-def test_who_waits_is_woken_when_a_router_gives_a_job_back(grid: Grid, router: Router) -> None:
+def test_returned_job_notifies_waiting_listeners(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     grid.change(JobChange.RESCHEDULE, job_id)
-    told: list[int] = []
-    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    published: list[int] = []
+    grid.state.waiting_listeners.append(lambda task_queue, count: published.append(count))
     router.report(job_id, Outcome.KILLED)
-    assert told == [1]
+    assert published == [1]
 
 
-def test_no_pilot_is_called_for_a_copy_that_is_wanted_no_more(grid: Grid, router: Router) -> None:
+def test_unwanted_routed_job_sends_no_pilot_command(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
-    called: list[str] = []
-    grid.state.command_listeners.append(called.append)
+    stamps: list[str] = []
+    grid.state.command_listeners.append(stamps.append)
     grid.change(JobChange.REMOVE, job_id)
-    assert called == []
+    assert stamps == []
 
 
-def test_a_policy_removes_a_routed_job_and_its_copy_with_it(grid: PolicyGrid, router: Router) -> None:
+def test_periodic_remove_applies_to_routed_job(grid: PolicyGrid, router: Router) -> None:
     (job_id,) = grid.submit(policy=JobPolicy(periodic_remove='RouteName == "north" && JobStatus == 2'))
     router.take(job_id)
     assert grid.look() == []
@@ -86,7 +86,7 @@ def test_a_policy_removes_a_routed_job_and_its_copy_with_it(grid: PolicyGrid, ro
     assert router.unwanted() == [(job_id, 1)]
 
 
-def test_a_removed_job_is_kept_until_its_router_has_said_that_the_copy_is_no_more(grid: Grid, router: Router) -> None:
+def test_removed_job_is_kept_until_its_routed_job_ends(grid: Grid, router: Router) -> None:
     removed, done = grid.submit(count=2)
     router.take(removed, done)
     grid.change(JobChange.REMOVE, removed)
@@ -94,38 +94,36 @@ def test_a_removed_job_is_kept_until_its_router_has_said_that_the_copy_is_no_mor
     grid.pass_time(days=400)
     clean(grid)
     assert grid.jobs([removed, done]).keys() == {removed}
-    assert (router.unwanted(), copies(grid)) == ([(removed, 1)], 1)
+    assert (router.unwanted(), routed_job_count(grid)) == ([(removed, 1)], 1)
     router.report(removed, Outcome.KILLED)
     clean(grid)
-    assert (grid.jobs([removed]), copies(grid)) == ({}, 0)
+    assert (grid.jobs([removed]), routed_job_count(grid)) == ({}, 0)
 
 
 def clean(grid: Grid) -> None:
-    """Remove all that is past its time."""
+    """Remove all expired records."""
     for remove in REMOVALS:
         while grid.write(remove):
             pass
 
 
-def copies(grid: Grid) -> int:
-    """Return how many copies the server knows of."""
+def routed_job_count(grid: Grid) -> int:
+    """Return the number of routed jobs in the database."""
     query = select(func.count()).select_from(metadata.tables["copies"])
     return int(grid.read(lambda transaction, _: transaction.session.execute(query).scalar_one()))
 
 
-def test_copies_that_fail_fast_speak_against_their_queue_and_against_a_node_that_was_named(
-    grid: Grid, router: Router
-) -> None:
-    nowhere, somewhere, far = grid.submit(count=3)
-    router.take(nowhere, somewhere)
-    router.take(far, target="far.example:4711")
-    for job_id, node in ((nowhere, ""), (somewhere, "n42"), (far, "")):
+def test_fast_failures_are_evidence_against_queue_and_named_node(grid: Grid, router: Router) -> None:
+    without_node, with_node, remote = grid.submit(count=3)
+    router.take(without_node, with_node)
+    router.take(remote, target="far.example:4711")
+    for job_id, node in ((without_node, ""), (with_node, "n42"), (remote, "")):
         router.finish(job_id, exit_code=1, node=node, started=grid.clock())
     _, newest = grid.read(lambda transaction, _: feed_bounds(transaction.session))
     ended = grid.read(lambda transaction, _: load_ended(transaction.session, 0, newest, timedelta(minutes=1)))
-    assert all(each.failed for each in ended)
-    places = {place for each in ended for level in LocationLevel if (place := each.key.location(level)) is not None}
-    assert places == {
+    assert all(attempt.failed for attempt in ended)
+    locations = {attempt.key.location(level) for attempt in ended for level in LocationLevel} - {None}
+    assert locations == {
         Location(LocationLevel.SITE, "CERN"),
         Location(LocationLevel.QUEUE, "CERN", "ce01", "long"),
         Location(LocationLevel.NODE, "CERN", node="n42"),
@@ -133,12 +131,10 @@ def test_copies_that_fail_fast_speak_against_their_queue_and_against_a_node_that
     }
 
 
-def test_another_server_knows_that_a_routed_job_waits_no_more(
-    postgresql_database: Database, clock: VirtualClock
-) -> None:
+def test_other_server_syncs_routed_jobs_from_feed(postgresql_database: Database, clock: VirtualClock) -> None:
     grid = Grid(postgresql_database, clock)
     ids = grid.submit(count=3)
     other = grid.restarted()
     Router(grid).begin().take(*ids[:2])
     other.read(sync_events)
-    assert sum(each.count for each in other.state.waiting.waiting()) == 1
+    assert sum(task_queue.count for task_queue in other.state.waiting.waiting()) == 1

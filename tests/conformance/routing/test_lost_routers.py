@@ -1,4 +1,4 @@
-"""What job routers have told goes when they are gone for good, on every database, and never while they have copies."""
+"""Records of job routers that are gone for good: removed after the retention, never while they hold jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
 
 
 def a_router(grid: Grid, name: str = "router of sky") -> Router:
-    """Return a router that has its turn for an hour, and has told of a route."""
+    """Return a router that is the leader for an hour and has published a route."""
     router = Router(grid, name)
     grid.database.write(lambda transaction: take_leadership(transaction, router.turn, timedelta(hours=1), "here"))
     table = PublishedRoutes((RouteOutline("north", "server far:1", max_jobs=1),))
@@ -41,28 +41,28 @@ def clean(grid: Grid) -> int:
     return grid.write(remove_gone_routers)
 
 
-def known(grid: Grid) -> list[str]:
-    return [told.router for told in grid.read(lambda transaction, _: list_routes(transaction))]
+def router_names(grid: Grid) -> list[str]:
+    return [routes.router for routes in grid.read(lambda transaction, _: list_routes(transaction))]
 
 
-def test_a_router_of_which_nothing_was_heard_for_long_is_shown_no_more(grid: Grid) -> None:
+def test_removes_router_after_retention(grid: Grid) -> None:
     a_router(grid)
     assert clean(grid) == 0
     pass_retention(grid)
     a_router(grid, "another")
     assert (clean(grid), clean(grid)) == (1, 0)
-    assert known(grid) == ["another"]
+    assert router_names(grid) == ["another"]
 
 
-def test_a_router_that_has_nothing_new_to_tell_is_shown_as_long_as_it_takes_its_turn(grid: Grid) -> None:
+def test_keeps_router_that_renews_its_leadership(grid: Grid) -> None:
     router = a_router(grid)
     pass_retention(grid)
     router.begin()
     assert clean(grid) == 0
-    assert known(grid) == [router.name]
+    assert router_names(grid) == [router.name]
 
 
-def test_a_router_with_copies_is_shown_until_their_end_is_told(grid: Grid) -> None:
+def test_keeps_router_until_its_routed_jobs_end(grid: Grid) -> None:
     router = a_router(grid)
     held, taken = grid.submit(count=2)
     router.begin().take(held, taken)
@@ -72,8 +72,8 @@ def test_a_router_with_copies_is_shown_until_their_end_is_told(grid: Grid) -> No
     assert clean(grid) == 0
     router.begin().finish(held)
     router.stop()
-    assert clean(grid) == 0, "nobody has said that the copy of the other one is no more"
+    assert clean(grid) == 0, "the end of the other routed job is not reported"
     router.begin().finish(taken)
     router.stop()
     assert clean(grid) == 1
-    assert known(grid) == []
+    assert router_names(grid) == []

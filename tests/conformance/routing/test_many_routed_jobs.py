@@ -1,4 +1,4 @@
-"""More copies than one answer has room for, on every database: they are told of and given up part by part."""
+"""More routed jobs than one response holds: they are listed and given up page by page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.any_database
 __all__ = ["router"]
 
 BEYOND = 3
-"""So many copies more than one answer holds."""
+"""The number of routed jobs above the limit of one response."""
 
 
 @pytest.fixture
@@ -33,20 +33,18 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def test_unwanted_copies_are_told_a_thousand_at_a_time_and_those_after_them_when_they_are_asked_for(
-    grid: Grid, router: Router
-) -> None:
+def test_unwanted_routed_jobs_are_listed_in_pages(grid: Grid, router: Router) -> None:
     ids = grid.submit(count=MAX_UNWANTED + BEYOND)
     router.take(*ids)
     grid.change(JobChange.REMOVE, *ids)
     first = grid.read(lambda transaction, _: unwanted_copies(transaction, router.name))
-    assert ([each.job_id for each in first.copies], first.more) == (ids[:MAX_UNWANTED], True)
+    assert ([routed_job.job_id for routed_job in first.copies], first.more) == (ids[:MAX_UNWANTED], True)
     last = first.copies[-1]
     rest = grid.read(lambda transaction, _: unwanted_copies(transaction, router.name, (last.job_id, last.attempt)))
-    assert ([each.job_id for each in rest.copies], rest.more) == (ids[MAX_UNWANTED:], False)
+    assert ([routed_job.job_id for routed_job in rest.copies], rest.more) == (ids[MAX_UNWANTED:], False)
 
 
-def test_what_was_told_to_be_over_makes_room_for_the_next(grid: Grid, router: Router) -> None:
+def test_reported_ends_make_room_for_next_unwanted_jobs(grid: Grid, router: Router) -> None:
     ids = grid.submit(count=MAX_UNWANTED + BEYOND)
     router.take(*ids)
     grid.change(JobChange.REMOVE, *ids)
@@ -54,7 +52,7 @@ def test_what_was_told_to_be_over_makes_room_for_the_next(grid: Grid, router: Ro
     assert [job_id for job_id, _ in router.unwanted()] == ids[BEYOND:]
 
 
-def test_a_long_reason_is_cut_for_the_router(grid: Grid, router: Router) -> None:
+def test_long_reason_is_truncated(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     grid.write(
@@ -69,14 +67,14 @@ def test_a_long_reason_is_cut_for_the_router(grid: Grid, router: Router) -> None
     assert unwanted.reason.startswith(f"attempt 1 of job {job_id} has ended (held: ")
 
 
-def test_copies_are_listed_from_any_of_them_on(grid: Grid, router: Router) -> None:
+def test_lists_routed_jobs_after_a_key(grid: Grid, router: Router) -> None:
     ids = grid.submit(count=3)
     router.take(*ids)
     listed = grid.read(lambda transaction, _: list_copies(transaction, router.name, (ids[0], 1)))
     assert (open_jobs(listed.copies), listed.more) == (ids[1:], False)
 
 
-def test_a_router_with_many_copies_is_given_up_a_thousand_at_a_time(grid: Grid, router: Router) -> None:
+def test_giving_up_releases_jobs_in_pages(grid: Grid, router: Router) -> None:
     ids = grid.submit(count=MAX_GIVEN_UP + BEYOND)
     router.take(*ids)
     grid.change(JobChange.HOLD, *ids[:BEYOND])
@@ -86,16 +84,16 @@ def test_a_router_with_many_copies_is_given_up_a_thousand_at_a_time(grid: Grid, 
     assert (len(second.copies), second.more) == (BEYOND, False)
     assert sorted(open_jobs((*first.copies, *second.copies))) == ids
     assert [job.lease_until for job in grid.jobs(ids).values()] == [None] * len(ids)
-    assert {grid.job(each).state for each in ids[BEYOND:]} == {JobState.WAITING}
-    assert router.give_up().copies == (), "there is nothing left to give up, and it is no error to ask"
+    assert {grid.job(job_id).state for job_id in ids[BEYOND:]} == {JobState.WAITING}
+    assert router.give_up().copies == (), "giving up nothing is no error"
 
 
-def test_giving_up_leaves_jobs_of_pilots_and_of_other_routers_alone(grid: Grid, router: Router) -> None:
-    mine, others, pilots = grid.submit(count=3)
-    router.take(mine)
+def test_giving_up_affects_only_jobs_of_the_router(grid: Grid, router: Router) -> None:
+    own, others, pilots = grid.submit(count=3)
+    router.take(own)
     other = Router(grid, "another").begin()
     other.take(others)
     assert grid.start_pilot().claim() == [pilots]
     router.stop()
-    assert open_jobs(router.give_up().copies) == [mine]
-    assert [grid.job(each).state for each in (others, pilots)] == [JobState.MATCHED] * 2
+    assert open_jobs(router.give_up().copies) == [own]
+    assert [grid.job(job_id).state for job_id in (others, pilots)] == [JobState.MATCHED] * 2

@@ -1,4 +1,4 @@
-"""Where copies of jobs may go, on every database: what holds for matches there holds for them too."""
+"""Targets of routed jobs: the rules for matches at a queue apply to routed jobs too."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.any_database
 __all__ = ["grid", "router"]
 
 
-def test_the_unknown_queue_is_refused(grid: Grid, router: Router) -> None:
+def test_refuses_unknown_queue(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     assert router.refusal(a_copy(job_id, "CERN/ce01/none")) == "the active tree has no queue CERN/ce01/none"
 
 
-def test_a_queue_that_the_job_does_not_fit_says_the_first_reason(grid: Grid, router: Router) -> None:
+def test_ineligible_queue_is_refused_with_first_reason(grid: Grid, router: Router) -> None:
     grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"Memory": 1000, "Enabled": True}}}}}}})
     (wide,) = grid.submit(request_memory_mib=4000)
     (tagged,) = grid.submit(requirements={"Tags": ["GPU"]})
@@ -37,14 +37,14 @@ def test_a_queue_that_the_job_does_not_fit_says_the_first_reason(grid: Grid, rou
     assert router.refusal(a_copy(tagged)) == f"queue {LONG} cannot run it: Tags: it is not stated for this queue"
 
 
-def test_a_queue_that_is_closed_to_the_job_s_vo_is_refused(grid: Grid, router: Router) -> None:
+def test_refuses_queue_closed_to_vo(grid: Grid, router: Router) -> None:
     grid.put({"sites": {"CERN": {"ces": {"ce01": {"queues": {"long": {"VOs": ["atlas"]}}}}}}})
     (job_id,) = grid.submit()
     vo = grid.job(job_id).vo
     assert router.refusal(a_copy(job_id)) == f"VO {vo} may not use queue {LONG}"
 
 
-def test_another_server_admits_whom_it_likes(grid: Grid, router: Router) -> None:
+def test_remote_server_is_not_checked_for_eligibility(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit(requirements={"Tags": ["GPU"]})
     assert router.take(job_id, target="far.example:4711") == [job_id]
     job = grid.job(job_id)
@@ -53,7 +53,7 @@ def test_another_server_admits_whom_it_likes(grid: Grid, router: Router) -> None
     assert "by route north to server far.example:4711, attempt 1" in grid.why(job_id).summary
 
 
-def test_running_limits_hold_for_copies_too(database: Database, clock: VirtualClock) -> None:
+def test_running_limits_apply_to_routed_jobs(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "vo", "lhcb", 3)
     grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
     router = Router(grid).begin()
@@ -66,7 +66,7 @@ def test_running_limits_hold_for_copies_too(database: Database, clock: VirtualCl
     assert router.take(*ids[3:]) == ids[3:4]
 
 
-def test_a_place_that_is_held_gets_no_copy_and_a_throttled_one_a_single_one(grid: Grid, router: Router) -> None:
+def test_circuit_breaker_applies_to_routed_jobs(grid: Grid, router: Router) -> None:
     ids = grid.submit(count=4)
     queue = Location(LocationLevel.QUEUE, "CERN", "ce01", "long")
     held = HoldOrder(queue, "too many fail", "olga", grid.clock() + timedelta(minutes=10))
@@ -79,7 +79,7 @@ def test_a_place_that_is_held_gets_no_copy_and_a_throttled_one_a_single_one(grid
     assert grid.read(lambda transaction, _: transaction.session.execute(marked).all()) == [(ids[1], 1)]
 
 
-def test_a_banned_queue_gets_no_copy(grid: Grid, router: Router) -> None:
+def test_refuses_banned_queue(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     order = BanOrder(TreeNode("CERN"), "power cut")
     grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))

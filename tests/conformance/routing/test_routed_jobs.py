@@ -1,4 +1,4 @@
-"""Job routers take waiting jobs for copies, on every database: which are given, what they are then, how they end."""
+"""Routed jobs: claims by job routers, states, ends, holds and accounting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.routers import SHORT, Router, a_copy, grid, router
 __all__ = ["grid", "router"]
 
 
-def test_a_waiting_job_is_given_once_and_no_pilot_gets_it(grid: Grid, router: Router) -> None:
+def test_waiting_job_is_routed_once_and_not_matched(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     assert router.take(job_id) == [job_id]
@@ -30,25 +30,25 @@ def test_a_waiting_job_is_given_once_and_no_pilot_gets_it(grid: Grid, router: Ro
     assert job.reason == f"route north to queue {LONG}"
 
 
-def test_a_job_that_a_pilot_has_is_not_given(grid: Grid, router: Router) -> None:
+def test_job_of_a_pilot_is_not_routed(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     grid.start_pilot().take()
     assert router.refusal(a_copy(job_id)) == "it is MATCHED"
     assert grid.job(job_id).pilot_stamp == "p1"
 
 
-def test_jobs_of_one_call_are_given_or_refused_one_by_one(grid: Grid, router: Router) -> None:
+def test_jobs_of_one_call_are_decided_individually(grid: Grid, router: Router) -> None:
     free, held = grid.submit(), grid.submit()
     grid.change(JobChange.HOLD, *held)
     answers = router.route(a_copy(held[0]), a_copy(4711), a_copy(free[0], SHORT, "south"))
-    assert [(each.job_id, each.attempt, each.refusal) for each in answers] == [
+    assert [(answer.job_id, answer.attempt, answer.refusal) for answer in answers] == [
         (held[0], 0, "it is HELD"),
         (4711, 0, "there is no job 4711"),
         (free[0], 1, ""),
     ]
 
 
-def test_only_the_copy_of_the_router_that_has_the_turn_is_given_jobs(grid: Grid, router: Router) -> None:
+def test_only_leading_replica_may_route_and_report(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     other = Router(grid, holder="another")
     with pytest.raises(LeadershipLostError):
@@ -61,7 +61,7 @@ def test_only_the_copy_of_the_router_that_has_the_turn_is_given_jobs(grid: Grid,
     assert grid.job(job_id).state is JobState.MATCHED
 
 
-def test_a_copy_that_runs_and_ends_ends_its_job(grid: Grid, router: Router) -> None:
+def test_success_of_routed_job_completes_the_job(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     assert router.start(job_id, reference="slurm 17", node="n42").results[0].accepted
@@ -73,7 +73,7 @@ def test_a_copy_that_runs_and_ends_ends_its_job(grid: Grid, router: Router) -> N
     assert router.copies() == []
 
 
-def test_a_payload_that_fails_at_the_target_fails_its_job(grid: Grid, router: Router) -> None:
+def test_failure_at_target_fails_the_job(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     router.finish(job_id, exit_code=3, started=grid.clock())
@@ -82,7 +82,7 @@ def test_a_payload_that_fails_at_the_target_fails_its_job(grid: Grid, router: Ro
 
 
 @pytest.mark.parametrize("outcome", [Outcome.EVICTED, Outcome.DECLINED])
-def test_a_copy_that_is_lost_or_cannot_be_made_gives_its_job_back_with_nothing_spent(
+def test_lost_or_declined_routed_job_requeues_without_spent_attempt(
     grid: Grid, router: Router, outcome: Outcome
 ) -> None:
     (job_id,) = grid.submit()
@@ -94,7 +94,7 @@ def test_a_copy_that_is_lost_or_cannot_be_made_gives_its_job_back_with_nothing_s
     assert pilot.claim() == [job_id]
 
 
-def test_a_copy_that_its_target_holds_holds_its_job(grid: Grid, router: Router) -> None:
+def test_hold_at_target_holds_the_job(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     (unwanted,) = router.tell(RouterReport(job_id, 1, held="too much memory")).unwanted
@@ -102,27 +102,25 @@ def test_a_copy_that_its_target_holds_holds_its_job(grid: Grid, router: Router) 
     job = grid.job(job_id)
     assert (job.state, job.reason, job.hold_code) == (JobState.HELD, "too much memory", HoldCode.STARTD_HELD_JOB)
     assert job.is_fenced
-    router.tell(RouterReport(job_id, 1, held="told once more"))
+    router.tell(RouterReport(job_id, 1, held="reported again"))
     router.report(job_id, Outcome.KILLED)
     assert grid.job(job_id).reason == "too much memory"
     assert router.copies() == []
 
 
-def test_a_router_holds_no_job_that_has_gone_on_without_its_copy(grid: Grid, router: Router) -> None:
-    mine, removed, anothers = grid.submit(count=3)
-    router.take(mine, removed)
+def test_hold_report_ignores_removed_and_foreign_jobs(grid: Grid, router: Router) -> None:
+    own, removed, foreign = grid.submit(count=3)
+    router.take(own, removed)
     other = Router(grid, "another router").begin()
-    other.take(anothers)
+    other.take(foreign)
     grid.change(JobChange.REMOVE, removed)
-    router.tell(*(RouterReport(job_id, 1, held="too much memory") for job_id in (mine, removed, anothers)))
-    states = [grid.job(job_id).state for job_id in (mine, removed, anothers)]
+    router.tell(*(RouterReport(job_id, 1, held="too much memory") for job_id in (own, removed, foreign)))
+    states = [grid.job(job_id).state for job_id in (own, removed, foreign)]
     assert states == [JobState.HELD, JobState.REMOVED, JobState.MATCHED]
 
 
 @pytest.mark.parametrize("change", [JobChange.REMOVE, JobChange.HOLD, JobChange.RESCHEDULE])
-def test_a_copy_whose_job_is_taken_away_is_unwanted_until_its_end_is_told(
-    grid: Grid, router: Router, change: JobChange
-) -> None:
+def test_routed_job_of_changed_job_is_unwanted_until_its_end(grid: Grid, router: Router, change: JobChange) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     router.take(job_id)
@@ -130,7 +128,7 @@ def test_a_copy_whose_job_is_taken_away_is_unwanted_until_its_end_is_told(
     grid.change(change, job_id)
     assert router.unwanted() == [(job_id, 1)]
     assert pilot.claim() == []
-    assert router.refusal(a_copy(job_id)), "its copy may still run"
+    assert router.refusal(a_copy(job_id)), "its routed job may still run"
     assert router.report(job_id, Outcome.KILLED).results[0].accepted
     assert router.unwanted() == []
     if change is not JobChange.REMOVE:
@@ -139,21 +137,21 @@ def test_a_copy_whose_job_is_taken_away_is_unwanted_until_its_end_is_told(
     assert grid.job(job_id).spent_attempts == 0
 
 
-def test_what_became_of_a_job_meanwhile_decides_each_report_by_itself(grid: Grid, router: Router) -> None:
+def test_each_report_is_decided_by_state_of_its_job(grid: Grid, router: Router) -> None:
     removed, held, again, _ = ids = grid.submit(count=4)
     router.take(*ids)
     for change, job_id in ((JobChange.REMOVE, removed), (JobChange.HOLD, held), (JobChange.RESCHEDULE, again)):
         grid.change(change, job_id)
     results = router.start(*ids).results
-    assert [each.accepted for each in results] == [False, False, False, True]
-    assert [grid.job(each).state for each in ids] == ["REMOVED", "HELD", "WAITING", "RUNNING"]
+    assert [result.accepted for result in results] == [False, False, False, True]
+    assert [grid.job(job_id).state for job_id in ids] == ["REMOVED", "HELD", "WAITING", "RUNNING"]
     assert router.unwanted() == [(removed, 1), (held, 1), (again, 1)]
-    assert all(each.accepted for each in router.finish(*ids).results)
-    assert [grid.job(each).state for each in ids] == ["REMOVED", "HELD", "WAITING", "DONE"]
+    assert all(result.accepted for result in router.finish(*ids).results)
+    assert [grid.job(job_id).state for job_id in ids] == ["REMOVED", "HELD", "WAITING", "DONE"]
     assert router.take(again) == [again]
 
 
-def test_a_job_that_is_taken_away_waits_for_its_router_however_long_that_takes(grid: Grid, router: Router) -> None:
+def test_rescheduled_job_stays_fenced_until_router_reports(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     grid.change(JobChange.RESCHEDULE, job_id)
@@ -163,7 +161,7 @@ def test_a_job_that_is_taken_away_waits_for_its_router_however_long_that_takes(g
     assert grid.why(job_id).summary.startswith("It waits until job router router of sky reports the end of its copy")
 
 
-def test_a_router_that_is_silent_for_long_loses_no_job(grid: Grid, router: Router) -> None:
+def test_silent_router_keeps_its_jobs(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     router.start(job_id)
@@ -173,7 +171,7 @@ def test_a_router_that_is_silent_for_long_loses_no_job(grid: Grid, router: Route
     assert grid.job(job_id).state is JobState.DONE
 
 
-def test_what_a_router_is_to_bring_to_an_end_is_known_after_a_restart(grid: Grid, router: Router) -> None:
+def test_routed_jobs_survive_restart_of_server(grid: Grid, router: Router) -> None:
     first, second, third = grid.submit(count=3)
     router.take(first)
     grid.clock.advance(timedelta(seconds=1))
@@ -191,7 +189,7 @@ def test_what_a_router_is_to_bring_to_an_end_is_known_after_a_restart(grid: Grid
     assert Router(grid, "another").copies() == []
 
 
-def test_a_router_may_not_speak_of_another_s_copies(grid: Grid, router: Router) -> None:
+def test_router_cannot_report_foreign_routed_jobs(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     other = Router(grid, "another", attempts={job_id: 1}).begin()
@@ -201,7 +199,7 @@ def test_a_router_may_not_speak_of_another_s_copies(grid: Grid, router: Router) 
     assert router.copies()[0].copy.reference == ""
 
 
-def test_reports_that_come_twice_change_nothing(grid: Grid, router: Router) -> None:
+def test_repeated_reports_change_nothing(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     for _ in range(2):
@@ -211,7 +209,7 @@ def test_reports_that_come_twice_change_nothing(grid: Grid, router: Router) -> N
     assert grid.history(job_id) == [(1, "exited")]
 
 
-def test_what_a_copy_uses_is_charged_from_its_start_on(grid: Grid, router: Router) -> None:
+def test_use_is_charged_from_start_of_routed_job(grid: Grid, router: Router) -> None:
     waiting, running = grid.submit(count=2, request_cpus=2)
     router.take(waiting, running)
     grid.pass_time(hours=1)
@@ -221,11 +219,11 @@ def test_what_a_copy_uses_is_charged_from_its_start_on(grid: Grid, router: Route
     router.finish(running)
     router.report(waiting, Outcome.EVICTED)
     assert used_s(grid) == pytest.approx(used_s(grid.restarted()))
-    assert 6800 < used_s(grid) < 7200, "two cores for an hour, and a little of it has decayed"
+    assert 6800 < used_s(grid) < 7200, "two cores for an hour, less some decay"
 
 
 @pytest.mark.parametrize(("started_min", "charged_s"), [(10, 600), (-60, 1200)])
-def test_copy_reported_only_at_its_end_is_charged_from_start_after_match(
+def test_late_start_report_is_charged_from_start_after_match(
     grid: Grid, router: Router, started_min: float, charged_s: float
 ) -> None:
     (job_id,) = grid.submit()
@@ -238,18 +236,18 @@ def test_copy_reported_only_at_its_end_is_charged_from_start_after_match(
 
 
 def used_s(grid: Grid) -> float:
-    """Return what all accounts together have used, in core seconds."""
+    """Return the use of all accounts in core seconds."""
     shares = grid.state.shares
     return sum(shares.use(account, grid.clock()).core_s for account in shares.accounts())
 
 
-def test_the_ad_of_a_job_tells_how_it_is_routed(grid: Grid, router: Router) -> None:
+def test_ad_has_attributes_of_routing(grid: Grid, router: Router) -> None:
     (job_id,) = grid.submit()
     router.take(job_id)
     router.start(job_id, reference="slurm 17", node="n42")
     ad = grid.read(lambda transaction, _: get_ad(transaction, an_operator(), job_id))
-    told = {name: ad[name] for name in ("RouteName", "RoutedBy", "RoutedToJobId", "RemoteHost")}
-    assert told == {
+    routing = {name: ad[name] for name in ("RouteName", "RoutedBy", "RoutedToJobId", "RemoteHost")}
+    assert routing == {
         "RouteName": "north",
         "RoutedBy": "router of sky",
         "RoutedToJobId": "slurm 17",

@@ -1,4 +1,4 @@
-"""Pilots and job routers ask for the same jobs at once, on every database: each goes to one, limits stay exact."""
+"""Pilots and job routers that request the same jobs concurrently: each job goes to one, limits are exact."""
 
 from __future__ import annotations
 
@@ -19,67 +19,69 @@ from support.virtual_clock import VirtualClock
 
 PILOTS = ROUTERS = 3
 JOBS, ROUTED = 60, 40
-"""Routers ask for the last of the jobs; pilots take at most 48, so that both get some."""
+"""Routers request the last jobs; pilots take at most 48, so that both get some."""
 
 
-def at_once(*acts: Callable[[], list[int]]) -> list[list[int]]:
-    """Run these in threads that start together, and return what came of each."""
-    start = Barrier(len(acts))
+def run_concurrently(*actions: Callable[[], list[int]]) -> list[list[int]]:
+    """Run these in threads that start together, and return the result of each."""
+    start = Barrier(len(actions))
 
-    def run(act: Callable[[], list[int]]) -> list[int]:
+    def run(action: Callable[[], list[int]]) -> list[int]:
         start.wait(timeout=30)
-        return act()
+        return action()
 
-    with ThreadPoolExecutor(len(acts)) as threads:
-        return list(threads.map(run, acts))
+    with ThreadPoolExecutor(len(actions)) as threads:
+        return list(threads.map(run, actions))
 
 
-def asking(pilot: Pilot) -> Callable[[], list[int]]:
-    """Return what asks for jobs again and again."""
+def claims_of(pilot: Pilot) -> Callable[[], list[int]]:
+    """Return an action that requests jobs repeatedly."""
     return lambda: [job for _ in range(8) for job in pilot.claim(a_slot("a"), a_slot("b"))]
 
 
-def routing(router: Router, ids: list[int]) -> Callable[[], list[int]]:
-    """Return what takes jobs, the last first, a few at a time."""
-    return lambda: [job for place in range(0, len(ids), 4) for job in router.take(*ids[place : place + 4])]
+def routes_of(router: Router, ids: list[int]) -> Callable[[], list[int]]:
+    """Return an action that routes jobs in this order, four at a time."""
+    return lambda: [job for start in range(0, len(ids), 4) for job in router.take(*ids[start : start + 4])]
 
 
-@pytest.mark.parametrize("has_servers_of_their_own", [False, True])
-def test_no_job_goes_to_a_pilot_and_to_a_router_and_none_is_forgotten(
-    database: Database, clock: VirtualClock, has_servers_of_their_own: bool
+@pytest.mark.parametrize("has_several_servers", [False, True])
+def test_each_job_goes_to_one_pilot_or_router(
+    database: Database, clock: VirtualClock, has_several_servers: bool
 ) -> None:
     grid = Grid(database, clock)
     ids = grid.submit(count=JOBS)
     pilots = [grid.start_pilot() for _ in range(PILOTS)]
     routers = [Router(grid, f"router {number}").begin() for number in range(ROUTERS)]
-    if has_servers_of_their_own:
+    if has_several_servers:
         for pilot, router in zip(pilots, routers, strict=True):
             pilot.grid, router.grid = grid.restarted(), grid.restarted()
-    given = at_once(*map(asking, pilots), *(routing(router, ids[: -ROUTED - 1 : -1]) for router in routers))
-    taken = Counter(job for jobs in given for job in jobs)
+    results = run_concurrently(
+        *map(claims_of, pilots), *(routes_of(router, ids[: -ROUTED - 1 : -1]) for router in routers)
+    )
+    taken = Counter(job for jobs in results for job in jobs)
     assert set(taken.values()) == {1}
-    assert any(given[:PILOTS])
-    assert any(given[PILOTS:])
-    left = {id_ for id_, job in grid.jobs(ids).items() if job.state is JobState.WAITING}
-    assert left | taken.keys() == set(ids)
-    assert left.isdisjoint(taken)
+    assert any(results[:PILOTS])
+    assert any(results[PILOTS:])
+    waiting = {id_ for id_, job in grid.jobs(ids).items() if job.state is JobState.WAITING}
+    assert waiting | taken.keys() == set(ids)
+    assert waiting.isdisjoint(taken)
     for router in routers:
         assert len(router.copies()) == len(router.attempts)
     grid.state.matcher.check()
-    if has_servers_of_their_own:
+    if has_several_servers:
         grid.read(refresh_state)
-    rest = [grid.start_pilot().claim() for _ in range(len(left) + 1)]
-    assert sorted(job for jobs in rest for job in jobs) == sorted(left)
+    remaining = [grid.start_pilot().claim() for _ in range(len(waiting) + 1)]
+    assert sorted(job for jobs in remaining for job in jobs) == sorted(waiting)
 
 
-def test_a_running_limit_is_never_passed_by_pilots_and_routers_together(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_pilots_and_routers_share_running_limit(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "vo", "lhcb", 25)
     grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
     ids = grid.submit(count=JOBS)
     pilots = [grid.start_pilot() for _ in range(PILOTS)]
     routers = [Router(grid, f"router {number}").begin() for number in range(ROUTERS)]
-    given = at_once(*map(asking, pilots), *(routing(router, ids[: -ROUTED - 1 : -1]) for router in routers))
-    assert len({job for jobs in given for job in jobs}) == sum(map(len, given)) == limit.at_most
+    results = run_concurrently(
+        *map(claims_of, pilots), *(routes_of(router, ids[: -ROUTED - 1 : -1]) for router in routers)
+    )
+    assert len({job for jobs in results for job in jobs}) == sum(map(len, results)) == limit.at_most
     assert grid.start_pilot().claim() == []

@@ -1,4 +1,4 @@
-"""What a site director hears of a server, be it a real one or the one in memory."""
+"""The contract of the site director's link to a server, for a real server and the one in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.director_grid import FakeDirectorLink
 from support.server import request_id, running_server
 
 QUEUE, OTHER = QueueId("Lyon", "ce1", "short"), QueueId("Lyon", "ce1", "long")
-NOWHERE = QueueId("Lyon", "ce1", "none")
+UNKNOWN = QueueId("Lyon", "ce1", "none")
 TREE = """
 [sites.Lyon.ces.ce1]
 CEType = "local"
@@ -45,52 +45,52 @@ async def link(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
             yield AgentServerLink(channel)
 
 
-async def test_the_queues_come_in_the_order_of_the_tree_with_their_values(link: DirectorLink) -> None:
+async def test_queues_are_in_tree_order_with_parameters(link: DirectorLink) -> None:
     first, second = await link.queues()
     assert (first.id, second.id) == (QUEUE, OTHER)
     assert first.enabled
     assert first.parameters["CPUs"] == 2
 
 
-async def test_a_queue_that_the_tree_does_not_have_is_unknown_and_gets_no_pilot(link: DirectorLink) -> None:
-    assert (await link.pools_of([QUEUE, NOWHERE])).pools[1] is None
-    known, unknown = (await link.demand([QUEUE, NOWHERE])).supplies
+async def test_unknown_queue_gets_no_pilots(link: DirectorLink) -> None:
+    assert (await link.pools_of([QUEUE, UNKNOWN])).pools[1] is None
+    known, unknown = (await link.demand([QUEUE, UNKNOWN])).supplies
     assert (known.known, unknown.known) == (True, False)
     with pytest.raises(NotFoundError):
-        await link.register_pilots(NOWHERE, 1, (), 0)
+        await link.register_pilots(UNKNOWN, 1, (), 0)
 
 
-async def test_without_jobs_there_is_no_demand(link: DirectorLink) -> None:
+async def test_no_jobs_give_no_demand(link: DirectorLink) -> None:
     answer = await link.demand([QUEUE, OTHER])
     assert answer.demands == ()
     assert [replace(supply, parameters=NOTHING) for supply in answer.supplies] == [QueueSupply(True)] * 2
 
 
-async def test_registered_pilots_are_on_their_way_until_they_are_said_to_have_ended(link: DirectorLink) -> None:
+async def test_registered_pilots_wait_until_reported_ended(link: DirectorLink) -> None:
     pilots = await link.register_pilots(QUEUE, 3, (), 3600)
     assert len({pilot.stamp for pilot in pilots}) == 3
     assert all(pilot.token for pilot in pilots)
     first, second, _ = pilots
-    assert await _arriving(link) == (3, 0)
-    heard = await link.report_glideins(
+    assert await _waiting_pilots(link) == (3, 0)
+    answer = await link.report_glideins(
         [
             GlideinReport(first.stamp, "glidein.1", PilotState.SUBMITTED),
             GlideinReport(second.stamp, "", PilotState.ENDED, reason="the submission failed"),
-            GlideinReport("nobody", "glidein.2", PilotState.ENDED),
+            GlideinReport("unknown", "glidein.2", PilotState.ENDED),
         ]
     )
-    assert (heard.unknown, heard.worked) == (("nobody",), ())
-    assert await _arriving(link) == (2, 0)
+    assert (answer.unknown, answer.worked) == (("unknown",), ())
+    assert await _waiting_pilots(link) == (2, 0)
 
 
-async def test_pilots_that_have_not_ended_get_new_tokens(link: DirectorLink) -> None:
-    waiting, gone = await link.register_pilots(QUEUE, 2, (), 3600)
-    await link.report_glideins([GlideinReport(gone.stamp, "glidein.1", PilotState.ENDED)])
-    (renewed,) = await link.renew_credentials([waiting.stamp, gone.stamp, "nobody"], 7200)
+async def test_renews_tokens_of_pilots_that_have_not_ended(link: DirectorLink) -> None:
+    waiting, ended = await link.register_pilots(QUEUE, 2, (), 3600)
+    await link.report_glideins([GlideinReport(ended.stamp, "glidein.1", PilotState.ENDED)])
+    (renewed,) = await link.renew_credentials([waiting.stamp, ended.stamp, "unknown"], 7200)
     assert renewed.stamp == waiting.stamp
     assert renewed.token not in ("", waiting.token)
 
 
-async def _arriving(link: DirectorLink) -> tuple[int, int]:
+async def _waiting_pilots(link: DirectorLink) -> tuple[int, int]:
     first, second = (await link.demand([QUEUE, OTHER])).supplies
     return first.pilots_waiting, second.pilots_waiting

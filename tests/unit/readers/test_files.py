@@ -187,7 +187,7 @@ def test_standard_streams_stay_inside_job_folder(path: str, expected: str, tmp_p
     assert resolve_local_files(job_with(stdout=path), tmp_path).stdout == expected
 
 
-# --- what is shown
+# --- jobs as JSON
 
 
 def test_missing_fields_are_null_in_json() -> None:

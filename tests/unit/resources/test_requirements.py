@@ -26,7 +26,7 @@ def test_canonical_form_is_json_with_version_and_vo() -> None:
 
 
 def test_pool_id_is_stable() -> None:
-    # Written down once; a change would orphan the pools of every running server.
+    # A constant: a change would orphan the pools of every running server.
     known = "800491d75f6f"
     assert short_pool_id(pool_id(read_requirements(RFC_EXAMPLE, "cms"))) == known
 

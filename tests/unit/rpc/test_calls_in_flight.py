@@ -70,7 +70,7 @@ def test_retry_delay_is_short_again_after_a_pause() -> None:
 
 
 def test_refusals_are_logged_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_flight_module, "log", structlog.get_logger())  # one that has not chosen its processors yet
+    monkeypatch.setattr(in_flight_module, "log", structlog.get_logger())  # a logger without cached processors
     clock = FakeClock()
     in_flight = full_calls(clock)
 
