@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +15,11 @@ from pilotage.errors import NotFoundError
 from pilotage.job_description import InputFile, Value
 from pilotage.v1 import job_service_pb2, jobs_pb2
 from pilotage.v1.job_service_pb2_grpc import JobServiceStub
+from pilotage.v1.route_service_pb2 import ListRoutesRequest
+from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage.values.leadership import Leadership
 from pilotage.values.routing import LeftOutRoute, PublishedRoutes, RouteOutline
+from pilotage.values.wire.routing import left_out_from_wire, outline_from_wire
 from pilotage_agents.router.core.model import CollectedFile, RoutedJobReport, RoutedJobState
 from pilotage_agents.router.ports import NotRouted, Routed
 from pilotage_agents.router.server_link import RouterServerLink
@@ -251,6 +256,15 @@ async def test_unreadable_output_file_requeues_only_its_job(scene: Scene, tmp_pa
     assert (scene.output(incomplete), scene.output(complete)) == ({}, {"stdout": b"hello\n"})
 
 
+@asynccontextmanager
+async def a_leading_router(server: RunningServer) -> AsyncIterator[tuple[str, RouterServerLink]]:
+    """Return the name of a new job router that is the leader, and its link."""
+    async with server.async_channel(server.token(Role.AGENT, owner="agent:router")) as channel:
+        leadership = Leadership(f"job router {request_id()}", "this one")
+        await AgentServerLink(channel).take_leadership(leadership, 60, "here")
+        yield leadership.agent, RouterServerLink(channel, leadership)
+
+
 async def test_fetches_input_files_of_routed_job(server: RunningServer, tmp_path: Path) -> None:
     content = b"x" * 3_000_000
     checksum = hashlib.sha256(content).hexdigest()
@@ -262,10 +276,7 @@ async def test_fetches_input_files_of_routed_job(server: RunningServer, tmp_path
         JobServiceStub(channel).UploadFile(iter(pieces))
     file = jobs_pb2.InputFile(name="data", checksum=checksum, size=len(content))
     (job,) = RealJobs(server).submit(files=[file])
-    async with server.async_channel(server.token(Role.AGENT, owner="agent:router")) as channel:
-        leadership = Leadership(f"job router {request_id()}", "this one")
-        await AgentServerLink(channel).take_leadership(leadership, 60, "here")
-        link = RouterServerLink(channel, leadership)
+    async with a_leading_router(server) as (_, link):
         await link.route(request_id(), [new_routed_job(job)])
         await link.fetch(job, InputFile("data", checksum=checksum, size=len(content)), tmp_path / "data")
         with pytest.raises(NotFoundError):
@@ -274,10 +285,16 @@ async def test_fetches_input_files_of_routed_job(server: RunningServer, tmp_path
     assert not await asyncio.to_thread((tmp_path / "other").exists)
 
 
-async def test_publishes_routes_with_all_fields(scene: Scene) -> None:
-    route = RouteOutline("A", f"queue {QUEUE}", "WantJobRouter", '[name = "A"]', 10)
+async def test_published_routes_are_listed_with_all_fields(server: RunningServer) -> None:
+    first = RouteOutline("A", f"queue {QUEUE}", "WantJobRouter", '[name = "A"]', 10)
     obstacles = {"throttled": "19 failed", "closed": "its target cannot be opened"}
-    other = RouteOutline("B", "server elsewhere:4711", max_jobs=10, max_idle_jobs=5, copies=3, idle=2, **obstacles)
-    await scene.link.publish_routes(
-        PublishedRoutes((route, other), "true", 100, (LeftOutRoute("C", "it has no target"),))
-    )
+    second = RouteOutline("B", "server elsewhere:4711", max_jobs=10, max_idle_jobs=5, copies=3, idle=2, **obstacles)
+    left_out = LeftOutRoute("C", "it has no target")
+    async with a_leading_router(server) as (name, link):
+        await link.publish_routes(PublishedRoutes((first, second), "true", 100, (left_out,)))
+    with server.channel(server.token()) as channel:
+        routers = RouteServiceStub(channel).ListRoutes(ListRoutesRequest()).routers
+    (listed,) = [router for router in routers if router.name == name]
+    assert [outline_from_wire(route) for route in listed.routes] == [first, second]
+    assert [left_out_from_wire(route) for route in listed.left_out] == [left_out]
+    assert (listed.constraint, listed.max_jobs) == ("true", 100)
