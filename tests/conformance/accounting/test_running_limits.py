@@ -1,4 +1,4 @@
-"""How many jobs of a kind run at once under a limit, on every database."""
+"""Running limits: how many jobs of one attribute value run at a location at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def test_a_running_limit_is_exact(database: Database, clock: VirtualClock) -> None:
+def test_running_limit_is_exact(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("cern", None, None, "JobType", "mc", at_most=2)
     grid = Grid(database, clock, LONG, "CERN/ce02/q", "FNAL/ce/q", rules=Rules(running_limits=(limit,)))
     ids = grid.submit(count=5, attributes={"jobtype": "MC"})
@@ -54,9 +54,7 @@ def test_a_running_limit_is_exact(database: Database, clock: VirtualClock) -> No
     assert grid.start_pilot("CERN/ce02/q").claim(a_slot("a"), a_slot("b")) == [ids[3]]
 
 
-def test_the_end_of_a_job_that_a_limit_counts_is_told_to_who_waits_for_another(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_end_of_counted_job_notifies_waiting_task_queue(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", 1)
     grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
     first, _ = grid.submit(a_user("alice"), count=2)
@@ -64,13 +62,13 @@ def test_the_end_of_a_job_that_a_limit_counts_is_told_to_who_waits_for_another(
     pilot = grid.start_pilot()
     match = pilot.take()
     assert match.job_id == first
-    told: list[str] = []
-    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
+    notified: list[str] = []
+    grid.state.waiting_listeners.append(lambda task_queue, count: notified.append(task_queue.account.owner))
     pilot.finish(match)
-    assert told == ["alice"]
+    assert notified == ["alice"]
 
 
-def test_a_new_limit_tells_jobs_apart_that_came_before_it(database: Database, clock: VirtualClock) -> None:
+def test_new_limit_rekeys_jobs_submitted_before_it(database: Database, clock: VirtualClock) -> None:
     before = Grid(database, clock)
     ids = before.submit(attributes={"JobType": "MC"}) + before.submit(attributes={"JobType": "user"})
     ids += before.submit(attributes={"JobType": "mc"})
@@ -78,18 +76,18 @@ def test_a_new_limit_tells_jobs_apart_that_came_before_it(database: Database, cl
     after = Grid(database, clock, rules=Rules(running_limits=(limit,)))
     assert after.write(rekey_for_limits) == 1
     assert after.write(rekey_for_limits) == 0
-    assert len({job.task_queue_id for job in after.jobs(ids).values()}) == 3  # values are kept as they were written
+    assert len({job.task_queue_id for job in after.jobs(ids).values()}) == 3  # values keep their spelling
     assert after.start_pilot().claim(*(a_slot(f"s{n}") for n in range(3))) == ids[:2]
 
 
 def counts(grid: Grid, queue: str = LONG) -> list[int]:
-    """Return what the limits at a queue count, in the order of the rules."""
+    """Return the counts of the limits at a queue, in the order of the rules."""
     return list(
         grid.read(lambda transaction, state: running_counts(transaction, state, [QueueId.parse(queue)])).values()
     )
 
 
-def test_a_job_with_a_list_counts_for_each_of_its_values(database: Database, clock: VirtualClock) -> None:
+def test_job_with_list_counts_for_each_value(database: Database, clock: VirtualClock) -> None:
     limits = tuple(RunningLimit("CERN", None, None, "Tags", value, at_most=1) for value in ("a", "b", "c"))
     grid = Grid(database, clock, rules=Rules(running_limits=limits))
     both, _, of_c = (grid.submit(attributes={"Tags": tags})[0] for tags in (("A", "b"), ("b",), ("c",)))
@@ -97,7 +95,7 @@ def test_a_job_with_a_list_counts_for_each_of_its_values(database: Database, clo
     assert counts(grid) == [1, 1, 1]
 
 
-def test_limits_of_one_place_and_value_count_the_same_jobs_once(database: Database, clock: VirtualClock) -> None:
+def test_limits_of_equal_location_and_value_share_a_count(database: Database, clock: VirtualClock) -> None:
     limits = tuple(RunningLimit("CERN", None, None, "owner", name, most) for name, most in (("alice", 3), ("Alice", 2)))
     grid = Grid(database, clock, rules=Rules(running_limits=limits))
     grid.submit(count=4)
@@ -106,37 +104,35 @@ def test_limits_of_one_place_and_value_count_the_same_jobs_once(database: Databa
     assert counts(grid) == [2, 2]
 
 
-def test_what_a_request_brings_back_makes_room_for_what_it_takes(database: Database, clock: VirtualClock) -> None:
+def test_job_finished_in_a_request_frees_its_limit_for_that_request(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=1)
     grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
     first, second = grid.submit(count=2)
     pilot = grid.start_pilot()
     match = pilot.take()
     done = JobReport(match.job_id, match.attempt, outcome=Outcome.EXITED, exit_code=0)
-    assert [each.job_id for each in pilot.ask(reports=[done]).matches] == [second]
+    assert [match.job_id for match in pilot.ask(reports=[done]).matches] == [second]
     assert grid.job(first).state is JobState.DONE
     assert counts(grid) == [1]
 
 
-def test_a_pilot_that_comes_back_with_its_job_is_not_refused_by_a_limit(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_limit_does_not_refuse_readopted_attempt(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=1)
     grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
     (lost,) = grid.submit()
-    away = grid.start_pilot()
-    match = away.take()
+    silent = grid.start_pilot()
+    match = silent.take()
     clock.advance(minutes=25)
     grid.sweep()
     assert counts(grid) == [0]
     (urgent,) = grid.submit(priority=5)
     assert grid.start_pilot().claim() == [urgent]
     assert match.job_id == lost
-    assert away.start(match).accepted
+    assert silent.start(match).accepted
     assert counts(grid) == [2]
 
 
-def test_counts_that_are_wrong_are_put_right_at_a_servers_start(database: Database, clock: VirtualClock) -> None:
+def test_server_start_corrects_wrong_counts(database: Database, clock: VirtualClock) -> None:
     before = Grid(database, clock)
     before.submit(count=3)
     pilot = before.start_pilot()
@@ -151,9 +147,7 @@ def test_counts_that_are_wrong_are_put_right_at_a_servers_start(database: Databa
     assert counts(after) == [1, 0]
 
 
-def test_room_that_another_server_makes_below_a_limit_is_told_to_who_waits_here(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_refresh_notifies_of_room_made_by_another_server(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", 2)
     here = Grid(database, clock, rules=Rules(running_limits=(limit,)))
     here.submit(count=5)
@@ -161,61 +155,59 @@ def test_room_that_another_server_makes_below_a_limit_is_told_to_who_waits_here(
     pilot = there.start_pilot()
     matches = pilot.ask(a_slot("a"), a_slot("b")).matches
     here.read(refresh_counts)
-    told: list[tuple[str, int]] = []
-    here.state.waiting_listeners.append(lambda task_queue, count: told.append((task_queue.account.owner, count)))
+    notified: list[tuple[str, int]] = []
+    here.state.waiting_listeners.append(lambda task_queue, count: notified.append((task_queue.account.owner, count)))
     here.read(refresh_counts)
-    assert told == []
+    assert notified == []
     for match in matches:
         pilot.finish(match)
     here.read(refresh_counts)
     here.read(refresh_counts)
-    assert told == [("alice", 2)]
+    assert notified == [("alice", 2)]
 
 
-def test_the_end_of_a_job_far_below_its_limit_is_told_to_nobody(database: Database, clock: VirtualClock) -> None:
+def test_end_of_job_far_below_limit_notifies_nobody(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=1000)
     grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
     grid.submit(count=2)
     pilot = grid.start_pilot()
     match = pilot.take()
-    told: list[str] = []
-    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(task_queue.account.owner))
+    notified: list[str] = []
+    grid.state.waiting_listeners.append(lambda task_queue, count: notified.append(task_queue.account.owner))
     pilot.finish(match)
-    assert told == []
+    assert notified == []
 
 
-def test_who_is_overtaken_at_a_limit_that_seemed_far_matches_again(
-    postgresql_database: Database, clock: VirtualClock
-) -> None:
+def test_transaction_overtaken_at_limit_is_retried(postgresql_database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=2)
     grid = Grid(postgresql_database, clock, rules=Rules(running_limits=(limit,)))
     (job,) = grid.submit()
     queue = QueueId.parse(LONG)
     task_queue = grid.state.waiting.task_queue(grid.job(job).task_queue_id)
     assert task_queue is not None
-    rounds: list[RunningLimit | None] = []
+    reached_limits: list[RunningLimit | None] = []
 
     def match_one(transaction: Transaction) -> None:
         count_matched(transaction, grid.state, queue, [task_queue])
 
     def match_slowly(transaction: Transaction) -> None:
         reached = limits_at_present(transaction, grid.state, [queue], 1).reached(task_queue.traits)
-        rounds.append(reached)
-        if len(rounds) == 1:  # two others come first
+        reached_limits.append(reached)
+        if len(reached_limits) == 1:  # two other transactions commit first
             for _ in range(2):
                 postgresql_database.submit_write(match_one).result(30)
         if reached is None:
             match_one(transaction)
 
     postgresql_database.write(match_slowly)
-    assert rounds == [None, limit]
+    assert reached_limits == [None, limit]
     assert counts(grid) == [2]
 
 
 @pytest.mark.parametrize("values", ["abcdefgh", "hgfedcba"])
-@pytest.mark.parametrize("counts_one_more", [True, False])
+@pytest.mark.parametrize("with_new_match", [True, False])
 def test_counts_of_limits_are_locked_in_order_of_keys(
-    postgresql_database: Database, clock: VirtualClock, values: str, *, counts_one_more: bool
+    postgresql_database: Database, clock: VirtualClock, values: str, *, with_new_match: bool
 ) -> None:
     limits = tuple(RunningLimit("CERN", None, None, "Tags", value, at_most=5) for value in values)
     grid = Grid(postgresql_database, clock, rules=Rules(running_limits=limits))
@@ -226,14 +218,14 @@ def test_counts_of_limits_are_locked_in_order_of_keys(
     assert task_queue is not None
 
     def act(transaction: Transaction) -> None:
-        if counts_one_more:
+        if with_new_match:
             count_matched(transaction, grid.state, queue, [task_queue])
         else:
             limits_at_present(transaction, grid.state, [queue], 5)
 
     lock = "SELECT key FROM running_counts WHERE key = :key FOR UPDATE NOWAIT"
     while_first_is_locked(postgresql_database, lock, sorted(map(limit_key, limits)), act)
-    assert counts(grid) == [1 + counts_one_more] * len(values)
+    assert counts(grid) == [1 + with_new_match] * len(values)
 
 
 LIMITS = (
@@ -244,8 +236,8 @@ LIMITS = (
 ACTS = ("submit", "ask", "finish", "fail", "sweep", "remove", "hold", "release", "gone", "late")
 
 
-class History:
-    """A grid under limits to which anything happens."""
+class LimitHistory:
+    """A grid with limits, and the steps that change it."""
 
     def __init__(self, database: Database, clock: VirtualClock) -> None:
         self.clock = clock
@@ -255,7 +247,7 @@ class History:
         self.matches: list[tuple[Pilot, Match]] = []
 
     def act(self, act: str, which: int) -> None:
-        """Let something happen to the job, pilot or match that `which` falls on."""
+        """Perform a step on the job, pilot or match that `which` selects."""
         pilot = self.pilots[which % len(self.pilots)]
         match act:
             case "submit":
@@ -264,7 +256,7 @@ class History:
                 self.jobs += self.grid.submit(user, count=1 + which % 3, attributes=kinds[which % len(kinds)])
             case "ask":
                 answer = pilot.ask(*(a_slot(f"s{n}") for n in range(1 + which % 3)))
-                self.matches += [(pilot, each) for each in answer.matches]
+                self.matches += [(pilot, match) for match in answer.matches]
             case "sweep":
                 self.clock.advance(minutes=25)
                 self.grid.sweep()
@@ -291,16 +283,16 @@ class History:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(acts=st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 30)), max_size=40))
-def test_whatever_happens_the_counts_are_what_one_finds_by_counting(acts: list[tuple[str, int]]) -> None:
+def test_stored_counts_equal_recounted_jobs(acts: list[tuple[str, int]]) -> None:
     clock = VirtualClock()
     with TemporaryDirectory() as folder, quick_sqlite(Path(folder, "pilotage.db"), clock) as database:
-        history = History(database, clock)
+        history = LimitHistory(database, clock)
         for act, which in [("submit", 0), ("submit", 1), ("ask", 2), *acts]:
             history.act(act, which)
-            assert kept(history.grid) == history.grid.read(fresh_counts)
+            assert stored_counts(history.grid) == history.grid.read(fresh_counts)
 
 
-def kept(grid: Grid) -> dict[RunningLimit, int]:
-    """Return what the limits at both queues count."""
+def stored_counts(grid: Grid) -> dict[RunningLimit, int]:
+    """Return the stored counts of the limits at both queues."""
     queues = [QueueId.parse(LONG), QueueId.parse("CERN/ce02/q")]
     return grid.read(lambda transaction, state: running_counts(transaction, state, queues))

@@ -1,4 +1,4 @@
-"""Priority factors and quotas that operators set: for all servers, over restarts, in the order of matches."""
+"""Priority factors and quotas set by operators: their effect on matches, on all servers, after restarts."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ ANN, BEN = Account("lhcb", "big", "ann"), Account("lhcb", "small", "ben")
 
 
 def submit(grid: Grid, account: Account, count: int = 1, **fields: object) -> list[int]:
-    """Submit jobs of an account's owner under his group."""
+    """Submit jobs charged to an account."""
     return grid.submit(a_user(account.owner, account.vo, account.group), count, **fields)
 
 
-def give(grid: Grid, quotas: dict[GroupId, Quota | None], factors: dict[Account, float | None] | None = None) -> None:
-    """Set quotas and factors as an operator does."""
+def set_quotas(
+    grid: Grid, quotas: dict[GroupId, Quota | None], factors: dict[Account, float | None] | None = None
+) -> None:
+    """Set quotas and priority factors."""
     grid.write(lambda transaction, state: set_shares(transaction, state, factors or {}, quotas))
 
 
-def shown(grid: Grid, identity: Identity | None = None, vo: str = "") -> Shares:
+def shares(grid: Grid, identity: Identity | None = None, vo: str = "") -> Shares:
     return grid.read(lambda transaction, state: list_shares(transaction, state, identity or an_operator(), vo))
 
 
 def owners(grid: Grid, slots: int) -> list[str]:
-    """Let a pilot ask for so many slots and return whose jobs it gets, in order."""
+    """Offer free slots of a new pilot and return the owners of the matches, in order."""
     answer = grid.start_pilot().ask(*(a_slot(f"s{number}") for number in range(slots)))
     return [match.owner for match in answer.matches]
 
 
-def test_a_factor_that_is_set_counts_in_the_next_match_until_it_is_taken_back(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_priority_factor_applies_until_reset(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(sharing=Sharing(priority_factor=10)))
     one, other = Account("lhcb", "big", "one"), Account("lhcb", "big", "two")
     submit(grid, one, 20)
     submit(grid, other, 20)
-    give(grid, {}, {other: 1.0})
+    set_quotas(grid, {}, {other: 1.0})
     assert owners(grid, 11).count("two") == 10
-    give(grid, {}, {other: None})
+    set_quotas(grid, {}, {other: None})
     assert grid.state.shares.settings.factor(other) == 10
 
 
-def test_what_is_set_is_known_to_other_servers_and_after_a_restart(database: Database, clock: VirtualClock) -> None:
+def test_settings_reach_other_servers_and_survive_restart(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock)
     neighbour = grid.restarted()
-    give(grid, {BIG: Quota(0.25, QuotaUnit.PART), SMALL: Quota(7)}, {ANN: 3.0, BEN: 4.0})
-    give(grid, {SMALL: Quota(8, QuotaUnit.CORES)}, {BEN: None})
+    set_quotas(grid, {BIG: Quota(0.25, QuotaUnit.PART), SMALL: Quota(7)}, {ANN: 3.0, BEN: 4.0})
+    set_quotas(grid, {SMALL: Quota(8, QuotaUnit.CORES)}, {BEN: None})
     neighbour.read(refresh_state)
     for server in (grid, neighbour, grid.restarted()):
         settings = server.state.shares.settings
@@ -81,23 +81,21 @@ def test_weights_divide_the_slots(database: Database, clock: VirtualClock) -> No
     grid = Grid(database, clock)
     submit(grid, ANN, 20)
     submit(grid, BEN, 20)
-    give(grid, {BIG: Quota(3)})
+    set_quotas(grid, {BIG: Quota(3)})
     assert owners(grid, 12).count("ann") == 9
 
 
-def test_a_group_gets_the_cores_of_its_quota_first_and_more_only_after_the_others(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_group_gets_its_quota_first_and_surplus_last(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock)
-    give(grid, {BIG: Quota(2, QuotaUnit.CORES)})
+    set_quotas(grid, {BIG: Quota(2, QuotaUnit.CORES)})
     submit(grid, ANN, 9)
     submit(grid, BEN, 3)
     assert owners(grid, 7) == ["ann", "ann", "ben", "ben", "ben", "ann", "ann"]
 
 
-def test_a_quota_that_bars_leaves_slots_empty_and_says_why(database: Database, clock: VirtualClock) -> None:
+def test_strict_quota_leaves_slots_empty_and_explains_it(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False), lease=timedelta(days=1)))
-    give(grid, {BIG: Quota(2, QuotaUnit.CORES)})
+    set_quotas(grid, {BIG: Quota(2, QuotaUnit.CORES)})
     jobs = submit(grid, ANN, 4)
     pilot = grid.start_pilot()
     first, _ = pilot.ask(*(a_slot(f"s{number}") for number in range(4))).matches
@@ -110,28 +108,28 @@ def test_a_quota_that_bars_leaves_slots_empty_and_says_why(database: Database, c
     assert woken == [grid.job(jobs[3]).task_queue_id]
     assert pilot.claim() == [jobs[2]]
     assert pilot.claim() == []
-    looks: list[bool] = []
-    grid.state.access_listeners.append(lambda: looks.append(True))
-    give(grid, {BIG: Quota(2, QuotaUnit.CORES)})
-    assert not looks
-    give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
-    assert looks
+    wakeups: list[bool] = []
+    grid.state.access_listeners.append(lambda: wakeups.append(True))
+    set_quotas(grid, {BIG: Quota(2, QuotaUnit.CORES)})
+    assert not wakeups
+    set_quotas(grid, {BIG: Quota(3, QuotaUnit.CORES)})
+    assert wakeups
     assert pilot.claim() == [jobs[3]]
 
 
-def test_who_waits_at_a_quota_that_bars_is_told_how_many_may_run_now(database: Database, clock: VirtualClock) -> None:
+def test_freed_quota_notifies_how_many_jobs_may_run(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
-    give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
+    set_quotas(grid, {BIG: Quota(3, QuotaUnit.CORES)})
     submit(grid, ANN, 6)
     pilot = grid.start_pilot()
     early = pilot.ask(a_slot("s1"), a_slot("s2")).matches
     clock.advance(seconds=1)
     runs = (*early, *pilot.ask(a_slot("s3")).matches)
-    told: list[int] = []
-    grid.state.waiting_listeners.append(lambda _, count: told.append(count))
+    notified: list[int] = []
+    grid.state.waiting_listeners.append(lambda _, count: notified.append(count))
     done = [JobReport(run.job_id, run.attempt, outcome=Outcome.EXITED, exit_code=0) for run in runs]
     pilot.beat(*done)
-    assert told == [3]
+    assert notified == [3]
 
 
 @pytest.mark.parametrize(
@@ -143,11 +141,11 @@ def test_who_waits_at_a_quota_that_bars_is_told_how_many_may_run_now(database: D
         (a_slot(cpus=4, ad_changes="[ SlotWeight = 3 ]"), 1),
     ],
 )
-def test_a_quota_that_bars_weighs_what_a_job_gets_not_what_it_asks(
+def test_strict_quota_counts_granted_not_requested_cores(
     database: Database, clock: VirtualClock, slot: SlotOffer, taken: int
 ) -> None:
     grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
-    give(grid, {BIG: Quota(3, QuotaUnit.CORES)})
+    set_quotas(grid, {BIG: Quota(3, QuotaUnit.CORES)})
     (job_id, *_) = submit(grid, ANN, 4)
     pilot = grid.start_pilot()
     assert len(pilot.claim(slot)) == taken
@@ -157,7 +155,7 @@ def test_a_quota_that_bars_weighs_what_a_job_gets_not_what_it_asks(
         assert outlook.obstacle == "its group has a quota of 3 cores and uses them"
 
 
-def test_a_part_of_the_pie_counts_no_slot_twice(database: Database, clock: VirtualClock) -> None:
+def test_pool_size_counts_each_slot_once(database: Database, clock: VirtualClock) -> None:
     sharing = Sharing(machine_constraint="CAN_RUN_WHOLE_MACHINE == False")
     grid = Grid(database, clock, rules=Rules(sharing=sharing))
     part, whole = "[ CAN_RUN_WHOLE_MACHINE = false ]", "[ CAN_RUN_WHOLE_MACHINE = true ]"
@@ -165,10 +163,10 @@ def test_a_part_of_the_pie_counts_no_slot_twice(database: Database, clock: Virtu
     pilot = grid.start_pilot()
     pilot.ask()
     pilot.show(*singles, replace(an_idle_slot("slot9", 8), ad=whole))
-    give(grid, {BIG: Quota(0.25, QuotaUnit.PART)})
+    set_quotas(grid, {BIG: Quota(0.25, QuotaUnit.PART)})
     assert grid.state.shares.settings.entitled_cores(BIG) == 2
-    (big,) = [each for each in shown(grid).groups if each.group == BIG]
-    assert (shown(grid).pool_size, big.entitled_cores) == (8, 2)
+    (big,) = [group for group in shares(grid).groups if group.group == BIG]
+    assert (shares(grid).pool_size, big.entitled_cores) == (8, 2)
     other = grid.start_pilot()
     other.ask()
     other.show(*singles)
@@ -177,47 +175,45 @@ def test_a_part_of_the_pie_counts_no_slot_twice(database: Database, clock: Virtu
     assert grid.restarted().state.shares.settings.entitled_cores(BIG) == 4
 
 
-def test_who_was_barred_by_a_part_of_the_pie_looks_again_when_it_has_grown(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_larger_pool_wakes_requests_blocked_by_quota(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(sharing=Sharing(group_accept_surplus=False)))
-    give(grid, {BIG: Quota(0.5, QuotaUnit.PART)})
+    set_quotas(grid, {BIG: Quota(0.5, QuotaUnit.PART)})
     pilot = grid.start_pilot()
     pilot.show(an_idle_slot(cpus=2))
     grid.read(refresh_pool_size)
     jobs = submit(grid, ANN, 2)
     assert pilot.claim(a_slot("s1"), a_slot("s2")) == jobs[:1]
-    looks: list[bool] = []
-    grid.state.access_listeners.append(lambda: looks.append(True))
+    wakeups: list[bool] = []
+    grid.state.access_listeners.append(lambda: wakeups.append(True))
     grid.read(refresh_pool_size)
-    assert not looks
+    assert not wakeups
     pilot.show(an_idle_slot(cpus=4))
     grid.read(refresh_pool_size)
-    assert looks
+    assert wakeups
     assert pilot.claim(a_slot("s2")) == jobs[1:]
 
 
-def test_shares_show_use_entitlement_and_who_waits(database: Database, clock: VirtualClock) -> None:
+def test_shares_show_use_entitlement_and_waiting_jobs(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(lease=timedelta(days=1)))
-    give(grid, {BIG: Quota(3)}, {BEN: 2.0})
+    set_quotas(grid, {BIG: Quota(3)}, {BEN: 2.0})
     submit(grid, ANN, 1)
     submit(grid, BEN, 3)
     grid.start_pilot().claim(a_slot("s1"), a_slot("s2"))
     grid.pass_time(hours=1)
-    found = shown(grid)
-    big, small = found.groups
+    result = shares(grid)
+    big, small = result.groups
     assert (big.group, big.quota, big.quota_is_set, big.cores, big.waiting) == (BIG, Quota(3), True, 1, 0)
     assert (small.group, small.quota_is_set, small.waiting) == (SMALL, False, 2)
     assert (big.entitled_part, small.entitled_part) == (0.75, 0.25)
     assert (big.used_part, small.used_part) == pytest.approx((0.5, 0.5))
-    ann, ben = found.accounts
+    ann, ben = result.accounts
     assert (ann.account, ann.factor_is_set, ann.use.cores, ann.waiting) == (ANN, False, 1, 0)
     assert (ben.account, ben.factor, ben.factor_is_set, ben.waiting) == (BEN, 2, True, 2)
     assert (ann.user_priority, ben.user_priority) == pytest.approx((0.5, 1))
     assert ann.use.core_s == pytest.approx(3600, rel=0.02)
 
 
-def test_runs_that_began_at_once_and_later_all_count_after_a_restart(database: Database, clock: VirtualClock) -> None:
+def test_restart_counts_runs_of_different_starts(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(lease=timedelta(days=1)))
     submit(grid, ANN, 4)
     grid.start_pilot().ask(*(a_slot(f"s{number}") for number in range(3)))
@@ -231,12 +227,12 @@ def test_runs_that_began_at_once_and_later_all_count_after_a_restart(database: D
     assert after.core_s == pytest.approx(used.core_s)
 
 
-def test_users_see_the_shares_of_their_own_vo_only(database: Database, clock: VirtualClock) -> None:
+def test_users_see_only_shares_of_their_vo(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock)
     submit(grid, ANN)
     submit(grid, Account("cms", "", "carl"))
-    assert [each.account for each in shown(grid, a_user("ann", "LHCb")).accounts] == [ANN]
-    assert len(shown(grid).accounts) == 2
-    assert len(shown(grid, vo="cms").groups) == 1
+    assert [use.account for use in shares(grid, a_user("ann", "LHCb")).accounts] == [ANN]
+    assert len(shares(grid).accounts) == 2
+    assert len(shares(grid, vo="cms").groups) == 1
     with pytest.raises(PermissionDeniedError, match="other VOs"):
-        shown(grid, a_user("ann", "lhcb"), "cms")
+        shares(grid, a_user("ann", "lhcb"), "cms")

@@ -1,4 +1,4 @@
-"""Who is charged how much: by weight, with or without suspended time, and the same after a restart."""
+"""Charged use: slot weights, suspended time, accounting groups, and the same result after a restart."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ ALICE = Account("lhcb", "users", "alice")
 
 
 def use_of(grid: Grid, account: Account = ALICE) -> Use:
-    """Return what the server believes an account has used by now."""
+    """Return an account's decayed use at the present time."""
     return grid.state.shares.use(account, grid.clock())
 
 
-def assert_a_restart_changes_nothing(grid: Grid, account: Account = ALICE) -> None:
+def assert_restart_keeps_use(grid: Grid, account: Account = ALICE) -> None:
     before, after = use_of(grid, account), use_of(grid.restarted(), account)
     assert after.core_s == pytest.approx(before.core_s, rel=1e-9, abs=1e-6)
     assert after.cores == pytest.approx(before.cores)
     assert after.runs == before.runs
 
 
-def a_running_job(grid: Grid, cpus: int = 2) -> tuple[Pilot, Match]:
-    """Let a pilot start a job of so many cores."""
+def start_job(grid: Grid, cpus: int = 2) -> tuple[Pilot, Match]:
+    """Start a job on a new pilot."""
     grid.submit(a_user(), request_cpus=cpus)
     pilot = grid.start_pilot()
     match = pilot.take(a_slot(cpus=cpus))
@@ -56,13 +56,11 @@ def suspend(pilot: Pilot, match: Match) -> None:
     assert pilot.report(match, state=JobState.SUSPENDED).accepted
 
 
-def go_on(pilot: Pilot, match: Match) -> None:
+def resume(pilot: Pilot, match: Match) -> None:
     assert pilot.report(match, state=JobState.RUNNING).accepted
 
 
-def test_a_core_is_charged_with_the_weight_of_its_slot_from_the_match_on(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_charge_starts_at_match_with_slot_weight(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=CHARGED)
     (job_id,) = grid.submit(a_user(), request_cpus=2)
     ad = "[ Cpus = 8; Memory = 16000; SlotWeight = Cpus * 1.5 ]"
@@ -72,36 +70,34 @@ def test_a_core_is_charged_with_the_weight_of_its_slot_from_the_match_on(
     assert (attempt.cpus, attempt.weight, match.terms.amounts.cpus) == (2, 3.0, 2)
     grid.pass_time(hours=1)
     assert use_of(grid).core_s == pytest.approx(accrued(3, 3600, HALF_LIFE))
-    assert_a_restart_changes_nothing(grid)
+    assert_restart_keeps_use(grid)
 
 
-def test_a_server_that_starts_charges_all_that_runs_until_the_last_of_it_ends(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_restarted_server_charges_running_jobs_until_they_end(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=CHARGED)
-    (pilot, first), (other, last) = a_running_job(grid), a_running_job(grid, cpus=1)
-    assert_a_restart_changes_nothing(grid)
-    again = grid.restarted()
-    pilot.grid = other.grid = again
+    (pilot, first), (other, last) = start_job(grid), start_job(grid, cpus=1)
+    assert_restart_keeps_use(grid)
+    restarted = grid.restarted()
+    pilot.grid = other.grid = restarted
     pilot.finish(first)
-    assert (use_of(again).cores, use_of(again).runs) == (1, 1)
+    assert (use_of(restarted).cores, use_of(restarted).runs) == (1, 1)
     other.finish(last)
-    assert (use_of(again).cores, use_of(again).runs) == (0, 0)
+    assert (use_of(restarted).cores, use_of(restarted).runs) == (0, 0)
 
 
 @pytest.mark.parametrize(("rules", "charged_hours"), [(CHARGED, 3), (DISCOUNTED, 2)])
-def test_suspended_time_is_charged_unless_it_is_discounted(
+def test_suspended_time_is_charged_unless_discounted(
     database: Database, clock: VirtualClock, rules: Rules, charged_hours: int
 ) -> None:
     grid = Grid(database, clock, rules=rules)
-    pilot, match = a_running_job(grid)
+    pilot, match = start_job(grid)
     grid.pass_time(hours=1)
     suspend(pilot, match)
     assert use_of(grid).cores == (2 if charged_hours == 3 else 0)
-    assert_a_restart_changes_nothing(grid)
+    assert_restart_keeps_use(grid)
     grid.pass_time(hours=1)
-    assert_a_restart_changes_nothing(grid)
-    go_on(pilot, match)
+    assert_restart_keeps_use(grid)
+    resume(pilot, match)
     assert use_of(grid).cores == 2
     grid.pass_time(hours=1)
     pilot.finish(match)
@@ -109,60 +105,56 @@ def test_suspended_time_is_charged_unless_it_is_discounted(
     expected = accrued(2, 3 * 3600, HALF_LIFE) if charged_hours == 3 else first
     assert use_of(grid).core_s == pytest.approx(expected)
     assert use_of(grid).runs == 0
-    assert_a_restart_changes_nothing(grid)
+    assert_restart_keeps_use(grid)
 
 
-def test_a_job_that_is_evicted_while_it_is_suspended_is_charged_no_more(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_evicting_suspended_job_ends_its_charge(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=DISCOUNTED)
-    pilot, match = a_running_job(grid)
+    pilot, match = start_job(grid)
     suspend(pilot, match)
     grid.pass_time(hours=5)
     pilot.report(match, Outcome.EVICTED)
     assert use_of(grid) == Use(0.0, grid.clock(), 0.0, 0)
-    assert_a_restart_changes_nothing(grid)
+    assert_restart_keeps_use(grid)
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
-def test_an_attempt_that_is_heard_of_again_is_charged_as_if_it_had_never_been_lost(
-    database: Database, clock: VirtualClock, state: JobState
-) -> None:
+def test_readopted_attempt_is_charged_without_gap(database: Database, clock: VirtualClock, state: JobState) -> None:
     grid = Grid(database, clock, rules=Rules(sharing=Sharing(discount_suspended=True)))
-    pilot, match = a_running_job(grid)
+    pilot, match = start_job(grid)
     grid.pass_time(hours=2)
     assert grid.job(match.job_id).state is JobState.WAITING
     grid.pass_time(hours=1)
     pilot.report(AttemptKey(match.job_id, match.attempt), state=state)
     assert use_of(grid).core_s == pytest.approx(accrued(2, 3 * 3600, HALF_LIFE))
     assert use_of(grid).cores == (2 if state is JobState.RUNNING else 0)
-    assert_a_restart_changes_nothing(grid)
+    assert_restart_keeps_use(grid)
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["suspend", "go on"]), st.integers(1, 600)), max_size=6)
+STEPS = st.lists(st.tuples(st.sampled_from(["suspend", "resume"]), st.integers(1, 600)), max_size=6)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_any_history_of_suspensions_is_charged_for_just_the_time_between(
+def test_only_running_time_between_suspensions_is_charged(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("grid")
     clock = VirtualClock()
     with quick_sqlite(folder / "pilotage.db", clock) as database:
         grid = Grid(database, clock, rules=DISCOUNTED)
-        pilot, match = a_running_job(grid)
+        pilot, match = start_job(grid)
         expected, runs = 0.0, True
-        for step, minutes in [("go on", 1), *steps]:
-            (suspend if step == "suspend" else go_on)(pilot, match)
-            runs = step == "go on"
+        for step, minutes in [("resume", 1), *steps]:
+            (suspend if step == "suspend" else resume)(pilot, match)
+            runs = step == "resume"
             grid.pass_time(minutes=minutes)
             expected = expected * decay(minutes * 60, HALF_LIFE) + accrued(2 * runs, minutes * 60, HALF_LIFE)
             assert use_of(grid).core_s == pytest.approx(expected)
-        assert_a_restart_changes_nothing(grid)
+        assert_restart_keeps_use(grid)
         pilot.finish(match)
         assert use_of(grid).core_s == pytest.approx(expected)
-        assert_a_restart_changes_nothing(grid)
+        assert_restart_keeps_use(grid)
 
 
 BY_WIDTH = SubmitPolicy(
@@ -170,9 +162,9 @@ BY_WIDTH = SubmitPolicy(
 )
 
 
-def test_an_accounting_group_is_charged_and_the_owner_still_owns(database: Database, clock: VirtualClock) -> None:
+def test_accounting_group_is_charged_while_owner_keeps_job(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(submission=BY_WIDTH, lease=timedelta(days=2)))
-    pilot, match = a_running_job(grid, cpus=4)
+    pilot, match = start_job(grid, cpus=4)
     charged = Account("lhcb", "wide", "multi.alice")
     grid.pass_time(hours=1)
     assert (use_of(grid, charged).cores, use_of(grid).runs) == (4, 0)
@@ -181,10 +173,10 @@ def test_an_accounting_group_is_charged_and_the_owner_still_owns(database: Datab
     assert (attempt.account, attempt.weight) == (charged, 4.0)
     pilot.finish(match)
     assert use_of(grid, charged).core_s == pytest.approx(accrued(4, 3600, HALF_LIFE))
-    assert_a_restart_changes_nothing(grid, charged)
+    assert_restart_keeps_use(grid, charged)
 
 
-def test_the_account_that_is_charged_decides_who_goes_first(database: Database, clock: VirtualClock) -> None:
+def test_charged_account_decides_matching_order(database: Database, clock: VirtualClock) -> None:
     sharing = Sharing(priority_factor=1000, priority_factors={Account("lhcb", "wide", "multi.alice"): 1})
     grid = Grid(database, clock, rules=Rules(submission=BY_WIDTH, sharing=sharing))
     (single,) = grid.submit(a_user(), request_cpus=1)

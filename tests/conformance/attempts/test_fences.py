@@ -1,4 +1,4 @@
-"""Jobs taken from a pilot that may still be running them: no two attempts of a job live at once."""
+"""Fences: a job is not matched while its last attempt may still be alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-WAYS_BACK = pytest.mark.parametrize(
+REQUEUING_CHANGES = pytest.mark.parametrize(
     "changes",
     [
         (JobChange.RESCHEDULE,),
@@ -30,10 +30,8 @@ WAYS_BACK = pytest.mark.parametrize(
 )
 
 
-@WAYS_BACK
-def test_a_job_taken_from_a_pilot_is_given_to_nobody_while_that_one_may_be_running_it(
-    grid: Grid, changes: tuple[JobChange, ...]
-) -> None:
+@REQUEUING_CHANGES
+def test_fenced_job_is_not_matched_until_its_lease_ends(grid: Grid, changes: tuple[JobChange, ...]) -> None:
     (job_id,) = grid.submit()
     first, second = grid.start_pilot(), grid.start_pilot()
     match = first.take()
@@ -48,21 +46,21 @@ def test_a_job_taken_from_a_pilot_is_given_to_nobody_while_that_one_may_be_runni
     assert second.claim() == [job_id]
 
 
-@WAYS_BACK
-def test_it_is_given_away_as_soon_as_its_pilot_has_killed_it(grid: Grid, changes: tuple[JobChange, ...]) -> None:
+@REQUEUING_CHANGES
+def test_killed_report_releases_fence(grid: Grid, changes: tuple[JobChange, ...]) -> None:
     (job_id,) = grid.submit()
     first, second = grid.start_pilot(), grid.start_pilot()
     match = first.take()
     for change in changes:
         grid.change(change, job_id)
-    told: list[int] = []
-    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    notified: list[int] = []
+    grid.state.waiting_listeners.append(lambda task_queue, count: notified.append(count))
     first.report(match, Outcome.KILLED)
-    assert told == [1]
+    assert notified == [1]
     assert second.claim() == [job_id]
 
 
-def test_it_can_be_released_after_the_pilots_word_too(grid: Grid) -> None:
+def test_held_job_is_matched_when_released_after_killed_report(grid: Grid) -> None:
     (job_id,) = grid.submit()
     first, second = grid.start_pilot(), grid.start_pilot()
     match = first.take()
@@ -72,32 +70,32 @@ def test_it_can_be_released_after_the_pilots_word_too(grid: Grid) -> None:
     assert second.claim() == [job_id]
 
 
-@pytest.mark.parametrize("said_by_itself", [True, False])
-def test_it_is_given_away_as_soon_as_its_pilot_is_gone(grid: Grid, *, said_by_itself: bool) -> None:
+@pytest.mark.parametrize("pilot_reports_end", [True, False])
+def test_end_of_pilot_releases_fence(grid: Grid, *, pilot_reports_end: bool) -> None:
     (job_id,) = grid.submit()
     first, second = grid.start_pilot(), grid.start_pilot()
     first.take()
     grid.change(JobChange.RESCHEDULE, job_id)
-    if said_by_itself:
+    if pilot_reports_end:
         first.beat(ending=True)
     else:
         grid.glidein_ended(first)
     assert second.claim() == [job_id]
 
 
-def test_who_waits_is_woken_when_the_lease_of_a_lingering_attempt_has_ended(grid: Grid) -> None:
+def test_expired_fence_notifies_waiting_requests(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.start_pilot().take()
     grid.change(JobChange.RESCHEDULE, job_id)
-    told: list[int] = []
-    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    notified: list[int] = []
+    grid.state.waiting_listeners.append(lambda task_queue, count: notified.append(count))
     grid.pass_time(minutes=10)
-    assert told == []
+    assert notified == []
     grid.pass_time(minutes=11)
-    assert told == [1]
+    assert notified == [1]
 
 
-def test_a_job_whose_last_attempt_lingers_says_that_it_waits_for_its_end(grid: Grid) -> None:
+def test_explanation_of_fenced_job_names_its_last_attempt(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.take()
@@ -108,7 +106,7 @@ def test_a_job_whose_last_attempt_lingers_says_that_it_waits_for_its_end(grid: G
     assert explanation.jobs_ahead == 0
 
 
-def test_a_server_that_starts_again_knows_what_lingers(grid: Grid) -> None:
+def test_fences_survive_server_restart(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.start_pilot().take()
     grid.change(JobChange.RESCHEDULE, job_id)

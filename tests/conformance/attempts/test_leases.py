@@ -1,4 +1,4 @@
-"""How long a pilot has a job, and what gives it back or keeps it, on every database."""
+"""Leases: renewal, expiry, re-adoption, and server downtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def test_a_lease_that_nobody_renews_gives_the_job_back(grid: Grid) -> None:
+def test_expired_lease_requeues_job(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.start_pilot().take()
     assert grid.pass_time(minutes=19).jobs == ()
@@ -30,7 +30,7 @@ def test_a_lease_that_nobody_renews_gives_the_job_back(grid: Grid) -> None:
     assert grid.start_pilot().claim() == [job_id]
 
 
-def test_heartbeats_keep_the_lease(grid: Grid) -> None:
+def test_heartbeats_renew_lease(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.take()
@@ -39,7 +39,7 @@ def test_heartbeats_keep_the_lease(grid: Grid) -> None:
         assert [lease.job_id for lease in pilot.beat().renewed] == [job_id]
 
 
-def test_a_job_may_ask_for_its_own_length_of_lease(grid: Grid) -> None:
+def test_job_may_set_its_lease_length(grid: Grid) -> None:
     (job_id,) = grid.submit(lease=timedelta(minutes=2))
     pilot = grid.start_pilot()
     assert pilot.take().lease == timedelta(minutes=2)
@@ -47,7 +47,7 @@ def test_a_job_may_ask_for_its_own_length_of_lease(grid: Grid) -> None:
     assert grid.pass_time(minutes=3).jobs == (job_id,)
 
 
-def test_a_held_attempt_that_was_given_up_is_adopted_by_a_heartbeat(grid: Grid) -> None:
+def test_heartbeat_readopts_lost_attempt(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.start(pilot.take())
@@ -57,7 +57,7 @@ def test_a_held_attempt_that_was_given_up_is_adopted_by_a_heartbeat(grid: Grid) 
     assert (grid.job(job_id).state, grid.job(job_id).spent_attempts) == (JobState.RUNNING, 0)
 
 
-def test_a_pilot_hears_which_of_its_attempts_are_lost(grid: Grid) -> None:
+def test_heartbeat_answer_lists_lost_attempts(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -68,7 +68,7 @@ def test_a_pilot_hears_which_of_its_attempts_are_lost(grid: Grid) -> None:
     assert "lease lost" in lost.reason
 
 
-def test_a_glidein_that_is_gone_ends_its_leases_at_once(grid: Grid) -> None:
+def test_end_of_glidein_ends_its_leases_at_once(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.take()
@@ -78,7 +78,7 @@ def test_a_glidein_that_is_gone_ends_its_leases_at_once(grid: Grid) -> None:
     assert isinstance(pilot.ask().commands[-1], DrainPilot)
 
 
-def test_a_pilot_that_says_good_bye_gives_its_jobs_back_unspent(grid: Grid) -> None:
+def test_ending_pilot_requeues_jobs_without_spending_attempts(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.take()
@@ -88,7 +88,7 @@ def test_a_pilot_that_says_good_bye_gives_its_jobs_back_unspent(grid: Grid) -> N
     assert pilot.claim() == []
 
 
-def test_a_server_that_was_stopped_for_a_while_gives_no_lease_up_for_that(grid: Grid) -> None:
+def test_sweep_after_server_downtime_expires_no_lease(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.start_pilot().take()
     grid.sweep()
@@ -98,7 +98,7 @@ def test_a_server_that_was_stopped_for_a_while_gives_no_lease_up_for_that(grid: 
     assert grid.job(job_id).state is JobState.MATCHED
 
 
-def test_time_without_any_server_extends_the_leases(grid: Grid) -> None:
+def test_server_downtime_extends_leases(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.write(record_server_life)
     pilot = grid.start_pilot()

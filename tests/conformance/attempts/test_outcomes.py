@@ -1,4 +1,4 @@
-"""What a report of a pilot makes of its job, in time, late or twice, on every database."""
+"""Outcomes that pilots report: in time, late, repeated, or for a job that has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def test_a_finished_job_is_done_and_its_code_is_kept(grid: Grid) -> None:
+def test_finished_job_is_done_and_keeps_exit_code(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -35,14 +35,14 @@ def test_a_finished_job_is_done_and_its_code_is_kept(grid: Grid) -> None:
     assert grid.history(job_id) == [(1, "exited")]
 
 
-def test_a_bad_exit_code_fails_the_job_with_that_reason(grid: Grid) -> None:
+def test_nonzero_exit_code_fails_job_with_reason(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.finish(pilot.take(), exit_code=3)
     assert (grid.job(job_id).state, grid.job(job_id).reason) == (JobState.FAILED, "exit code 3")
 
 
-def test_an_outcome_reported_twice_is_recorded_once_and_confirmed_twice(grid: Grid) -> None:
+def test_repeated_outcome_is_confirmed_and_recorded_once(grid: Grid) -> None:
     grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -53,7 +53,7 @@ def test_an_outcome_reported_twice_is_recorded_once_and_confirmed_twice(grid: Gr
 
 
 @pytest.mark.parametrize("outcome", [Outcome.EVICTED, Outcome.DECLINED])
-def test_evicted_and_declined_jobs_wait_again_and_nothing_is_spent(grid: Grid, outcome: Outcome) -> None:
+def test_evicted_and_declined_jobs_wait_without_spending_attempts(grid: Grid, outcome: Outcome) -> None:
     (job_id,) = grid.submit()
     for _ in range(4):
         pilot = grid.start_pilot()
@@ -62,7 +62,7 @@ def test_evicted_and_declined_jobs_wait_again_and_nothing_is_spent(grid: Grid, o
     assert (job.state, job.spent_attempts, job.attempt) == (JobState.WAITING, 0, 4)
 
 
-def test_the_third_failed_start_fails_the_job_with_its_history(grid: Grid) -> None:
+def test_third_failed_start_fails_job_and_lists_all_reasons(grid: Grid) -> None:
     (job_id,) = grid.submit()
     for number in range(3):
         pilot = grid.start_pilot()
@@ -73,7 +73,7 @@ def test_the_third_failed_start_fails_the_job_with_its_history(grid: Grid) -> No
     assert all(f"disk {number} full" in job.reason for number in range(3))
 
 
-def test_a_late_outcome_counts_as_long_as_nobody_else_has_the_job(grid: Grid) -> None:
+def test_late_outcome_counts_before_next_attempt(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -84,7 +84,7 @@ def test_a_late_outcome_counts_as_long_as_nobody_else_has_the_job(grid: Grid) ->
     assert grid.start_pilot().claim() == []
 
 
-def test_a_late_outcome_is_refused_once_somebody_else_has_the_job(grid: Grid) -> None:
+def test_late_outcome_is_refused_after_next_attempt(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -98,14 +98,14 @@ def test_a_late_outcome_is_refused_once_somebody_else_has_the_job(grid: Grid) ->
 
 
 @pytest.mark.parametrize("change", [JobChange.REMOVE, JobChange.HOLD])
-def test_a_job_taken_from_its_pilot_is_killed_until_that_is_confirmed(grid: Grid, change: JobChange) -> None:
+def test_kill_is_ordered_until_pilot_confirms_it(grid: Grid, change: JobChange) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
-    called: list[str] = []
-    grid.state.command_listeners.append(called.append)
+    called_pilots: list[str] = []
+    grid.state.command_listeners.append(called_pilots.append)
     grid.change(change, job_id)
-    assert called == [pilot.stamp]
+    assert called_pilots == [pilot.stamp]
     (kill,) = pilot.ask().commands
     assert isinstance(kill, Kill)
     assert (kill.job_id, kill.attempt) == (job_id, 1)
@@ -116,7 +116,7 @@ def test_a_job_taken_from_its_pilot_is_killed_until_that_is_confirmed(grid: Grid
     assert grid.job(job_id).state is state
 
 
-def test_a_rescheduled_job_is_not_adopted_by_its_former_pilot(grid: Grid) -> None:
+def test_late_outcome_does_not_end_rescheduled_job(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -125,7 +125,7 @@ def test_a_rescheduled_job_is_not_adopted_by_its_former_pilot(grid: Grid) -> Non
     assert grid.job(job_id).state is JobState.WAITING
 
 
-def test_a_late_outcome_of_what_was_edited_since_is_not_the_jobs(grid: Grid) -> None:
+def test_late_outcome_does_not_end_edited_job(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -135,7 +135,7 @@ def test_a_late_outcome_of_what_was_edited_since_is_not_the_jobs(grid: Grid) -> 
     assert grid.job(job_id).state is JobState.WAITING
 
 
-def test_a_pilot_may_not_report_on_the_attempt_of_another(grid: Grid) -> None:
+def test_pilot_may_not_report_on_attempt_of_another(grid: Grid) -> None:
     (job_id,) = grid.submit()
     match = grid.start_pilot().take()
     assert "is not this pilot's" in grid.start_pilot().finish(match).refusal
