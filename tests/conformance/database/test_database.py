@@ -1,4 +1,4 @@
-"""What every database must hold to, before anything is built on it."""
+"""Transactions, snapshots, clocks and connections of every database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pilotage_server.storage.database.transaction import Transaction
 BANS = metadata.tables["bans"]
 
 
-def a_ban(transaction: Transaction, since: datetime | None = None) -> None:
+def insert_ban(transaction: Transaction, since: datetime | None = None) -> None:
     row = {
         "site": "A",
         "ce": "",
@@ -37,48 +37,48 @@ def a_ban(transaction: Transaction, since: datetime | None = None) -> None:
 
 
 @dataclass
-class BansToMake:
-    """A tab that bans something as the last act of a transaction."""
+class DeferredBans:
+    """A deferred write that inserts bans at the end of a transaction."""
 
     rank: ClassVar[int] = 1
 
     count: int = 0
 
-    def merge(self, part: BansToMake) -> None:
-        self.count += part.count
+    def merge(self, other: DeferredBans) -> None:
+        self.count += other.count
 
     def write(self, transaction: Transaction) -> None:
         for _ in range(self.count):
-            a_ban(transaction)
+            insert_ban(transaction)
 
 
-def bans(transaction: Transaction) -> int:
+def count_bans(transaction: Transaction) -> int:
     return len(transaction.session.execute(select(BANS.c.id)).all())
 
 
-def test_times_come_back_aware_and_in_utc(database: Database) -> None:
+def test_times_are_read_back_aware_and_in_utc(database: Database) -> None:
     noon_in_tokyo = datetime(2026, 5, 1, 12, tzinfo=timezone(timedelta(hours=9)))
-    database.write(lambda transaction: a_ban(transaction, noon_in_tokyo))
+    database.write(lambda transaction: insert_ban(transaction, noon_in_tokyo))
     found = database.read(lambda transaction: transaction.session.execute(select(BANS.c.since)).scalar_one())
     assert found == noon_in_tokyo
     assert found.tzinfo is UTC
 
 
-def test_a_failed_transaction_leaves_nothing_and_forgets_what_waited_for_its_commit(database: Database) -> None:
-    told: list[str] = []
+def test_failed_transaction_writes_nothing_and_drops_commit_hooks(database: Database) -> None:
+    called: list[str] = []
 
     def fail(transaction: Transaction) -> None:
-        a_ban(transaction)
-        transaction.after_commit(lambda: told.append("committed"))
+        insert_ban(transaction)
+        transaction.after_commit(lambda: called.append("committed"))
         raise LookupError("in the middle")
 
     with pytest.raises(LookupError):
         database.write(fail)
-    assert database.read(bans) == 0
-    assert told == []
+    assert database.read(count_bans) == 0
+    assert called == []
 
 
-def test_what_cannot_be_undone_keeps_nothing_else_from_it(database: Database) -> None:
+def test_failing_rollback_hook_does_not_stop_other_hooks(database: Database) -> None:
     undone: list[str] = []
 
     def fail(transaction: Transaction) -> None:
@@ -91,38 +91,38 @@ def test_what_cannot_be_undone_keeps_nothing_else_from_it(database: Database) ->
     assert undone == ["first"]
 
 
-def test_what_waits_for_the_end_runs_inside_the_transaction_and_what_waits_for_the_commit_after_it(
+def test_deferred_writes_run_before_commit_and_hooks_after_it(
     database: Database,
 ) -> None:
     counts: list[int] = []
 
     def operation(transaction: Transaction) -> None:
-        transaction.deferred(BansToMake, BansToMake).count += 1
-        transaction.after_commit(lambda: counts.append(database.read(bans)))
-        counts.append(bans(transaction))
+        transaction.deferred(DeferredBans, DeferredBans).count += 1
+        transaction.after_commit(lambda: counts.append(database.read(count_bans)))
+        counts.append(count_bans(transaction))
 
     database.write(operation)
     assert counts == [0, 1]
 
 
-def test_writers_in_several_threads_wait_for_one_another(database: Database) -> None:
+def test_writers_in_several_threads_are_serialized(database: Database) -> None:
     def read_then_write(transaction: Transaction) -> None:
-        bans(transaction)
-        a_ban(transaction)
+        count_bans(transaction)
+        insert_ban(transaction)
 
     threads = [threading.Thread(target=database.write, args=(read_then_write,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert database.read(bans) == 8
+    assert database.read(count_bans) == 8
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_without_a_clock_of_its_own_a_server_goes_by_that_of_postgresql(database_url: str) -> None:
+def test_postgresql_clock_is_the_default(database_url: str) -> None:
     ahead = timedelta(days=400)
     with closing(Database(database_url)) as set_up:
-        set_up.write(lambda transaction: _set_the_clock_ahead(transaction, ahead))
+        set_up.write(lambda transaction: _set_clock_ahead(transaction, ahead))
     with closing(Database(database_url)) as database:
         for time in (
             database.write(lambda transaction: transaction.now),
@@ -132,8 +132,8 @@ def test_without_a_clock_of_its_own_a_server_goes_by_that_of_postgresql(database
             assert abs(time - machine.now() - ahead) < timedelta(minutes=5)
 
 
-def _set_the_clock_ahead(transaction: Transaction, ahead: timedelta) -> None:
-    """Put a clock that runs ahead before the one of this database's own."""
+def _set_clock_ahead(transaction: Transaction, ahead: timedelta) -> None:
+    """Hide this database's clock behind one that runs ahead."""
     body = f"SELECT pg_catalog.clock_timestamp() + interval '{ahead.days} days'"
     transaction.session.execute(
         text(f"CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $${body}$$")
@@ -143,57 +143,57 @@ def _set_the_clock_ahead(transaction: Transaction, ahead: timedelta) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_connections_that_were_lost_while_nobody_used_them_are_replaced(database_url: str) -> None:
-    mine = "datname = current_database() AND pid <> pg_backend_pid()"
-    others = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {mine}"
+def test_lost_idle_connections_are_replaced(database_url: str) -> None:
+    other_connections = "datname = current_database() AND pid <> pg_backend_pid()"
+    terminate = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {other_connections}"
     with closing(Database(database_url)) as database, closing(Database(database_url)) as restart:
         metadata.create_all(database.engine)
-        database.write(a_ban)
-        restart.write(lambda transaction: transaction.session.execute(text(others)).all())
-        assert database.read(bans) == 1
-        restart.write(lambda transaction: transaction.session.execute(text(others)).all())
-        database.write(a_ban)
-        assert database.read(bans) == 2
+        database.write(insert_ban)
+        restart.write(lambda transaction: transaction.session.execute(text(terminate)).all())
+        assert database.read(count_bans) == 1
+        restart.write(lambda transaction: transaction.session.execute(text(terminate)).all())
+        database.write(insert_ban)
+        assert database.read(count_bans) == 2
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_without_a_clock_of_its_own_a_server_on_sqlite_goes_by_its_machine(database_url: str) -> None:
+def test_machine_clock_is_the_default_on_sqlite(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         before = machine.now()
         assert before <= database.write(lambda transaction: transaction.now) <= machine.now()
 
 
-def test_a_read_sees_one_snapshot(database: Database) -> None:
-    def look_twice(transaction: Transaction) -> tuple[int, int]:
-        before = bans(transaction)
-        database.submit_write(a_ban).result()
-        return before, bans(transaction)
+def test_read_sees_one_snapshot(database: Database) -> None:
+    def count_twice(transaction: Transaction) -> tuple[int, int]:
+        before = count_bans(transaction)
+        database.submit_write(insert_ban).result()
+        return before, count_bans(transaction)
 
-    assert database.read(look_twice) == (0, 0)
-    assert database.read(bans) == 1
+    assert database.read(count_twice) == (0, 0)
+    assert database.read(count_bans) == 1
 
 
-def test_the_log_is_copied_later_where_that_has_failed(tmp_path: Path) -> None:
+def test_checkpointer_continues_after_failed_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "pilotage.db"
     file.write_bytes(b"no database " * 1000)
     reading, writing = open_engines(f"sqlite:///{file}")
-    looks: queue.Queue[bool] = queue.Queue()
-    event.listen(reading, "do_connect", lambda *_: looks.put(True))
+    connection_attempts: queue.Queue[bool] = queue.Queue()
+    event.listen(reading, "do_connect", lambda *_: connection_attempts.put(True))
     checkpoints = Checkpointer(reading)
     for _ in range(2):
         checkpoints.notify()
-        assert looks.get(timeout=30)
+        assert connection_attempts.get(timeout=30)
     checkpoints.close()
     reading.dispose()
     writing.dispose()
 
 
-def test_the_log_can_be_copied_into_the_database_while_others_have_it_open(tmp_path: Path) -> None:
+def test_checkpoint_copies_log_while_database_is_open(tmp_path: Path) -> None:
     reading, writing = open_engines(f"sqlite:///{tmp_path / 'pilotage.db'}")
     with writing.begin() as connection:
         connection.execute(text("CREATE TABLE kept (number INTEGER)"))
     checkpoint(reading)
-    # without its log, a copy of the file has what was copied
+    # The copy of the file has no log, so it has only what the checkpoint wrote.
     copied = sqlite3.connect(shutil.copy(tmp_path / "pilotage.db", tmp_path / "copy.db"))
     assert copied.execute("SELECT name FROM sqlite_master").fetchall() == [("kept",)]
     copied.close()

@@ -1,22 +1,25 @@
-"""Transactions in groups: what is done together, in which order, and when answers are given, on every database."""
+"""Group commit: which operations share a transaction, in which order, and who fails alone, on every database."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from structlog.testing import capture_logs
 
 from pilotage.errors import NotFoundError, PilotageError
 from pilotage_server.storage.database.engine import Database, closing
 from pilotage_server.storage.database.tables import metadata
 from pilotage_server.storage.database.transaction import Transaction
-from support.pool_bench import WAIT_S, Bans, FirstActs, LastActs, banned, held, outcomes
+from support.pool_bench import BANS, WAIT_S, Bans, FirstActs, LastActs, ban, ban_by_statement, banned, held, outcomes
 
 
-def test_items_that_wait_for_one_batch_are_handled_in_one_transaction_in_order(database: Database) -> None:
+def test_waiting_items_of_a_batch_share_one_transaction(database: Database) -> None:
     batch = Bans()
     with held(database):
         futures = [database.submit_batch(batch, site) for site in "ABC"]
@@ -25,7 +28,7 @@ def test_items_that_wait_for_one_batch_are_handled_in_one_transaction_in_order(d
     assert database.read(banned) == ["A", "B", "C"]
 
 
-def test_no_transaction_takes_more_items_than_the_batch_bears(database: Database) -> None:
+def test_transaction_takes_at_most_the_batch_limit(database: Database) -> None:
     batch = Bans()
     batch.most = 2
     with held(database):
@@ -34,7 +37,7 @@ def test_no_transaction_takes_more_items_than_the_batch_bears(database: Database
     assert sorted(batch.calls) == [["A", "B"], ["C", "D"], ["E"]]
 
 
-def test_an_item_with_an_error_for_a_result_fails_alone(database: Database) -> None:
+def test_item_with_error_result_fails_alone(database: Database) -> None:
     batch = Bans()
     with held(database):
         futures = [database.submit_batch(batch, site) for site in ("A", "unknown", "B")]
@@ -42,60 +45,60 @@ def test_an_item_with_an_error_for_a_result_fails_alone(database: Database) -> N
     assert len(batch.calls) == 1
 
 
-def test_tabs_of_all_parts_are_written_once_in_their_order(database: Database) -> None:
+def test_deferred_writes_of_savepoints_run_once_in_rank_order(database: Database) -> None:
     def operation(transaction: Transaction) -> list[list[str]]:
         transaction.deferred(LastActs, LastActs).sites.append("A")
         for site, fails in (("B", True), ("C", False)):
-            with suppress(NotFoundError), transaction.savepoint() as part:
-                part.deferred(LastActs, LastActs).sites.append(site)
-                part.deferred(FirstActs, FirstActs).sites.append(site.lower())
+            with suppress(NotFoundError), transaction.savepoint() as savepoint:
+                savepoint.deferred(LastActs, LastActs).sites.append(site)
+                savepoint.deferred(FirstActs, FirstActs).sites.append(site.lower())
                 if fails:
                     raise NotFoundError("site", site)
-        return [tab.sites for tab in transaction.all_deferred(LastActs)]
+        return [write.sites for write in transaction.all_deferred(LastActs)]
 
     assert database.write(operation) == [["A", "C"]]
     assert database.read(banned) == ["c", "A", "C"]
 
 
-def test_a_part_sees_what_the_whole_has_gathered_before(database: Database) -> None:
+def test_savepoint_sees_deferred_writes_of_its_transaction(database: Database) -> None:
     def operation(transaction: Transaction) -> list[str]:
         transaction.deferred(LastActs, LastActs).sites.append("A")
-        with transaction.savepoint() as part:
-            part.deferred(LastActs, LastActs).sites.append("B")
-            return [site for tab in part.all_deferred(LastActs) for site in tab.sites]
+        with transaction.savepoint() as savepoint:
+            savepoint.deferred(LastActs, LastActs).sites.append("B")
+            return [site for write in savepoint.all_deferred(LastActs) for site in write.sites]
 
     assert database.write(operation) == ["B", "A"]
 
 
-def test_an_answer_is_given_when_it_can_be_read_by_others(database: Database) -> None:
-    seen: list[int] = []
-    all_seen = threading.Event()
+def test_result_is_set_after_its_commit_is_visible(database: Database) -> None:
+    visible: list[int] = []
+    all_done = threading.Event()
 
-    def look(_: Future[str]) -> None:
-        seen.append(len(database.read(banned)))
-        if len(seen) == 2:
-            all_seen.set()
+    def count_visible(_: Future[str]) -> None:
+        visible.append(len(database.read(banned)))
+        if len(visible) == 2:
+            all_done.set()
 
     batch = Bans()
     with held(database):
         for site in "AB":
-            database.submit_batch(batch, site).add_done_callback(look)
-    assert all_seen.wait(WAIT_S)
-    assert seen == [2, 2]
+            database.submit_batch(batch, site).add_done_callback(count_visible)
+    assert all_done.wait(WAIT_S)
+    assert visible == [2, 2]
 
 
-def test_who_gave_up_before_his_turn_has_caused_nothing(database: Database) -> None:
+def test_cancelled_item_has_no_effect(database: Database) -> None:
     batch = Bans()
     with held(database):
-        given_up, kept = (database.submit_batch(batch, site) for site in "AB")
-        assert given_up.cancel()
+        cancelled, kept = (database.submit_batch(batch, site) for site in "AB")
+        assert cancelled.cancel()
     assert outcomes([kept]) == ["B"]
     with pytest.raises(CancelledError):
-        given_up.result(WAIT_S)
+        cancelled.result(WAIT_S)
     assert database.read(banned) == ["B"]
 
 
-def test_what_waits_when_the_database_closes_is_done_and_nothing_is_taken_afterwards(database_url: str) -> None:
+def test_closing_database_finishes_waiting_items_and_refuses_others(database_url: str) -> None:
     batch = Bans()
     with closing(Database(database_url)) as database:
         metadata.create_all(database.engine)
@@ -109,8 +112,8 @@ def test_what_waits_when_the_database_closes_is_done_and_nothing_is_taken_afterw
             database.submit_batch(batch, "D")
 
 
-class BansInARush(Bans):
-    """A batch for which more items come while it is at its first."""
+class BansWithLaterItems(Bans):
+    """A batch that receives more items while it runs its first one."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()
@@ -123,8 +126,163 @@ class BansInARush(Bans):
         return super().run(transaction, items)
 
 
-def test_what_comes_while_a_batch_is_at_work_is_its_next_group(database: Database) -> None:
-    batch = BansInARush(database)
+def test_items_added_during_a_batch_form_next_group(database: Database) -> None:
+    batch = BansWithLaterItems(database)
     assert outcomes([database.submit_batch(batch, "A")]) == ["A"]
     assert outcomes(batch.later) == ["B", "C", "D"]
     assert batch.calls == [["A"], ["B", "C", "D"]]
+
+
+def test_failed_group_is_undone_and_items_run_again_singly(
+    database: Database,
+) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in ("A", "broken", "B")]
+    assert outcomes(futures) == ["A", "LookupError", "B"]
+    assert batch.calls[0] == ["A", "broken", "B"]
+    assert batch.undone == ["A", "broken", "B", "broken"]
+    assert database.read(banned) == ["A", "B"]
+
+
+def test_constraint_violation_fails_only_its_item(database: Database) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in ("A", "null", "B")]
+    assert outcomes(futures) == ["A", IntegrityError.__name__, "B"]
+    assert database.read(banned) == ["A", "B"]
+
+
+def test_repeated_write_conflict_fails_only_its_item(database: Database) -> None:
+    batch = Bans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in ("A", "overtaken", "B")]
+    assert outcomes(futures) == ["A", "WriteConflictError", "B"]
+    assert database.read(banned) == ["A", "B"]
+
+
+def test_failed_operation_runs_rollback_hooks_and_no_commit_hooks(database: Database) -> None:
+    called: list[str] = []
+
+    def operation(transaction: Transaction, site: str) -> str:
+        transaction.deferred(LastActs, LastActs).sites.append(site)
+        transaction.after_commit(lambda: called.append(f"{site} kept"))
+        transaction.on_rollback(lambda: called.append(f"{site} undone"))
+        if site == "B":
+            raise NotFoundError("site", site)
+        return site
+
+    with held(database):
+        futures = [database.submit_write(lambda transaction, site=site: operation(transaction, site)) for site in "ABC"]  # type: ignore[misc]
+    assert outcomes(futures) == ["A", "NotFoundError", "C"]
+    assert sorted(database.read(banned)) == ["A", "C"]
+    assert sorted(called) == ["A kept", "B undone", "C kept"]
+
+
+@pytest.mark.parametrize("writes", [(ban, ban), (ban_by_statement, ban_by_statement), (ban_by_statement, ban)])
+def test_failed_operation_leaves_no_orm_or_statement_writes(
+    database: Database, writes: Sequence[Callable[[Transaction, str], str]]
+) -> None:
+    def fail(transaction: Transaction) -> str:
+        for write in writes:
+            write(transaction, "X")
+        raise NotFoundError("site", "X")
+
+    with held(database):
+        futures = [
+            database.submit_write(work) for work in (lambda transaction: ban_by_statement(transaction, "A"), fail)
+        ]
+        futures.append(database.submit_write(lambda transaction: ban_by_statement(transaction, "B")))
+    assert outcomes(futures) == ["A", "NotFoundError", "B"]
+    assert sorted(database.read(banned)) == ["A", "B"]
+
+
+def test_unexpected_error_fails_only_its_operation(database: Database) -> None:
+    def broken(transaction: Transaction) -> str:
+        ban(transaction, "X")
+        raise LookupError("in the middle")
+
+    with held(database):
+        futures = [database.submit_write(work) for work in (lambda transaction: ban(transaction, "A"), broken)]
+        futures.append(database.submit_batch(Bans(), "B"))
+    assert outcomes(futures) == ["A", "LookupError", "B"]
+    assert sorted(database.read(banned)) == ["A", "B"]
+
+
+def test_failed_commit_hook_stops_no_other_hook_or_result(
+    database: Database,
+) -> None:
+    called: list[str] = []
+
+    def operation(transaction: Transaction) -> str:
+        transaction.after_commit(lambda: [].pop())
+        transaction.after_commit(lambda: called.append("A"))
+        return ban(transaction, "A")
+
+    with capture_logs() as logged:
+        assert outcomes([database.submit_write(operation)]) == ["A"]
+    assert called == ["A"]
+    assert [(line["event"], line["log_level"]) for line in logged] == [("hook after a commit failed", "error")]
+    assert database.read(banned) == ["A"]
+
+
+def test_rollback_hooks_run_in_reverse_order(database: Database) -> None:
+    undone: list[int] = []
+
+    def operation(transaction: Transaction) -> None:
+        for number in range(3):
+            transaction.on_rollback(lambda number=number: undone.append(number))  # type: ignore[misc]
+        transaction.deferred(LastActs, LastActs).sites.append("broken")
+
+    with pytest.raises(LookupError):
+        database.write(operation)
+    assert undone == [2, 1, 0]
+
+
+class FailingCommitBans(Bans):
+    """A batch whose transactions cannot be committed."""
+
+    def run(self, transaction: Transaction, items: Sequence[str]) -> list[str | PilotageError]:
+        transaction.deferred(LastActs, LastActs).sites.append("unreachable")
+        return super().run(transaction, items)
+
+
+def test_unavailable_database_fails_all_items_after_one_retry(database: Database) -> None:
+    batch = FailingCommitBans()
+    with held(database):
+        futures = [database.submit_batch(batch, site) for site in "ABC"]
+    assert outcomes(futures) == ["WorldError"] * 3
+    assert batch.calls == [["A", "B", "C"], ["A"]]
+    assert database.read(banned) == []
+
+
+class DeadlockingBatch:
+    """A batch that updates two rows; another batch updates them in the opposite order."""
+
+    most = 10
+
+    def __init__(self, barrier: threading.Barrier) -> None:
+        self._barrier = barrier
+        self._has_waited = False
+
+    def run(self, transaction: Transaction, items: Sequence[tuple[str, str]]) -> list[str]:
+        for first, second in items:
+            self._update(transaction, first)
+            if not self._has_waited:  # the other batch does not wait when this one is retried
+                self._has_waited = True
+                self._barrier.wait(WAIT_S)
+            self._update(transaction, second)
+        return [first for first, _ in items]
+
+    def _update(self, transaction: Transaction, site: str) -> None:
+        transaction.session.execute(BANS.update().where(BANS.c.site == site).values(reason=BANS.c.reason + "x"))
+
+
+def test_deadlock_victim_is_retried(postgresql_database: Database) -> None:
+    database = postgresql_database
+    database.write(lambda transaction: [ban(transaction, site) for site in "AB"])
+    barrier = threading.Barrier(2)
+    futures = [database.submit_batch(DeadlockingBatch(barrier), pair) for pair in (("A", "B"), ("B", "A"))]
+    assert outcomes(futures) == ["A", "B"]
+    reasons = database.read(lambda transaction: list(transaction.session.execute(select(BANS.c.reason)).scalars()))
+    assert reasons == ["xx", "xx"]

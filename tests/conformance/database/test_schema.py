@@ -1,4 +1,4 @@
-"""Migrations on every database: they make the schema that the tables describe, once, and say what is wrong."""
+"""Migrations on every database, and errors of databases that cannot be opened or written."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ def empty(database_url: str, clock: VirtualClock) -> Iterator[Database]:
         yield opened
 
 
-def objects(database: Database) -> dict[str, str]:
-    """Return the statements that made the tables and indexes of a SQLite database, by name."""
+def schema_statements(database: Database) -> dict[str, str]:
+    """Return the CREATE statements of a SQLite database's tables and indexes, by name."""
     query = text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
     rows = database.read(lambda transaction: transaction.session.execute(query).all())
-    return {name: _normal(sql) for name, sql in rows if name != "alembic_version"}
+    return {name: _normalized(sql) for name, sql in rows if name != "alembic_version"}
 
 
-def _normal(sql: str) -> str:
+def _normalized(sql: str) -> str:
     return re.sub(r"\s*([(),])\s*", r"\1", re.sub(r"\s+", " ", sql)).strip()
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_postgresql_gets_the_schema_of_the_tables(empty: Database) -> None:
+def test_migrations_create_schema_of_tables_on_postgresql(empty: Database) -> None:
     upgrade(empty)
     with empty.engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), metadata)
     assert differences == []
 
 
-def test_sqlite_gets_exactly_what_the_tables_would_make(tmp_path: Path, clock: VirtualClock) -> None:
+def test_migrations_create_exact_schema_of_tables_on_sqlite(tmp_path: Path, clock: VirtualClock) -> None:
     migrated = Database(f"sqlite:///{tmp_path / 'migrated.db'}", clock)
     created = Database(f"sqlite:///{tmp_path / 'created.db'}", clock)
     with closing(migrated), closing(created):
         upgrade(migrated)
         metadata.create_all(created.engine)
-        assert objects(migrated) == objects(created)
+        assert schema_statements(migrated) == schema_statements(created)
 
 
-def test_a_database_of_this_release_is_left_as_it_is(empty: Database) -> None:
+def test_upgrade_keeps_database_of_this_release(empty: Database) -> None:
     upgrade(empty)
-    empty.write(_insert_a_ban)
+    empty.write(insert_ban)
     upgrade(empty)
     assert (
         empty.read(lambda transaction: transaction.session.execute(text("SELECT site FROM bans")).scalar_one()) == "A"
     )
 
 
-def _insert_a_ban(transaction: Transaction) -> None:
+def insert_ban(transaction: Transaction) -> None:
     row = {"site": "A", "ce": "", "queue": "", "reason": "", "by": "op", "since": transaction.now}
     transaction.session.execute(metadata.tables["bans"].insert().values(row))
 
 
-def test_servers_that_start_at_once_do_it_once(empty: Database) -> None:
+def test_concurrent_upgrades_succeed(empty: Database) -> None:
     failures: list[Exception] = []
 
     def start() -> None:
@@ -84,7 +84,7 @@ def test_servers_that_start_at_once_do_it_once(empty: Database) -> None:
     assert failures == []
 
 
-def test_a_database_of_a_later_release_is_refused(empty: Database) -> None:
+def test_database_of_later_release_is_refused(empty: Database) -> None:
     upgrade(empty)
     empty.write(
         lambda transaction: transaction.session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -94,14 +94,14 @@ def test_a_database_of_a_later_release_is_refused(empty: Database) -> None:
     assert not refused.value.transient
 
 
-def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path, clock: VirtualClock) -> None:
+def test_missing_folder_is_reported(tmp_path: Path, clock: VirtualClock) -> None:
     database = Database(f"sqlite:///{tmp_path / 'absent' / 'pilotage.db'}", clock)
     with closing(database), pytest.raises(WorldError, match="unable to open database file"):
         upgrade(database)
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_what_was_acknowledged(sqlite_database: Database) -> None:
-    sqlite_database.write(_insert_a_ban)
+def test_full_disk_is_reported_and_keeps_committed_rows(sqlite_database: Database) -> None:
+    sqlite_database.write(insert_ban)
     fill = text("INSERT INTO bans SELECT NULL, hex(zeroblob(8000000)), '', '', '', '', '2026-01-01', NULL")
 
     def write_too_much(transaction: Transaction) -> None:
