@@ -1,4 +1,4 @@
-"""What attempts that ended or run tell of their places, on every database."""
+"""Evidence about nodes from attempts that ended or still run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def ended(grid: Grid, after: int = 0) -> list[tuple[str, bool, int]]:
     def read(transaction: Transaction) -> list[AttemptGroup]:
         _, newest = feed_bounds(transaction.session)
         found = load_ended(transaction.session, after, newest, FAST)
-        assert has_failures(transaction.session, after, newest) or not any(each.failed for each in found)
+        assert has_failures(transaction.session, after, newest) or not any(group.failed for group in found)
         return found
 
-    return sorted((each.key.node, each.failed, each.number) for each in grid.database.read(read))
+    return sorted((group.key.node, group.failed, group.number) for group in grid.database.read(read))
 
 
-def test_attempts_that_did_alike_at_a_node_are_told_together(grid: Grid) -> None:
+def test_equal_outcomes_at_a_node_are_counted_together(grid: Grid) -> None:
     pilot, other = a_pilot(grid), a_pilot(grid, "n2")
     for _ in range(2):
         pilot.report(pilot.take(), Outcome.EXITED, exit_code=1, wall_s=3)
@@ -46,7 +46,7 @@ def test_attempts_that_did_alike_at_a_node_are_told_together(grid: Grid) -> None
     assert ended(grid) == [("n1", False, 1), ("n1", True, 3), ("n2", False, 1)]
 
 
-def test_what_ends_for_other_reasons_tells_nothing_of_its_place(grid: Grid) -> None:
+def test_evicted_declined_and_lost_attempts_are_no_evidence(grid: Grid) -> None:
     pilot = a_pilot(grid)
     pilot.report(pilot.take(), Outcome.EVICTED, reason="its owner came back")
     pilot.report(pilot.take(), Outcome.DECLINED, reason="START has changed")
@@ -56,9 +56,7 @@ def test_what_ends_for_other_reasons_tells_nothing_of_its_place(grid: Grid) -> N
     assert ended(grid) == []
 
 
-def test_a_payload_that_is_plugged_has_failed_there_and_then_and_not_again_at_its_end(
-    grid: Grid, clock: VirtualClock
-) -> None:
+def test_plugged_payload_counts_as_one_failure(grid: Grid, clock: VirtualClock) -> None:
     pilot = a_pilot(grid)
     match = pilot.take()
     pilot.start(match)
@@ -76,9 +74,7 @@ def test_a_payload_that_is_plugged_has_failed_there_and_then_and_not_again_at_it
     assert ended(grid) == [("n1", True, 1)]
 
 
-def test_a_failure_that_is_left_to_copies_counts_once_whatever_becomes_of_them(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_failed_race_copy_counts_once(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, *SITES)
     original, _ = start_race(grid)
     copy = Runner(grid, B)
@@ -89,7 +85,7 @@ def test_a_failure_that_is_left_to_copies_counts_once_whatever_becomes_of_them(
     assert ended(grid) == [("", False, 1), ("", True, 1)]
 
 
-def test_output_that_could_not_be_stored_says_nothing_of_the_place(grid: Grid) -> None:
+def test_lost_output_is_no_evidence(grid: Grid) -> None:
     pilot = a_pilot(grid)
     match = pilot.take()
     pilot.report(match, Outcome.OUTPUT_LOST, reason="it could not be stored: the server's disk is full", wall_s=3)
@@ -98,9 +94,7 @@ def test_output_that_could_not_be_stored_says_nothing_of_the_place(grid: Grid) -
     assert ended(grid) == []
 
 
-def test_a_start_that_failed_as_the_last_attempt_of_its_job_is_a_failure(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_failed_start_of_last_attempt_is_a_failure(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(attempt_limit=1))
     (job,) = grid.submit()
     pilot = a_pilot(grid)
@@ -109,13 +103,13 @@ def test_a_start_that_failed_as_the_last_attempt_of_its_job_is_a_failure(
     assert ended(grid) == [("n1", True, 1)]
 
 
-def test_a_signal_is_a_failure(grid: Grid) -> None:
+def test_death_by_signal_is_a_failure(grid: Grid) -> None:
     pilot = a_pilot(grid)
     pilot.report(pilot.take(), Outcome.EXITED, signal=11, wall_s=0.1)
     assert ended(grid) == [("n1", True, 1)]
 
 
-def test_a_job_counts_as_lasting_as_soon_as_it_has_run_for_so_long(grid: Grid, clock: VirtualClock) -> None:
+def test_job_counts_as_lasting_after_minimum_time(grid: Grid, clock: VirtualClock) -> None:
     pilot = a_pilot(grid)
     pilot.start(pilot.take())
     clock.advance(seconds=59)
@@ -126,50 +120,48 @@ def test_a_job_counts_as_lasting_as_soon_as_it_has_run_for_so_long(grid: Grid, c
     assert old.lasted == AttemptGroup(old.key, False, 1, clock() - FAST, FAST)
 
 
-def test_of_those_that_run_only_trials_and_what_is_wanted_is_told(grid: Grid, clock: VirtualClock) -> None:
+def test_running_attempts_are_filtered_but_probes_always_count(grid: Grid, clock: VirtualClock) -> None:
     pilot = a_pilot(grid)
     match = pilot.take()
     pilot.start(match)
     clock.advance(minutes=1)
-    nothing = RunningFilter(sites=frozenset({"LYON"}), owners=frozenset({"nobody"}))
-    assert running(grid, nothing) == []
+    no_match = RunningFilter(sites=frozenset({"LYON"}), owners=frozenset({"nobody"}))
+    assert running(grid, no_match) == []
     owner = grid.job(match.job_id).owner
-    assert [each.key.account.owner for each in running(grid, RunningFilter(owners=frozenset({owner})))] == [owner]
+    assert [group.key.account.owner for group in running(grid, RunningFilter(owners=frozenset({owner})))] == [owner]
     grid.database.write(lambda transaction: mark_trials(transaction.session, [(match.job_id, match.attempt)]))
-    (trial,) = running(grid, nothing)
+    (trial,) = running(grid, no_match)
     assert trial.lasted is not None
     assert trial.lasted.trial
 
 
-def test_what_runs_is_not_read_for_fewer_failures_than_a_place_may_have(grid: Grid) -> None:
+def test_running_attempts_are_read_only_after_enough_failures(grid: Grid) -> None:
     pilot, watch = a_pilot(grid), HealthWatch()
     look(grid, watch)
-    asked: list[bool] = []
+    read_running: list[bool] = []
     for _ in range(6):
         pilot.report(pilot.take(), Outcome.EXITED, exit_code=1, wall_s=1)
-        with statements(grid.database) as said:
+        with statements(grid.database) as executed:
             look(grid, watch)
-        asked.append(any("AS running" in each for each in said))
-    assert asked == [False] * 5 + [True]
+        read_running.append(any("AS running" in statement for statement in executed))
+    assert read_running == [False] * 5 + [True]
 
 
-def test_a_node_whose_clock_is_behind_does_not_make_its_jobs_older(grid: Grid, clock: VirtualClock) -> None:
+def test_slow_node_clock_does_not_age_jobs(grid: Grid, clock: VirtualClock) -> None:
     pilot = a_pilot(grid)
     match = pilot.take()
     pilot.report(match, state=JobState.RUNNING, started=clock() - timedelta(minutes=4))
     assert running(grid) == []
     clock.advance(minutes=2)
-    (each,) = running(grid)
-    assert each.longest == timedelta(minutes=2)
+    (group,) = running(grid)
+    assert group.longest == timedelta(minutes=2)
 
 
-def test_of_those_that_run_at_a_node_the_oldest_is_told_and_how_many_have_lasted(
-    grid: Grid, clock: VirtualClock
-) -> None:
+def test_running_group_has_oldest_and_number_of_lasting_attempts(grid: Grid, clock: VirtualClock) -> None:
     for pilot in (a_pilot(grid), a_pilot(grid), a_pilot(grid)):
         pilot.start(pilot.take())
         clock.advance(seconds=40)
-    (each,) = running(grid)
-    assert each.longest == timedelta(minutes=2)
-    assert each.lasted is not None
-    assert (each.lasted.number, each.lasted.matched) == (2, clock() - timedelta(seconds=80))
+    (group,) = running(grid)
+    assert group.longest == timedelta(minutes=2)
+    assert group.lasted is not None
+    assert (group.lasted.number, group.lasted.matched) == (2, clock() - timedelta(seconds=80))

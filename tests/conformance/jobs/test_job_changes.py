@@ -32,7 +32,7 @@ ALICE = a_user("alice")
 
 
 class Jobs:
-    """One database with its server state, asked in the words of these tests."""
+    """A database with its server state."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -72,7 +72,7 @@ def jobs(database: Database) -> Jobs:
     return Jobs(database)
 
 
-def test_a_held_job_waits_no_more_until_it_is_released(jobs: Jobs) -> None:
+def test_held_job_does_not_wait_until_released(jobs: Jobs) -> None:
     (job_id,) = jobs.submit()
     assert jobs.change([job_id], JobChange.HOLD, reason="wrong input") == (ChangeResult(job_id, JobState.HELD),)
     held = jobs.job(job_id)
@@ -82,7 +82,7 @@ def test_a_held_job_waits_no_more_until_it_is_released(jobs: Jobs) -> None:
     assert jobs.causes(job_id) == [JobCause.ENQUEUED, JobCause.HELD, JobCause.RELEASED]
 
 
-def test_each_job_of_a_call_gets_its_own_result_in_the_order_asked(jobs: Jobs) -> None:
+def test_each_job_of_a_call_gets_its_result_in_order(jobs: Jobs) -> None:
     waiting, held = jobs.submit(a_description(), a_description(hold=True))
     absent = held + 1000
     results = jobs.change([held, absent, waiting, held], JobChange.RELEASE)
@@ -91,7 +91,7 @@ def test_each_job_of_a_call_gets_its_own_result_in_the_order_asked(jobs: Jobs) -
     assert [bool(result.refusal) for result in results] == [False, True, True, False]
 
 
-def test_the_job_of_another_is_answered_as_one_that_is_not_there(jobs: Jobs) -> None:
+def test_job_of_another_owner_is_not_found(jobs: Jobs) -> None:
     (job_id,) = jobs.submit()
     assert jobs.change([job_id], JobChange.REMOVE, a_user("bob")) == (
         ChangeResult(job_id, "", f"there is no job {job_id}"),
@@ -108,22 +108,20 @@ def test_the_job_of_another_is_answered_as_one_that_is_not_there(jobs: Jobs) -> 
         (JobChange.RESCHEDULE, JobState.WAITING),
     ],
 )
-def test_a_running_job_loses_its_lease_at_once_and_its_pilot_is_called(
-    jobs: Jobs, change: JobChange, state: JobState
-) -> None:
-    called: list[str] = []
-    jobs.state.command_listeners.append(called.append)
+def test_change_of_running_job_ends_lease_and_calls_pilot(jobs: Jobs, change: JobChange, state: JobState) -> None:
+    called_pilots: list[str] = []
+    jobs.state.command_listeners.append(called_pilots.append)
     (job_id,) = jobs.submit()
     lease_to(jobs.database, jobs.state, job_id)
     (result,) = jobs.change([job_id], change)
     after = jobs.job(job_id)
     assert (result.state, after.state, after.is_leased, after.attempt) == (state, state, False, 1)
-    assert called == ["p1"]
+    assert called_pilots == ["p1"]
     attempt = jobs.database.read(lambda transaction: load_attempts(transaction.session, [(job_id, 1)]))[job_id, 1]
     assert attempt.ended is not None
 
 
-def test_a_rescheduled_job_starts_afresh(jobs: Jobs, clock: VirtualClock) -> None:
+def test_rescheduled_job_waits_with_reset_counters(jobs: Jobs, clock: VirtualClock) -> None:
     (job_id,) = jobs.submit()
     lease_to(jobs.database, jobs.state, job_id)
     clock.advance(minutes=5)
@@ -136,7 +134,7 @@ def test_a_rescheduled_job_starts_afresh(jobs: Jobs, clock: VirtualClock) -> Non
     assert jobs.waiting(after) == 1
 
 
-def test_many_jobs_are_changed_in_one_call(jobs: Jobs) -> None:
+def test_one_call_changes_many_jobs(jobs: Jobs) -> None:
     ids = jobs.submit(a_description(count=500))
     assert {result.state for result in jobs.change(ids, JobChange.HOLD)} == {JobState.HELD}
     assert jobs.waiting(jobs.job(ids[0])) == 0
@@ -144,19 +142,19 @@ def test_many_jobs_are_changed_in_one_call(jobs: Jobs) -> None:
     assert jobs.waiting(jobs.job(ids[0])) == 500
 
 
-def test_a_step_that_is_not_in_the_table_changes_nothing(jobs: Jobs) -> None:
+def test_illegal_transition_changes_nothing(jobs: Jobs) -> None:
     first, second = jobs.submit(a_description(), a_description())
-    moves = [
+    transitions = [
         Transition(jobs.job(first), JobCause.HELD, "server"),
         Transition(jobs.job(second), JobCause.DONE, "server"),
     ]
     with pytest.raises(IllegalTransitionError):
-        jobs.database.write(lambda transaction: apply_transitions(transaction, jobs.state, moves))
+        jobs.database.write(lambda transaction: apply_transitions(transaction, jobs.state, transitions))
     assert jobs.job(first).state is JobState.WAITING
     assert jobs.causes(first) == [JobCause.ENQUEUED]
 
 
-def test_a_job_that_somebody_else_has_moved_is_not_moved_again(jobs: Jobs) -> None:
+def test_transition_of_stale_job_is_refused(jobs: Jobs) -> None:
     first, second = jobs.submit(a_description(), a_description())
     stale = jobs.job(first)
     jobs.change([first], JobChange.HOLD)
@@ -166,21 +164,24 @@ def test_a_job_that_somebody_else_has_moved_is_not_moved_again(jobs: Jobs) -> No
                 transaction, jobs.state, stale, JobCause.REMOVED, reason="", actor="server"
             )
         )
-    moves = [Transition(stale, JobCause.REMOVED, "server"), Transition(jobs.job(second), JobCause.REMOVED, "server")]
-    moved = jobs.database.write(lambda transaction: apply_transitions(transaction, jobs.state, moves))
-    assert moved[0] is None
-    assert moved[1] is not None
+    transitions = [
+        Transition(stale, JobCause.REMOVED, "server"),
+        Transition(jobs.job(second), JobCause.REMOVED, "server"),
+    ]
+    results = jobs.database.write(lambda transaction: apply_transitions(transaction, jobs.state, transitions))
+    assert results[0] is None
+    assert results[1] is not None
     assert (jobs.job(first).state, jobs.job(second).state) == (JobState.HELD, JobState.REMOVED)
     assert jobs.causes(first) == [JobCause.ENQUEUED, JobCause.HELD]
 
 
-def test_a_reason_with_zero_characters_is_kept_without_them(jobs: Jobs) -> None:
+def test_nul_characters_are_removed_from_reason(jobs: Jobs) -> None:
     (job_id,) = jobs.submit()
     jobs.change([job_id], JobChange.HOLD, reason="a\0b")
     assert jobs.job(job_id).reason == "ab"
 
 
-def test_an_edited_job_waits_in_another_place_and_its_array_stays(jobs: Jobs) -> None:
+def test_edited_job_changes_task_queue_without_its_array(jobs: Jobs) -> None:
     ids = jobs.submit(a_description("run.sh", count=3, name="n$(Process)"))
     before = jobs.job(ids[1])
     new = a_description("run.sh", requirements={"Memory": 9000}, priority=7, name="other", lease=timedelta(hours=1))
@@ -195,7 +196,7 @@ def test_an_edited_job_waits_in_another_place_and_its_array_stays(jobs: Jobs) ->
     assert jobs.causes(ids[1]) == [JobCause.ENQUEUED, JobCause.EDITED]
 
 
-def test_an_edit_that_brings_an_expression_lets_the_job_wait_elsewhere(jobs: Jobs) -> None:
+def test_edit_that_adds_an_expression_changes_task_queue(jobs: Jobs) -> None:
     (job_id,) = jobs.submit()
     before = jobs.job(job_id)
     edited = jobs.edit(job_id, a_description(rank="KFlops")).job
@@ -203,14 +204,14 @@ def test_an_edit_that_brings_an_expression_lets_the_job_wait_elsewhere(jobs: Job
     assert edited.task_queue_id != before.task_queue_id
 
 
-def test_an_edit_that_wants_the_job_held_holds_it_until_it_is_released(jobs: Jobs) -> None:
+def test_edit_to_held_keeps_job_held_until_released(jobs: Jobs) -> None:
     (job_id,) = jobs.submit()
     assert jobs.edit(job_id, a_description(hold=True)).job.state is JobState.HELD
     assert jobs.edit(job_id, a_description()).job.state is JobState.HELD
     assert jobs.change([job_id], JobChange.RELEASE)[0].state is JobState.WAITING
 
 
-def test_an_edit_with_a_fault_changes_nothing(jobs: Jobs) -> None:
+def test_invalid_edit_changes_nothing(jobs: Jobs) -> None:
     (job_id,) = jobs.submit(a_description("run.sh"))
     with pytest.raises(InvalidJobError) as refused:
         jobs.edit(job_id, a_description("", request_cpus=0))
@@ -218,14 +219,14 @@ def test_an_edit_with_a_fault_changes_nothing(jobs: Jobs) -> None:
     assert jobs.text(job_id).executable == "run.sh"
 
 
-def test_a_job_is_edited_alone(jobs: Jobs) -> None:
+def test_edit_cannot_make_an_array(jobs: Jobs) -> None:
     ids = jobs.submit(a_description(count=3))
     assert jobs.edit(ids[0], a_description(count=3)).job.id == ids[0]
     with pytest.raises(InvalidJobError, match=r"description\.count"):
         jobs.edit(ids[1], a_description(count=4))
 
 
-def test_only_a_waiting_or_held_job_of_ones_own_is_edited(jobs: Jobs) -> None:
+def test_edit_is_refused_for_foreign_or_finished_job(jobs: Jobs) -> None:
     (job_id,) = jobs.submit()
     with pytest.raises(NotFoundError, match=f"job {job_id}"):
         jobs.edit(job_id, a_description(), a_user("bob"))

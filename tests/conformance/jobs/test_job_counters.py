@@ -1,4 +1,4 @@
-"""What is counted of jobs as HTCondor counts it, on every database."""
+"""Counters of jobs with HTCondor's meaning: starts, wall clock, suspended time, holds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
     return PolicyGrid(database, clock)
 
 
-def test_what_a_job_ran_is_counted_when_the_run_ends_and_not_before(grid: PolicyGrid) -> None:
+def test_run_time_is_counted_when_the_run_ends(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = grid.run_for(pilot, 1800)
@@ -33,7 +33,7 @@ def test_what_a_job_ran_is_counted_when_the_run_ends_and_not_before(grid: Policy
     assert (after.starts, after.wall_clock) == (2, timedelta(seconds=2390))
 
 
-def test_a_job_that_is_held_after_its_run_ran_no_longer_for_that(grid: PolicyGrid) -> None:
+def test_hold_after_a_run_adds_no_run_time(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.report(grid.run_for(pilot, 600), Outcome.EVICTED)
@@ -43,14 +43,14 @@ def test_a_job_that_is_held_after_its_run_ran_no_longer_for_that(grid: PolicyGri
         assert grid.job(job_id).wall_clock == timedelta(seconds=600)
 
 
-def test_a_pilot_cannot_tell_of_a_run_longer_than_the_time_since_its_match(grid: PolicyGrid) -> None:
+def test_reported_run_time_is_bounded_by_time_since_match(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.report(grid.run_for(pilot, 100), Outcome.EVICTED, wall_s=1e300)
     assert grid.job(job_id).wall_clock == timedelta(seconds=100)
 
 
-def test_a_job_that_never_started_ran_for_no_time(grid: PolicyGrid) -> None:
+def test_job_that_never_started_has_no_run_time(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -60,7 +60,7 @@ def test_a_job_that_never_started_ran_for_no_time(grid: PolicyGrid) -> None:
     assert (job.starts, job.wall_clock, job.state_since) == (0, timedelta(0), None)
 
 
-def test_the_time_in_which_a_job_is_suspended_is_counted_and_belongs_to_its_wall_clock(grid: PolicyGrid) -> None:
+def test_suspended_time_is_counted_and_part_of_wall_clock(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     match = grid.run_for(pilot, 60)
@@ -74,7 +74,7 @@ def test_the_time_in_which_a_job_is_suspended_is_counted_and_belongs_to_its_wall
     assert (job.suspended, job.wall_clock) == (timedelta(seconds=300), timedelta(seconds=420))
 
 
-def test_what_was_counted_of_an_attempt_given_up_is_not_counted_twice_when_it_is_heard_of_again(
+def test_readopted_attempt_is_not_counted_twice(
     grid: PolicyGrid,
 ) -> None:
     (job_id,) = grid.submit()
@@ -90,7 +90,7 @@ def test_what_was_counted_of_an_attempt_given_up_is_not_counted_twice_when_it_is
     assert (job.state, job.starts, job.wall_clock) == (JobState.DONE, 1, timedelta(minutes=40))
 
 
-def test_many_jobs_that_are_held_at_once_keep_each_its_own_count(grid: PolicyGrid) -> None:
+def test_jobs_held_together_keep_separate_counts(grid: PolicyGrid) -> None:
     first, second = grid.submit(count=2)
     pilot = grid.start_pilot()
     for _ in range(2):
@@ -98,11 +98,11 @@ def test_many_jobs_that_are_held_at_once_keep_each_its_own_count(grid: PolicyGri
         grid.pass_time(seconds=100)
     grid.change(JobChange.HOLD, first, second)
     jobs = grid.jobs([first, second])
-    assert [jobs[each].wall_clock.total_seconds() for each in (first, second)] == [200, 100]
+    assert [jobs[job_id].wall_clock.total_seconds() for job_id in (first, second)] == [200, 100]
     assert {job.hold_code for job in jobs.values()} == {HoldCode.USER_REQUEST}
 
 
-def test_a_rescheduled_job_counts_anew(grid: PolicyGrid) -> None:
+def test_reschedule_resets_counters(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.report(grid.run_for(pilot, 100), Outcome.EVICTED)
@@ -112,17 +112,17 @@ def test_a_rescheduled_job_counts_anew(grid: PolicyGrid) -> None:
     assert (job.starts, job.wall_clock, job.holds, job.hold_code) == (0, timedelta(0), 0, None)
 
 
-def test_a_job_that_comes_in_to_be_held_says_so_by_its_code(grid: PolicyGrid) -> None:
+def test_job_submitted_on_hold_has_its_hold_code(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit(hold=True)
     job = grid.job(job_id)
     assert (job.hold_code, job.hold_subcode, job.hold_history.by_reason()) == (15, 0, {"SubmittedOnHold": 1})
 
 
-def test_a_job_whose_slot_wants_it_held_is_held_with_the_slots_code(grid: PolicyGrid) -> None:
+def test_hold_request_of_slot_sets_its_hold_code(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
-    wish = JobHold("too much memory", 102)
-    assert pilot.report(grid.run_for(pilot, 60), Outcome.EVICTED, hold=wish, wall_s=60.0).accepted
+    hold_request = JobHold("too much memory", 102)
+    assert pilot.report(grid.run_for(pilot, 60), Outcome.EVICTED, hold=hold_request, wall_s=60.0).accepted
     job = grid.job(job_id)
     assert (job.state, job.reason) == (JobState.HELD, "too much memory")
     assert (job.hold_code, job.hold_subcode, job.lease_until) == (HoldCode.STARTD_HELD_JOB, 102, None)

@@ -1,4 +1,4 @@
-"""Questions about jobs and their events, on every database: pages, filters, and who sees what."""
+"""Queries about jobs and their events, on every database: pages, filters, and permissions."""
 
 from __future__ import annotations
 
@@ -51,39 +51,37 @@ def listed(database: Database, identity: Identity, wanted: JobFilter = JobFilter
     return [job.id for job in database.read(lambda transaction: list_jobs(transaction, identity, wanted)).jobs]
 
 
-def test_jobs_come_in_the_order_asked_and_as_often(database: Database, state: ServerState) -> None:
+def test_jobs_are_returned_in_requested_order_with_repeats(database: Database, state: ServerState) -> None:
     first, second = submit(database, state, ALICE, 2)
     jobs = database.read(lambda transaction: get_jobs(transaction, ALICE, [second, first, second]))
     assert [job.id for job in jobs] == [second, first, second]
 
 
-def test_a_job_of_another_is_not_there(database: Database, state: ServerState) -> None:
+def test_job_of_another_owner_is_not_found(database: Database, state: ServerState) -> None:
     (hers,) = submit(database, state, ALICE)
-    for question in (get_description, get_events):
+    for query in (get_description, get_events):
         with pytest.raises(NotFoundError, match=f"there is no job {hers}"):
-            database.read(partial(question, identity=BOB, job_id=hers))
+            database.read(partial(query, identity=BOB, job_id=hers))
     with pytest.raises(NotFoundError):
         database.read(lambda transaction: get_jobs(transaction, a_user("alice", "atlas"), [hers]))
     assert database.read(lambda transaction: get_jobs(transaction, OLGA, [hers]))[0].id == hers
 
 
-def test_pages_follow_one_another_without_gap_or_overlap(database: Database, state: ServerState) -> None:
+def test_pages_have_no_gap_or_overlap(database: Database, state: ServerState) -> None:
     ids = submit(database, state, ALICE, 7)
     submit(database, state, BOB, 3)
-    seen: list[int] = []
+    listed_ids: list[int] = []
     token = ""
     for size in (3, 3, 1):
         page = listing(database, JobFilter(), 3, token)
         assert len(page.jobs) == size
-        seen += [job.id for job in page.jobs]
+        listed_ids += [job.id for job in page.jobs]
         token = page.next_page_token
-    assert seen == list(ids)
+    assert listed_ids == list(ids)
     assert token == ""
 
 
-def test_pages_may_come_newest_first_and_do_not_mix_with_those_of_the_other_order(
-    database: Database, state: ServerState
-) -> None:
+def test_newest_first_pages_have_their_own_tokens(database: Database, state: ServerState) -> None:
     ids = submit(database, state, ALICE, 5)
     newest = JobFilter(newest_first=True)
     first = listing(database, newest, 3)
@@ -114,16 +112,16 @@ def test_jobs_are_listed_by_state_owner_and_pool(database: Database, state: Serv
     assert listed(database, OLGA, JobFilter(owner="*")) == [*hers, his, *with_pool]
 
 
-def test_a_page_out_of_bounds_or_of_another_question_is_refused(database: Database, state: ServerState) -> None:
+def test_page_out_of_bounds_or_of_another_query_is_refused(database: Database, state: ServerState) -> None:
     submit(database, state, ALICE, 3)
     token = listing(database, JobFilter(), 1).next_page_token
     held = JobFilter(states=frozenset({JobState.HELD}))
-    for wanted, size, given in ((JobFilter(), -1, ""), (JobFilter(), 10_001, ""), (held, 1, token)):
+    for wanted, size, page_token in ((JobFilter(), -1, ""), (JobFilter(), 10_001, ""), (held, 1, token)):
         with pytest.raises(InvalidInputError):
-            listing(database, wanted, size, given)
+            listing(database, wanted, size, page_token)
 
 
-def test_the_feed_is_read_page_by_page_from_a_position(database: Database, state: ServerState) -> None:
+def test_feed_is_read_page_by_page_from_a_position(database: Database, state: ServerState) -> None:
     ids = submit(database, state, ALICE, 5)
     first = database.read(lambda transaction: read_feed(transaction, ALICE, 0, limit=3))
     assert [event.job_id for event in first.events] == list(ids[:3])
@@ -132,30 +130,37 @@ def test_the_feed_is_read_page_by_page_from_a_position(database: Database, state
     assert [event.job_id for event in rest.events] == list(ids[3:])
     assert rest.at_end
     database.write(lambda transaction: change_jobs(transaction, state, ALICE, ids[:1], JobChange.HOLD, "why"))
-    (news,) = database.read(lambda transaction: read_feed(transaction, ALICE, rest.position)).events
-    assert (news.cause, news.reason, news.actor, news.position > rest.position) == (JobCause.HELD, "why", "alice", True)
+    (event,) = database.read(lambda transaction: read_feed(transaction, ALICE, rest.position)).events
+    assert (event.cause, event.reason, event.actor, event.position > rest.position) == (
+        JobCause.HELD,
+        "why",
+        "alice",
+        True,
+    )
 
 
-def test_the_feed_shows_what_the_caller_may_see_and_what_he_asks_for(database: Database, state: ServerState) -> None:
+def test_feed_shows_permitted_and_requested_jobs(database: Database, state: ServerState) -> None:
     hers = submit(database, state, ALICE, 2)
     his = submit(database, state, BOB, 2)
     assert [event.job_id for event in database.read(lambda transaction: read_feed(transaction, BOB, 0)).events] == [
         *his
     ]
     assert len(database.read(lambda transaction: read_feed(transaction, OLGA, 0)).events) == 4
-    asked = [hers[1], his[0]]
-    assert [e.job_id for e in database.read(lambda transaction: read_feed(transaction, OLGA, 0, asked)).events] == asked
-    assert [e.job_id for e in database.read(lambda transaction: read_feed(transaction, ALICE, 0, asked)).events] == [
-        hers[1]
-    ]
+    requested = [hers[1], his[0]]
+    assert [
+        e.job_id for e in database.read(lambda transaction: read_feed(transaction, OLGA, 0, requested)).events
+    ] == requested
+    assert [
+        e.job_id for e in database.read(lambda transaction: read_feed(transaction, ALICE, 0, requested)).events
+    ] == [hers[1]]
 
 
-def test_an_empty_feed_is_at_its_end_where_it_was_asked(database: Database) -> None:
+def test_empty_feed_ends_at_requested_position(database: Database) -> None:
     page = database.read(lambda transaction: read_feed(transaction, ALICE, 17))
     assert (page.events, page.position, page.at_end) == ((), 17, True)
 
 
-def test_a_feed_among_many_events_of_others_goes_on_in_bounded_windows(
+def test_feed_skips_events_of_others_in_bounded_windows(
     database: Database, state: ServerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "WINDOW", 4)
@@ -169,9 +174,7 @@ def test_a_feed_among_many_events_of_others_goes_on_in_bounded_windows(
     assert pages[-1].events[0].job_id == hers
 
 
-def test_a_reader_that_follows_the_feed_misses_nothing_that_writers_commit_at_once(
-    database: Database, state: ServerState
-) -> None:
+def test_feed_reader_misses_no_concurrent_commit(database: Database, state: ServerState) -> None:
     """On PostgreSQL ids are given before the commit; a position must not appear after a higher one was read."""
 
     def write() -> None:
@@ -181,12 +184,12 @@ def test_a_reader_that_follows_the_feed_misses_nothing_that_writers_commit_at_on
     writers = [threading.Thread(target=write) for _ in range(4)]
     for writer in writers:
         writer.start()
-    followed: list[FeedEvent] = []
+    events_read: list[FeedEvent] = []
     page = FeedPage((), 0, at_end=False)
     while any(writer.is_alive() for writer in writers) or not page.at_end:
         page = database.read(partial(read_feed, identity=ALICE, after_position=page.position, limit=7))
-        followed += page.events
-    followed += database.read(partial(read_feed, identity=ALICE, after_position=page.position)).events
-    everything = database.read(partial(read_feed, identity=ALICE, after_position=0)).events
-    assert tuple(followed) == everything
-    assert len(everything) == 4 * 15 * 2
+        events_read += page.events
+    events_read += database.read(partial(read_feed, identity=ALICE, after_position=page.position)).events
+    all_events = database.read(partial(read_feed, identity=ALICE, after_position=0)).events
+    assert tuple(events_read) == all_events
+    assert len(all_events) == 4 * 15 * 2

@@ -1,4 +1,4 @@
-"""The questions about jobs that must not cost more when there are more jobs: each has an index that serves it."""
+"""Query plans: each frequent query about jobs uses an index."""
 
 from __future__ import annotations
 
@@ -24,124 +24,124 @@ from support.statements import plan_of
 EACH_MINUTE = first_watched(PolicyWatch.EACH_MINUTE)
 
 
-def a_set(jobs: int) -> RaceSet:
-    """Return a set of so many jobs that may be repeated."""
+def race_set(jobs: int) -> RaceSet:
+    """Return a race set of this many jobs."""
     return RaceSet(1, jobs, jobs, False)
 
 
-QUESTIONS: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
+QUERIES: tuple[tuple[str, str, Callable[[Transaction], object]], ...] = (
     (
-        "what waits first",
+        "first waiting jobs",
         "ix_jobs_waiting",
         lambda transaction: task_queues.load_first_waiting(transaction.session, 1, 10),
     ),
     (
-        "whose lease is over",
+        "expired leases",
         "ix_jobs_timed",
         lambda transaction: lock_expired(transaction.session, transaction.now, 10),
     ),
     (
-        "what lingers no more",
+        "expired fences",
         "ix_jobs_timed",
         lambda transaction: leases.lock_expired_fences(transaction.session, transaction.now, 10),
     ),
     ("all leases", "ix_jobs_timed", lambda transaction: extend_all(transaction.session, timedelta(hours=1))),
-    ("what runs in pools", "ix_jobs_timed", lambda transaction: running_by_pool(transaction.session)),
+    ("running jobs by pool", "ix_jobs_timed", lambda transaction: running_by_pool(transaction.session)),
     (
-        "what lingers at a pilot",
+        "fences of a pilot",
         "ix_attempts_taken",
         lambda transaction: leases.lock_fences_of_pilots(transaction.session, ["p"]),
     ),
     (
-        "what was taken from pilots",
+        "attempts taken from pilots",
         "ix_attempts_taken",
         lambda transaction: load_taken(transaction.session, ["p"], transaction.now),
     ),
     (
-        "what a router is to stop",
+        "attempts taken from a router",
         "ix_attempts_taken",
         lambda transaction: next_taken(transaction.session, "route:r", (0, 0), 10),
     ),
     (
-        "what a router has",
+        "unreported attempts of a router",
         "ix_attempts_unreported",
         lambda transaction: next_unreported(transaction.session, "route:r", (0, 0), 10),
     ),
-    ("which pools live", "ix_jobs_live", lambda transaction: pools_with_live_jobs(transaction.session, ["p"])),
-    ("what pools hold", "ix_jobs_live", lambda transaction: load_job_groups(transaction.session, ["a", "b"])),
+    ("pools with live jobs", "ix_jobs_live", lambda transaction: pools_with_live_jobs(transaction.session, ["p"])),
+    ("jobs of pools", "ix_jobs_live", lambda transaction: load_job_groups(transaction.session, ["a", "b"])),
     (
-        "which task queues live",
+        "live task queues",
         "ix_jobs_live",
         lambda transaction: task_queues.load_live_task_queues(transaction.session),
     ),
     (
-        "which are idle",
+        "idle task queues",
         "ix_jobs_live",
         lambda transaction: task_queues.delete_idle(transaction.session, transaction.now, 10),
     ),
     ("templates of a task queue", "ix_jobs_live", lambda transaction: task_queues.templates_of(transaction.session, 1)),
     (
-        "whose policies to look at",
+        "jobs with policies due",
         "ix_jobs_watched",
         lambda transaction: next_watched(transaction.session, EACH_MINUTE, 10),
     ),
     (
-        "what an owner has",
+        "jobs of an owner",
         "ix_jobs_owner_id",
         lambda transaction: find_jobs(transaction.session, JobQuery(owner="a"), 0, 10),
     ),
-    ("who races", "ix_jobs_race", lambda transaction: races.lock_racers(transaction.session, [1])),
+    ("racing jobs", "ix_jobs_race", lambda transaction: races.lock_racers(transaction.session, [1])),
     (
-        "what of sets lives",
+        "live jobs of race sets",
         "ix_jobs_race_set",
-        lambda transaction: races.live_jobs(transaction.session, [a_set(9), a_set(8)]),
+        lambda transaction: races.live_jobs(transaction.session, [race_set(9), race_set(8)]),
     ),
     (
-        "what of a large set lives",
+        "live jobs of a large race set",
         "ix_jobs_race_set",
-        lambda transaction: races.live_jobs(transaction.session, [a_set(10**6)]),
+        lambda transaction: races.live_jobs(transaction.session, [race_set(10**6)]),
     ),
     (
-        "what comes after",
+        "next live jobs of a race set",
         "ix_jobs_race_set",
-        lambda transaction: races.live_jobs_after(transaction.session, a_set(10**6), 7),
+        lambda transaction: races.live_jobs_after(transaction.session, race_set(10**6), 7),
     ),
-    ("which races go on", "ix_races_ended", lambda transaction: races.load_all_open(transaction.session)),
+    ("open races", "ix_races_ended", lambda transaction: races.load_all_open(transaction.session)),
     (
-        "what races cost of late",
+        "recent losses of races",
         "ix_races_ended",
         lambda transaction: races.sum_losses_since(transaction.session, transaction.now),
     ),
     (
-        "what ended long ago",
+        "old finished jobs",
         "ix_jobs_ended",
         lambda transaction: delete_ended_jobs(transaction.session, transaction.now, 10),
     ),
-    ("what happened to a job", "ix_job_events_job_id", lambda transaction: events_of(transaction.session, 1)),
+    ("events of a job", "ix_job_events_job_id", lambda transaction: events_of(transaction.session, 1)),
     (
-        "who began anew",
+        "last attempts before an edit",
         "ix_job_events_job_id",
         lambda transaction: last_attempts_at(transaction.session, [1], [JobCause.EDITED]),
     ),
 )
 
 
-@pytest.mark.parametrize(("index", "ask"), [one[1:] for one in QUESTIONS], ids=[one[0] for one in QUESTIONS])
-def test_an_index_serves(database: Database, index: str, ask: Callable[[Transaction], object]) -> None:
-    assert index in plan_of(database, ask)
+@pytest.mark.parametrize(("index", "query"), [row[1:] for row in QUERIES], ids=[row[0] for row in QUERIES])
+def test_query_uses_its_index(database: Database, index: str, query: Callable[[Transaction], object]) -> None:
+    assert index in plan_of(database, query)
 
 
-IN_ORDER = (
+ORDERED_QUERIES = (
     lambda transaction: next_taken(transaction.session, "route:r", (4, 1), 10),
     lambda transaction: next_unreported(transaction.session, "route:r", (4, 1), 10),
 )
 
 
-@pytest.mark.parametrize("ask", IN_ORDER, ids=["what a router is to stop", "what a router has"])
-def test_the_next_of_many_copies_are_found_without_sorting_all(
-    database: Database, ask: Callable[[Transaction], object]
-) -> None:
-    plan = plan_of(database, ask)
+@pytest.mark.parametrize(
+    "query", ORDERED_QUERIES, ids=["attempts taken from a router", "unreported attempts of a router"]
+)
+def test_next_routed_jobs_are_found_without_sorting(database: Database, query: Callable[[Transaction], object]) -> None:
+    plan = plan_of(database, query)
     assert "Sort" not in plan
     assert "TEMP B-TREE" not in plan
     assert "(job_id,attempt)>(?,?)" in plan or "ROW(job_id, attempt) > ROW(" in plan.split("Index Cond:")[-1]

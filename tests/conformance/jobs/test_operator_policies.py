@@ -1,4 +1,4 @@
-"""The operators' policies over jobs, and which jobs are looked at, on every database."""
+"""Operators' policies for jobs, and which jobs a scan evaluates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_rules(database: Database, clock: VirtualClock, policies: PolicyRules) -
     return PolicyGrid(database, clock, rules=Rules(policies=policies))
 
 
-def test_the_operators_policies_are_over_every_job(database: Database, clock: VirtualClock) -> None:
+def test_operator_policies_apply_to_every_job(database: Database, clock: VirtualClock) -> None:
     rules = PolicyRules(
         JobPolicy(
             periodic_hold='Owner == "alice" && JobStatus == 1',
@@ -51,9 +51,7 @@ def test_the_operators_policies_are_over_every_job(database: Database, clock: Vi
     assert grid.job(hers).reason.startswith("system_periodic_remove became true: JobStatus == 5")
 
 
-def test_jobs_that_came_before_the_operators_policies_are_under_them_too(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_operator_policies_apply_to_existing_jobs(database: Database, clock: VirtualClock) -> None:
     (job_id,) = PolicyGrid(database, clock).submit()
     grid = with_rules(database, clock, PolicyRules(JobPolicy(periodic_remove="JobStatus == 1")))
     assert grid.look_round(PolicyWatch.ON_CHANGE) == []
@@ -62,7 +60,7 @@ def test_jobs_that_came_before_the_operators_policies_are_under_them_too(
     assert grid.look_round(PolicyWatch.ON_CHANGE) == [job_id]
 
 
-def test_a_job_is_released_only_so_often(database: Database, clock: VirtualClock) -> None:
+def test_number_of_releases_is_limited_for_users(database: Database, clock: VirtualClock) -> None:
     grid = with_rules(database, clock, PolicyRules(max_releases=3))
     (job_id,) = grid.submit()
     for _ in range(3):
@@ -78,9 +76,7 @@ def test_a_job_is_released_only_so_often(database: Database, clock: VirtualClock
     assert grid.job(job_id).state is JobState.WAITING
 
 
-def test_a_job_that_was_released_too_often_can_still_be_removed_by_its_policy(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_release_limit_does_not_stop_removal_by_policy(database: Database, clock: VirtualClock) -> None:
     grid = with_rules(database, clock, PolicyRules(max_releases=1))
     policy = JobPolicy(periodic_hold="true", periodic_release="true", periodic_remove="NumHolds > 1")
     (job_id,) = grid.submit(policy=policy)
@@ -92,17 +88,17 @@ def test_a_job_that_was_released_too_often_can_still_be_removed_by_its_policy(
     assert states == [JobState.HELD, JobState.WAITING, JobState.HELD, JobState.REMOVED]
 
 
-def test_what_may_not_be_released_is_not_locked_in_every_round(database: Database, clock: VirtualClock) -> None:
+def test_scan_skips_jobs_that_may_not_be_released(database: Database, clock: VirtualClock) -> None:
     grid = with_rules(database, clock, PolicyRules(max_releases=0))
     (job_id,) = grid.submit(policy=JobPolicy(periodic_hold="true", periodic_release="time() > 0"))
     assert grid.job(job_id).state is JobState.HELD
-    seen = grid.read(
+    scan = grid.read(
         lambda transaction, state: scan_next(transaction, state, first_watched(PolicyWatch.EACH_MINUTE), 10)
     )
-    assert (seen.jobs, seen.due) == (1, ())
+    assert (scan.jobs, scan.due) == (1, ())
 
 
-# What is looked at
+# Which jobs a scan evaluates
 
 
 def watch_of(grid: PolicyGrid, policy: JobPolicy) -> PolicyWatch:
@@ -110,7 +106,7 @@ def watch_of(grid: PolicyGrid, policy: JobPolicy) -> PolicyWatch:
     return grid.job(job_id).watch
 
 
-def test_only_jobs_whose_policies_depend_on_time_are_looked_at_each_minute(grid: PolicyGrid) -> None:
+def test_only_time_dependent_policies_are_evaluated_each_minute(grid: PolicyGrid) -> None:
     assert watch_of(grid, JobPolicy()) is PolicyWatch.NEVER
     assert watch_of(grid, JobPolicy(periodic_remove="false")) is PolicyWatch.NEVER
     assert watch_of(grid, SHORT) is PolicyWatch.ON_CHANGE
@@ -118,13 +114,13 @@ def test_only_jobs_whose_policies_depend_on_time_are_looked_at_each_minute(grid:
     assert watch_of(grid, JobPolicy(periodic_hold='eval("X")')) is PolicyWatch.EACH_MINUTE
 
 
-def test_a_round_looks_at_every_job_once(grid: PolicyGrid) -> None:
+def test_scan_evaluates_every_job_once(grid: PolicyGrid) -> None:
     ids = grid.submit(count=10, policy=JobPolicy(periodic_remove="time() > QDate && ProcId % 2 == 0"))
     grid.pass_time(seconds=1)
     assert grid.look_round(batch=3) == ids[::2]
 
 
-def test_an_edited_job_is_under_its_new_policy(grid: PolicyGrid) -> None:
+def test_edited_job_follows_its_new_policy(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit()
     description = JobDescription("/bin/true", policy=JobPolicy(periodic_remove="JobStatus == 1"))
     grid.write(lambda transaction, state: edit_job(transaction, state, ALICE, job_id, description))
@@ -132,7 +128,7 @@ def test_an_edited_job_is_under_its_new_policy(grid: PolicyGrid) -> None:
     assert grid.look() == [job_id]
 
 
-def test_a_job_that_ended_is_under_no_policy(grid: PolicyGrid) -> None:
+def test_finished_job_follows_no_policy(grid: PolicyGrid) -> None:
     policy = JobPolicy(periodic_remove="time() > 0 && NumJobStarts > 0 && JobStatus != 2")
     (job_id,) = grid.submit(policy=policy)
     pilot = grid.start_pilot()
@@ -151,14 +147,12 @@ def test_a_job_that_ended_is_under_no_policy(grid: PolicyGrid) -> None:
         ("(" * 60 + "1" + ")" * 60, "nest"),
     ],
 )
-def test_a_policy_that_cannot_be_evaluated_is_refused_with_its_place(
-    grid: PolicyGrid, expression: str, why: str
-) -> None:
+def test_invalid_policy_is_refused_with_its_field(grid: PolicyGrid, expression: str, why: str) -> None:
     with pytest.raises(InvalidJobError, match=why) as refused:
         grid.submit(policy=JobPolicy(periodic_remove=expression))
     assert refused.value.violations[0].where == "descriptions[0].policy.periodic_remove"
 
 
-def test_an_array_is_judged_by_one_evaluation(grid: PolicyGrid) -> None:
+def test_policy_holds_every_job_of_an_array(grid: PolicyGrid) -> None:
     ids = grid.submit(count=250, policy=JobPolicy(periodic_hold='Owner == "alice"'))
     assert {job.state for job in grid.jobs(ids).values()} == {JobState.HELD}

@@ -1,4 +1,4 @@
-"""The jobs' own policies as time passes, on every database."""
+"""Periodic hold, release and remove expressions of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database
 
-SHORT = JobPolicy(periodic_remove="LongRunningJob =!= True && RemoteWallClockTime >= 60 * 60")
+SHORT_JOB = JobPolicy(periodic_remove="LongRunningJob =!= True && RemoteWallClockTime >= 60 * 60")
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def grid(database: Database, clock: VirtualClock) -> PolicyGrid:
     return PolicyGrid(database, clock)
 
 
-# Removed by its own policy
+# Removal
 
 
-def test_a_short_job_that_ran_for_an_hour_is_removed_when_it_is_evicted(grid: PolicyGrid) -> None:
-    (job_id,) = grid.submit(policy=SHORT)
+def test_job_over_its_run_time_is_removed_when_evicted(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT_JOB)
     pilot = grid.start_pilot()
     match = grid.run_for(pilot, 3600)
     assert grid.look() == []
@@ -39,16 +39,16 @@ def test_a_short_job_that_ran_for_an_hour_is_removed_when_it_is_evicted(grid: Po
     assert job.reason == ("its periodic_remove became true: LongRunningJob =!= True && RemoteWallClockTime >= 60 * 60")
 
 
-def test_a_short_job_that_ran_for_less_goes_on_waiting(grid: PolicyGrid) -> None:
-    (job_id,) = grid.submit(policy=SHORT)
+def test_job_below_its_run_time_waits_after_eviction(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT_JOB)
     pilot = grid.start_pilot()
     pilot.report(grid.run_for(pilot, 3599), Outcome.EVICTED)
     assert grid.look() == []
     assert grid.job(job_id).state is JobState.WAITING
 
 
-def test_the_hour_of_a_short_job_is_the_sum_of_its_runs(grid: PolicyGrid) -> None:
-    (job_id,) = grid.submit(policy=SHORT)
+def test_run_time_of_policy_is_sum_of_runs(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT_JOB)
     pilot = grid.start_pilot()
     for _ in range(2):
         assert grid.look() == []
@@ -56,8 +56,8 @@ def test_the_hour_of_a_short_job_is_the_sum_of_its_runs(grid: PolicyGrid) -> Non
     assert grid.look() == [job_id]
 
 
-def test_a_long_job_of_any_age_stays(grid: PolicyGrid) -> None:
-    (job_id,) = grid.submit(policy=SHORT, attributes={"LongRunningJob": True})
+def test_long_running_job_is_exempt_from_removal(grid: PolicyGrid) -> None:
+    (job_id,) = grid.submit(policy=SHORT_JOB, attributes={"LongRunningJob": True})
     pilot = grid.start_pilot()
     pilot.report(grid.run_for(pilot, 36_000), Outcome.EVICTED)
     assert grid.look() == []
@@ -65,13 +65,13 @@ def test_a_long_job_of_any_age_stays(grid: PolicyGrid) -> None:
     assert grid.job(job_id).state is JobState.WAITING
 
 
-def test_the_policy_as_the_text_of_bologna_has_it_removes_what_never_ran(grid: PolicyGrid) -> None:
+def test_bologna_policy_removes_job_that_never_ran(grid: PolicyGrid) -> None:
     policy = JobPolicy(periodic_remove="LongRunningJob =!= True && RemoteWallClockTime < 60 * 60")
     (job_id,) = grid.submit(policy=policy)
     assert grid.job(job_id).state is JobState.REMOVED
 
 
-def test_what_a_policy_wants_of_a_new_job_is_done_before_it_can_be_matched(grid: PolicyGrid) -> None:
+def test_policy_of_new_job_applies_before_matching(grid: PolicyGrid) -> None:
     kept, held, gone = (
         grid.submit(policy=JobPolicy(periodic_hold=hold, periodic_remove=remove))[0]
         for hold, remove in ((None, "false || NumJobStarts > 0"), ("JobStatus == 1", None), (None, "JobStatus == 1"))
@@ -82,7 +82,7 @@ def test_what_a_policy_wants_of_a_new_job_is_done_before_it_can_be_matched(grid:
     assert grid.state.waiting.waiting() == ()
 
 
-def test_a_running_job_that_its_policy_removes_is_killed_by_its_pilot(grid: PolicyGrid) -> None:
+def test_removal_by_policy_ends_lease_of_running_job(grid: PolicyGrid) -> None:
     policy = JobPolicy(periodic_remove="JobStatus == 2 && time() - EnteredCurrentStatus > 300")
     (job_id,) = grid.submit(policy=policy)
     pilot = grid.start_pilot()
@@ -95,7 +95,7 @@ def test_a_running_job_that_its_policy_removes_is_killed_by_its_pilot(grid: Poli
     assert grid.history(job_id) == [(1, "removed")]
 
 
-def test_a_policy_is_looked_at_when_its_job_is_matched_and_when_it_starts(grid: PolicyGrid) -> None:
+def test_policy_is_evaluated_at_match_and_at_start(grid: PolicyGrid) -> None:
     matched, started = (
         grid.submit(policy=JobPolicy(periodic_remove=when))[0] for when in ("NumJobMatches > 0", "NumJobStarts > 0")
     )
@@ -107,10 +107,10 @@ def test_a_policy_is_looked_at_when_its_job_is_matched_and_when_it_starts(grid: 
     assert grid.look() == [started]
 
 
-# Held, released
+# Hold and release
 
 
-def test_a_hold_by_policy_is_counted_by_its_reason(grid: PolicyGrid) -> None:
+def test_holds_by_policy_are_counted_by_reason(grid: PolicyGrid) -> None:
     policy = JobPolicy(
         periodic_hold="NumJobStarts > 0 && JobStatus == 1",
         periodic_hold_reason='strcat("evicted after ", NumJobStarts, " starts")',
@@ -131,7 +131,7 @@ def test_a_hold_by_policy_is_counted_by_its_reason(grid: PolicyGrid) -> None:
     assert again.hold_history.last == Hold(3, 41, "evicted after 1 starts")
 
 
-def test_a_held_job_is_released_when_its_time_has_come(grid: PolicyGrid) -> None:
+def test_periodic_release_releases_held_job(grid: PolicyGrid) -> None:
     policy = JobPolicy(
         periodic_hold="JobStatus == 1 && NumHolds =?= undefined || NumHolds == 0",
         periodic_release="time() - EnteredCurrentStatus >= 600",
@@ -147,23 +147,23 @@ def test_a_held_job_is_released_when_its_time_has_come(grid: PolicyGrid) -> None
     assert grid.causes(job_id) == [JobCause.ENQUEUED, JobCause.HELD, JobCause.RELEASED]
 
 
-def test_a_hold_that_somebody_asked_for_is_not_lifted_by_an_expression(grid: PolicyGrid) -> None:
+def test_periodic_release_does_not_lift_user_hold(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit(policy=JobPolicy(periodic_release="HoldReasonCode =!= 99"))
     grid.change(JobChange.HOLD, job_id)
     assert grid.look() == []
     assert grid.job(job_id).state is JobState.HELD
 
 
-def test_hold_goes_before_remove_and_remove_follows(grid: PolicyGrid) -> None:
+def test_periodic_hold_precedes_periodic_remove(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit(policy=JobPolicy(periodic_hold="true", periodic_remove="true"))
     assert grid.job(job_id).state is JobState.HELD
-    assert grid.look() == []  # what a policy has just moved is looked at again a minute later
+    assert grid.look() == []  # a policy's change is followed by a pause of a minute
     grid.pass_time(seconds=60)
     assert grid.look() == [job_id]
     assert grid.job(job_id).state is JobState.REMOVED
 
 
-def test_policies_that_undo_one_another_do_so_once_a_minute(grid: PolicyGrid) -> None:
+def test_contradicting_policies_act_once_a_minute(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit(policy=JobPolicy(periodic_hold="true", periodic_release="true"))
     states = []
     for _ in range(4):
@@ -175,14 +175,14 @@ def test_policies_that_undo_one_another_do_so_once_a_minute(grid: PolicyGrid) ->
 
 
 @pytest.mark.parametrize("expression", ["Unknown > 3", "1 / 0", '"true"', "1"])
-def test_only_true_itself_counts(grid: PolicyGrid, expression: str) -> None:
+def test_only_boolean_true_triggers_policy(grid: PolicyGrid, expression: str) -> None:
     (job_id,) = grid.submit(policy=JobPolicy(periodic_hold=expression, periodic_remove=expression))
     assert grid.look() == []
     assert grid.look_round(PolicyWatch.ON_CHANGE) == []
     assert grid.job(job_id).state is JobState.WAITING
 
 
-def test_a_job_is_held_when_it_runs_longer_than_it_is_allowed_to(grid: PolicyGrid) -> None:
+def test_job_over_allowed_duration_is_held(grid: PolicyGrid) -> None:
     (job_id,) = grid.submit(attributes={"AllowedJobDuration": 300})
     pilot = grid.start_pilot()
     grid.run_for(pilot, 300)

@@ -1,4 +1,4 @@
-"""Retention of what hangs on no job: pilots, task queues, trees, use; it bounds the tables and the memory."""
+"""Retention of pilots, task queues, trees and use, which bounds tables and memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(grid: Grid, table: str) -> int:
     return int(grid.read(lambda transaction, _: transaction.session.execute(count).scalar_one()))
 
 
-def test_a_task_queue_without_live_jobs_goes_from_the_table_and_from_memory(grid: Grid) -> None:
+def test_idle_task_queue_is_removed_from_table_and_memory(grid: Grid) -> None:
     gone = [grid.submit(request_cpus=cpus)[0] for cpus in (1, 2)]
     (stays,) = grid.submit(request_cpus=3)
     (held,) = grid.submit(request_cpus=4, hold=True)
@@ -50,7 +50,7 @@ def test_a_task_queue_without_live_jobs_goes_from_the_table_and_from_memory(grid
     assert set(grid.state.waiting.snapshot()) == kept
 
 
-def test_a_job_makes_its_task_queue_anew(grid: Grid) -> None:
+def test_new_job_recreates_removed_task_queue(grid: Grid) -> None:
     (gone,) = grid.submit()
     grid.change(JobChange.REMOVE, gone)
     grid.pass_time(minutes=61)
@@ -60,7 +60,7 @@ def test_a_job_makes_its_task_queue_anew(grid: Grid) -> None:
     assert grid.start_pilot().claim() == [job_id]
 
 
-def test_another_server_forgets_idle_task_queues_too(grid: Grid) -> None:
+def test_other_servers_forget_idle_task_queues(grid: Grid) -> None:
     (gone,) = grid.submit()
     other = grid.restarted()
     assert set(other.state.waiting.snapshot()) == {grid.job(gone).task_queue_id}
@@ -69,7 +69,7 @@ def test_another_server_forgets_idle_task_queues_too(grid: Grid) -> None:
     assert other.state.waiting.snapshot() == {}
 
 
-def test_a_pilot_that_is_over_goes_with_its_time_and_one_that_holds_a_lease_stays(grid: Grid) -> None:
+def test_ended_pilot_is_removed_unless_it_holds_a_lease(grid: Grid) -> None:
     (job_id,) = grid.submit(lease=timedelta(days=50))
     ended, lost, holding, alive = (grid.start_pilot() for _ in range(4))
     ended.show(an_idle_slot())
@@ -86,7 +86,7 @@ def test_a_pilot_that_is_over_goes_with_its_time_and_one_that_holds_a_lease_stay
     assert alive.show().commands == ()
 
 
-def test_a_tree_goes_when_it_has_long_been_out_of_force(grid: Grid) -> None:
+def test_old_inactive_tree_is_removed(grid: Grid) -> None:
     grid.put(a_tree("A/ce/q"))
     grid.pass_time(days=29)
     grid.put(a_tree("B/ce/q"))
@@ -94,14 +94,14 @@ def test_a_tree_goes_when_it_has_long_been_out_of_force(grid: Grid) -> None:
     assert rows(grid, "trees") == 3
     grid.pass_time(days=2)
     clean(grid)
-    assert rows(grid, "trees") == 2  # the one in force thirty days ago is one that people may ask about
+    assert rows(grid, "trees") == 2  # the tree that was active thirty days ago is kept
     grid.pass_time(days=31)
     clean(grid)
     assert rows(grid, "trees") == 1
     assert grid.restarted().state.tree.version == 3
 
 
-def test_a_use_that_has_faded_goes(grid: Grid) -> None:
+def test_decayed_use_is_removed(grid: Grid) -> None:
     (job_id,) = grid.submit(a_user("alice"))
     pilot = grid.start_pilot()
     match = pilot.take()

@@ -1,21 +1,32 @@
-"""Submission on every database: whole or not at all, arrays in bulk, ids and events in order."""
+"""Submission on every database: atomicity, arrays, groups of descriptions, order of ids and events."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
 
-from pilotage.errors import InvalidJobError, PermissionDeniedError
-from pilotage.job_description import InputFile, JobDescription
+from pilotage.errors import InvalidInputError, InvalidJobError, PermissionDeniedError
+from pilotage.job_description import InputFile, JobDescription, JobPolicy
+from pilotage.jobs.wire import description_to_wire
 from pilotage.values.jobs import SubmittedJobs
 from pilotage_server.core.identity import Holder, Identity
-from pilotage_server.core.jobs.descriptions import single_groups
+from pilotage_server.core.jobs.descriptions import DescriptionGroup, single_groups
 from pilotage_server.core.jobs.files import JobLimits
+from pilotage_server.core.jobs.record import FeedEvent
 from pilotage_server.core.jobs.states import JobCause, JobState
+from pilotage_server.core.rules import Rules
+from pilotage_server.core.submission.submit_policy import SubmitPolicy, SubmitTransform
 from pilotage_server.operations.jobs.queries import get_description, get_events, get_jobs, read_feed
 from pilotage_server.operations.jobs.submission import submit_jobs
 from pilotage_server.operations.server_state import ServerState
+from pilotage_server.rpc.jobs.wire import submission_from_wire
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.templates import insert_stored
 from support.jobs import a_description, a_user, an_operator
@@ -42,7 +53,7 @@ def refused(database: Database, state: ServerState, *descriptions: JobDescriptio
     return [violation.where for violation in error.value.violations]
 
 
-def test_a_job_waits_under_the_name_of_who_submitted_it(database: Database, state: ServerState) -> None:
+def test_job_waits_under_the_name_of_its_submitter(database: Database, state: ServerState) -> None:
     (job_id,) = submit(database, state, a_description(name="sim", attributes={"Owner": "root"})).job_ids
     (job,) = database.read(lambda transaction: get_jobs(transaction, ALICE, [job_id]))
     assert (job.owner, job.vo, job.group, job.name) == ("alice", "lhcb", "users", "sim")
@@ -50,7 +61,7 @@ def test_a_job_waits_under_the_name_of_who_submitted_it(database: Database, stat
     assert state.waiting.count(job.task_queue_id) == 1
 
 
-def test_an_array_is_jobs_in_a_row_of_one_template(database: Database, state: ServerState) -> None:
+def test_array_has_consecutive_jobs_and_one_template(database: Database, state: ServerState) -> None:
     submit(database, state, a_description())
     ids = submit(database, state, a_description(count=5, name="sim-$(Process)", priority=3)).job_ids
     jobs = database.read(lambda transaction: get_jobs(transaction, ALICE, ids))
@@ -63,7 +74,7 @@ def test_an_array_is_jobs_in_a_row_of_one_template(database: Database, state: Se
     assert state.waiting.count(jobs[0].task_queue_id) == 1 + 5
 
 
-def test_a_batch_keeps_its_order_with_arrays_between(database: Database, state: ServerState) -> None:
+def test_batch_keeps_order_of_jobs_and_arrays(database: Database, state: ServerState) -> None:
     batch = [a_description(name="a"), a_description(name="b", count=3), a_description(name="c")]
     ids = submit(database, state, *batch).job_ids
     jobs = database.read(lambda transaction: get_jobs(transaction, ALICE, ids))
@@ -72,7 +83,7 @@ def test_a_batch_keeps_its_order_with_arrays_between(database: Database, state: 
     assert [job.cluster for job in jobs] == [ids[0], ids[1], ids[1], ids[1], ids[4]]
 
 
-def test_each_new_job_has_one_event_out_of_received(database: Database, state: ServerState) -> None:
+def test_each_new_job_has_one_event_from_received(database: Database, state: ServerState) -> None:
     ids = submit(database, state, a_description(), a_description(count=3), a_description(hold=True)).job_ids
     page = database.read(lambda transaction: read_feed(transaction, ALICE, 0))
     assert sorted(event.job_id for event in page.events) == sorted(ids)
@@ -84,16 +95,23 @@ def test_each_new_job_has_one_event_out_of_received(database: Database, state: S
     assert page.at_end
 
 
-def test_listeners_hear_of_a_submission_after_its_commit(database: Database, state: ServerState) -> None:
-    heard: list[tuple[int, int]] = []
-    state.event_listeners.append(lambda events: heard.extend((event.position, event.job_id) for event in events))
+def test_listeners_get_events_after_commit(database: Database, state: ServerState) -> None:
+    published: list[FeedEvent] = []
+    committed: list[FeedEvent] = []
+
+    def record(events: Sequence[FeedEvent]) -> None:
+        published.extend(events)
+        committed.extend(database.read(lambda transaction: read_feed(transaction, ALICE, 0)).events)
+
+    state.event_listeners.append(record)
     ids = submit(database, state, a_description(), a_description(count=3)).job_ids
-    stored = database.read(lambda transaction: read_feed(transaction, ALICE, 0)).events
-    assert set(heard) <= {(event.position, event.job_id) for event in stored}
-    assert {job_id for _position, job_id in heard} == {ids[0], ids[1]}
+    assert {(event.position, event.job_id) for event in published} <= {
+        (event.position, event.job_id) for event in committed
+    }
+    assert {event.job_id for event in published} == {ids[0], ids[1]}
 
 
-def test_one_fault_refuses_the_whole_batch_and_every_fault_is_named(database: Database, state: ServerState) -> None:
+def test_one_fault_refuses_batch_and_all_faults_are_listed(database: Database, state: ServerState) -> None:
     bad = a_description(requirements={"Memory": -1, "Disk": -1})
     assert refused(database, state, a_description(), bad, a_description("")) == [
         "descriptions[1].requirements.Memory",
@@ -103,11 +121,11 @@ def test_one_fault_refuses_the_whole_batch_and_every_fault_is_named(database: Da
     assert database.read(lambda transaction: read_feed(transaction, an_operator(), 0)).events == ()
 
 
-def test_an_empty_batch_is_refused(database: Database, state: ServerState) -> None:
+def test_empty_batch_is_refused(database: Database, state: ServerState) -> None:
     assert refused(database, state) == ["descriptions"]
 
 
-def test_more_jobs_than_one_call_may_bring_are_refused(database: Database) -> None:
+def test_too_many_jobs_in_one_call_are_refused(database: Database) -> None:
     state = ServerState(
         rules=replace(ServerState().rules, jobs=JobLimits(max_jobs_per_call=5, max_descriptions_per_call=3))
     )
@@ -116,7 +134,7 @@ def test_more_jobs_than_one_call_may_bring_are_refused(database: Database) -> No
     assert len(submit(database, state, a_description(count=5)).job_ids) == 5
 
 
-def test_trying_a_submission_changes_nothing(database: Database, state: ServerState) -> None:
+def test_validation_of_a_submission_changes_nothing(database: Database, state: ServerState) -> None:
     descriptions = [a_description(requirements={"Memory": 1}, attributes={"AcctGroup": "x"})]
     tried = database.read(
         lambda transaction: submit_jobs(transaction, state, ALICE, single_groups(descriptions), validate_only=True)
@@ -126,7 +144,7 @@ def test_trying_a_submission_changes_nothing(database: Database, state: ServerSt
     assert database.read(lambda transaction: read_feed(transaction, ALICE, 0)).events == ()
 
 
-def test_a_job_with_an_expression_and_a_section_waits_in_its_pool(database: Database, state: ServerState) -> None:
+def test_job_with_expression_and_section_waits_in_its_pool(database: Database, state: ServerState) -> None:
     both = a_description(requirements_expression="TARGET.Memory > 1", requirements={"Memory": 9})
     submitted = submit(database, state, both)
     (job,) = database.read(lambda transaction: get_jobs(transaction, ALICE, submitted.job_ids))
@@ -135,13 +153,13 @@ def test_a_job_with_an_expression_and_a_section_waits_in_its_pool(database: Data
     assert state.waiting.count(job.task_queue_id) == 1
 
 
-def test_a_warning_that_is_not_about_all_jobs_says_which(database: Database, state: ServerState) -> None:
+def test_warning_about_some_jobs_names_them(database: Database, state: ServerState) -> None:
     own = a_description(attributes={"Owner": "root"})
     warnings = submit(database, state, a_description(), own, own).warnings
     assert [warning.rpartition(" (")[2] for warning in warnings] == ["descriptions[1] and 1 more)"]
 
 
-def test_requirements_that_no_queue_offers_are_a_warning(database: Database, state: ServerState) -> None:
+def test_unsatisfied_requirements_cause_a_warning(database: Database, state: ServerState) -> None:
     (warning,) = submit(database, state, a_description(requirements={"Memory": 1})).warnings
     assert "no resource tree yet" in warning
 
@@ -157,7 +175,7 @@ def test_jobs_of_equal_requirements_share_a_pool(database: Database, state: Serv
     assert pools[3] == ""
 
 
-def test_the_group_is_one_of_the_callers(database: Database, state: ServerState) -> None:
+def test_group_must_be_one_of_the_callers(database: Database, state: ServerState) -> None:
     member = a_user("alice", "lhcb", "users", "prod")
     submitted = database.write(
         lambda transaction: submit_jobs(transaction, state, member, single_groups([a_description()]), "prod")
@@ -170,7 +188,7 @@ def test_the_group_is_one_of_the_callers(database: Database, state: ServerState)
         )
 
 
-def test_an_input_file_must_have_been_uploaded_by_the_same_owner(database: Database, state: ServerState) -> None:
+def test_input_file_must_be_uploaded_by_the_same_owner(database: Database, state: ServerState) -> None:
     description = a_description(input_files=(InputFile("data", checksum=CHECKSUM),))
     database.write(
         lambda transaction: insert_stored(transaction.session, Holder("lhcb", "bob"), CHECKSUM, 5, transaction.now)
@@ -184,15 +202,101 @@ def test_an_input_file_must_have_been_uploaded_by_the_same_owner(database: Datab
     assert stored.input_files[0].size == 5
 
 
-def test_what_was_submitted_can_be_read_again(database: Database, state: ServerState) -> None:
+def test_submitted_description_is_read_back_unchanged(database: Database, state: ServerState) -> None:
     description = a_description("run.sh", arguments="$(Process)", requirements={"Memory": "4 GB"}, count=2)
     ids = submit(database, state, description).job_ids
     assert database.read(lambda transaction: get_description(transaction, ALICE, ids[1])) == description
 
 
-def test_an_array_of_100_000_is_one_call_of_a_few_seconds(database: Database, state: ServerState) -> None:
+def test_one_call_submits_an_array_of_100_000_jobs(database: Database, state: ServerState) -> None:
     ids = submit(database, state, a_description(count=100_000)).job_ids
     assert len(set(ids)) == 100_000
     last = database.read(lambda transaction: get_jobs(transaction, ALICE, [ids[-1]]))[0]
     assert last.process == 99_999
     assert state.waiting.count(last.task_queue_id) == 100_000
+
+
+ALICE = a_user("alice")
+DESCRIPTIONS = (
+    a_description(),
+    a_description(requirements={"Memory": 2000}, priority=3),
+    a_description(count=3, stdout="out.$(Process)"),
+    a_description(hold=True),
+    a_description(requirements_expression="TARGET.Memory > 1 && TARGET.NoSlotHasThis"),
+    a_description(requirements_expression='MY.Arguments != "1"'),
+    a_description(rank="eval(JobBatchName)"),
+    a_description(policy=JobPolicy(periodic_hold='JobBatchName == "held"')),
+    a_description(attributes={"Owner": "root"}),
+    a_description(lease=timedelta(seconds=1)),
+)
+READS_ARGUMENTS = Rules(submission=SubmitPolicy((SubmitTransform("Wished", "strcat(MY.Arguments, MY.JobBatchName)"),)))
+
+description_lists = st.lists(
+    st.builds(
+        lambda description, arguments, name: replace(description, arguments=arguments, name=name),
+        st.sampled_from(DESCRIPTIONS),
+        st.sampled_from(("", "1", "2", "--seed 3", '"quoted"', "'open")),
+        st.sampled_from(("", "sim", "sim-$(Process)", "held")),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@dataclass(frozen=True)
+class SubmissionResult:
+    """The result of a submission without ids and times."""
+
+    faults: tuple[Any, ...] = ()
+    warnings: tuple[str, ...] = ()
+    jobs: tuple[Any, ...] = ()
+
+
+def submission_result(
+    database: Database, state: ServerState, descriptions: Sequence[DescriptionGroup]
+) -> SubmissionResult:
+    """Submit and return the result."""
+    try:
+        done = database.write(lambda transaction: submit_jobs(transaction, state, ALICE, descriptions))
+    except InvalidInputError as error:
+        return SubmissionResult(faults=error.violations)
+    assert list(done.job_ids) == sorted(done.job_ids)
+    jobs = tuple(stored_job(database, job_id, done.job_ids[0]) for job_id in done.job_ids)
+    return SubmissionResult(warnings=done.warnings, jobs=jobs)
+
+
+def stored_job(database: Database, job_id: int, first: int) -> tuple[Any, ...]:
+    (job,) = database.read(lambda transaction: get_jobs(transaction, ALICE, [job_id]))
+    events = database.read(lambda transaction: get_events(transaction, ALICE, job_id))
+    return (
+        job._replace(id=job.id - first, cluster=job.cluster - first, template_id=0),
+        database.read(lambda transaction: get_description(transaction, ALICE, job_id)),
+        [event._replace(position=0, job_id=0) for event in events],
+    )
+
+
+def grouped(descriptions: Sequence[JobDescription]) -> tuple[DescriptionGroup, ...]:
+    """Return the descriptions as a call groups them."""
+    return submission_from_wire([description_to_wire(description) for description in descriptions])
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(description_lists, st.sampled_from((Rules(), READS_ARGUMENTS)))
+def test_grouped_submission_has_outcome_of_single_ones(
+    database: Database, submission: list[JobDescription], rules: Rules
+) -> None:
+    state = ServerState(rules)
+    singly = submission_result(database, state, single_groups(submission))
+    assert submission_result(database, state, grouped(submission)) == singly
+
+
+def test_equal_descriptions_share_a_template(database: Database) -> None:
+    job = a_description(arguments="1")
+    jobs = database.write(
+        lambda transaction: submit_jobs(transaction, ServerState(), ALICE, grouped([job, job, replace(job, name="b")]))
+    )
+    templates = database.read(
+        lambda transaction: transaction.session.execute(text("SELECT jobs FROM templates ORDER BY id")).all()
+    )
+    assert len(jobs.job_ids) == 3
+    assert [template.jobs for template in templates] == [2, 1]

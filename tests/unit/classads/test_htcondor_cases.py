@@ -40,11 +40,11 @@ SHOWN: dict[str, tuple[str, str]] = {
         "test_preempt_same_user_never_preempts_itself_for_priority",
     ),
     "claim: reuse": (_PREEMPTION, "test_claim_reuse"),
-    "hold: counts by reason": (_POLICIES, "test_a_hold_by_policy_is_counted_by_its_reason"),
-    "hold: max releases": (_OPERATORS, "test_a_job_is_released_only_so_often"),
+    "hold: counts by reason": (_POLICIES, "test_holds_by_policy_are_counted_by_reason"),
+    "hold: max releases": (_OPERATORS, "test_number_of_releases_is_limited_for_users"),
     "duration: allowed job duration": (
         _POLICIES,
-        "test_a_job_is_held_when_it_runs_longer_than_it_is_allowed_to",
+        "test_job_over_allowed_duration_is_held",
     ),
     "router: pre-route transform applies to every routed copy": (
         "unit/router/test_transforms.py",

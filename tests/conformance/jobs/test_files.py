@@ -1,4 +1,4 @@
-"""Files of jobs, who may fetch them, and how everything goes when its time is over; on every database."""
+"""Files of jobs: access, output, and retention, on every database."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def reported(name: str, content: bytes) -> ReportedOutput:
 
 
 class Files:
-    """A server's files: database, store and server state, asked in the words of these tests."""
+    """A server's files: database, store and server state."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
@@ -70,7 +70,7 @@ class Files:
         return checksum
 
     def age(self, checksum: str) -> None:
-        """Let the content count as stored at the start of virtual time."""
+        """Set the content's modification time to the start of virtual time."""
         os.utime(self.store.path_of(checksum), (START.timestamp(), START.timestamp()))
 
     def missing(self, *checksums: str, identity: Identity = ALICE) -> tuple[str, ...]:
@@ -128,28 +128,28 @@ def files(database: Database, tmp_path: Path) -> Files:
     return Files(database, tmp_path / "files")
 
 
-def test_what_one_owner_has_uploaded_is_missing_for_another(files: Files) -> None:
-    hers, nobodys = files.upload(b"hers"), checksum_of(b"nobody's")
-    assert files.missing(hers, nobodys, nobodys) == (nobodys,)
+def test_uploaded_content_is_missing_for_other_owners(files: Files) -> None:
+    hers, absent = files.upload(b"hers"), checksum_of(b"absent")
+    assert files.missing(hers, absent, absent) == (absent,)
     assert files.missing(hers, identity=BOB) == (hers,)
 
 
-def test_what_is_no_checksum_is_named_by_its_place(files: Files) -> None:
+def test_invalid_checksum_is_refused_with_its_position(files: Files) -> None:
     with pytest.raises(InvalidInputError) as refused:
         files.missing(checksum_of(b""), "nonsense")
     assert [fault.where for fault in refused.value.violations] == ["checksums[1]"]
 
 
-def test_an_upload_counts_only_when_its_content_is_on_disk(files: Files) -> None:
+def test_upload_without_stored_content_is_refused(files: Files) -> None:
     with pytest.raises(NotFoundError):
         files.database.write(lambda transaction: record_upload(transaction, files.store, ALICE, checksum_of(b"x"), 1))
 
 
-def test_input_is_fetched_by_its_owner_by_operators_and_by_the_pilot_that_holds_the_lease(files: Files) -> None:
+def test_owner_operator_and_leasing_pilot_may_fetch_input(files: Files) -> None:
     checksum, other = files.upload(b"input"), files.upload(b"other")
     job_id, unmatched = files.submit(checksum, count=2)
     lease_to(files.database, files.state, job_id, "p1")
-    assert [files.may_fetch(who, job_id, checksum) for who in (ALICE, OLGA, PILOT)] == [True] * 3
+    assert [files.may_fetch(identity, job_id, checksum) for identity in (ALICE, OLGA, PILOT)] == [True] * 3
     assert not files.may_fetch(BOB, job_id, checksum)
     assert not files.may_fetch(a_pilot_identity("p2"), job_id, checksum)
     assert not files.may_fetch(PILOT, unmatched, checksum)
@@ -159,7 +159,7 @@ def test_input_is_fetched_by_its_owner_by_operators_and_by_the_pilot_that_holds_
     assert not files.may_fetch(PILOT, job_id, checksum)
 
 
-def test_output_is_listed_by_attempt_and_fetched_by_its_owner(files: Files) -> None:
+def test_output_is_listed_by_attempt_and_fetched_by_owner(files: Files) -> None:
     (job_id,) = files.submit()
     assert files.database.read(lambda transaction: list_outputs(transaction, ALICE, job_id)).attempt == 0
     lease_to(files.database, files.state, job_id)
@@ -175,7 +175,7 @@ def test_output_is_listed_by_attempt_and_fetched_by_its_owner(files: Files) -> N
         files.database.read(lambda transaction: list_outputs(transaction, BOB, job_id))
 
 
-def test_a_pilot_cannot_pass_off_the_content_of_others_as_output(files: Files) -> None:
+def test_pilot_cannot_report_content_of_others_as_output(files: Files) -> None:
     secret = files.upload(b"secret", BOB)
     (job_id,) = files.submit()
     lease_to(files.database, files.state, job_id)
@@ -184,7 +184,7 @@ def test_a_pilot_cannot_pass_off_the_content_of_others_as_output(files: Files) -
     assert not files.may_fetch(ALICE, job_id, secret)
 
 
-def test_a_report_that_comes_twice_leaves_its_files_once(files: Files) -> None:
+def test_repeated_report_stores_files_once(files: Files) -> None:
     (job_id,) = files.submit()
     lease_to(files.database, files.state, job_id)
     for _ in range(2):
@@ -200,13 +200,13 @@ def test_a_report_that_comes_twice_leaves_its_files_once(files: Files) -> None:
         reported("out", b"x" * (64 * 1024 + 1)),
     ],
 )
-def test_a_content_inside_a_report_must_be_as_stated_and_small(files: Files, file: ReportedOutput) -> None:
+def test_inline_content_must_match_its_checksum_size_and_limit(files: Files, file: ReportedOutput) -> None:
     with pytest.raises(InvalidInputError) as refused:
         store_contents(files.store, [file])
     assert refused.value.violations[0].where == "output_files[0].content"
 
 
-def test_a_finished_job_goes_with_all_that_hangs_on_it(files: Files, clock: VirtualClock) -> None:
+def test_expired_job_is_removed_with_its_rows_and_files(files: Files, clock: VirtualClock) -> None:
     checksum = files.upload(b"input")
     (job_id,) = files.submit(checksum)
     lease_to(files.database, files.state, job_id)
@@ -222,15 +222,15 @@ def test_a_finished_job_goes_with_all_that_hangs_on_it(files: Files, clock: Virt
     assert {table: files.rows(table) for table in tables} == dict.fromkeys(tables, 0)
     assert not files.store.has(checksum)
     assert not files.store.has(checksum_of(b"hello"))
-    for question in (
+    for query in (
         lambda transaction: get_jobs(transaction, ALICE, [job_id]),
         lambda transaction: get_events(transaction, ALICE, job_id),
     ):
         with pytest.raises(NotFoundError):
-            files.database.read(question)
+            files.database.read(query)
 
 
-def test_a_job_that_is_not_final_stays_however_old_it_is(files: Files, clock: VirtualClock) -> None:
+def test_unfinished_job_is_kept_at_any_age(files: Files, clock: VirtualClock) -> None:
     waiting, removed = files.submit(files.upload(b"input"), count=2)
     files.remove(removed)
     clock.advance(days=100)
@@ -240,7 +240,7 @@ def test_a_job_that_is_not_final_stays_however_old_it_is(files: Files, clock: Vi
     assert files.store.has(checksum_of(b"input"))
 
 
-def test_finished_jobs_go_in_bounded_batches(files: Files, clock: VirtualClock) -> None:
+def test_finished_jobs_are_removed_in_bounded_batches(files: Files, clock: VirtualClock) -> None:
     for job_id in files.submit(count=3):
         files.remove(job_id)
     clock.advance(days=31)
@@ -248,7 +248,7 @@ def test_finished_jobs_go_in_bounded_batches(files: Files, clock: VirtualClock) 
     assert removed == [2, 1, 0]
 
 
-def test_ids_and_positions_of_what_was_removed_are_never_used_again(files: Files, clock: VirtualClock) -> None:
+def test_ids_and_feed_positions_are_never_reused(files: Files, clock: VirtualClock) -> None:
     (old,) = files.submit()
     files.remove(old)
     position = files.database.read(lambda transaction: read_feed(transaction, ALICE, 0)).position
@@ -259,7 +259,7 @@ def test_ids_and_positions_of_what_was_removed_are_never_used_again(files: Files
     assert files.database.read(lambda transaction: read_feed(transaction, ALICE, position)).events[0].job_id == new
 
 
-def test_an_upload_that_no_job_brings_goes_after_its_time(files: Files, clock: VirtualClock) -> None:
+def test_unused_upload_is_removed_after_retention(files: Files, clock: VirtualClock) -> None:
     checksum = files.upload(b"forgotten")
     clock.advance(hours=23)
     files.clean()
@@ -273,7 +273,7 @@ def test_an_upload_that_no_job_brings_goes_after_its_time(files: Files, clock: V
     assert not files.store.has(checksum)
 
 
-def test_a_content_that_another_still_names_stays(files: Files, clock: VirtualClock) -> None:
+def test_content_referenced_by_another_owner_is_kept(files: Files, clock: VirtualClock) -> None:
     checksum = files.upload(b"shared")
     files.upload(b"shared", BOB)
     files.submit(checksum)
@@ -284,7 +284,7 @@ def test_a_content_that_another_still_names_stays(files: Files, clock: VirtualCl
     assert files.store.has(checksum)
 
 
-def test_a_content_without_a_row_is_swept_only_when_it_is_old(files: Files, clock: VirtualClock) -> None:
+def test_orphaned_content_is_swept_only_when_old(files: Files, clock: VirtualClock) -> None:
     checksum = files.store.put(b"left by a crash")
     files.age(checksum)
     files.clean()
@@ -294,7 +294,7 @@ def test_a_content_without_a_row_is_swept_only_when_it_is_old(files: Files, cloc
     assert not files.store.has(checksum)
 
 
-def test_the_description_that_an_edit_replaced_is_not_kept(files: Files) -> None:
+def test_replaced_description_is_removed_by_edit(files: Files) -> None:
     checksum = files.upload(b"input")
     (job_id,) = files.submit(checksum)
     files.database.write(lambda transaction: edit_job(transaction, files.state, ALICE, job_id, a_description()))

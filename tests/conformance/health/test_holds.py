@@ -1,4 +1,4 @@
-"""What operators order of places, on every database: holding and opening."""
+"""Holds: operators close and open locations."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["grid"]
 pytestmark = pytest.mark.any_database
 
 
-def a_hold(site: str, node: str) -> HoldOrder:
+def hold_of_node(site: str, node: str) -> HoldOrder:
     return HoldOrder(Location(LocationLevel.NODE, site, node=node), "broken", "olga")
 
 
-def test_an_operator_holds_a_place_until_he_opens_it(grid: Grid, clock: VirtualClock) -> None:
+def test_held_location_stays_closed_until_opened(grid: Grid, clock: VirtualClock) -> None:
     held = HoldOrder(Location(LocationLevel.QUEUE, "cern", "CE01", "Long"), "broken cooling", "olga")
     grid.write(lambda transaction, state: hold_place(transaction, state, held))
     clock.advance(days=30)
@@ -35,10 +35,10 @@ def test_an_operator_holds_a_place_until_he_opens_it(grid: Grid, clock: VirtualC
     assert (shown.location, shown.state.value, shown.by, shown.reason) == (QUEUE, "held", "olga", "broken cooling")
     grid.write(lambda transaction, state: open_place(transaction, state, QUEUE, "otto"))
     assert len(a_pilot(grid).claim()) == 1
-    assert [(each.state.value, each.by) for each in known(grid)] == [("opened", "otto")]
+    assert [(throttle.state.value, throttle.by) for throttle in known(grid)] == [("opened", "otto")]
 
 
-def test_a_place_that_was_held_for_a_while_is_tried_with_single_jobs(grid: Grid, clock: VirtualClock) -> None:
+def test_location_is_probed_with_single_jobs_after_hold(grid: Grid, clock: VirtualClock) -> None:
     held = HoldOrder(NODE, "new disk", "olga", clock() + timedelta(hours=1))
     grid.write(lambda transaction, state: hold_place(transaction, state, held))
     clock.advance(minutes=59)
@@ -48,7 +48,7 @@ def test_a_place_that_was_held_for_a_while_is_tried_with_single_jobs(grid: Grid,
     assert not a_pilot(grid).claim()
 
 
-def test_a_place_that_an_operator_opened_is_left_alone_for_an_interval(database: Database, clock: VirtualClock) -> None:
+def test_opened_location_is_not_throttled_for_an_interval(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG, "CERN/ce01/other")
     grid.submit(count=50)
     watch, fine, hole = HealthWatch(), a_pilot(grid, "fine"), a_pilot(grid)
@@ -61,23 +61,23 @@ def test_a_place_that_an_operator_opened_is_left_alone_for_an_interval(database:
     grid.write(lambda transaction, state: open_place(transaction, state, NODE, "olga"))
     assert look(grid, watch) == []
     clock.advance(minutes=10)
-    (forgotten,) = look(grid, watch)
-    assert forgotten.new is None
-    assert grid.write(lambda transaction, state: store_changes(transaction, state, [forgotten])) == [forgotten]
+    (removal,) = look(grid, watch)
+    assert removal.new is None
+    assert grid.write(lambda transaction, state: store_changes(transaction, state, [removal])) == [removal]
     assert known(grid) == []
 
 
 @pytest.mark.parametrize(
-    "place", [Location(LocationLevel.SITE, "CERM"), Location(LocationLevel.QUEUE, "CERN", "ce01", "lon")]
+    "location", [Location(LocationLevel.SITE, "CERM"), Location(LocationLevel.QUEUE, "CERN", "ce01", "lon")]
 )
-def test_a_place_that_the_tree_does_not_have_is_refused_with_the_nearest(grid: Grid, place: Location) -> None:
+def test_unknown_location_is_refused_with_nearest_name(grid: Grid, location: Location) -> None:
     with pytest.raises(InvalidInputError, match="the nearest name there is"):
-        grid.write(lambda transaction, state: hold_place(transaction, state, HoldOrder(place, "broken", "olga")))
+        grid.write(lambda transaction, state: hold_place(transaction, state, HoldOrder(location, "broken", "olga")))
 
 
-def test_a_node_is_held_in_whichever_letter_case_it_is_named(grid: Grid) -> None:
+def test_node_name_ignores_letter_case(grid: Grid) -> None:
     pilot = a_pilot(grid, "Node17.cern.ch")
-    held = grid.write(lambda transaction, state: hold_place(transaction, state, a_hold("cern", "NODE17.CERN.CH")))
+    held = grid.write(lambda transaction, state: hold_place(transaction, state, hold_of_node("cern", "NODE17.CERN.CH")))
     assert held.warnings == ()
     assert str(held.throttle.location) == "CERN/node17.cern.ch"
     assert not pilot.claim()
@@ -89,35 +89,35 @@ def test_a_node_is_held_in_whichever_letter_case_it_is_named(grid: Grid) -> None
     assert len(pilot.claim()) == 1
 
 
-def test_a_node_of_which_no_pilot_has_told_is_held_with_a_warning(grid: Grid) -> None:
+def test_unreported_node_is_held_with_warning(grid: Grid) -> None:
     a_pilot(grid, "node17")
-    held = grid.write(lambda transaction, state: hold_place(transaction, state, a_hold("CERN", "node71")))
-    told = (
+    held = grid.write(lambda transaction, state: hold_place(transaction, state, hold_of_node("CERN", "node71")))
+    warning = (
         "no pilot has reported a node node71 at CERN; the nearest name there is node17; it is held for when one comes"
     )
-    assert held.warnings == (told,)
+    assert held.warnings == (warning,)
     assert not a_pilot(grid, "node71").claim()
 
 
-def test_a_ce_is_not_taken_for_a_node(grid: Grid) -> None:
+def test_ce_name_is_refused_as_node(grid: Grid) -> None:
     with pytest.raises(InvalidInputError, match="CERN/ce01 is a CE and no node; name one of its queues"):
-        grid.write(lambda transaction, state: hold_place(transaction, state, a_hold("CERN", "CE01")))
+        grid.write(lambda transaction, state: hold_place(transaction, state, hold_of_node("CERN", "CE01")))
     assert known(grid) == []
 
 
-def test_an_end_in_the_past_is_refused(grid: Grid, clock: VirtualClock) -> None:
+def test_hold_with_end_in_the_past_is_refused(grid: Grid, clock: VirtualClock) -> None:
     with pytest.raises(InvalidInputError, match="has passed"):
         grid.write(
             lambda transaction, state: hold_place(transaction, state, HoldOrder(NODE, "broken", "olga", clock()))
         )
 
 
-def test_what_is_open_is_not_opened(grid: Grid) -> None:
+def test_opening_open_location_is_an_error(grid: Grid) -> None:
     with pytest.raises(NotFoundError, match="node CERN/n1"):
         grid.write(lambda transaction, state: open_place(transaction, state, NODE, "olga"))
 
 
-def test_site_directors_hear_that_a_queue_is_held_until_its_end_has_come(grid: Grid, clock: VirtualClock) -> None:
+def test_demand_shows_held_queue_until_hold_ends(grid: Grid, clock: VirtualClock) -> None:
     queue = next(iter(grid.state.tree.queues))
     throttled(grid, QUEUE)
     site = HoldOrder(Location(LocationLevel.SITE, "CERN"), "power cut", "olga", clock() + timedelta(hours=1))
@@ -129,7 +129,7 @@ def test_site_directors_hear_that_a_queue_is_held_until_its_end_has_come(grid: G
     assert not supply.held
 
 
-def test_where_nobody_watches_a_place_is_open_when_its_hold_ends(database: Database, clock: VirtualClock) -> None:
+def test_location_opens_after_hold_when_watch_is_off(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, rules=Rules(health=HealthRules(watch=False)))
     grid.submit(count=50)
     watch = HealthWatch()
