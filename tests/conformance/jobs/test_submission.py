@@ -216,7 +216,6 @@ def test_one_call_submits_an_array_of_100_000_jobs(database: Database, state: Se
     assert state.waiting.count(last.task_queue_id) == 100_000
 
 
-ALICE = a_user("alice")
 DESCRIPTIONS = (
     a_description(),
     a_description(requirements={"Memory": 2000}, priority=3),

@@ -1,4 +1,4 @@
-"""Many threads ask for jobs at once, on every database: no job twice, none forgotten, limits exact."""
+"""Concurrent requests for jobs, on every database: each job is matched once, and limits are exact."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ THREADS = 6
 Result = TypeVar("Result")
 
 
-def at_once(act: Callable[[int], Result]) -> list[Result]:
-    """Run `act` in many threads that start together, and return what came of it."""
+def run_concurrently(act: Callable[[int], Result]) -> list[Result]:
+    """Run `act` in many threads that start together, and return the results."""
     start = Barrier(THREADS)
 
     def run(number: int) -> Result:
@@ -56,37 +56,37 @@ def at_once(act: Callable[[int], Result]) -> list[Result]:
         return list(threads.map(run, range(THREADS)))
 
 
-def take_all(pilot: Pilot, *, rounds: int) -> list[int]:
-    """Ask again and again, two slots at a time, and return the ids of all that came."""
-    return [job for _ in range(rounds) for job in pilot.claim(a_slot("a"), a_slot("b"))]
+def take_all(pilot: Pilot, *, calls: int) -> list[int]:
+    """Request jobs for two slots at a time, `calls` times, and return all job ids."""
+    return [job for _ in range(calls) for job in pilot.claim(a_slot("a"), a_slot("b"))]
 
 
-def test_no_job_goes_to_two_pilots_and_none_is_forgotten(database: Database, clock: VirtualClock) -> None:
+def test_concurrent_requests_match_each_job_once(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock)
     ids = grid.submit(count=30) + grid.submit(count=30, request_memory_mib=0, priority=1)
     pilots = [grid.start_pilot() for _ in range(THREADS)]
-    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=4)) for job in jobs]
+    taken = [job for jobs in run_concurrently(lambda n: take_all(pilots[n], calls=4)) for job in jobs]
     assert max(Counter(taken).values()) == 1
     left = [job for job, record in grid.jobs(ids).items() if record.state is JobState.WAITING]
     assert sorted(taken + left) == ids
-    assert take_all(grid.start_pilot(), rounds=1 + len(left) // 2) == sorted(left, key=lambda job: (job <= 30, job))
+    assert take_all(grid.start_pilot(), calls=1 + len(left) // 2) == sorted(left, key=lambda job: (job <= 30, job))
 
 
-def test_servers_that_share_a_database_never_give_a_job_twice(database: Database, clock: VirtualClock) -> None:
+def test_servers_of_one_database_match_each_job_once(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock)
     ids = grid.submit(count=40)
     pilots = [grid.start_pilot() for _ in range(THREADS)]
     servers = [grid.restarted() for _ in range(THREADS)]
     for pilot, server in zip(pilots, servers, strict=True):
         pilot.grid = server
-    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=3)) for job in jobs]
+    taken = [job for jobs in run_concurrently(lambda n: take_all(pilots[n], calls=3)) for job in jobs]
     assert max(Counter(taken).values()) == 1
     grid.read(lambda transaction, state: refresh_state(transaction, state))
-    rest = take_all(grid.start_pilot(), rounds=20)
+    rest = take_all(grid.start_pilot(), calls=20)
     assert sorted(taken + rest) == ids
 
 
-def test_a_running_limit_holds_when_all_ask_at_once(database: Database, clock: VirtualClock) -> None:
+def test_running_limit_holds_under_concurrent_requests(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=5)
     grid = Grid(database, clock, LONG, rules=Rules(running_limits=(limit,)))
     grid.submit(count=40)
@@ -94,11 +94,11 @@ def test_a_running_limit_holds_when_all_ask_at_once(database: Database, clock: V
     servers = [grid.restarted() for _ in range(THREADS)]
     for pilot, server in zip(pilots, servers, strict=True):
         pilot.grid = server
-    taken = [job for jobs in at_once(lambda n: take_all(pilots[n], rounds=3)) for job in jobs]
+    taken = [job for jobs in run_concurrently(lambda n: take_all(pilots[n], calls=3)) for job in jobs]
     assert len(taken) == 5
 
 
-def test_outcomes_and_sweeps_that_race_are_recorded_once(database: Database, clock: VirtualClock) -> None:
+def test_outcomes_are_recorded_once_beside_sweeps(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock)
     ids = grid.submit(count=THREADS * 2)
     pilots = [grid.start_pilot() for _ in range(THREADS)]
@@ -109,24 +109,22 @@ def test_outcomes_and_sweeps_that_race_are_recorded_once(database: Database, clo
         grid.sweep()
         return sum(pilots[number].report(match, Outcome.EXITED, exit_code=0).accepted for match in matches[number])
 
-    accepted = sum(at_once(race))
+    accepted = sum(run_concurrently(race))
     states = Counter(record.state for record in grid.jobs(ids).values())
     assert states[JobState.DONE] == accepted == len(ids)
 
 
-def test_a_server_hears_of_jobs_that_another_took_in(database: Database, clock: VirtualClock) -> None:
+def test_jobs_submitted_to_another_server_notify_waiting_requests(database: Database, clock: VirtualClock) -> None:
     one, other = Grid(database, clock), Grid(database, clock)
-    told: list[tuple[str, int]] = []
-    other.state.waiting_listeners.append(lambda queue, count: told.append((queue.account.owner, count)))
+    notified: list[tuple[str, int]] = []
+    other.state.waiting_listeners.append(lambda queue, count: notified.append((queue.account.owner, count)))
     one.submit(count=3)
     other.read(refresh_state)
     other.read(refresh_state)
-    assert told == [("alice", 3)]
+    assert notified == [("alice", 3)]
 
 
-def test_a_release_that_meets_an_edit_lets_the_job_wait_where_its_new_description_belongs(
-    postgresql_database: Database, clock: VirtualClock
-) -> None:
+def test_release_beside_an_edit_uses_the_new_description(postgresql_database: Database, clock: VirtualClock) -> None:
     database = postgresql_database
     grid = Grid(database, clock)
     (job_id,) = grid.submit(hold=True)
@@ -192,7 +190,7 @@ def test_rows_of_several_jobs_are_locked_in_order_of_ids(
     while_first_is_locked(database, lock, [first, second], act_in_order_of_rows)
 
 
-def test_of_reports_that_say_different_things_the_pilots_are_locked_in_one_order(
+def test_pilots_of_different_reports_are_locked_in_one_order(
     postgresql_database: Database, clock: VirtualClock
 ) -> None:
     database = postgresql_database
@@ -213,26 +211,24 @@ def test_of_reports_that_say_different_things_the_pilots_are_locked_in_one_order
     assert [result.accepted for (result,) in results] == [True, True]
 
 
-def test_a_request_that_two_servers_serve_at_once_gets_one_answer(
-    postgresql_database: Database, clock: VirtualClock
-) -> None:
+def test_request_served_by_two_servers_gets_one_answer(postgresql_database: Database, clock: VirtualClock) -> None:
     database = postgresql_database
     here = Grid(database, clock)
     ids = here.submit(count=2)
     pilot = here.start_pilot()
     one, other = (WorkBatch(grid.state, _jobs_of) for grid in (here, here.restarted()))
     call = WorkCall(IdempotentRequest.of(pilot.identity, "RequestJobs", "r1", "digest"), WorkRequest((a_slot(),)))
-    again: list[Future[WorkDone]] = []
+    repeated: list[Future[WorkDone]] = []
 
     def serve_both(transaction: Transaction) -> list[WorkDone | PilotageError]:
         done = one.run(transaction, [call])
-        again.append(database.submit_batch(other, call))
+        repeated.append(database.submit_batch(other, call))
         while not database.read(somebody_waits):
-            assert not again[0].done()
+            assert not repeated[0].done()
         return done
 
     assert database.write(serve_both) == [WorkDone(b"1", ANY)]
-    assert again[0].result(timeout=30) == WorkDone(b"1", None)
+    assert repeated[0].result(timeout=30) == WorkDone(b"1", None)
     states = [here.job(job_id).state for job_id in ids]
     assert states == [JobState.MATCHED, JobState.WAITING]
 
@@ -241,39 +237,37 @@ def _jobs_of(answer: WorkAnswer, _waited: timedelta) -> bytes:
     return b",".join(b"%d" % match.job_id for match in answer.matches)
 
 
-def test_who_follows_another_server_in_many_threads_at_once_counts_its_jobs_once(
-    postgresql_database: Database, clock: VirtualClock
-) -> None:
+def test_concurrent_syncs_count_jobs_of_another_server_once(postgresql_database: Database, clock: VirtualClock) -> None:
     there = Grid(postgresql_database, clock)
     there.submit()
     here = there.restarted()
     (task_queue_id,) = here.state.waiting.ids()
-    for round_ in range(1, 6):
+    for cycle in range(1, 6):
         there.submit(count=3)
-        assert sum(at_once(lambda _: here.read(sync_events))) == 3
-        assert here.state.waiting.count(task_queue_id) == 1 + 3 * round_
+        assert sum(run_concurrently(lambda _: here.read(sync_events))) == 3
+        assert here.state.waiting.count(task_queue_id) == 1 + 3 * cycle
 
 
-def test_jobs_that_another_server_could_not_keep_are_found_again(
+def test_jobs_of_failed_match_on_another_server_are_found_again(
     postgresql_database: Database, clock: VirtualClock
 ) -> None:
     here = Grid(postgresql_database, clock)
     ids = here.submit(count=2)
     there = here.restarted()
-    mine, others = here.start_pilot(), there.start_pilot()
-    told: list[int] = []
-    here.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    here_pilot, there_pilot = here.start_pilot(), there.start_pilot()
+    notified: list[int] = []
+    here.state.waiting_listeners.append(lambda task_queue, count: notified.append(count))
 
     def match_and_fail(transaction: Transaction, state: ServerState) -> None:
-        request_jobs(transaction, state, others.identity, WorkRequest((a_slot("a"), a_slot("b"))))
-        assert mine.claim() == []
+        request_jobs(transaction, state, there_pilot.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+        assert here_pilot.claim() == []
         raise LookupError("before the commit")
 
     with pytest.raises(LookupError):
         there.write(match_and_fail)
-    assert mine.claim() == []
+    assert here_pilot.claim() == []
     queue_recounts(here.state)
     before = here.state.waiting.snapshot()
     here.read(lambda transaction, state: count_pending(transaction, state, before))
-    assert told == [2]
-    assert mine.claim(a_slot("a"), a_slot("b")) == ids
+    assert notified == [2]
+    assert here_pilot.claim(a_slot("a"), a_slot("b")) == ids

@@ -1,4 +1,4 @@
-"""No answer to a request for jobs is larger than messages may be: what it has no room for waits for the next one."""
+"""Size limit of answers to job requests: jobs that do not fit wait for the next answer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from support.virtual_clock import VirtualClock
 
 pytestmark = pytest.mark.any_database
 
-TWELFTH = "x" * (MAX_ANSWER_CHARS // 12 - 1000)
-QUARTER = dict.fromkeys("ABC", TWELFTH)
-"""Of jobs with such an environment four have room in an answer."""
+TWELFTH_OF_ANSWER = "x" * (MAX_ANSWER_CHARS // 12 - 1000)
+QUARTER_OF_ANSWER = dict.fromkeys("ABC", TWELFTH_OF_ANSWER)
+"""The environment of a job of which four fit in an answer."""
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ def slots(count: int, **fields: bool) -> list[SlotOffer]:
     return [a_slot(f"slot{number}", **fields) for number in range(count)]
 
 
-@pytest.mark.parametrize("rank", [None, "TARGET.Cpus"], ids=["the quick way", "the plain way"])
-def test_large_jobs_come_in_several_answers_in_their_order(grid: Grid, rank: str | None) -> None:
-    ids = grid.submit(count=10, environment=QUARTER, rank=rank)
+@pytest.mark.parametrize("rank", [None, "TARGET.Cpus"], ids=["matcher", "general matcher"])
+def test_large_jobs_are_split_over_answers_in_order(grid: Grid, rank: str | None) -> None:
+    ids = grid.submit(count=10, environment=QUARTER_OF_ANSWER, rank=rank)
     pilot = grid.start_pilot()
     assert [pilot.claim(*slots(10)) for _ in range(4)] == [ids[:4], ids[4:8], ids[8:], []]
     grid.state.matcher.check()
 
 
-def test_what_an_answer_has_no_room_for_waits_as_if_nobody_had_asked(grid: Grid) -> None:
-    ids = grid.submit(count=10, environment=QUARTER)
+def test_job_without_room_in_answer_is_unchanged(grid: Grid) -> None:
+    ids = grid.submit(count=10, environment=QUARTER_OF_ANSWER)
     before = grid.job(ids[4])
     grid.start_pilot().ask(*slots(10))
     assert grid.job(ids[4]) == before
@@ -52,30 +52,30 @@ def test_what_an_answer_has_no_room_for_waits_as_if_nobody_had_asked(grid: Grid)
     assert grid.restarted().start_pilot().claim(*slots(4)) == ids[4:8]
 
 
-def test_jobs_described_one_by_one_have_no_more_room_together(grid: Grid) -> None:
-    ids = [job_id for number in range(6) for job_id in grid.submit(environment=QUARTER, name=str(number))]
+def test_size_limit_counts_separate_descriptions_too(grid: Grid) -> None:
+    ids = [job_id for number in range(6) for job_id in grid.submit(environment=QUARTER_OF_ANSWER, name=str(number))]
     assert grid.start_pilot().claim(*slots(10)) == ids[:4]
 
 
-def test_a_job_that_is_larger_than_answers_usually_are_comes_alone(grid: Grid) -> None:
-    ids = grid.submit(count=2, environment=dict.fromkeys("ABCDEFGHIJKLMN", TWELFTH))
+def test_oversized_job_gets_its_own_answer(grid: Grid) -> None:
+    ids = grid.submit(count=2, environment=dict.fromkeys("ABCDEFGHIJKLMN", TWELFTH_OF_ANSWER))
     pilot = grid.start_pilot()
     assert [pilot.claim(*slots(2)) for _ in range(2)] == [[ids[0]], [ids[1]]]
 
 
-def test_each_of_those_who_ask_together_has_room_of_his_own(grid: Grid) -> None:
-    ids = grid.submit(count=10, environment=QUARTER)
-    pilots, asked = [grid.start_pilot(), grid.start_pilot()], WorkRequest(tuple(slots(5)))
+def test_each_request_of_a_batch_has_its_own_size_limit(grid: Grid) -> None:
+    ids = grid.submit(count=10, environment=QUARTER_OF_ANSWER)
+    pilots, request = [grid.start_pilot(), grid.start_pilot()], WorkRequest(tuple(slots(5)))
     answers = grid.write(
-        lambda transaction, state: request_many(transaction, state, [(pilot.identity, asked) for pilot in pilots])
+        lambda transaction, state: request_many(transaction, state, [(pilot.identity, request) for pilot in pilots])
     )
-    given = [[match.job_id for match in answer.matches] for answer in answers if isinstance(answer, WorkAnswer)]
-    assert [len(each) for each in given] == [4, 4]
-    assert sorted(grid.start_pilot().claim(*slots(5))) == sorted(set(ids) - {*given[0], *given[1]})
+    matched_ids = [[match.job_id for match in answer.matches] for answer in answers if isinstance(answer, WorkAnswer)]
+    assert [len(ids_) for ids_ in matched_ids] == [4, 4]
+    assert sorted(grid.start_pilot().claim(*slots(5))) == sorted(set(ids) - {*matched_ids[0], *matched_ids[1]})
 
 
-def test_an_answer_that_was_cut_and_then_lost_leaves_all_jobs_waiting(grid: Grid) -> None:
-    ids = grid.submit(count=6, environment=QUARTER)
+def test_failed_transaction_of_cut_answer_leaves_jobs_waiting(grid: Grid) -> None:
+    ids = grid.submit(count=6, environment=QUARTER_OF_ANSWER)
     pilot = grid.start_pilot()
     with pytest.raises(ZeroDivisionError):
         grid.write(
@@ -88,7 +88,7 @@ def test_an_answer_that_was_cut_and_then_lost_leaves_all_jobs_waiting(grid: Grid
     assert [pilot.claim(*slots(6)) for _ in range(3)] == [ids[:4], ids[4:], []]
 
 
-def test_an_answer_with_the_ads_of_large_jobs_is_far_from_too_large(grid: Grid) -> None:
+def test_answer_with_large_job_ads_stays_below_message_limit(grid: Grid) -> None:
     grid.submit(count=70, arguments="'" + '""' * 100_000 + "𝄞" * 100_000 + "'")
     answer = grid.start_pilot().ask(*slots(70, job_ad_wanted=True))
     assert 1 < len(answer.matches) < 70
@@ -96,25 +96,25 @@ def test_an_answer_with_the_ads_of_large_jobs_is_far_from_too_large(grid: Grid) 
     assert len(MatchWriter().encode(answer, timedelta(0))) < MAX_MESSAGE_BYTES // 2
 
 
-def test_small_jobs_are_not_counted_out(grid: Grid) -> None:
+def test_many_small_jobs_fit_in_one_answer(grid: Grid) -> None:
     ids = grid.submit(count=300, environment={"A": "x" * 1000})
     assert grid.start_pilot().claim(*slots(300, job_ad_wanted=True)) == ids
 
 
-def test_the_size_of_a_description_is_the_same_whether_it_was_read_or_not(grid: Grid) -> None:
+def test_description_size_is_equal_before_and_after_loading(grid: Grid) -> None:
     ids = [job_id for size in (1, 2, 20_000, 20_001) for job_id in grid.submit(arguments="é" * size)]
     templates = [job.template_id for job in grid.jobs(ids).values()]
-    memory = DescriptionCache()
-    unread = grid.read(lambda transaction, _: memory.sizes(transaction, templates))
-    grid.read(lambda transaction, _: memory.load(transaction, templates))
-    assert grid.read(lambda transaction, _: memory.sizes(transaction, templates)) == unread
+    cache = DescriptionCache()
+    unread = grid.read(lambda transaction, _: cache.sizes(transaction, templates))
+    grid.read(lambda transaction, _: cache.load(transaction, templates))
+    assert grid.read(lambda transaction, _: cache.sizes(transaction, templates)) == unread
     assert [unread[id_] - unread[templates[0]] for id_ in templates] == [0, 1, 19_999, 20_000]
 
 
-def test_descriptions_that_are_too_large_to_remember_are_read_each_time(grid: Grid) -> None:
+def test_descriptions_over_cache_limit_are_read_each_time(grid: Grid) -> None:
     ids = [job_id for number in range(5) for job_id in grid.submit(arguments=str(number) * 1000)]
     templates = {job.template_id: str(number) * 1000 for number, job in enumerate(grid.jobs(ids).values())}
-    memory = DescriptionCache(most_bytes=1500)
+    cache = DescriptionCache(most_bytes=1500)
     for _ in ("read", "read again"):
-        found = grid.read(lambda transaction, _: memory.load(transaction, templates))
+        found = grid.read(lambda transaction, _: cache.load(transaction, templates))
         assert {id_: description.arguments for id_, description in found.items()} == templates

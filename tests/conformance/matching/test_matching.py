@@ -1,7 +1,8 @@
-"""Which job goes to which pilot and who is told of new ones, on every database."""
+"""Matching on every database: which job a slot gets, and which requests new jobs wake."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +13,20 @@ from pilotage.values.accounts import Account
 from pilotage.values.attempts import Outcome
 from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.jobs.changes import JobChange
+from pilotage_server.core.jobs.record import FeedCursor, FeedEvent
 from pilotage_server.core.jobs.states import JobCause, JobState
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.operations.attempts.pilot_calls import DrainPilot
+from pilotage_server.operations.matching.bind import SlotRequest, bind_jobs
+from pilotage_server.operations.matching.general_match import RequestingPilot, match_slots
 from pilotage_server.operations.matching.idle_pilots import PossibleSlots, could_match
+from pilotage_server.operations.matching.offers import Offers, read_offers
 from pilotage_server.operations.matching.work import WorkAnswer, WorkRequest
+from pilotage_server.operations.server_state import ServerState
+from pilotage_server.storage.attempts import load_history
 from pilotage_server.storage.database.engine import Database
+from pilotage_server.storage.database.transaction import Transaction
+from pilotage_server.storage.events import events_of, feed_bounds
 from support.grid import LONG, Grid, Pilot, a_slot, a_tree, request_jobs
 from support.jobs import a_user, stepped
 from support.virtual_clock import VirtualClock
@@ -28,7 +37,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def test_a_waiting_job_goes_to_the_pilot_that_asks(grid: Grid) -> None:
+def test_waiting_job_is_matched_to_requesting_pilot(grid: Grid) -> None:
     (job_id,) = grid.submit(name="simulation")
     match = grid.start_pilot().take()
     job = grid.job(job_id)
@@ -39,7 +48,7 @@ def test_a_waiting_job_goes_to_the_pilot_that_asks(grid: Grid) -> None:
     assert job.lease_until == grid.clock() + timedelta(minutes=20)
 
 
-def test_a_match_changes_of_a_job_what_the_step_changes(grid: Grid) -> None:
+def test_match_changes_only_what_its_transition_sets(grid: Grid) -> None:
     (job_id,) = grid.submit()
     first = grid.start_pilot()
     match = first.take()
@@ -57,18 +66,18 @@ def test_a_match_changes_of_a_job_what_the_step_changes(grid: Grid) -> None:
     assert after == stepped(before, JobCause.MATCHED, reason="", now=grid.clock(), **decided)
 
 
-def test_no_job_is_an_empty_answer(grid: Grid) -> None:
+def test_answer_is_empty_without_jobs(grid: Grid) -> None:
     assert grid.start_pilot().ask().matches == ()
 
 
-def test_an_array_is_handed_out_in_its_order(grid: Grid) -> None:
+def test_array_is_matched_in_order(grid: Grid) -> None:
     ids = grid.submit(count=5)
     pilot = grid.start_pilot()
     assert [pilot.take().job_id for _ in ids] == ids
     assert pilot.claim() == []
 
 
-def test_one_call_fills_many_slots_and_what_is_partitionable(grid: Grid) -> None:
+def test_one_call_fills_static_and_partitionable_slots(grid: Grid) -> None:
     ids = grid.submit(count=6, request_cpus=2)
     answer = grid.start_pilot().ask(
         a_slot("static", cpus=4), a_slot("big", cpus=5, partitionable=True), a_slot("small", cpus=1)
@@ -81,23 +90,23 @@ def test_one_call_fills_many_slots_and_what_is_partitionable(grid: Grid) -> None
     assert [match.job_id for match in answer.matches] == ids[:3]
 
 
-def test_many_jobs_that_come_back_to_one_task_queue_are_told_of_at_once(grid: Grid) -> None:
+def test_jobs_released_together_cause_one_notification(grid: Grid) -> None:
     ids = grid.submit(count=50, hold=True)
-    told: list[int] = []
-    grid.state.waiting_listeners.append(lambda task_queue, count: told.append(count))
+    notified: list[int] = []
+    grid.state.waiting_listeners.append(lambda task_queue, count: notified.append(count))
     grid.change(JobChange.RELEASE, *ids)
-    assert told == [50]
+    assert notified == [50]
     assert grid.start_pilot().claim() == ids[:1]
 
 
-def test_an_unknown_pilot_gets_no_work(grid: Grid) -> None:
+def test_unknown_pilot_is_drained(grid: Grid) -> None:
     grid.submit()
     answer = grid.pilot_of(PilotCredential("stranger", QueueId.parse(LONG))).ask()
     assert answer.matches == ()
     assert isinstance(answer.commands[0], DrainPilot)
 
 
-def test_pilots_of_a_queue_that_is_gone_get_no_work_and_end(grid: Grid) -> None:
+def test_pilot_of_removed_queue_is_drained(grid: Grid) -> None:
     grid.submit()
     pilot = grid.start_pilot()
     grid.put(a_tree("CERN/ce01/short"))
@@ -105,14 +114,14 @@ def test_pilots_of_a_queue_that_is_gone_get_no_work_and_end(grid: Grid) -> None:
     assert (answer.matches, isinstance(answer.commands[0], DrainPilot)) == ((), True)
 
 
-def test_a_pilot_runs_only_what_its_credential_names(grid: Grid) -> None:
+def test_pilot_gets_only_jobs_of_its_vo(grid: Grid) -> None:
     grid.submit(a_user(vo="cms"))
-    (mine,) = grid.submit(a_user(vo="lhcb"))
-    assert grid.start_pilot(LONG, "LHCb").claim(a_slot("a"), a_slot("b")) == [mine]
+    (job_id,) = grid.submit(a_user(vo="lhcb"))
+    assert grid.start_pilot(LONG, "LHCb").claim(a_slot("a"), a_slot("b")) == [job_id]
 
 
 @pytest.mark.parametrize(
-    ("asks", "offers", "fits"),
+    ("fields", "offers", "fits"),
     [
         ({"requirements": {"Memory": 4000}}, {"Memory": 4000}, True),
         ({"requirements": {"Memory": 4000}}, {"Memory": 2000}, False),
@@ -126,33 +135,33 @@ def test_a_pilot_runs_only_what_its_credential_names(grid: Grid) -> None:
         ({}, {"Enabled": False}, False),
     ],
 )
-def test_a_job_goes_only_where_its_queue_fits(
-    database: Database, clock: VirtualClock, asks: dict[str, Any], offers: dict[str, Any], fits: bool
+def test_job_is_matched_only_in_eligible_queue(
+    database: Database, clock: VirtualClock, fields: dict[str, Any], offers: dict[str, Any], fits: bool
 ) -> None:
     grid = Grid(database, clock, LONG, **offers)
-    grid.submit(**asks)
+    grid.submit(**fields)
     assert bool(grid.start_pilot().claim(a_slot(memory_mib=10_000))) is fits
 
 
-def test_a_server_that_starts_again_goes_on_where_it_stopped(grid: Grid) -> None:
+def test_restarted_server_continues_matching(grid: Grid) -> None:
     first, second, third = grid.submit(count=3)
     pilot = grid.start_pilot()
     match = pilot.take()
-    again = grid.restarted()
-    pilot.grid = again
+    restarted = grid.restarted()
+    pilot.grid = restarted
     assert pilot.finish(match).accepted
     assert pilot.claim(a_slot("a"), a_slot("b")) == [second, third]
-    assert again.job(first).state is JobState.DONE
+    assert restarted.job(first).state is JobState.DONE
 
 
-def test_new_jobs_are_told_to_who_waits_for_them(grid: Grid) -> None:
-    told: list[tuple[str, int]] = []
-    grid.state.waiting_listeners.append(lambda queue, count: told.append((queue.account.owner, count)))
+def test_new_jobs_notify_waiting_requests(grid: Grid) -> None:
+    notified: list[tuple[str, int]] = []
+    grid.state.waiting_listeners.append(lambda queue, count: notified.append((queue.account.owner, count)))
     grid.submit(count=7)
-    assert told == [("alice", 7)]
+    assert notified == [("alice", 7)]
 
 
-def test_a_declined_task_queue_is_not_offered_to_that_slot_again(grid: Grid) -> None:
+def test_slot_gets_no_job_of_declined_task_queue(grid: Grid) -> None:
     grid.submit()
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -161,53 +170,121 @@ def test_a_declined_task_queue_is_not_offered_to_that_slot_again(grid: Grid) -> 
     assert pilot.claim() == [match.job_id]
 
 
-def test_owners_share_the_slots_whoever_came_first(grid: Grid) -> None:
+def test_owners_share_slots_in_any_submission_order(grid: Grid) -> None:
     grid.submit(a_user("alice"), count=10)
     grid.submit(a_user("bob"), count=10)
     matches = grid.start_pilot().ask(*(a_slot(f"s{n}") for n in range(6))).matches
     assert sorted(match.owner for match in matches) == ["alice"] * 3 + ["bob"] * 3
 
 
-def test_what_an_owner_has_used_survives_a_restart(grid: Grid) -> None:
+def test_use_of_owner_survives_restart(grid: Grid) -> None:
     grid.submit(a_user("alice"), count=3)
     pilot = grid.start_pilot()
     match = pilot.take()
     grid.clock.advance(minutes=10)
     pilot.finish(match)
-    again = grid.restarted()
-    again.submit(a_user("bob"))
-    pilot.grid = again
-    assert again.state.shares.use(Account("lhcb", "users", "alice"), again.clock()).core_s == pytest.approx(
+    restarted = grid.restarted()
+    restarted.submit(a_user("bob"))
+    pilot.grid = restarted
+    assert restarted.state.shares.use(Account("lhcb", "users", "alice"), restarted.clock()).core_s == pytest.approx(
         600, rel=0.01
     )
     assert pilot.take().owner == "bob"
 
 
-def test_who_waits_is_woken_only_for_what_it_could_take(grid: Grid) -> None:
-    told: list[TaskQueue] = []
-    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
+def test_waiting_request_is_woken_only_for_fitting_job(grid: Grid) -> None:
+    notified: list[TaskQueue] = []
+    grid.state.waiting_listeners.append(lambda queue, _: notified.append(queue))
     grid.submit(request_cpus=2)
     credential = grid.start_pilot(LONG, "lhcb").identity.pilot
     other = grid.start_pilot(LONG, "cms").identity.pilot
     assert credential is not None
     assert other is not None
-    asked = grid.state, grid.clock(), told[0]
-    assert could_match(*asked, credential, [a_slot(cpus=1), a_slot(cpus=2)]) is PossibleSlots.FREE_SLOT
-    assert not could_match(*asked, credential, [a_slot(cpus=1)])
-    assert not could_match(*asked, other, [a_slot(cpus=2)])
+    arguments = grid.state, grid.clock(), notified[0]
+    assert could_match(*arguments, credential, [a_slot(cpus=1), a_slot(cpus=2)]) is PossibleSlots.FREE_SLOT
+    assert not could_match(*arguments, credential, [a_slot(cpus=1)])
+    assert not could_match(*arguments, other, [a_slot(cpus=2)])
 
 
-def test_a_list_of_pools_that_differs_from_the_servers_is_told_and_no_list_claims_nothing(grid: Grid) -> None:
+def test_answer_shows_whether_the_pilots_pools_changed(grid: Grid) -> None:
     grid.put(a_tree(LONG, Memory=8000))
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     assert not pilot.ask().pools_changed
-    mine, another = grid.job(job_id).pool_id, "0" * 64
-    assert not _asked(grid, pilot, (mine,)).pools_changed
-    assert _asked(grid, pilot, (another,)).pools_changed
+    pool_id, other_id = grid.job(job_id).pool_id, "0" * 64
+    assert not _request_with_pools(grid, pilot, (pool_id,)).pools_changed
+    assert _request_with_pools(grid, pilot, (other_id,)).pools_changed
 
 
-def _asked(grid: Grid, pilot: Pilot, pool_ids: tuple[str, ...]) -> WorkAnswer:
+def _request_with_pools(grid: Grid, pilot: Pilot, pool_ids: tuple[str, ...]) -> WorkAnswer:
     return grid.write(
         lambda transaction, state: request_jobs(transaction, state, pilot.identity, WorkRequest(pool_ids=pool_ids))
     )
+
+
+MatchFunction = Callable[[Transaction, ServerState, RequestingPilot, Offers], object]
+
+
+def match_directly(transaction: Transaction, state: ServerState, pilot: RequestingPilot, offers: Offers) -> None:
+    """Match by the matcher of common cases."""
+    bind_jobs(transaction, state, [SlotRequest(pilot, offers)])
+
+
+def match_with(grid: Grid, pilot: Pilot, match_function: MatchFunction, slots: int) -> None:
+    """Match jobs to `slots` free slots of a pilot."""
+    credential = pilot.identity.pilot
+    assert credential is not None
+    offers = read_offers(grid.state, credential.queue, [a_slot(f"slot{number}") for number in range(slots)])
+    grid.write(
+        lambda transaction, state: match_function(transaction, state, RequestingPilot(credential, "node1"), offers)
+    )
+
+
+def stored_match(grid: Grid, pilot: Pilot, job_id: int) -> tuple[Any, ...]:
+    """Return the stored job, attempt and event of a match, without the ids of job and pilot."""
+    job = grid.job(job_id)._replace(id=0, cluster=0, process=0)
+    attempts = grid.read(lambda transaction, _: load_history(transaction.session, job_id))
+    events = grid.read(lambda transaction, _: events_of(transaction.session, job_id))
+    assert (job.pilot_stamp, attempts[-1].pilot_stamp) == (pilot.stamp, pilot.stamp)
+    assert events[-1].actor == f"pilot:{pilot.stamp}"
+    last = attempts[-1]._replace(job_id=0, pilot_stamp="")
+    return job._replace(pilot_stamp=""), last, events[-1]._replace(position=0, job_id=0, actor="")
+
+
+@pytest.mark.parametrize("slots", [1, 3, 40])
+def test_matcher_and_general_matcher_have_equal_effect(database: Database, clock: VirtualClock, slots: int) -> None:
+    grid = Grid(database, clock)
+    ids = grid.submit(count=2 * slots, attributes={"AccountingGroup": "tests.one"})
+    first, others = ids[::slots], [job_id for place, job_id in enumerate(ids) if place % slots]
+    grid.change(JobChange.HOLD, *others)
+    early = grid.start_pilot()
+    for granted in early.ask(a_slot("a"), a_slot("b")).matches:
+        early.report(granted, Outcome.EVICTED)
+    grid.change(JobChange.RELEASE, *others)
+    by_matcher, by_general_matcher = grid.start_pilot(), grid.start_pilot()
+    match_with(grid, by_matcher, match_directly, slots)
+    match_with(grid, by_general_matcher, match_slots, slots)
+    assert {grid.job(job_id).attempt for job_id in first} == {2}
+    direct_matches = [stored_match(grid, by_matcher, job_id) for job_id in ids[:slots]]
+    assert direct_matches == [stored_match(grid, by_general_matcher, job_id) for job_id in ids[slots:]]
+
+
+def test_server_skips_its_own_match_in_the_feed(database: Database, clock: VirtualClock) -> None:
+    grid = Grid(database, clock)
+    grid.submit(a_user("alice"))
+    match_with(grid, grid.start_pilot(), match_directly, 1)
+    grid.pass_time(minutes=10)
+    late, early = grid.submit(a_user("alice"))[0], grid.submit(a_user("bob"))[0]
+    others = grid.state.feed_cursor = FeedCursor(newest(grid))
+    published: list[FeedEvent] = []
+    grid.state.event_listeners.append(published.extend)
+    pilot = grid.start_pilot()
+    match_with(grid, pilot, match_directly, 2)
+    assert [grid.job(job_id).slot for job_id in (early, late)] == ["slot0", "slot1"]
+    assert others.unread_ranges(newest(grid)) == []
+    assert [event.job_id for event in published] == [late]
+
+
+def newest(grid: Grid) -> int:
+    """Return the position of the newest event."""
+    return grid.read(lambda transaction, _: feed_bounds(transaction.session))[1]

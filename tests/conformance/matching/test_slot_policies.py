@@ -1,8 +1,12 @@
-"""Matching by the policies of slots and jobs, and orders to vacate, on every database."""
+"""Matching by the policies of slots and jobs, vacate orders, and slot classes of waiting requests."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
+from collections.abc import Hashable
+from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,10 +15,11 @@ from pilotage.classads.evaluation import Ad
 from pilotage.errors import InvalidInputError
 from pilotage.values.accounts import Account
 from pilotage.values.offers import AdPart, OccupiedSlot, SlotOffer
+from pilotage_server.core.identity import PilotCredential
 from pilotage_server.core.matching.slot_policy import MOST_JOB_NAMES, SlotPolicies
 from pilotage_server.core.queueing.task_queue import TaskQueue
 from pilotage_server.core.rules import Rules
-from pilotage_server.operations.matching.idle_pilots import PossibleSlots, could_match
+from pilotage_server.operations.matching.idle_pilots import PossibleSlots, ServerMatchEstimator, could_match
 from pilotage_server.operations.matching.work import Match, WorkAnswer, WorkRequest
 from pilotage_server.operations.queueing.rekeying import MOST_REFERENCES
 from pilotage_server.storage.attempts import load_attempts
@@ -34,23 +39,23 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def occupied_by(match: Match, *, ordered: bool = False, rank: float = 0.0, **ad: Any) -> SlotOffer:
-    """Return a slot that is offered while it works on a match."""
+def occupied_slot(match: Match, *, ordered: bool = False, rank: float = 0.0, **ad: Any) -> SlotOffer:
+    """Return an offer of a slot that runs this match."""
     return a_slot_with(match.slot, **ad)._replace(occupied=OccupiedSlot(match.job_id, match.attempt, rank, ordered))
 
 
-def a_part(text: str) -> AdPart:
+def ad_part(text: str) -> AdPart:
     return AdPart(hashlib.sha256(text.encode()).hexdigest(), text)
 
 
-def test_a_slots_start_and_a_jobs_expression_decide_together(grid: Grid) -> None:
+def test_start_and_requirements_expression_must_both_hold(grid: Grid) -> None:
     grid.submit(attributes={"Batch": False})
     grid.submit(attributes={"Batch": True}, requirements_expression="TARGET.NoSuch")
     (job_id,) = grid.submit(attributes={"Batch": True}, requirements_expression='TARGET.Site == "CERN"')
     assert grid.start_pilot().claim(a_slot_with("a", Start=BATCH), a_slot_with("b", Start=BATCH)) == [job_id]
 
 
-def test_a_requirements_section_and_an_expression_work_together(database: Database, clock: VirtualClock) -> None:
+def test_requirements_section_and_expression_must_both_hold(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG, Memory=4000)
     grid.submit(requirements={"Memory": 8000}, requirements_expression="TARGET.Cpus >= 1")
     grid.submit(requirements={"Memory": 2000}, requirements_expression="TARGET.Cpus >= 2")
@@ -58,51 +63,51 @@ def test_a_requirements_section_and_an_expression_work_together(database: Databa
     assert grid.start_pilot().claim(a_slot("a"), a_slot("b")) == [job_id]
 
 
-def test_jobs_that_a_new_policy_tells_apart_are_told_apart_before_they_are_matched(grid: Grid) -> None:
-    plain, batch = grid.submit(attributes={"Batch": False})[0], grid.submit(attributes={"Batch": True})[0]
-    assert grid.job(plain).task_queue_id == grid.job(batch).task_queue_id
+def test_new_policy_rekeys_jobs_before_the_match(grid: Grid) -> None:
+    other, batch = grid.submit(attributes={"Batch": False})[0], grid.submit(attributes={"Batch": True})[0]
+    assert grid.job(other).task_queue_id == grid.job(batch).task_queue_id
     assert grid.start_pilot().claim(a_slot_with(Start=BATCH)) == [batch]
-    assert grid.job(plain).task_queue_id != grid.job(batch).task_queue_id
+    assert grid.job(other).task_queue_id != grid.job(batch).task_queue_id
 
 
-def test_a_slot_takes_what_it_ranks_higher_and_then_the_rest(grid: Grid) -> None:
+def test_slot_prefers_jobs_of_higher_rank(grid: Grid) -> None:
     (first,), (batch,) = grid.submit(), grid.submit(attributes={"Batch": True})
     assert grid.start_pilot().claim(a_slot_with("a", Rank=BATCH), a_slot_with("b", Rank=BATCH)) == [batch, first]
 
 
-def test_a_claim_is_for_the_jobs_of_its_holder_first(grid: Grid) -> None:
+def test_claim_prefers_jobs_of_its_holder(grid: Grid) -> None:
     (bobs,), (alices,) = grid.submit(a_user("bob")), grid.submit(a_user("alice"))
     slots = [a_slot_with(name, claim=Account("lhcb", "users", "alice")) for name in ("a", "b")]
     assert grid.start_pilot().claim(*slots) == [alices, bobs]
 
 
-def test_parts_of_an_ad_that_are_not_there_are_asked_for_and_then_kept(grid: Grid) -> None:
+def test_missing_ad_parts_are_requested_and_stored(grid: Grid) -> None:
     grid.submit(count=3)
     pilot = grid.start_pilot()
-    part = a_part("[Start = TARGET.RequestCpus == 1]")
-    with_part, plain = a_slot("with part", ad_parts=(part.key,)), a_slot("plain")
-    answer = pilot.ask(with_part, plain)
+    part = ad_part("[Start = TARGET.RequestCpus == 1]")
+    with_part, without_part = a_slot("with part", ad_parts=(part.key,)), a_slot("without part")
+    answer = pilot.ask(with_part, without_part)
     assert answer.ad_parts_wanted == (part.key,)
-    assert [match.slot for match in answer.matches] == ["plain"]
-    brought = pilot.request(WorkRequest((with_part,), ad_parts=(part,)))
-    assert ([match.slot for match in brought.matches], brought.ad_parts_wanted) == (["with part"], ())
+    assert [match.slot for match in answer.matches] == ["without part"]
+    answer = pilot.request(WorkRequest((with_part,), ad_parts=(part,)))
+    assert ([match.slot for match in answer.matches], answer.ad_parts_wanted) == (["with part"], ())
     assert pilot.claim(with_part)
 
 
-def test_a_part_that_is_not_that_of_its_key_is_refused(grid: Grid) -> None:
-    forged = AdPart(a_part("[Start = True]").key, "[Start = False]")
+def test_ad_part_with_wrong_key_is_refused(grid: Grid) -> None:
+    forged = AdPart(ad_part("[Start = True]").key, "[Start = False]")
     with pytest.raises(InvalidInputError, match="SHA-256"):
         grid.start_pilot().request(WorkRequest((a_slot(),), ad_parts=(forged,)))
 
 
-def test_later_parts_win_and_changes_win_over_all(grid: Grid) -> None:
+def test_later_ad_parts_and_changes_take_precedence(grid: Grid) -> None:
     grid.submit(attributes={"Batch": True})
-    parts = [a_part("[Farm = 1; Start = False]"), a_part("[Farm = 2; Start = Farm == 3]")]
+    parts = [ad_part("[Farm = 1; Start = False]"), ad_part("[Farm = 2; Start = Farm == 3]")]
     slot = a_slot(ad_parts=tuple(part.key for part in parts), ad_changes="[Farm = 3]")
     assert grid.start_pilot().request(WorkRequest((slot,), ad_parts=tuple(parts))).matches
 
 
-def test_a_slot_that_wants_the_jobs_ad_gets_it(grid: Grid) -> None:
+def test_slot_gets_job_ad_on_request(grid: Grid) -> None:
     (job_id,) = grid.submit(attributes={"Batch": True}, request_cpus=1)
     grid.submit()
     pilot = grid.start_pilot()
@@ -112,14 +117,14 @@ def test_a_slot_that_wants_the_jobs_ad_gets_it(grid: Grid) -> None:
     assert (first.job_id, second.job_ad) == (job_id, "")
 
 
-def test_a_policy_that_is_left_to_chance_gets_nothing_and_the_rest_is_served(grid: Grid) -> None:
+def test_slot_with_random_policy_gets_no_job(grid: Grid) -> None:
     grid.submit()
-    answer = grid.start_pilot().ask(a_slot_with("odd", Start="random() < 2"), a_slot("even"))
-    assert [match.slot for match in answer.matches] == ["even"]
-    assert "random()" in answer.faults["odd"]
+    answer = grid.start_pilot().ask(a_slot_with("random", Start="random() < 2"), a_slot("other"))
+    assert [match.slot for match in answer.matches] == ["other"]
+    assert "random()" in answer.faults["random"]
 
 
-def test_an_attempt_is_charged_with_the_weight_of_its_slot(grid: Grid) -> None:
+def test_attempt_is_charged_with_slot_weight(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.start_pilot().take(a_slot_with(SlotWeight="Cpus * 2.5"))
     attempt = grid.read(lambda transaction, _: load_attempts(transaction.session, [(job_id, 1)]))[job_id, 1]
@@ -127,46 +132,44 @@ def test_an_attempt_is_charged_with_the_weight_of_its_slot(grid: Grid) -> None:
     assert grid.state.shares.use(Account("lhcb", "users", "alice"), grid.clock()).cores == 2.5
 
 
-def test_an_expression_over_what_is_each_jobs_own_picks_the_jobs_of_an_array(grid: Grid) -> None:
+def test_expression_selects_single_jobs_of_an_array(grid: Grid) -> None:
     ids = grid.submit(count=4, requirements_expression="MY.ProcId % 2 == 1")
     assert grid.start_pilot().claim(*(a_slot(name) for name in "abcd")) == [ids[1], ids[3]]
 
 
-def test_a_waiting_job_of_higher_rank_makes_one_slot_vacate_and_goes_there_when_it_is_free(grid: Grid) -> None:
+def test_waiting_job_of_higher_rank_vacates_one_slot(grid: Grid) -> None:
     grid.submit(count=2)
     pilot = grid.start_pilot()
     running = [pilot.take(a_slot_with(name)) for name in ("a", "b")]
-    slots = [occupied_by(match, Rank=BATCH) for match in running]
+    slots = [occupied_slot(match, Rank=BATCH) for match in running]
     assert pilot.ask(*slots).vacates == ()
     (batch,) = grid.submit(attributes={"Batch": True})
     (vacate,) = pilot.ask(*slots).vacates
     assert (vacate.slot, vacate.by_rank) == ("a", True)
-    assert grid.start_pilot().ask(occupied_by(running[1], Rank=BATCH)).vacates == ()
-    told = [occupied_by(running[0], ordered=True, Rank=BATCH), slots[1]]
-    assert [each.slot for each in pilot.ask(*told).vacates] == ["a"]
+    assert grid.start_pilot().ask(occupied_slot(running[1], Rank=BATCH)).vacates == ()
+    ordered_slots = [occupied_slot(running[0], ordered=True, Rank=BATCH), slots[1]]
+    assert [order.slot for order in pilot.ask(*ordered_slots).vacates] == ["a"]
     assert pilot.claim(a_slot_with("a", Rank=BATCH), slots[1]) == [batch]
-    assert pilot.ask(*told).vacates == ()
+    assert pilot.ask(*ordered_slots).vacates == ()
 
 
-def test_of_what_is_in_a_slot_only_what_the_pilot_holds_is_believed(grid: Grid) -> None:
+def test_occupied_slot_counts_only_for_its_own_pilot(grid: Grid) -> None:
     grid.submit()
     match = grid.start_pilot().take()
     grid.submit(attributes={"Batch": True})
     stranger = grid.start_pilot()
-    assert stranger.ask(occupied_by(match, Rank=BATCH)).vacates == ()
-    assert stranger.ask(occupied_by(match._replace(attempt=9), Rank=BATCH)).vacates == ()
+    assert stranger.ask(occupied_slot(match, Rank=BATCH)).vacates == ()
+    assert stranger.ask(occupied_slot(match._replace(attempt=9), Rank=BATCH)).vacates == ()
 
 
-def test_another_user_drives_a_job_out_by_priority_only_where_slot_and_server_agree(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_preemption_by_priority_needs_slot_and_server_policy(database: Database, clock: VirtualClock) -> None:
     better = "RemoteUserPrio > 1.2 * SubmittorPrio"
     grid = Grid(database, clock, rules=Rules(preemption_requirements=f"{better} && TARGET.Quick =?= True"))
     grid.submit(a_user("bob"))
     pilot = grid.start_pilot()
     match = pilot.take(a_slot_with(SlotWeight="1000"))
     grid.pass_time(minutes=15)
-    occupied = occupied_by(match, PreemptionRequirements=better)
+    occupied = occupied_slot(match, PreemptionRequirements=better)
     grid.submit(a_user("alice"))
     assert pilot.ask(occupied).vacates == ()
     grid.submit(a_user("bob"), attributes={"Quick": True})
@@ -176,47 +179,51 @@ def test_another_user_drives_a_job_out_by_priority_only_where_slot_and_server_ag
     assert not vacate.by_rank
 
 
-def test_who_waits_is_told_of_a_job_by_what_its_policy_says_of_it(grid: Grid) -> None:
+def test_policies_decide_which_waiting_request_a_job_wakes(grid: Grid) -> None:
     pilot = grid.start_pilot()
     slots = [a_slot_with("free", Start=BATCH), a_slot_with("busy", Rank=BATCH)._replace(occupied=OccupiedSlot(1, 1))]
     pilot.ask(*slots)
-    told: list[TaskQueue] = []
-    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
+    task_queues: list[TaskQueue] = []
+    grid.state.waiting_listeners.append(lambda queue, _: task_queues.append(queue))
     grid.submit()
     grid.submit(attributes={"Batch": True})
     assert pilot.identity.pilot is not None
-    chances = [could_match(grid.state, grid.clock(), queue, pilot.identity.pilot, slots) for queue in told]
-    assert chances == [PossibleSlots.NONE, PossibleSlots.FREE_SLOT | PossibleSlots.OCCUPIED_SLOT]
+    possible_slots = [
+        could_match(grid.state, grid.clock(), queue, pilot.identity.pilot, slots) for queue in task_queues
+    ]
+    assert possible_slots == [PossibleSlots.NONE, PossibleSlots.FREE_SLOT | PossibleSlots.OCCUPIED_SLOT]
 
 
-def test_what_can_only_be_known_of_each_job_might_be_taken(grid: Grid) -> None:
-    told: list[TaskQueue] = []
-    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
+def test_job_dependent_requirements_might_match(grid: Grid) -> None:
+    task_queues: list[TaskQueue] = []
+    grid.state.waiting_listeners.append(lambda queue, _: task_queues.append(queue))
     grid.submit(requirements_expression="MY.ProcId > 5")
     credential = grid.start_pilot().identity.pilot
     assert credential is not None
-    asked = grid.state, grid.clock(), told[0], credential
-    assert could_match(*asked, [a_slot()]) is PossibleSlots.FREE_SLOT
-    assert not could_match(*asked, [a_slot(cpus=0)])
-    assert not could_match(*asked, [a_slot_with(Start="random() > 0")])
+    arguments = grid.state, grid.clock(), task_queues[0], credential
+    assert could_match(*arguments, [a_slot()]) is PossibleSlots.FREE_SLOT
+    assert not could_match(*arguments, [a_slot(cpus=0)])
+    assert not could_match(*arguments, [a_slot_with(Start="random() > 0")])
 
 
-def test_a_slot_whose_ad_was_forgotten_while_it_waited_is_told_so_that_it_brings_it_again(grid: Grid) -> None:
-    part = a_part("[Start = TARGET.Batch =?= True]")
+def test_waiting_slot_is_woken_to_resend_evicted_ad(grid: Grid) -> None:
+    part = ad_part("[Start = TARGET.Batch =?= True]")
     slot = a_slot(ad_parts=(part.key,))
     pilot = grid.start_pilot()
-    told: list[TaskQueue] = []
-    grid.state.waiting_listeners.append(lambda queue, _: told.append(queue))
+    task_queues: list[TaskQueue] = []
+    grid.state.waiting_listeners.append(lambda queue, _: task_queues.append(queue))
     assert not pilot.request(WorkRequest((slot,), ad_parts=(part,))).matches
     grid.state.policies = SlotPolicies()
     (job_id,) = grid.submit(attributes={"Batch": True})
     assert pilot.identity.pilot is not None
-    assert could_match(grid.state, grid.clock(), told[0], pilot.identity.pilot, [slot]) is PossibleSlots.FREE_SLOT
+    assert (
+        could_match(grid.state, grid.clock(), task_queues[0], pilot.identity.pilot, [slot]) is PossibleSlots.FREE_SLOT
+    )
     assert pilot.request(WorkRequest((slot,))).ad_parts_wanted == (part.key,)
     assert [match.job_id for match in pilot.request(WorkRequest((slot,), ad_parts=(part,))).matches] == [job_id]
 
 
-def test_a_pilot_whose_policies_look_for_something_new_asks_twice_and_then_never_again(grid: Grid) -> None:
+def test_new_reference_of_policy_is_added_once(grid: Grid) -> None:
     pilot = grid.start_pilot()
     slot = a_slot_with(Start="TARGET.Seldom =!= True")
     assert _first_answer(grid, pilot, slot).unreferred == {"seldom"}
@@ -229,16 +236,16 @@ def _first_answer(grid: Grid, pilot: Pilot, slot: SlotOffer) -> WorkAnswer:
     return grid.write(lambda transaction, state: request_jobs(transaction, state, pilot.identity, WorkRequest((slot,))))
 
 
-def test_a_policy_that_looks_for_too_many_attributes_gets_nothing_and_the_rest_is_served(grid: Grid) -> None:
+def test_slot_with_too_many_references_gets_no_job(grid: Grid) -> None:
     (job_id,) = grid.submit()
-    curious = " || ".join(f"TARGET.A{number}" for number in range(MOST_JOB_NAMES + 1))
-    answer = grid.start_pilot().ask(a_slot_with("a", Start=f"({curious}) =!= True"), a_slot("b"))
+    many_references = " || ".join(f"TARGET.A{number}" for number in range(MOST_JOB_NAMES + 1))
+    answer = grid.start_pilot().ask(a_slot_with("a", Start=f"({many_references}) =!= True"), a_slot("b"))
     assert answer.faults == {"a": f"refers to {MOST_JOB_NAMES + 1} job attributes, and may refer to {MOST_JOB_NAMES}"}
     assert [match.job_id for match in answer.matches] == [job_id]
     assert grid.state.significant_attributes == frozenset()
 
 
-def test_policies_that_look_for_more_than_can_tell_jobs_apart_get_nothing_and_the_rest_is_served(grid: Grid) -> None:
+def test_slot_over_limit_of_significant_attributes_gets_no_job(grid: Grid) -> None:
     grid.state.significant_attributes = frozenset(f"a{number}" for number in range(MOST_REFERENCES))
     grid.submit()
     slots = a_slot_with("a", Start="TARGET.Another =!= True"), a_slot_with("b", Start="TARGET.A0 =!= True")
@@ -246,3 +253,67 @@ def test_policies_that_look_for_more_than_can_tell_jobs_apart_get_nothing_and_th
     assert [match.slot for match in answer.matches] == ["b"]
     assert "which leaves no room for another" in answer.faults["a"]
     assert len(grid.state.significant_attributes) == MOST_REFERENCES
+
+
+STARTS = ("true", "TARGET.Batch =?= True", "Multi || TARGET.Batch =?= True", "time() % 2 == TARGET.Parity")
+
+
+def credential_of(grid: Grid) -> PilotCredential:
+    credential = grid.start_pilot().identity.pilot
+    assert credential is not None
+    return credential
+
+
+def task_queues_of_various_jobs(grid: Grid) -> list[TaskQueue]:
+    task_queues: list[TaskQueue] = []
+    grid.state.waiting_listeners.append(lambda queue, _: task_queues.append(queue))
+    grid.submit(request_cpus=2)
+    grid.submit(request_memory_mib=3000)
+    grid.submit(cpu_time=timedelta(seconds=5000))
+    grid.submit(attributes={"Batch": True})
+    grid.submit(attributes={"Parity": 1})
+    grid.submit(requirements_expression="TARGET.Multi =?= True")
+    return task_queues
+
+
+def various_slots() -> list[SlotOffer]:
+    without_policy = [
+        a_slot(f"slot{number}", cpus, memory, time_left=timedelta(seconds=left), cpu_power=power)
+        for number, (cpus, memory, left, power) in enumerate(product((1, 2), (2900, 3100), (900, 1000), (4.5, 5.5)))
+    ]
+    free = [a_slot_with(f"{multi}{start}", Start=start, Multi=multi) for start, multi in product(STARTS, (True, False))]
+    return [*without_policy, *free, *(slot._replace(occupied=OccupiedSlot(1, 1)) for slot in free)]
+
+
+def test_upper_bound_of_slot_class_covers_each_slot(grid: Grid) -> None:
+    estimator, credential = ServerMatchEstimator(grid.state, grid.clock), credential_of(grid)
+    queues, slots = task_queues_of_various_jobs(grid), various_slots()
+    grid.start_pilot().ask(*slots)  # the server stores their ads
+    slot_classes: dict[Hashable, list[SlotOffer]] = defaultdict(list)
+    for slot in slots:
+        slot_classes[estimator.slot_class(credential, [slot])].append(slot)
+
+    ruled_out = 0
+    for queue, class_slots in product(queues, slot_classes.values()):
+        best = estimator.upper_bound(queue, credential, class_slots[:1])
+        ruled_out += not best
+        assert all(estimator.of(queue, credential, [slot]) in best for slot in class_slots)
+
+    assert len(slot_classes) < len(slots)
+    assert ruled_out
+
+
+def test_slots_with_equal_start_share_a_class(grid: Grid) -> None:
+    estimator, credential = ServerMatchEstimator(grid.state, grid.clock), credential_of(grid)
+    slots = [a_slot_with(f"slot{number}", Start=STARTS[1], Machine=f"node{number}") for number in range(3)]
+
+    assert len({estimator.slot_class(credential, [slot]) for slot in slots}) == 1
+
+
+def test_free_and_occupied_slots_differ_in_class(grid: Grid) -> None:
+    estimator, credential, slot = ServerMatchEstimator(grid.state, grid.clock), credential_of(grid), a_slot()
+
+    assert estimator.slot_class(credential, [slot]) != estimator.slot_class(
+        credential, [slot._replace(occupied=OccupiedSlot(1, 1))]
+    )
+    assert estimator.of(task_queues_of_various_jobs(grid)[3], credential, [slot]) is PossibleSlots.FREE_SLOT

@@ -1,4 +1,4 @@
-"""What every node does, be it real or a test's."""
+"""Nodes of a pilot: the real one and the fake one of tests behave alike."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def a_node(kind: str, folder: Path, *commands: tuple[str, ...], timeout_s: float
 
 
 @pytest.mark.parametrize("kind", ["real", "fake"])
-async def test_a_node_says_what_it_gives(kind: str, tmp_path: Path) -> None:
-    found = a_node(kind, tmp_path).share()
-    assert found.amounts == Amounts(2, 100, 100)
-    assert len(found.gpu_ids) == found.amounts.gpus
-    assert found.host
+async def test_node_reports_its_share(kind: str, tmp_path: Path) -> None:
+    share = a_node(kind, tmp_path).share()
+    assert share.amounts == Amounts(2, 100, 100)
+    assert len(share.gpu_ids) == share.amounts.gpus
+    assert share.host
 
 
 @pytest.mark.parametrize("kind", ["real", "fake"])
-async def test_a_node_is_fit_unless_something_is_wrong(kind: str, tmp_path: Path) -> None:
+async def test_node_has_no_faults_unless_a_check_fails(kind: str, tmp_path: Path) -> None:
     assert await a_node(kind, tmp_path).faults() == ()
     assert len(await a_node(kind, tmp_path, BROKEN).faults()) == 1
 
 
 @pytest.mark.parametrize("kind", ["real", "fake"])
-def test_a_node_says_again_and_again_what_goes_on_on_it(kind: str, tmp_path: Path) -> None:
+def test_node_samples_load_and_resources(kind: str, tmp_path: Path) -> None:
     node = a_node(kind, tmp_path)
     node.sample([])
     sample = node.sample([PayloadTime(AttemptKey(1, 1), "slot1_1", 0.0)])
@@ -57,17 +57,17 @@ def test_a_node_says_again_and_again_what_goes_on_on_it(kind: str, tmp_path: Pat
     assert all(figure is None or figure > 0 for figure in (sample.disk_mib, sample.memory_mib))
 
 
-def tells_pid(file: Path) -> str:
-    """Return what a shell does to tell the number of what it has just started, whole at once."""
+def write_pid(file: Path) -> str:
+    """Return shell code that writes the PID of the last background process atomically."""
     return f"echo $! > {file}.new; mv {file}.new {file}"
 
 
-def end(pid: int) -> None:
+def kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
-async def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
+async def test_failed_check_is_reported_with_its_output(tmp_path: Path) -> None:
     faults = await a_node("real", tmp_path, ("true",), BROKEN, ("no-such-command",)).faults()
     assert faults == (
         "sh -c echo no software here; exit 1: exit code 1: no software here",
@@ -75,21 +75,21 @@ async def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) ->
     )
 
 
-async def test_commands_run_in_the_environment_that_they_are_given(tmp_path: Path) -> None:
-    tells = ("/bin/sh", "-c", 'echo "$PILOTAGE_PILOT_TOKEN-$SITE"; exit 1')
+async def test_checks_run_in_given_environment(tmp_path: Path) -> None:
+    prints_environment = ("/bin/sh", "-c", 'echo "$PILOTAGE_PILOT_TOKEN-$SITE"; exit 1')
     environment = without_secrets({"PILOTAGE_PILOT_TOKEN": "secret", "SITE": "here"})
-    checks = Checks(tmp_path, 1, (tells,), environment=environment)
+    checks = Checks(tmp_path, 1, (prints_environment,), environment=environment)
     assert [fault.rpartition(": ")[2] for fault in await node_faults(checks, clock.now)] == ["-here"]
 
 
-async def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
+async def test_hanging_check_is_killed(tmp_path: Path) -> None:
     faults = await a_node("real", tmp_path, ("sh", "-c", "sleep 600 & sleep 600"), timeout_s=0.1).faults()
     assert faults == ("sh -c sleep 600 & sleep 600: it did not end within 0.1 s",)
 
 
-async def test_a_validation_that_is_broken_off_leaves_no_process_of_its_commands(tmp_path: Path) -> None:
+async def test_cancelled_validation_kills_its_checks(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    hangs = ("sh", "-c", f"sleep 600 & {tells_pid(pid_file)}; wait")
+    hangs = ("sh", "-c", f"sleep 600 & {write_pid(pid_file)}; wait")
     validation = asyncio.create_task(a_node("real", tmp_path, hangs).faults())
     await until(pid_file.exists)
     pid = int(pid_file.read_text())
@@ -99,12 +99,12 @@ async def test_a_validation_that_is_broken_off_leaves_no_process_of_its_commands
             await validation
         await until(lambda: not is_running(pid), timeout_s=20)
     finally:
-        end(pid)
+        kill(pid)
 
 
-async def test_a_command_that_hangs_is_a_fault_though_what_has_left_its_group_holds_its_output(tmp_path: Path) -> None:
+async def test_timeout_applies_while_escaped_process_holds_output(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    hangs = ("sh", "-c", f"setsid sleep 600 & {tells_pid(pid_file)}; wait")
+    hangs = ("sh", "-c", f"setsid sleep 600 & {write_pid(pid_file)}; wait")
     loop_time = LoopTime()
     validation = asyncio.create_task(a_node("real", tmp_path, hangs, timeout_s=100).faults())
     await until(pid_file.exists)
@@ -115,21 +115,21 @@ async def test_a_command_that_hangs_is_a_fault_though_what_has_left_its_group_ho
         async with asyncio.timeout(20):
             (fault,) = await validation
     finally:
-        end(pid)
+        kill(pid)
     assert fault.endswith("it did not end within 100 s")
 
 
-async def test_what_a_command_leaves_running_is_no_fault(tmp_path: Path) -> None:
+async def test_process_left_by_check_is_no_fault(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    leaves = ("sh", "-c", f"sleep 600 & {tells_pid(pid_file)}")
+    leaves = ("sh", "-c", f"sleep 600 & {write_pid(pid_file)}")
     try:
         async with asyncio.timeout(20):
             assert await a_node("real", tmp_path, leaves).faults() == ()
     finally:
-        end(int(pid_file.read_text()))
+        kill(int(pid_file.read_text()))
 
 
-async def test_a_scratch_that_is_full_or_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
+async def test_full_or_unwritable_scratch_is_a_fault(tmp_path: Path) -> None:
     probe = Probe(ProbeContext({}, tmp_path), Stated(), Stated())
     full = LocalNode(probe, Checks(tmp_path, 2**40), clock.now, clock.boot_time_s)
     assert "are needed" in (await full.faults())[0]

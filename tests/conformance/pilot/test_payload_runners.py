@@ -1,4 +1,4 @@
-"""What every workshop does, be it real or a test's."""
+"""Payload runners: the real one and the fake one of tests behave alike."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield real
 
 
-async def test_a_payload_that_ends_is_told_once_with_its_exit_code(bench: Bench) -> None:
+async def test_end_of_payload_is_reported_once_with_exit_code(bench: Bench) -> None:
     end, files, notes = await bench.run(a_job(1, executable="/bin/true"))
     assert (end.key, end.exit_code, end.signal, notes) == (a_job(1).key, 0, None, "")
     assert set(files) == {"stdout", "stderr"}
     assert bench.told.empty()
 
 
-async def test_a_program_that_is_not_there_is_the_jobs_fault(bench: Bench) -> None:
+async def test_missing_program_is_a_job_fault(bench: Bench) -> None:
     job = a_job(1, executable="/no/such/program")
     await bench.prepare(job)
     with pytest.raises(JobFaultError, match="there is no program"):
         bench.workshop.start(job.key)
 
 
-@pytest.mark.parametrize(("how", "number"), [("stop", 15), ("kill", 9)])
-async def test_a_payload_that_is_stopped_or_killed_ends_by_that_signal(bench: Bench, how: str, number: int) -> None:
+@pytest.mark.parametrize(("method", "number"), [("stop", 15), ("kill", 9)])
+async def test_stopped_or_killed_payload_ends_by_signal(bench: Bench, method: str, number: int) -> None:
     key = await bench.start(SLEEPS)
-    getattr(bench.workshop, how)(key)
+    getattr(bench.workshop, method)(key)
     end = await bench.ends()
     assert (end.exit_code, end.signal) == (None, number)
 
 
-async def test_a_suspended_payload_can_go_on_and_be_killed(bench: Bench) -> None:
+async def test_suspended_payload_can_be_resumed_and_killed(bench: Bench) -> None:
     key = await bench.start(SLEEPS)
     bench.workshop.suspend(key)
     bench.workshop.resume(key)
@@ -57,7 +57,7 @@ async def test_a_suspended_payload_can_go_on_and_be_killed(bench: Bench) -> None
     assert (await bench.ends()).signal == 9
 
 
-async def test_two_payloads_run_side_by_side(bench: Bench) -> None:
+async def test_two_payloads_run_in_parallel(bench: Bench) -> None:
     other = a_job(2, executable="/bin/true")
     key = await bench.start(SLEEPS)
     await bench.start(other)
@@ -66,17 +66,17 @@ async def test_two_payloads_run_side_by_side(bench: Bench) -> None:
     assert (await bench.ends()).key == key
 
 
-async def test_signals_for_what_has_ended_do_nothing(bench: Bench) -> None:
+async def test_signals_to_ended_payload_do_nothing(bench: Bench) -> None:
     job: GrantedJob = a_job(1, executable="/bin/true")
     await bench.run(job)
-    for act in (bench.workshop.stop, bench.workshop.kill, bench.workshop.suspend, bench.workshop.resume):
-        act(job.key)
+    for signal_payload in (bench.workshop.stop, bench.workshop.kill, bench.workshop.suspend, bench.workshop.resume):
+        signal_payload(job.key)
     bench.workshop.remove(job.key)
     await asyncio.sleep(0)
     assert bench.told.empty()
 
 
-async def test_closing_ends_what_runs(bench: Bench) -> None:
+async def test_close_kills_running_payloads(bench: Bench) -> None:
     await bench.start(SLEEPS)
     await bench.workshop.close()
     assert (await bench.ends()).signal == 9

@@ -1,4 +1,4 @@
-"""What every link to a server does, be it real or a test's, and every pair of clocks."""
+"""Server links and clocks of a pilot: the real ones and the fake ones of tests behave alike."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ NODE = NodeDescription("node1", Amounts(2, 4000, 10_000))
 
 
 @dataclass
-class Ends:
-    """A link and a way to submit a job at its other end, with an input file or without."""
+class LinkEnds:
+    """A link and a function that submits a job at its other end."""
 
     link: PilotServerLink
     submit: Callable[[], Awaitable[None]]
@@ -56,9 +56,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def pilot_token(server: RunningServer) -> str:
-    ask = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue_to_wire(QUEUE), count=1)
+    request = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue_to_wire(QUEUE), count=1)
     with server.channel(server.token(Role.AGENT)) as channel:
-        return PilotServiceStub(channel).RegisterPilots(ask).pilots[0].token
+        return PilotServiceStub(channel).RegisterPilots(request).pilots[0].token
 
 
 def submit(server: RunningServer) -> None:
@@ -70,14 +70,14 @@ def submit(server: RunningServer) -> None:
 
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.process), "fake"])
-async def ends(request: pytest.FixtureRequest) -> AsyncIterator[Ends]:
+async def ends(request: pytest.FixtureRequest) -> AsyncIterator[LinkEnds]:
     if request.param == "fake":
         fake = FakeLink()
-        yield Ends(fake, lambda: fake.put(a_job(1)))
+        yield LinkEnds(fake, lambda: fake.put(a_job(1)))
         return
     server: RunningServer = request.getfixturevalue("served")
     link = GrpcLink(Endpoint((server.address,), pilot_token(server)), QUEUE)
-    yield Ends(link, lambda: asyncio.to_thread(submit, server))
+    yield LinkEnds(link, lambda: asyncio.to_thread(submit, server))
     await link.close()
 
 
@@ -86,17 +86,17 @@ def a_call(wait_s: float = 0.0, *reports: Report) -> RequestJobs:
     return RequestJobs(request_id(), (offer,), reports, wait_s)
 
 
-async def test_the_queue_of_a_pilot_is_known(ends: Ends) -> None:
+async def test_queue_of_pilot_is_known(ends: LinkEnds) -> None:
     assert (await ends.link.read_pools()).known
 
 
-async def test_without_a_job_the_answer_is_empty_and_names_its_request(ends: Ends) -> None:
+async def test_answer_without_jobs_has_its_request_id(ends: LinkEnds) -> None:
     call = a_call()
     answer = await ends.link.request_jobs(call)
     assert (answer.request_id, answer.jobs) == (call.request_id, ())
 
 
-async def test_a_job_is_granted_renewed_and_reported_until_it_is_over(ends: Ends) -> None:
+async def test_job_is_granted_renewed_and_reported(ends: LinkEnds) -> None:
     await ends.submit()
     job = (await ends.link.request_jobs(a_call(wait_s=10))).jobs[0]
     assert job.lease_s > 0
@@ -109,30 +109,30 @@ async def test_a_job_is_granted_renewed_and_reported_until_it_is_over(ends: Ends
         assert [(result.key, result.accepted) for result in answer.results] == [(job.key, True)]
 
 
-async def test_a_waiting_request_is_answered_when_a_job_comes_and_again_when_it_is_repeated(ends: Ends) -> None:
+async def test_long_poll_gets_new_job_and_repeats_its_answer(ends: LinkEnds) -> None:
     call = a_call(wait_s=20)
     waiting = asyncio.create_task(ends.link.request_jobs(call))
     await ends.submit()
     granted = await waiting
     assert len(granted.jobs) == 1
-    again = await ends.link.request_jobs(without_waiting(call))
-    assert [job.key for job in again.jobs] == [job.key for job in granted.jobs]
+    repeated = await ends.link.request_jobs(without_waiting(call))
+    assert [job.key for job in repeated.jobs] == [job.key for job in granted.jobs]
 
 
-async def test_a_file_that_was_brought_is_stored_under_its_checksum(ends: Ends, tmp_path: Path) -> None:
+async def test_uploaded_file_is_stored_up_to_stated_size(ends: LinkEnds, tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"x" * 700_000)
     checksum = hashlib.sha256(b"x" * 600_000).hexdigest()
     await ends.link.upload(path, checksum, 600_000)
 
 
-async def test_a_file_that_nobody_brought_is_not_found(ends: Ends) -> None:
+async def test_missing_file_is_not_found(ends: LinkEnds) -> None:
     with pytest.raises(NotFoundError):
         _ = [piece async for piece in ends.link.download(1, "0" * 64)]
 
 
 @pytest.mark.parametrize("kind", ["real", "fake"])
-def test_clocks_go_forward_and_know_their_zone(kind: str) -> None:
+def test_clocks_are_monotonic_and_utc(kind: str) -> None:
     fake = FakeClocks()
     now, boot_time_s = (clock.now, clock.boot_time_s) if kind == "real" else (fake.now, fake.boot_time_s)
     first, first_s = now(), boot_time_s()
