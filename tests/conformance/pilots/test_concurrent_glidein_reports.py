@@ -1,4 +1,4 @@
-"""What a batch system says of a glidein while others move its pilot, or the pilot's jobs: what they did stands."""
+"""Glidein reports beside concurrent changes of the pilot or of its jobs."""
 
 from __future__ import annotations
 
@@ -32,75 +32,77 @@ def grid(postgresql_database: Database, clock: VirtualClock) -> Grid:
     return Grid(postgresql_database, clock)
 
 
-def lose_while(grid: Grid, pilot: Pilot, act: Callable[[Transaction, ServerState], object]) -> None:
-    """Report that the pilot's glidein is gone, as in `report_while`."""
-    report_while(grid, gone(pilot), act)
+def end_glidein_while(grid: Grid, pilot: Pilot, first: Callable[[Transaction, ServerState], object]) -> None:
+    """Report the end of the pilot's glidein, as `report_while` does."""
+    report_while(grid, ended(pilot), first)
 
 
-def report_while(grid: Grid, report: GlideinReport, act: Callable[[Transaction, ServerState], object]) -> None:
-    """Report of a glidein; the report meets `act`, which is committed once the report waits."""
+def report_while(grid: Grid, report: GlideinReport, first: Callable[[Transaction, ServerState], object]) -> None:
+    """Report a glidein while the transaction of `first` is open; it commits once the report waits for it."""
 
-    def tell(transaction: Transaction, state: ServerState) -> None:
+    def record_report(transaction: Transaction, state: ServerState) -> None:
         assert report_glideins(transaction, state, an_operator(), [report]).unknown == ()
 
-    meet(grid, act, tell)
+    run_overlapping(grid, first, record_report)
 
 
-def meet(
-    grid: Grid, act: Callable[[Transaction, ServerState], object], late: Callable[[Transaction, ServerState], object]
+def run_overlapping(
+    grid: Grid,
+    first: Callable[[Transaction, ServerState], object],
+    second: Callable[[Transaction, ServerState], object],
 ) -> None:
-    """Let `late` meet `act`, which is committed once `late` waits for it."""
+    """Run `second` while the transaction of `first` is open; `first` commits once `second` waits for it."""
     database = grid.database
-    acted, go_on = Event(), Event()
+    is_first_done, go_on = Event(), Event()
 
-    def act_slowly(transaction: Transaction) -> None:
-        act(transaction, grid.state)
-        acted.set()
+    def run_first(transaction: Transaction) -> None:
+        first(transaction, grid.state)
+        is_first_done.set()
         assert go_on.wait(timeout=30)
 
-    acting = database.submit_write(act_slowly)
-    assert acted.wait(timeout=30)
-    waiting = database.submit_write(lambda transaction: late(transaction, grid.state))
+    first_future = database.submit_write(run_first)
+    assert is_first_done.wait(timeout=30)
+    second_future = database.submit_write(lambda transaction: second(transaction, grid.state))
     while not database.read(somebody_waits):
-        assert not waiting.done()
+        assert not second_future.done()
     go_on.set()
-    acting.result(timeout=30)
-    waiting.result(timeout=30)
+    first_future.result(timeout=30)
+    second_future.result(timeout=30)
 
 
-def test_a_job_that_is_taken_away_at_once_is_no_loss_and_the_others_are_lost(grid: Grid) -> None:
-    taken_away, other = grid.submit(count=2)
+def test_job_held_beside_end_of_glidein_is_not_lost(grid: Grid) -> None:
+    held, other = grid.submit(count=2)
     pilot = grid.start_pilot()
-    assert sorted(pilot.claim() + pilot.claim()) == [taken_away, other]
+    assert sorted(pilot.claim() + pilot.claim()) == [held, other]
 
     def hold(transaction: Transaction, state: ServerState) -> None:
-        change_jobs(transaction, state, an_operator(), [taken_away], JobChange.HOLD, "stop")
+        change_jobs(transaction, state, an_operator(), [held], JobChange.HOLD, "stop")
 
-    lose_while(grid, pilot, hold)
-    assert (grid.job(taken_away).state, grid.job(taken_away).reason) == (JobState.HELD, "stop")
+    end_glidein_while(grid, pilot, hold)
+    assert (grid.job(held).state, grid.job(held).reason) == (JobState.HELD, "stop")
     assert (grid.job(other).state, grid.job(other).spent_attempts) == (JobState.WAITING, 1)
-    assert grid.history(taken_away) == [(1, "held")]
+    assert grid.history(held) == [(1, "held")]
 
 
-def test_an_attempt_that_another_has_by_then_goes_on(grid: Grid) -> None:
+def test_attempt_of_next_holder_survives_end_of_glidein(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot, router = grid.start_pilot(), Router(grid).begin()
     assert pilot.claim() == [job_id]
 
-    def pass_on(transaction: Transaction, state: ServerState) -> None:
+    def give_to_router(transaction: Transaction, state: ServerState) -> None:
         end_pilot_leases(transaction, state, pilot.stamp, "given back")
         route_jobs(transaction, state, router.turn, [a_copy(job_id, LONG)])
 
-    lose_while(grid, pilot, pass_on)
+    end_glidein_while(grid, pilot, give_to_router)
     job = grid.job(job_id)
     assert (job.state, job.attempt, job.slot, job.spent_attempts) == (JobState.MATCHED, 2, "north", 0)
 
 
-def gone(pilot: Pilot) -> GlideinReport:
+def ended(pilot: Pilot) -> GlideinReport:
     return GlideinReport(pilot.stamp, "17", PilotState.ENDED, "it was cancelled")
 
 
-def there(pilot: Pilot) -> GlideinReport:
+def submitted(pilot: Pilot) -> GlideinReport:
     return GlideinReport(pilot.stamp, "17", PilotState.SUBMITTED)
 
 
@@ -108,29 +110,29 @@ def state_of(grid: Grid, pilot: Pilot) -> PilotState:
     return grid.read(lambda transaction, _: load_pilots(transaction.session, [pilot.stamp]))[pilot.stamp].state
 
 
-def test_a_pilot_that_comes_while_its_glidein_is_said_to_be_there_runs(grid: Grid) -> None:
+def test_first_contact_beside_submitted_report_leaves_pilot_running(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    report_while(grid, there(pilot), lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
+    report_while(grid, submitted(pilot), lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
     assert state_of(grid, pilot) is PilotState.RUNNING
 
 
-def test_a_pilot_that_is_drained_while_its_glidein_is_said_to_be_there_has_ended(grid: Grid) -> None:
+def test_drain_beside_submitted_report_ends_pilot(grid: Grid) -> None:
     pilot = grid.start_pilot()
 
     def drain(transaction: Transaction, state: ServerState) -> None:
         drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False)
 
-    report_while(grid, there(pilot), drain)
+    report_while(grid, submitted(pilot), drain)
     assert state_of(grid, pilot) is PilotState.ENDED
 
 
-def test_a_pilot_whose_glidein_is_said_to_be_gone_as_it_comes_has_ended(grid: Grid) -> None:
+def test_end_of_glidein_beside_first_contact_ends_pilot(grid: Grid) -> None:
     pilot = grid.start_pilot()
 
-    def tell(transaction: Transaction, state: ServerState) -> None:
-        report_glideins(transaction, state, an_operator(), [gone(pilot)])
+    def report_end(transaction: Transaction, state: ServerState) -> None:
+        report_glideins(transaction, state, an_operator(), [ended(pilot)])
 
-    meet(grid, tell, lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
+    run_overlapping(grid, report_end, lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
     assert state_of(grid, pilot) is PilotState.ENDED
     pilot.beat()
     assert state_of(grid, pilot) is PilotState.ENDED
@@ -140,44 +142,46 @@ def draining(pilot: Pilot) -> Callable[[Transaction, ServerState], object]:
     return lambda transaction, state: drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False)
 
 
-def test_a_pilot_that_comes_as_it_is_drained_runs_on_and_is_told_to_drain(grid: Grid) -> None:
+def test_drain_after_first_contact_leaves_pilot_draining(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
-    meet(grid, lambda transaction, _: record_contact(transaction, {pilot.stamp: None}), draining(pilot))
+    run_overlapping(grid, lambda transaction, _: record_contact(transaction, {pilot.stamp: None}), draining(pilot))
     assert state_of(grid, pilot) is PilotState.DRAINING
-    assert [type(each).__name__ for each in pilot.beat().commands] == ["DrainPilot"]
+    assert [type(command).__name__ for command in pilot.beat().commands] == ["DrainPilot"]
     assert (pilot.claim(), grid.job(job_id).state) == ([], JobState.WAITING)
 
 
-def test_a_pilot_that_is_drained_as_it_comes_has_ended(grid: Grid) -> None:
+def test_first_contact_after_drain_finds_pilot_ended(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    meet(grid, draining(pilot), lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
+    run_overlapping(grid, draining(pilot), lambda transaction, _: record_contact(transaction, {pilot.stamp: None}))
     assert state_of(grid, pilot) is PilotState.ENDED
 
 
-def test_a_pilot_whose_glidein_is_said_to_be_there_as_it_is_drained_comes_and_is_told_to_drain(grid: Grid) -> None:
+def test_drain_after_submitted_report_orders_pilot_to_drain(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    meet(
+    run_overlapping(
         grid,
-        lambda transaction, state: report_glideins(transaction, state, an_operator(), [there(pilot)]),
+        lambda transaction, state: report_glideins(transaction, state, an_operator(), [submitted(pilot)]),
         draining(pilot),
     )
     assert state_of(grid, pilot) is PilotState.SUBMITTED
-    assert [type(each).__name__ for each in pilot.beat().commands] == ["DrainPilot"]
+    assert [type(command).__name__ for command in pilot.beat().commands] == ["DrainPilot"]
 
 
-def test_a_pilot_that_ends_as_it_is_drained_is_said_to_be_over(grid: Grid) -> None:
+def test_drain_returns_pilot_whose_glidein_just_ended(grid: Grid) -> None:
     pilot = grid.start_pilot()
-    over: list[str] = []
+    drained: list[str] = []
 
     def drain(transaction: Transaction, state: ServerState) -> None:
-        over.extend(drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False))
+        drained.extend(drain_pilots(transaction, state, [pilot.stamp], "maintenance", evict=False))
 
-    meet(grid, lambda transaction, state: report_glideins(transaction, state, an_operator(), [gone(pilot)]), drain)
-    assert (over, state_of(grid, pilot)) == ([pilot.stamp], PilotState.ENDED)
+    run_overlapping(
+        grid, lambda transaction, state: report_glideins(transaction, state, an_operator(), [ended(pilot)]), drain
+    )
+    assert (drained, state_of(grid, pilot)) == ([pilot.stamp], PilotState.ENDED)
 
 
-def test_an_end_that_is_told_again_of_a_pilot_that_is_just_being_forgotten_keeps_no_other_from_being_heard(
+def test_report_of_removed_pilot_does_not_block_other_reports(
     grid: Grid,
 ) -> None:
     old = grid.start_pilot()
@@ -185,12 +189,12 @@ def test_an_end_that_is_told_again_of_a_pilot_that_is_just_being_forgotten_keeps
     grid.pass_time(days=400)
     other = grid.start_pilot()
 
-    def come_and_forget(transaction: Transaction, state: ServerState) -> None:
+    def contact_and_remove(transaction: Transaction, state: ServerState) -> None:
         record_contact(transaction, {other.stamp: None})
         assert remove_ended_pilots(transaction, state) == 1
 
-    def tell(transaction: Transaction, state: ServerState) -> None:
-        report_glideins(transaction, state, an_operator(), [gone(old), there(other)])
+    def report_both(transaction: Transaction, state: ServerState) -> None:
+        report_glideins(transaction, state, an_operator(), [ended(old), submitted(other)])
 
-    meet(grid, come_and_forget, tell)
+    run_overlapping(grid, contact_and_remove, report_both)
     assert state_of(grid, other) is PilotState.RUNNING

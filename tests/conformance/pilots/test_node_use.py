@@ -1,4 +1,4 @@
-"""What jobs use of nodes and what waits for them, on every database: what draining nodes is decided by."""
+"""Use of nodes and the jobs that wait for them, which the drain controller reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock, LONG, OTHER, SHORT)
 
 
-def use(grid: Grid, *queues: str) -> FarmUse:
+def node_use(grid: Grid, *queues: str) -> FarmUse:
     chosen = [QueueId.parse(queue) for queue in queues]
     return grid.read(lambda transaction, state: get_node_use(transaction, state, chosen, FLAG))
 
@@ -55,29 +55,29 @@ def set_flag(grid: Grid, value: str, *nodes: NodeId) -> None:
     )
 
 
-def test_a_node_shows_its_free_cores_and_its_jobs_by_their_cores(grid: Grid) -> None:
+def test_node_shows_free_cores_and_jobs_by_cores(grid: Grid) -> None:
     pilot = grid.start_pilot()
     dynamic = a_busy_slot("slot1_1"), a_busy_slot("slot1_2"), a_busy_slot("slot1_3", 8)
     pilot.show(a_partitionable_slot(6), *dynamic, settable_attributes=(FLAG,))
     parts = (PartUse(6, {1: 2, 8: 1}, 0),)
-    assert use(grid).nodes == (NodeUse(node_of(pilot), parts, settable=True, is_true=False),)
+    assert node_use(grid).nodes == (NodeUse(node_of(pilot), parts, settable=True, is_true=False),)
 
 
-def test_a_claim_without_a_job_keeps_its_cores_and_an_idle_static_slot_has_them_free(grid: Grid) -> None:
+def test_claimed_cores_are_used_and_idle_static_slots_free(grid: Grid) -> None:
     claimed, held = (replace(a_busy_slot(name), activity="Idle", job_id=0) for name in ("slot1_1", "slot4"))
     static = an_idle_slot("slot2", 4), a_busy_slot("slot3", 4), held
     grid.start_pilot().show(a_partitionable_slot(15), claimed, *static)
-    (node,) = use(grid).nodes
-    assert node.parts == tuple(PartUse(*each, 0) for each in ((15, {1: 1}), (4, {}), (0, {4: 1}), (0, {1: 1})))
+    (node,) = node_use(grid).nodes
+    assert node.parts == tuple(PartUse(*part, 0) for part in ((15, {1: 1}), (4, {}), (0, {4: 1}), (0, {1: 1})))
 
 
-def test_no_job_can_come_to_a_pilot_that_drains_or_is_at_a_banned_queue(grid: Grid, clock: VirtualClock) -> None:
-    drained, banned, plain = grid.start_pilot(), grid.start_pilot(OTHER), grid.start_pilot()
-    for pilot in (drained, banned, plain):
+def test_draining_pilots_and_banned_queues_take_no_jobs(grid: Grid, clock: VirtualClock) -> None:
+    drained, banned, other = grid.start_pilot(), grid.start_pilot(OTHER), grid.start_pilot()
+    for pilot in (drained, banned, other):
         pilot.show(a_partitionable_slot(8), a_busy_slot("slot1_1", 8))
     grid.drain(drained)
     grid.state.bans = (Ban("Lyon", None, None, "power cut", clock() + timedelta(hours=1)),)
-    found = use(grid)
+    found = node_use(grid)
     assert [node.parts for node in found.nodes] == [
         (PartUse(0, {8: 1}, None),),
         (PartUse(8, {8: 1}, 0),),
@@ -90,7 +90,7 @@ def test_pilots_of_one_host_are_parts_of_one_node(grid: Grid) -> None:
     first, second = grid.start_pilot(), grid.start_pilot()
     first.show(a_partitionable_slot(3))
     second.show(a_partitionable_slot(5), name=node_of(first).node)
-    (node,) = use(grid).nodes
+    (node,) = node_use(grid).nodes
     assert [part.free_cpus for part in node.parts] == [3, 5]
 
 
@@ -106,62 +106,60 @@ def test_pilots_of_one_host_are_parts_of_one_node(grid: Grid) -> None:
         ("", "1", False),
     ],
 )
-def test_an_attribute_is_what_was_set_from_afar_else_what_the_policy_says_and_holds_where_it_is_true(
-    grid: Grid, ad: str, value: str | None, holds: bool
-) -> None:
+def test_set_attribute_overrides_policy_and_holds_if_true(grid: Grid, ad: str, value: str | None, holds: bool) -> None:
     pilot = grid.start_pilot()
     pilot.show(a_partitionable_slot(1, ad), settable_attributes=("onlymulticore",))
     if value is not None:
         set_flag(grid, value, node_of(pilot))
-    (node,) = use(grid).nodes
+    (node,) = node_use(grid).nodes
     assert (node.settable, node.is_true) == (True, holds)
 
 
-def test_a_node_whose_policy_does_not_know_the_attribute_or_whose_pilot_drains_cannot_be_told(grid: Grid) -> None:
-    plain, drained = grid.start_pilot(), grid.start_pilot()
-    plain.show(a_partitionable_slot(1), settable_attributes=("StartJobs",))
+def test_unknown_attribute_or_draining_pilot_makes_node_not_settable(grid: Grid) -> None:
+    other, drained = grid.start_pilot(), grid.start_pilot()
+    other.show(a_partitionable_slot(1), settable_attributes=("StartJobs",))
     drained.show(a_partitionable_slot(1), settable_attributes=(FLAG,))
     grid.drain(drained)
-    assert [node.settable for node in use(grid).nodes] == [False, False]
+    assert [node.settable for node in node_use(grid).nodes] == [False, False]
 
 
-def test_waiting_jobs_are_counted_by_cores_where_they_could_go_to_a_node_that_is_there(grid: Grid) -> None:
+def test_waiting_jobs_are_counted_by_cores_for_present_nodes(grid: Grid) -> None:
     grid.submit(count=5, request_cpus=1)
     grid.submit(count=2, request_cpus=8)
     grid.submit(count=3, request_cpus=8, sites=["Lyon"])
-    assert use(grid).widths == {}, "no node is there"
+    assert node_use(grid).widths == {}, "no node is there"
     grid.start_pilot().show(a_partitionable_slot(0))
-    assert use(grid).widths == {1: 5, 8: 2}
+    assert node_use(grid).widths == {1: 5, 8: 2}
     grid.start_pilot(OTHER).show(a_partitionable_slot(0))
-    assert use(grid).widths == {1: 5, 8: 5}
-    assert use(grid, LONG).widths == {1: 5, 8: 2}
+    assert node_use(grid).widths == {1: 5, 8: 5}
+    assert node_use(grid, LONG).widths == {1: 5, 8: 2}
 
 
-def test_waiting_jobs_are_told_apart_by_the_queues_that_they_could_go_to(grid: Grid) -> None:
+def test_waiting_jobs_are_grouped_by_eligible_queues(grid: Grid) -> None:
     for queue in (LONG, OTHER):
         grid.start_pilot(queue).show(a_partitionable_slot(0))
     grid.submit(count=5, request_cpus=8)
     grid.submit(count=2, request_cpus=8, sites=["Lyon"])
     grid.submit(count=3, request_cpus=8, sites=["Lyon"], request_memory_mib=1)
-    found = use(grid)
+    found = node_use(grid)
     assert found.queues == (QueueId.parse(LONG), QueueId.parse(OTHER))
     assert found.waiting == (WaitingByCpus(8, 5, (0, 1)), WaitingByCpus(8, 5, (1,)))
     assert [part.queue for node in found.nodes for part in node.parts] == [0, 1]
 
 
-def test_a_node_with_pilots_of_several_queues_is_told_by_who_asks_for_the_first_of_them(grid: Grid) -> None:
+def test_shared_node_is_settable_for_its_first_queue_only(grid: Grid) -> None:
     first, second = grid.start_pilot(LONG), grid.start_pilot(SHORT)
     for pilot in (first, second):
         pilot.show(a_partitionable_slot(0), name="n1", settable_attributes=(FLAG,))
     assert [
-        node.settable for queues in ((LONG,), (SHORT,), (SHORT, LONG), ()) for node in use(grid, *queues).nodes
+        node.settable for queues in ((LONG,), (SHORT,), (SHORT, LONG), ()) for node in node_use(grid, *queues).nodes
     ] == [
         True,
         False,
         True,
         True,
     ]
-    (node,) = use(grid, SHORT).nodes
+    (node,) = node_use(grid, SHORT).nodes
     assert len(node.parts) == 1, "its jobs count all the same"
 
 
@@ -169,53 +167,53 @@ def test_jobs_do_not_wait_for_nodes_of_a_banned_queue(grid: Grid, clock: Virtual
     grid.submit(count=5)
     grid.start_pilot().show(a_partitionable_slot(0))
     grid.state.bans = (Ban("CERN", None, None, "power cut", clock() + timedelta(hours=1)),)
-    assert use(grid).widths == {}
-    assert len(use(grid).nodes) == 1
+    assert node_use(grid).widths == {}
+    assert len(node_use(grid).nodes) == 1
 
 
-def test_only_nodes_of_the_queues_asked_for_are_shown(grid: Grid) -> None:
+def test_only_nodes_of_requested_queues_are_shown(grid: Grid) -> None:
     here, there = grid.start_pilot(), grid.start_pilot(OTHER)
     for pilot in (here, there):
         pilot.show(a_partitionable_slot(0))
-    assert [node.node for node in use(grid, OTHER).nodes] == [node_of(there, "Lyon")]
-    assert len(use(grid).nodes) == 2
+    assert [node.node for node in node_use(grid, OTHER).nodes] == [node_of(there, "Lyon")]
+    assert len(node_use(grid).nodes) == 2
 
 
-def test_one_call_sets_an_attribute_on_many_nodes(grid: Grid) -> None:
+def test_one_call_sets_attribute_on_many_nodes(grid: Grid) -> None:
     nodes = [NodeId("CERN", f"n{number}") for number in range(3)]
     for node in nodes:
         grid.start_pilot().show(a_partitionable_slot(0), name=node.node, settable_attributes=(FLAG,))
     set_flag(grid, "True", *nodes)
     set_flag(grid, "False", nodes[0])
-    assert [node.is_true for node in use(grid).nodes] == [False, True, True]
+    assert [node.is_true for node in node_use(grid).nodes] == [False, True, True]
 
 
-def test_who_has_set_an_attribute_in_his_turn_is_told_while_he_acts(grid: Grid) -> None:
-    pilot, turn = grid.start_pilot(), Leadership("drain controller of */*/*", "one")
+def test_node_use_names_agent_while_its_leadership_lasts(grid: Grid) -> None:
+    pilot, leadership = grid.start_pilot(), Leadership("drain controller of */*/*", "one")
     pilot.show(a_partitionable_slot(0), settable_attributes=(FLAG,))
     node = node_of(pilot)
 
-    def told_by() -> str:
-        return use(grid).nodes[0].set_by
+    def setter() -> str:
+        return node_use(grid).nodes[0].set_by
 
     def set_by(agent: str) -> None:
-        change = ({FLAG.lower(): "True"}, ())
+        attributes = ({FLAG.lower(): "True"}, ())
         grid.write(
-            lambda transaction, state: set_node_attributes(transaction, state, an_operator(), [node], change, agent)
+            lambda transaction, state: set_node_attributes(transaction, state, an_operator(), [node], attributes, agent)
         )
 
-    grid.write(lambda transaction, _: take_leadership(transaction, turn, timedelta(seconds=30), "here"))
-    set_by(turn.agent)
-    assert told_by() == turn.agent
+    grid.write(lambda transaction, _: take_leadership(transaction, leadership, timedelta(seconds=30), "here"))
+    set_by(leadership.agent)
+    assert setter() == leadership.agent
     grid.pass_time(seconds=31)
-    assert told_by() == "", "its turn is over"
-    grid.write(lambda transaction, _: take_leadership(transaction, turn, timedelta(seconds=30), "here"))
-    assert told_by() == turn.agent
+    assert setter() == "", "its leadership is over"
+    grid.write(lambda transaction, _: take_leadership(transaction, leadership, timedelta(seconds=30), "here"))
+    assert setter() == leadership.agent
     set_by("")
-    assert told_by() == "", "a person has set it since"
+    assert setter() == "", "a person has set it since"
 
 
-def test_settings_that_name_no_agent_are_read_as_they_were_written(grid: Grid) -> None:
+def test_settings_without_agent_are_read(grid: Grid) -> None:
     node = NodeId("CERN", "n1")
     text = '[["OnlyMulticore", "True", "olga", "2026-01-31T12:00:00+00:00"]]'
     row = {"site": node.site, "node": node.node, "version": 1, "settings_json": text}
@@ -225,7 +223,7 @@ def test_settings_that_name_no_agent_are_read_as_they_were_written(grid: Grid) -
     assert (setting.expression, setting.set_by, setting.agent) == ("True", "olga", "")
 
 
-def test_settings_of_thousands_of_nodes_are_stored_and_found_at_once(grid: Grid) -> None:
+def test_settings_of_thousands_of_nodes_are_stored_and_loaded(grid: Grid) -> None:
     nodes = [NodeId("CERN", f"n{number:04}") for number in range(2500)]
 
     def store(flag: str, before: dict[NodeId, NodeSettings]) -> bool:

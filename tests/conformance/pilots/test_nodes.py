@@ -1,4 +1,4 @@
-"""Slots with their ads, and what operators set on nodes from afar, on every database."""
+"""Slot ads, constraints on slots, and attributes that operators set on nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def node_of(pilot: Pilot) -> NodeId:
 
 
 def change(grid: Grid, pilot: Pilot, new: Mapping[str, str], unset: Sequence[str] = ()) -> NodeSettings:
-    """Set and unset attributes of a pilot's node and return what is set now."""
+    """Set and unset attributes of a pilot's node and return its settings."""
     nodes = [node_of(pilot)]
     (settings,) = grid.write(
         lambda transaction, state: set_node_attributes(transaction, state, an_operator(), nodes, (new, unset))
@@ -54,11 +54,11 @@ def with_ad(slot: ReportedSlot, ad: str) -> ReportedSlot:
 
 def names_of(grid: Grid, constraint: str = "") -> list[str]:
     return [
-        each.info.slot.name for each in grid.read(lambda transaction, _: list_slots(transaction, constraint=constraint))
+        slot.info.slot.name for slot in grid.read(lambda transaction, _: list_slots(transaction, constraint=constraint))
     ]
 
 
-def test_a_constraint_chooses_slots_by_their_ads(grid: Grid) -> None:
+def test_constraint_selects_slots_by_their_ads(grid: Grid) -> None:
     grid.start_pilot().show(an_idle_slot("slot1"), with_ad(an_idle_slot("slot9", 8), WHOLE))
     assert names_of(grid) == ["slot1", "slot9"]
     assert names_of(grid, "CAN_RUN_WHOLE_MACHINE =!= True") == ["slot1"]
@@ -67,18 +67,18 @@ def test_a_constraint_chooses_slots_by_their_ads(grid: Grid) -> None:
 
 
 @pytest.mark.parametrize("constraint", ["1", '"true"', "NoSuchAttribute", "1 / 0"])
-def test_only_true_itself_passes_a_constraint(grid: Grid, constraint: str) -> None:
+def test_only_boolean_true_passes_constraint(grid: Grid, constraint: str) -> None:
     grid.start_pilot().show(an_idle_slot())
     assert names_of(grid, constraint) == []
 
 
-def test_a_constraint_that_is_no_expression_is_refused(grid: Grid) -> None:
+def test_invalid_constraint_is_refused(grid: Grid) -> None:
     with pytest.raises(InvalidInputError) as caught:
         names_of(grid, "Cpus ==")
     assert [violation.where for violation in caught.value.violations] == ["constraint"]
 
 
-def test_an_ad_that_is_not_told_again_stays_and_the_state_in_it_is_the_latest(grid: Grid) -> None:
+def test_slot_keeps_its_ad_and_gets_latest_state(grid: Grid) -> None:
     pilot = grid.start_pilot()
     pilot.show(with_ad(an_idle_slot("slot9", 8), WHOLE))
     pilot.show(a_busy_slot("slot9", 8))
@@ -88,7 +88,7 @@ def test_an_ad_that_is_not_told_again_stays_and_the_state_in_it_is_the_latest(gr
     assert (ad.value("State"), ad.value("Activity"), ad.value("JobId")) == ("Claimed", "Busy", "1")
 
 
-def test_what_a_pilot_tells_of_its_node_and_of_the_load_is_seen_in_the_ads_of_its_slots(grid: Grid) -> None:
+def test_slot_ads_have_node_attributes_and_load(grid: Grid) -> None:
     idle = an_idle_slot("slot9", 8)
     loaded = replace(with_ad(idle, WHOLE), load=0.5, attributes={"LoadAvg": 0.5, "KeyboardIdle": 7})
     grid.start_pilot().show(loaded, attributes={"PolicyFault": "line 3", "Cpus": 99, "ShareFrom": ("a", "b")})
@@ -98,36 +98,36 @@ def test_what_a_pilot_tells_of_its_node_and_of_the_load_is_seen_in_the_ads_of_it
     assert names_of(grid, 'member("b", ShareFrom)') == ["slot9"]
 
 
-def test_what_is_set_reaches_the_pilot_once_and_every_pilot_after_it(grid: Grid, pilot: Pilot) -> None:
+def test_node_settings_are_sent_once_to_pilots_of_that_node(grid: Grid, pilot: Pilot) -> None:
     assert change(grid, pilot, {"OnlyMulticore": "True"}).expressions == {"OnlyMulticore": "True"}
-    told = pilot.beat().node_settings
-    assert told is not None
-    assert (told.version, told.expressions) == (1, {"OnlyMulticore": "True"})
+    sent = pilot.beat().node_settings
+    assert sent is not None
+    assert (sent.version, sent.expressions) == (1, {"OnlyMulticore": "True"})
     assert pilot.beat(node_settings_version=1).node_settings is None
-    again = grid.restarted().start_pilot()
-    answer = again.show(an_idle_slot())
+    other_pilot = grid.restarted().start_pilot()
+    answer = other_pilot.show(an_idle_slot())
     assert answer.node_settings is None, "another node"
 
 
-def test_attributes_are_unset_and_the_version_grows_on(grid: Grid, pilot: Pilot) -> None:
+def test_unsetting_attributes_increases_version(grid: Grid, pilot: Pilot) -> None:
     change(grid, pilot, {"OnlyMulticore": "True", "StartJobs": "False"})
-    left = change(grid, pilot, {}, ["onlymulticore"])
-    assert (left.version, left.expressions) == (2, {"StartJobs": "False"})
+    remaining = change(grid, pilot, {}, ["onlymulticore"])
+    assert (remaining.version, remaining.expressions) == (2, {"StartJobs": "False"})
     change(grid, pilot, {}, ["StartJobs"])
-    told = pilot.beat(node_settings_version=2).node_settings
-    assert told is not None
-    assert (told.version, told.expressions) == (3, {})
+    sent = pilot.beat(node_settings_version=2).node_settings
+    assert sent is not None
+    assert (sent.version, sent.expressions) == (3, {})
     assert grid.read(lambda transaction, _: list_node_attributes(transaction)) == ()
 
 
-def test_who_set_what_is_listed(grid: Grid, pilot: Pilot) -> None:
+def test_node_settings_are_listed_with_their_operator(grid: Grid, pilot: Pilot) -> None:
     change(grid, pilot, {"OnlyMulticore": "True"})
     (settings,) = grid.read(lambda transaction, _: list_node_attributes(transaction))
     (setting,) = settings.settings
     assert (settings.node, setting.name, setting.set_by) == (node_of(pilot), "OnlyMulticore", an_operator().owner)
 
 
-def test_only_what_the_policy_lets_be_set_is_set_on_all_nodes_or_none(grid: Grid, pilot: Pilot) -> None:
+def test_unsettable_attribute_changes_no_node(grid: Grid, pilot: Pilot) -> None:
     other = grid.start_pilot()
     other.show(an_idle_slot())
     nodes = [node_of(pilot), node_of(other)]
@@ -145,7 +145,7 @@ def test_only_what_the_policy_lets_be_set_is_set_on_all_nodes_or_none(grid: Grid
     assert pilot.beat().node_settings is None
 
 
-def test_a_node_without_a_live_pilot_takes_no_settings_but_loses_them(grid: Grid, pilot: Pilot) -> None:
+def test_node_without_live_pilot_can_only_be_unset(grid: Grid, pilot: Pilot) -> None:
     change(grid, pilot, {"OnlyMulticore": "True"})
     pilot.beat(ending=True)
     with pytest.raises(NotFoundError):
@@ -154,7 +154,7 @@ def test_a_node_without_a_live_pilot_takes_no_settings_but_loses_them(grid: Grid
 
 
 @pytest.mark.parametrize("expression", ["True &&", "random(8)", "(" * 60 + "1" + ")" * 60])
-def test_an_expression_that_cannot_be_is_refused_by_its_name(grid: Grid, pilot: Pilot, expression: str) -> None:
+def test_invalid_expression_is_refused_with_its_name(grid: Grid, pilot: Pilot, expression: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         change(grid, pilot, {"OnlyMulticore": expression})
     assert [violation.where for violation in caught.value.violations] == ["set.OnlyMulticore"]

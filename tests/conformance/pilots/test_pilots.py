@@ -1,4 +1,4 @@
-"""What a server knows of its pilots and their slots, and when they get no more work, on every database."""
+"""States of pilots on the server: registration, draining, loss, expiry, and lists of pilots and slots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def grid(database: Database, clock: VirtualClock) -> Grid:
     return Grid(database, clock)
 
 
-def test_a_draining_pilot_gets_no_work_and_keeps_what_it_has(grid: Grid) -> None:
+def test_draining_pilot_gets_no_job_and_finishes_its_own(grid: Grid) -> None:
     first, _ = grid.submit(count=2)
     pilot = grid.start_pilot()
     match = pilot.take()
@@ -35,7 +35,7 @@ def test_a_draining_pilot_gets_no_work_and_keeps_what_it_has(grid: Grid) -> None
     assert grid.job(first).state is JobState.DONE
 
 
-def test_a_pilot_that_drains_by_itself_drains_until_it_says_otherwise(grid: Grid) -> None:
+def test_pilot_drains_while_it_reports_draining(grid: Grid) -> None:
     pilot = grid.start_pilot()
     pilot.show(an_idle_slot(), draining=True)
     pilot.beat()
@@ -45,17 +45,17 @@ def test_a_pilot_that_drains_by_itself_drains_until_it_says_otherwise(grid: Grid
 
 
 def state_of(grid: Grid, pilot: Pilot) -> PilotState:
-    """Return the state that the server has a pilot in."""
+    """Return a pilot's stored state."""
     return grid.read(lambda transaction, _: load_pilots(transaction.session, [pilot.stamp]))[pilot.stamp].state
 
 
-def test_a_pilot_that_is_only_registered_ends_as_soon_as_it_is_drained(grid: Grid) -> None:
+def test_drain_ends_registered_pilot(grid: Grid) -> None:
     pilot = grid.start_pilot()
     grid.drain(pilot)
     assert state_of(grid, pilot) is PilotState.ENDED
 
 
-def test_a_stamp_that_nobody_uses_keeps_its_queue_for_minutes_and_one_in_a_batch_queue_for_days(grid: Grid) -> None:
+def test_unused_stamp_expires_earlier_than_submitted_one(grid: Grid) -> None:
     unused, submitted = grid.start_pilot(), grid.start_pilot()
     grid.glidein(GlideinReport(submitted.stamp, "42", PilotState.SUBMITTED))
     assert grid.pass_time(minutes=11).pilots == (unused.stamp,)
@@ -63,7 +63,7 @@ def test_a_stamp_that_nobody_uses_keeps_its_queue_for_minutes_and_one_in_a_batch
     assert grid.pass_time(days=2).pilots == (submitted.stamp,)
 
 
-def test_a_pilot_whose_batch_system_has_it_still_is_waited_for_from_that_word_on(grid: Grid) -> None:
+def test_submitted_report_extends_wait_for_pilot(grid: Grid) -> None:
     pilot = grid.start_pilot()
     for _ in range(3):
         grid.glidein(GlideinReport(pilot.stamp, "42", PilotState.SUBMITTED))
@@ -71,23 +71,23 @@ def test_a_pilot_whose_batch_system_has_it_still_is_waited_for_from_that_word_on
     assert grid.pass_time(days=2).pilots == (pilot.stamp,)
 
 
-def test_a_pilot_that_may_be_in_a_batch_queue_is_waited_for_as_one_that_is(grid: Grid) -> None:
+def test_pilot_without_glidein_id_waits_as_submitted(grid: Grid) -> None:
     pilot = grid.start_pilot()
     grid.glidein(GlideinReport(pilot.stamp, "", PilotState.SUBMITTED))
     assert grid.pass_time(days=6).pilots == ()
 
 
-def test_a_pilot_that_was_given_up_before_it_came_and_is_in_a_batch_queue_is_on_its_way_again(grid: Grid) -> None:
+def test_submitted_report_revives_pilot_lost_before_contact(grid: Grid) -> None:
     pilot, other = grid.start_pilot(), grid.start_pilot()
     other.beat()
     grid.pass_time(hours=1)
-    for each in (pilot, other):
-        grid.glidein(GlideinReport(each.stamp, "42", PilotState.SUBMITTED))
+    for reported in (pilot, other):
+        grid.glidein(GlideinReport(reported.stamp, "42", PilotState.SUBMITTED))
     assert (state_of(grid, pilot), state_of(grid, other)) == (PilotState.SUBMITTED, PilotState.LOST)
     assert grid.pass_time(days=6).pilots == ()
 
 
-def test_a_pilot_that_was_lost_and_speaks_lives_again(grid: Grid) -> None:
+def test_lost_pilot_runs_again_after_contact(grid: Grid) -> None:
     pilot = grid.start_pilot()
     pilot.show()
     assert grid.pass_time(hours=1).pilots == (pilot.stamp,)
@@ -96,14 +96,14 @@ def test_a_pilot_that_was_lost_and_speaks_lives_again(grid: Grid) -> None:
     assert len(pilot.claim()) == 1
 
 
-def test_slots_are_kept_as_their_pilot_last_showed_them(grid: Grid) -> None:
+def test_slots_are_stored_as_last_reported(grid: Grid) -> None:
     pilot = grid.start_pilot()
     assert pilot.beat().node_wanted
     assert not pilot.show(an_idle_slot("a"), an_idle_slot("b")).node_wanted
     assert not pilot.beat().node_wanted
     pilot.show(an_idle_slot("b", cpus=4), an_idle_slot("c"))
     slots = grid.read(lambda transaction, _: list_slots(transaction, QueueId.parse(LONG)))
-    assert [(each.info.slot.name, each.info.slot.free.cpus, each.info.pilot_stamp) for each in slots] == [
+    assert [(slot.info.slot.name, slot.info.slot.free.cpus, slot.info.pilot_stamp) for slot in slots] == [
         ("b", 4, pilot.stamp),
         ("c", 1, pilot.stamp),
     ]
@@ -111,7 +111,7 @@ def test_slots_are_kept_as_their_pilot_last_showed_them(grid: Grid) -> None:
     assert grid.read(lambda transaction, _: list_slots(transaction)) == ()
 
 
-def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
+def test_pilots_are_listed_with_their_jobs(grid: Grid) -> None:
     grid.submit(count=3)
     busy, idle = grid.start_pilot(), grid.start_pilot()
     match = busy.take()
@@ -126,23 +126,23 @@ def test_pilots_are_listed_with_what_they_hold(grid: Grid) -> None:
         1,
         1,
     )
-    every = grid.read(lambda transaction, _: list_pilots(transaction, QueueId.parse(LONG), ended=True))
-    assert {each.pilot.stamp: each.pilot.state for each in every}[idle.stamp] is PilotState.ENDED
+    all_pilots = grid.read(lambda transaction, _: list_pilots(transaction, QueueId.parse(LONG), ended=True))
+    assert {info.pilot.stamp: info.pilot.state for info in all_pilots}[idle.stamp] is PilotState.ENDED
 
 
-def test_a_pilot_that_was_lost_of_late_is_listed_among_those_that_live(grid: Grid) -> None:
+def test_recently_lost_pilot_is_listed_among_live_ones(grid: Grid) -> None:
     def listed() -> list[tuple[str, PilotState]]:
-        found = grid.read(lambda transaction, _: list_pilots(transaction))
-        return [(each.pilot.stamp, each.pilot.state) for each in found]
+        pilots = grid.read(lambda transaction, _: list_pilots(transaction))
+        return [(info.pilot.stamp, info.pilot.state) for info in pilots]
 
-    came, _never_came = grid.start_pilot(), grid.start_pilot()
-    came.show()
+    contacted, _not_contacted = grid.start_pilot(), grid.start_pilot()
+    contacted.show()
     grid.pass_time(hours=1)
-    assert listed() == [(came.stamp, PilotState.LOST)]
+    assert listed() == [(contacted.stamp, PilotState.LOST)]
     grid.pass_time(minutes=61)
     assert listed() == []
 
 
-def test_a_pilot_cannot_be_registered_for_a_queue_that_is_not_there(grid: Grid) -> None:
+def test_pilot_of_unknown_queue_cannot_be_registered(grid: Grid) -> None:
     with pytest.raises(NotFoundError, match="CERN/ce01/none"):
         grid.start_pilot("CERN/ce01/none")
