@@ -1,4 +1,4 @@
-"""What waits is counted while a transaction has told only a part of what it does: no job counts twice."""
+"""Counts of waiting jobs beside transactions whose changes are not published yet: no job counts twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.virtual_clock import VirtualClock
 Count = Callable[[Grid], None]
 
 
-def count_doubted(grid: Grid) -> None:
+def count_requested(grid: Grid) -> None:
     queue_recounts(grid.state)
     before = grid.state.waiting.snapshot()
     grid.read(lambda transaction, state: count_pending(transaction, state, before))
@@ -41,17 +41,17 @@ def count_all(grid: Grid) -> None:
     grid.read(lambda transaction, state: refresh_state(transaction, state, before))
 
 
-counts = pytest.mark.parametrize("count", [count_doubted, count_all])
+counts = pytest.mark.parametrize("count", [count_requested, count_all])
 
 
 def waiting(grid: Grid) -> int:
-    """Return how many jobs wait by what a site director is told."""
+    """Return the number of waiting jobs in the demand of the queue."""
     demand = grid.read(lambda transaction, state: get_demand(transaction, state, [QueueId.parse(LONG)]))
-    return sum(each.waiting for each in demand.demands)
+    return sum(entry.waiting for entry in demand.demands)
 
 
 def submit_two(grid: Grid, count: Count) -> None:
-    """Submit two jobs, and count when they are on disk and not told yet."""
+    """Submit two jobs, and count when they are committed and not published yet."""
 
     def submit(transaction: Transaction, state: ServerState) -> None:
         transaction.after_commit(lambda: count(grid))
@@ -60,8 +60,8 @@ def submit_two(grid: Grid, count: Count) -> None:
     grid.write(submit)
 
 
-def emptied(database: Database, clock: VirtualClock) -> Grid:
-    """Return a grid in whose one task queue nothing waits any more."""
+def grid_without_waiting_jobs(database: Database, clock: VirtualClock) -> Grid:
+    """Return a grid with one task queue, whose only job is matched."""
     grid = Grid(database, clock, LONG)
     ids = grid.submit()
     assert grid.start_pilot().claim() == ids
@@ -69,10 +69,8 @@ def emptied(database: Database, clock: VirtualClock) -> Grid:
 
 
 @counts
-def test_jobs_that_are_on_disk_and_not_told_yet_count_once(
-    database: Database, clock: VirtualClock, count: Count
-) -> None:
-    grid = emptied(database, clock)
+def test_committed_unpublished_jobs_count_once(database: Database, clock: VirtualClock, count: Count) -> None:
+    grid = grid_without_waiting_jobs(database, clock)
     submit_two(grid, count)
     assert waiting(grid) == 2
     count(grid)
@@ -80,10 +78,8 @@ def test_jobs_that_are_on_disk_and_not_told_yet_count_once(
 
 
 @counts
-def test_a_job_that_comes_back_to_wait_and_is_not_told_yet_counts_once(
-    database: Database, clock: VirtualClock, count: Count
-) -> None:
-    grid = emptied(database, clock)
+def test_released_unpublished_job_counts_once(database: Database, clock: VirtualClock, count: Count) -> None:
+    grid = grid_without_waiting_jobs(database, clock)
     (job_id,) = grid.submit(hold=True)
 
     def release(transaction: Transaction, state: ServerState) -> None:
@@ -95,9 +91,7 @@ def test_a_job_that_comes_back_to_wait_and_is_not_told_yet_counts_once(
 
 
 @counts
-def test_a_job_that_a_match_has_taken_ahead_of_its_commit_does_not_count(
-    database: Database, clock: VirtualClock, count: Count
-) -> None:
+def test_job_of_uncommitted_match_does_not_count(database: Database, clock: VirtualClock, count: Count) -> None:
     grid = Grid(database, clock, LONG)
     pilot, (job_id,) = grid.start_pilot(), grid.submit()
 
@@ -111,9 +105,7 @@ def test_a_job_that_a_match_has_taken_ahead_of_its_commit_does_not_count(
 
 
 @counts
-def test_a_job_that_is_removed_in_a_transaction_under_way_does_not_count(
-    database: Database, clock: VirtualClock, count: Count
-) -> None:
+def test_job_removed_in_open_transaction_does_not_count(database: Database, clock: VirtualClock, count: Count) -> None:
     grid = Grid(database, clock, LONG)
     (job_id,) = grid.submit()
 
@@ -126,10 +118,8 @@ def test_a_job_that_is_removed_in_a_transaction_under_way_does_not_count(
 
 
 @counts
-def test_a_transaction_that_fails_keeps_no_task_queue_from_being_counted(
-    database: Database, clock: VirtualClock, count: Count
-) -> None:
-    grid = emptied(database, clock)
+def test_failed_transaction_does_not_block_recount(database: Database, clock: VirtualClock, count: Count) -> None:
+    grid = grid_without_waiting_jobs(database, clock)
     (job_id,) = grid.submit()
     task_queue_id = grid.job(job_id).task_queue_id
 
@@ -145,17 +135,15 @@ def test_a_transaction_that_fails_keeps_no_task_queue_from_being_counted(
     assert waiting(grid) == 1
 
 
-def test_a_job_that_is_removed_while_the_database_is_asked_does_not_count(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_job_removed_during_count_does_not_count(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG)
     (job_id,) = grid.submit()
     before: dict[int, CountSnapshot] = {}
-    sees_the_job, is_removed = Event(), Event()
+    has_snapshot, is_removed = Event(), Event()
 
     def count(transaction: Transaction) -> None:
-        active_tree_version(transaction.session)  # which fixes what the transaction sees
-        sees_the_job.set()
+        active_tree_version(transaction.session)  # fixes the snapshot of the transaction
+        has_snapshot.set()
         assert is_removed.wait(timeout=30)
         count_pending(transaction, grid.state, before)
 
@@ -164,7 +152,7 @@ def test_a_job_that_is_removed_while_the_database_is_asked_does_not_count(
         queue_recounts(state)
         before.update(state.waiting.snapshot())
         counting = database.submit_read(count)
-        assert sees_the_job.wait(timeout=30)
+        assert has_snapshot.wait(timeout=30)
         return counting
 
     counting = grid.write(remove)
@@ -173,15 +161,13 @@ def test_a_job_that_is_removed_while_the_database_is_asked_does_not_count(
     assert waiting(grid) == 0
 
 
-def test_jobs_of_a_task_queue_that_was_new_and_is_not_told_yet_count_once(
-    database: Database, clock: VirtualClock
-) -> None:
+def test_jobs_of_unpublished_new_task_queue_count_once(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG)
     submit_two(grid, count_all)
     assert waiting(grid) == 2
 
 
-def test_a_match_that_found_less_than_was_known_keeps_no_task_queue_from_being_counted(
+def test_match_with_fewer_jobs_than_counted_does_not_block_recount(
     postgresql_database: Database, clock: VirtualClock
 ) -> None:
     grid = Grid(postgresql_database, clock, LONG)
@@ -190,32 +176,30 @@ def test_a_match_that_found_less_than_was_known_keeps_no_task_queue_from_being_c
     assert other.start_pilot().claim() == [first]
     assert grid.start_pilot().claim(a_slot("a"), a_slot("b")) == [second]
     grid.read(sync_events)
-    grid.state.remove_waiting(grid.job(first).task_queue_id, 0)  # one too few, as if something had been missed
+    grid.state.remove_waiting(grid.job(first).task_queue_id, 0)  # one too few, as after a missed event
     (last,) = grid.submit()
     count_all(grid)
     assert waiting(grid) == 1
     assert grid.start_pilot().claim() == [last]
-    assert not grid.state.waiting.has_jobs(grid.job(last).task_queue_id), "nobody is under way any more"
+    assert not grid.state.waiting.has_jobs(grid.job(last).task_queue_id), "no change is pending"
 
 
-@pytest.mark.parametrize("own", [1, 2])
-def test_jobs_of_another_server_that_a_match_saw_before_they_were_told_count_once(
-    postgresql_database: Database, clock: VirtualClock, own: int
+@pytest.mark.parametrize("own_jobs", [1, 2])
+def test_jobs_matched_before_their_sync_count_once(
+    postgresql_database: Database, clock: VirtualClock, own_jobs: int
 ) -> None:
     here = Grid(postgresql_database, clock, LONG)
-    first, *_ = here.submit(count=own)
+    first, *_ = here.submit(count=own_jobs)
     there = here.restarted()
     there.submit(count=3)
     here.state.refresh_head(here.job(first).task_queue_id, None)
     assert here.start_pilot().claim() == [first]
     here.read(sync_events)
-    count_doubted(here)
-    assert waiting(here) == own - 1 + 3
+    count_requested(here)
+    assert waiting(here) == own_jobs - 1 + 3
 
 
-def test_jobs_of_a_task_queue_that_another_server_has_made_count_once(
-    postgresql_database: Database, clock: VirtualClock
-) -> None:
+def test_jobs_of_task_queue_of_another_server_count_once(postgresql_database: Database, clock: VirtualClock) -> None:
     here = Grid(postgresql_database, clock, LONG)
     there = here.restarted()
     there.submit(count=2)
@@ -228,7 +212,7 @@ def test_jobs_of_a_task_queue_that_another_server_has_made_count_once(
     assert waiting(here) == 4
 
 
-def test_jobs_count_once_whose_transaction_asks_also_for_heads(database: Database, clock: VirtualClock) -> None:
+def test_jobs_of_transaction_that_loads_heads_count_once(database: Database, clock: VirtualClock) -> None:
     grid = Grid(database, clock, LONG)
     pilot, ids = grid.start_pilot(), grid.submit(count=2)
     grid.state.refresh_head(grid.job(ids[0]).task_queue_id, None)

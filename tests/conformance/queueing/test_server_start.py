@@ -1,4 +1,4 @@
-"""What a server takes into memory at its start, however many jobs wait, and what it counts later."""
+"""Counts of waiting jobs at a server's start: small task queues at once, large ones later."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def bench(database: Database) -> PoolBench:
     return bench
 
 
-def told(state: ServerState, task_queue_id: int) -> int:
-    """Return how many jobs of a task queue wait by what those are told who ask."""
-    return next(each.count for each in state.waiting.waiting() if each.task_queue.id == task_queue_id)
+def shown_count(state: ServerState, task_queue_id: int) -> int:
+    """Return the shown number of waiting jobs of a task queue."""
+    return next(jobs.count for jobs in state.waiting.waiting() if jobs.task_queue.id == task_queue_id)
 
 
-def test_few_jobs_are_counted_at_once_and_many_count_as_many(bench: PoolBench) -> None:
+def test_start_counts_few_jobs_and_assumes_many(bench: PoolBench) -> None:
     few, many = bench.submit(count=3, Memory=1000), bench.submit(count=MANY, Memory=2000)
     started = PoolBench(bench.database).state
-    assert started.waiting.count(few.task_queue_id) == told(started, few.task_queue_id) == 3
+    assert started.waiting.count(few.task_queue_id) == shown_count(started, few.task_queue_id) == 3
     assert started.waiting.count(many.task_queue_id) > ASSUMED
-    assert told(started, many.task_queue_id) == 1000, "so many were counted"
+    assert shown_count(started, many.task_queue_id) == 1000, "the number that was counted"
     assert started.pending_counts == {many.task_queue_id}
 
 
-def test_what_was_not_counted_at_the_start_is_counted_later(bench: PoolBench) -> None:
+def test_large_task_queue_is_counted_after_start(bench: PoolBench) -> None:
     many = bench.submit(count=MANY, Memory=2000)
     started = PoolBench(bench.database)
     before = started.state.waiting.snapshot()
@@ -43,19 +43,19 @@ def test_what_was_not_counted_at_the_start_is_counted_later(bench: PoolBench) ->
     assert started.state.pending_counts == set()
 
 
-def test_a_task_queue_that_is_busy_is_counted_another_time(bench: PoolBench) -> None:
+def test_changing_task_queue_is_counted_again(bench: PoolBench) -> None:
     many = bench.submit(count=MANY, Memory=2000)
     started = PoolBench(bench.database)
     before = started.state.waiting.snapshot()
     started.remove(many)
     started.read(lambda transaction, state: count_pending(transaction, state, before))
-    assert told(started.state, many.task_queue_id) == 999
+    assert shown_count(started.state, many.task_queue_id) == 999
     before = started.state.waiting.snapshot()
     started.read(lambda transaction, state: count_pending(transaction, state, before))
-    assert started.state.waiting.count(many.task_queue_id) == told(started.state, many.task_queue_id) == MANY - 1
+    assert started.state.waiting.count(many.task_queue_id) == shown_count(started.state, many.task_queue_id) == MANY - 1
 
 
-def test_jobs_that_come_while_others_are_counted_are_counted_too(bench: PoolBench) -> None:
+def test_jobs_submitted_during_count_are_added(bench: PoolBench) -> None:
     many = bench.submit(count=MANY, Memory=2000)
     started = PoolBench(bench.database)
     waiting = started.state.waiting
