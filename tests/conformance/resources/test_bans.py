@@ -1,4 +1,4 @@
-"""Bans on every database: given, replaced, ended by time or by hand."""
+"""Bans: setting, replacing, expiry, and removal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bench(database: Database) -> PoolBench:
     return bench
 
 
-def give(bench: PoolBench, node: TreeNode, reason: str = "broken", hours: float | None = None) -> BanRecord:
+def ban_node(bench: PoolBench, node: TreeNode, reason: str = "broken", hours: float | None = None) -> BanRecord:
     def operation(transaction: Transaction, state: ServerState) -> BanRecord:
         until = None if hours is None else transaction.now + timedelta(hours=hours)
         return ban(transaction, state, OPERATOR, BanOrder(node, reason, until))
@@ -36,12 +36,12 @@ def give(bench: PoolBench, node: TreeNode, reason: str = "broken", hours: float 
     return bench.write(operation)
 
 
-def in_force(bench: PoolBench) -> list[Ban]:
+def active(bench: PoolBench) -> list[Ban]:
     return [record.ban for record in bench.database.read(list_bans)]
 
 
-def test_a_ban_says_who_gave_it_and_when_and_reaches_the_matcher(bench: PoolBench, clock: VirtualClock) -> None:
-    record = give(bench, TreeNode("CERN", "ce01"), "disk full", hours=2)
+def test_ban_records_operator_and_time_and_reaches_matcher(bench: PoolBench, clock: VirtualClock) -> None:
+    record = ban_node(bench, TreeNode("CERN", "ce01"), "disk full", hours=2)
     assert (record.by, record.since) == ("olga", clock())
     assert record.ban == Ban("CERN", "ce01", None, "disk full", clock() + timedelta(hours=2))
     assert bench.database.read(list_bans) == (record,)
@@ -49,47 +49,47 @@ def test_a_ban_says_who_gave_it_and_when_and_reaches_the_matcher(bench: PoolBenc
     bench.agree()
 
 
-def test_a_ban_ends_by_itself(bench: PoolBench, clock: VirtualClock) -> None:
-    give(bench, SITE, hours=2)
+def test_ban_expires(bench: PoolBench, clock: VirtualClock) -> None:
+    ban_node(bench, SITE, hours=2)
     clock.advance(hours=2)
-    assert in_force(bench) == []
+    assert active(bench) == []
     assert active_bans(bench.state.bans, BIG, clock()) == ()
 
 
-def test_a_new_ban_takes_the_place_of_the_nodes_old_one(bench: PoolBench) -> None:
-    give(bench, SITE, "for an hour", hours=1)
-    give(bench, SITE, "for good")
-    give(bench, TreeNode("CERN", "ce01", "big"), "another node")
-    assert [ban.reason for ban in in_force(bench)] == ["for good", "another node"]
+def test_new_ban_replaces_older_ban_of_node(bench: PoolBench) -> None:
+    ban_node(bench, SITE, "for an hour", hours=1)
+    ban_node(bench, SITE, "for good")
+    ban_node(bench, TreeNode("CERN", "ce01", "big"), "another node")
+    assert [ban.reason for ban in active(bench)] == ["for good", "another node"]
     bench.agree()
 
 
-def test_a_ban_taken_back_is_no_longer_in_force_and_wakes_those_who_wait(bench: PoolBench) -> None:
-    record = give(bench, SITE)
-    give(bench, TreeNode("CERN", "ce01", "big"))
+def test_unban_ends_ban_and_wakes_waiting_requests(bench: PoolBench) -> None:
+    record = ban_node(bench, SITE)
+    ban_node(bench, TreeNode("CERN", "ce01", "big"))
     woken: list[str] = []
     bench.state.access_listeners.append(lambda: woken.append("now"))
     assert bench.write(lambda transaction, state: unban(transaction, state, SITE)) == (record,)
-    assert [str(ban) for ban in in_force(bench)] == ["CERN/ce01/big"]
+    assert [str(ban) for ban in active(bench)] == ["CERN/ce01/big"]
     assert woken == ["now"]
     bench.agree()
 
 
-def test_taking_back_a_ban_that_is_not_there_is_an_error(bench: PoolBench) -> None:
-    give(bench, SITE)
+def test_unban_without_ban_is_an_error(bench: PoolBench) -> None:
+    ban_node(bench, SITE)
     with pytest.raises(NotFoundError, match="CERN/ce01"):
         bench.write(lambda transaction, state: unban(transaction, state, TreeNode("CERN", "ce01")))
-    assert len(in_force(bench)) == 1
+    assert len(active(bench)) == 1
 
 
-def test_the_ban_of_a_node_that_has_left_the_tree_can_be_taken_back(bench: PoolBench) -> None:
-    give(bench, SITE)
+def test_removed_node_can_be_unbanned(bench: PoolBench) -> None:
+    ban_node(bench, SITE)
     bench.put(a_new_tree())
     assert len(bench.write(lambda transaction, state: unban(transaction, state, SITE))) == 1
 
 
-def test_a_node_is_banned_in_the_spelling_of_the_tree(bench: PoolBench) -> None:
-    assert str(give(bench, TreeNode("cern", "CE01", "Big")).ban) == "CERN/ce01/big"
+def test_ban_uses_the_spelling_of_the_tree(bench: PoolBench) -> None:
+    assert str(ban_node(bench, TreeNode("cern", "CE01", "Big")).ban) == "CERN/ce01/big"
     assert len(bench.write(lambda transaction, state: unban(transaction, state, TreeNode("Cern", "ce01", "BIG")))) == 1
 
 
@@ -101,26 +101,28 @@ def test_a_node_is_banned_in_the_spelling_of_the_tree(bench: PoolBench) -> None:
         (TreeNode("CERN", "ce01", "bigg"), "queue", "big"),
     ],
 )
-def test_a_ban_of_an_unknown_node_names_the_nearest(bench: PoolBench, node: TreeNode, field: str, nearest: str) -> None:
+def test_ban_of_unknown_node_is_refused_with_nearest_name(
+    bench: PoolBench, node: TreeNode, field: str, nearest: str
+) -> None:
     with pytest.raises(InvalidInputError, match=nearest) as refused:
-        give(bench, node)
+        ban_node(bench, node)
     assert [violation.where for violation in refused.value.violations] == [field]
-    assert in_force(bench) == []
+    assert active(bench) == []
 
 
-def test_a_ban_without_a_reason_or_with_an_end_in_the_past_tells_both_faults(bench: PoolBench) -> None:
+def test_all_faults_of_a_ban_are_reported(bench: PoolBench) -> None:
     with pytest.raises(InvalidInputError) as refused:
-        give(bench, SITE, reason=" ", hours=-1)
+        ban_node(bench, SITE, reason=" ", hours=-1)
     assert [violation.where for violation in refused.value.violations] == ["reason", "until"]
 
 
-def test_a_queue_is_not_banned_without_its_computing_element(bench: PoolBench) -> None:
+def test_queue_cannot_be_banned_without_its_ce(bench: PoolBench) -> None:
     with pytest.raises(InvalidInputError, match="computing element"):
-        give(bench, TreeNode("CERN", None, "big"))
+        ban_node(bench, TreeNode("CERN", None, "big"))
 
 
-def test_two_servers_on_one_database_learn_of_each_others_bans(bench: PoolBench) -> None:
-    there = PoolBench(bench.database)
-    give(bench, SITE)
-    there.catch_up()
-    assert there.state.bans == bench.state.bans != ()
+def test_bans_reach_other_servers(bench: PoolBench) -> None:
+    other = PoolBench(bench.database)
+    ban_node(bench, SITE)
+    other.catch_up()
+    assert other.state.bans == bench.state.bans != ()

@@ -1,4 +1,4 @@
-"""Pools under real concurrency: jobs come while pools are removed, and while the tree changes what they mean."""
+"""Pools under concurrency: jobs are submitted while pools are removed and while the tree is redeclared."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text
@@ -27,6 +28,7 @@ from pilotage_server.storage.database.tables import LIVE_JOB, metadata
 from pilotage_server.storage.database.transaction import Transaction
 from pilotage_server.storage.jobs import load_job
 from pilotage_server.storage.templates import load_description
+from support.database import somebody_waits
 from support.jobs import lease_to
 from support.pool_bench import BIG, FAR, PoolBench, a_user, three_queues
 
@@ -36,7 +38,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def clock() -> Clock:
-    """Return the real time: what happens at once must not happen at one and the same moment."""
+    """Return the real clock: concurrent transactions need different times."""
     return real_time.now
 
 
@@ -47,46 +49,52 @@ def bench(database: Database) -> PoolBench:
     return bench
 
 
-class Midway:
-    """An operation that stops before its commit until the test lets it go on."""
+class PausedOperation:
+    """An operation that pauses before its commit until `resume`."""
 
     def __init__(self, operation: Callable[[Transaction, ServerState], object]) -> None:
         self._operation = operation
         self._done = threading.Event()
-        self._go_on = threading.Event()
+        self._resumed = threading.Event()
 
     def __call__(self, transaction: Transaction, state: ServerState) -> object:
         result = self._operation(transaction, state)
         self._done.set()
-        assert self._go_on.wait(TIMEOUT_S)
+        assert self._resumed.wait(TIMEOUT_S)
         return result
 
     def wait(self) -> None:
-        """Wait until all but the commit is done."""
+        """Wait until the operation is done but for its commit."""
         assert self._done.wait(TIMEOUT_S)
 
-    def let_go_on(self) -> None:
-        """Let it commit."""
-        self._go_on.set()
+    def resume(self) -> None:
+        """Let the operation commit."""
+        self._resumed.set()
 
 
-def a_submission(transaction: Transaction, state: ServerState) -> int:
+def submit_job(transaction: Transaction, state: ServerState) -> int:
     job = JobDescription("run.sh", requirements={"Memory": 3000})
     return submit_jobs(transaction, state, a_user(), single_groups([job])).job_ids[0]
 
 
-def a_cleanup(transaction: Transaction, state: ServerState) -> tuple[str, ...]:
+def clean_idle_pools(transaction: Transaction, state: ServerState) -> tuple[str, ...]:
     return clean_pools(transaction, state, timedelta(0), plan_cleaning(transaction, timedelta(0)))
 
 
-def an_idle_pool(bench: PoolBench) -> str:
+def wait_until_blocked(bench: PoolBench, future: Future[Any]) -> None:
+    """Wait until the transaction of `future` waits for another one; SQLite has only one at a time."""
+    while bench.database.engine.dialect.name == "postgresql" and not bench.database.read(somebody_waits):
+        assert not future.done()
+
+
+def idle_pool(bench: PoolBench) -> str:
     job = bench.submit(Memory=3000)
     bench.remove(job)
     return job.pool_id
 
 
-def assert_sound(bench: PoolBench) -> None:
-    """Check that every live job has its pool and task queue, and that the memory knows them as they are."""
+def assert_consistent(bench: PoolBench) -> None:
+    """Check that every live job has its pool and task queue, and that memory agrees with the database."""
     query = select(JOBS.c.pool_id).where(text(LIVE_JOB)).distinct()
     live = set(bench.database.read(lambda transaction: transaction.session.execute(query).scalars().all()))
     assert live <= bench.stored().keys()
@@ -96,37 +104,40 @@ def assert_sound(bench: PoolBench) -> None:
     bench.agree()
 
 
-def test_a_pool_stays_when_a_job_has_come_but_is_not_committed_yet(bench: PoolBench) -> None:
-    pool = an_idle_pool(bench)
-    submission = Midway(a_submission)
+def test_cleanup_keeps_pool_of_uncommitted_job(bench: PoolBench) -> None:
+    pool = idle_pool(bench)
+    submission = PausedOperation(submit_job)
     with ThreadPoolExecutor(2) as threads:
         submitted = threads.submit(bench.write, submission)
         submission.wait()
-        cleaned = threads.submit(bench.write, a_cleanup)
-        submission.let_go_on()
+        cleaned = threads.submit(bench.write, clean_idle_pools)
+        if bench.database.engine.dialect.name == "postgresql":  # SQLite has one write transaction at a time
+            assert cleaned.result(TIMEOUT_S) == ()
+        submission.resume()
         submitted.result(TIMEOUT_S)
         assert cleaned.result(TIMEOUT_S) == ()
     assert bench.stored_queues(pool) == {BIG, FAR}
-    assert_sound(bench)
+    assert_consistent(bench)
 
 
-def test_a_pool_comes_back_when_a_job_comes_while_its_removal_is_not_committed_yet(bench: PoolBench) -> None:
-    pool = an_idle_pool(bench)
-    cleanup = Midway(a_cleanup)
+def test_submission_recreates_pool_of_uncommitted_cleanup(bench: PoolBench) -> None:
+    pool = idle_pool(bench)
+    cleanup = PausedOperation(clean_idle_pools)
     with ThreadPoolExecutor(2) as threads:
         cleaned = threads.submit(bench.write, cleanup)
         cleanup.wait()
-        submitted = threads.submit(bench.write, a_submission)
-        cleanup.let_go_on()
+        submitted = threads.submit(bench.write, submit_job)
+        wait_until_blocked(bench, submitted)
+        cleanup.resume()
         assert cleaned.result(TIMEOUT_S) == (pool,)
         submitted.result(TIMEOUT_S)
     assert bench.stored_queues(pool) == {BIG, FAR}
     assert bench.state.mappings.queues(pool) == {BIG, FAR}
-    assert_sound(bench)
+    assert_consistent(bench)
 
 
-def test_no_live_job_loses_its_pool_while_others_clean_all_the_time(bench: PoolBench) -> None:
-    def come_and_go(memory: int) -> None:
+def test_live_jobs_keep_pools_during_concurrent_cleanups(bench: PoolBench) -> None:
+    def submit_and_remove(memory: int) -> None:
         for _ in range(10):
             job = bench.submit(Memory=memory)
             assert bench.state.mappings.queues(job.pool_id) == bench.stored_queues(job.pool_id) != frozenset()
@@ -137,11 +148,11 @@ def test_no_live_job_loses_its_pool_while_others_clean_all_the_time(bench: PoolB
         for _ in range(20):
             bench.clean(hours=0)
 
-    _run_together(*(lambda memory=memory: come_and_go(memory) for memory in (1000, 1000, 3000)), lambda: clean(0))
-    assert_sound(bench)
+    _run_together(*(lambda memory=memory: submit_and_remove(memory) for memory in (1000, 1000, 3000)), lambda: clean(0))
+    assert_consistent(bench)
 
 
-def test_jobs_that_come_while_the_tree_is_redeclared_end_in_the_pools_of_the_last_tree(bench: PoolBench) -> None:
+def test_jobs_submitted_during_redeclaration_get_pools_of_last_tree(bench: PoolBench) -> None:
     as_value = three_queues(parameters={"Memory": {"type": "value"}})
     as_capacity = three_queues()
 
@@ -167,10 +178,10 @@ def test_jobs_that_come_while_the_tree_is_redeclared_end_in_the_pools_of_the_las
             assert pool == pool_id(read_requirements(section, "cms", as_value.tree.declarations))
 
     bench.database.read(check)
-    assert_sound(bench)
+    assert_consistent(bench)
 
 
-def test_jobs_that_policies_tell_apart_while_the_tree_is_redeclared_end_where_both_lead(bench: PoolBench) -> None:
+def test_rekeying_and_redeclaration_combine(bench: PoolBench) -> None:
     names = [f"a{number}" for number in range(12)]
     as_value = three_queues(parameters={"Memory": {"type": "value"}})
     as_capacity = three_queues()
@@ -194,10 +205,10 @@ def test_jobs_that_policies_tell_apart_while_the_tree_is_redeclared_end_where_bo
         assert job.pool_id == pool
         assert task_queue is not None
         assert (task_queue.traits.pool_id, task_queue.traits.value(name)) == (pool, "x")
-    assert_sound(bench)
+    assert_consistent(bench)
 
 
-def test_a_job_whose_pool_is_redeclared_while_it_comes_back_ends_where_both_lead(
+def test_requeue_during_redeclaration_gets_new_pool_and_key(
     postgresql_database: Database,
 ) -> None:
     bench = PoolBench(postgresql_database)
@@ -207,18 +218,18 @@ def test_a_job_whose_pool_is_redeclared_while_it_comes_back_ends_where_both_lead
     lease_to(bench.database, bench.state, job_id)
     as_value = three_queues(parameters={"Memory": {"type": "value"}})
 
-    def come_back(transaction: Transaction, state: ServerState) -> None:
+    def requeue(transaction: Transaction, state: ServerState) -> None:
         job = load_job(transaction.session, job_id)
         bench.put(as_value)  # in a transaction of its own
         apply_transition(transaction, state, job, JobCause.EVICTED, reason="", actor="pilot:p1")
 
-    bench.write(come_back)
+    bench.write(requeue)
     pool = pool_id(read_requirements({"Memory": 2000}, "cms", as_value.tree.declarations))
     job = bench.job(job_id)
     task_queue = bench.state.waiting.task_queue(job.task_queue_id)
     assert task_queue is not None
     assert (job.pool_id, task_queue.pool_id, task_queue.traits.value("NumJobStarts")) == (pool, pool, 1)
-    assert_sound(bench)
+    assert_consistent(bench)
 
 
 def _submit_with(bench: PoolBench, attributes: dict[str, Value]) -> int:
@@ -228,14 +239,14 @@ def _submit_with(bench: PoolBench, attributes: dict[str, Value]) -> int:
     ).job_ids[0]
 
 
-def _run_together(*acts: Callable[[], None]) -> None:
-    start = threading.Barrier(len(acts))
+def _run_together(*functions: Callable[[], None]) -> None:
+    start = threading.Barrier(len(functions))
 
-    def run(act: Callable[[], None]) -> None:
+    def run(function: Callable[[], None]) -> None:
         start.wait(TIMEOUT_S)
-        act()
+        function()
 
-    with ThreadPoolExecutor(len(acts)) as threads:
-        futures: list[Future[None]] = [threads.submit(run, act) for act in acts]
+    with ThreadPoolExecutor(len(functions)) as threads:
+        futures: list[Future[None]] = [threads.submit(run, function) for function in functions]
         for future in futures:
             future.result(TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Pools on every database: made with their first job, refreshed, removed when idle, and held by jobs that come."""
+"""Pools on every database: creation by their first job, refresh, removal when idle, and sync of servers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pilotage_server.core.resources.pools import PoolIdClashError
 from pilotage_server.storage.database.engine import Database
 from pilotage_server.storage.database.tables import metadata
 from support.pool_bench import BIG, FAR, SMALL, PoolBench, a_user, three_queues
+from support.statements import statements
 from support.trees import asking
 from support.virtual_clock import VirtualClock
 
@@ -23,7 +24,7 @@ def bench(database: Database) -> PoolBench:
     return bench
 
 
-def test_the_first_job_of_a_pool_makes_it_with_its_mapping(bench: PoolBench, clock: VirtualClock) -> None:
+def test_first_job_creates_pool_with_its_mapping(bench: PoolBench, clock: VirtualClock) -> None:
     job = bench.submit(Memory=3000)
     assert job.pool_id == pool_id(asking(Memory=3000))
     assert bench.stored_queues(job.pool_id) == {BIG, FAR} == bench.state.mappings.queues(job.pool_id)
@@ -33,25 +34,25 @@ def test_the_first_job_of_a_pool_makes_it_with_its_mapping(bench: PoolBench, clo
     bench.agree()
 
 
-def test_jobs_that_ask_the_same_share_a_pool_whatever_way_they_type_it(bench: PoolBench) -> None:
+def test_equal_requirements_share_a_pool_in_any_spelling(bench: PoolBench) -> None:
     first = bench.submit(Memory=3000)
     second = bench.submit(memory="3000 MB")
     assert first.pool_id == second.pool_id
     assert bench.stored()[first.pool_id].section == {"Memory": 3000}
 
 
-def test_a_job_without_requirements_has_no_pool(bench: PoolBench) -> None:
+def test_job_without_requirements_has_no_pool(bench: PoolBench) -> None:
     assert bench.submit().pool_id == ""
     assert bench.stored() == {}
 
 
-def test_a_pool_without_eligible_queues_is_mapped_to_nowhere(bench: PoolBench) -> None:
+def test_pool_without_eligible_queues_has_empty_mapping(bench: PoolBench) -> None:
     job = bench.submit(Memory=9000)
     assert bench.stored_queues(job.pool_id) == frozenset()
     assert bench.stored()[job.pool_id].mapped is not None
 
 
-def test_an_id_that_belongs_to_other_requirements_is_refused(bench: PoolBench) -> None:
+def test_pool_id_of_other_requirements_is_refused(bench: PoolBench) -> None:
     job = bench.submit(Memory=3000)
     forged = update(POOLS).where(POOLS.c.id == job.pool_id).values(canonical="something else")
     bench.database.write(lambda transaction: transaction.session.execute(forged))
@@ -59,7 +60,7 @@ def test_an_id_that_belongs_to_other_requirements_is_refused(bench: PoolBench) -
         bench.submit(Memory=3000)
 
 
-def test_a_refresh_takes_only_mappings_of_that_age(bench: PoolBench, clock: VirtualClock) -> None:
+def test_refresh_selects_mappings_by_age(bench: PoolBench, clock: VirtualClock) -> None:
     old = bench.submit(Memory=1000)
     clock.advance(minutes=10)
     young = bench.submit(Memory=3000)
@@ -72,7 +73,7 @@ def test_a_refresh_takes_only_mappings_of_that_age(bench: PoolBench, clock: Virt
     bench.agree()
 
 
-def test_a_refresh_repairs_a_mapping_that_is_missing(bench: PoolBench) -> None:
+def test_refresh_restores_missing_mapping(bench: PoolBench) -> None:
     job = bench.submit(Memory=3000)
     bench.database.write(lambda transaction: transaction.session.execute(update(POOLS).values(mapped=None)))
     assert bench.stored_queues(job.pool_id) == frozenset()
@@ -80,7 +81,15 @@ def test_a_refresh_repairs_a_mapping_that_is_missing(bench: PoolBench) -> None:
     assert bench.stored_queues(job.pool_id) == {BIG, FAR}
 
 
-def test_a_pool_with_a_live_job_is_never_removed(bench: PoolBench, clock: VirtualClock) -> None:
+def test_refresh_does_not_read_jobs(bench: PoolBench) -> None:
+    bench.submit(count=50, Memory=1000)
+    with statements(bench.database) as executed:
+        bench.refresh(minutes=0)
+    assert executed
+    assert not [statement for statement in executed if "jobs" in statement]
+
+
+def test_pool_with_live_job_is_never_removed(bench: PoolBench, clock: VirtualClock) -> None:
     job = bench.submit(Memory=3000)
     for _ in range(5):
         clock.advance(days=1)
@@ -88,7 +97,7 @@ def test_a_pool_with_a_live_job_is_never_removed(bench: PoolBench, clock: Virtua
     assert job.pool_id in bench.stored()
 
 
-def test_an_idle_pool_is_removed_after_the_grace_period(bench: PoolBench, clock: VirtualClock) -> None:
+def test_idle_pool_is_removed_after_grace_period(bench: PoolBench, clock: VirtualClock) -> None:
     job = bench.submit(Memory=3000)
     clock.advance(days=2)
     bench.remove(job)
@@ -102,13 +111,13 @@ def test_an_idle_pool_is_removed_after_the_grace_period(bench: PoolBench, clock:
     bench.agree()
 
 
-def test_without_a_grace_period_an_idle_pool_is_removed_at_once(bench: PoolBench) -> None:
+def test_idle_pool_is_removed_at_once_without_grace_period(bench: PoolBench) -> None:
     job = bench.submit(Memory=3000)
     bench.remove(job)
     assert bench.clean(hours=0) == (job.pool_id,)
 
 
-def test_a_job_that_came_and_went_starts_the_grace_period_anew(bench: PoolBench, clock: VirtualClock) -> None:
+def test_finished_job_restarts_grace_period(bench: PoolBench, clock: VirtualClock) -> None:
     bench.remove(bench.submit(Memory=3000))
     bench.clean(hours=1)
     clock.advance(minutes=50)
@@ -119,7 +128,7 @@ def test_a_job_that_came_and_went_starts_the_grace_period_anew(bench: PoolBench,
     assert len(bench.clean(hours=1)) == 1
 
 
-def test_a_pool_that_was_removed_comes_back_with_the_next_job(bench: PoolBench, clock: VirtualClock) -> None:
+def test_next_job_recreates_removed_pool(bench: PoolBench, clock: VirtualClock) -> None:
     first = bench.submit(Memory=3000)
     bench.remove(first)
     bench.clean(hours=0)
@@ -131,7 +140,7 @@ def test_a_pool_that_was_removed_comes_back_with_the_next_job(bench: PoolBench, 
     bench.agree()
 
 
-def test_two_servers_on_one_database_learn_of_each_others_pools(database: Database) -> None:
+def test_pools_reach_other_servers(database: Database) -> None:
     here, there = PoolBench(database), PoolBench(database)
     here.put(three_queues())
     job = here.submit(Memory=1000)
@@ -139,7 +148,7 @@ def test_two_servers_on_one_database_learn_of_each_others_pools(database: Databa
     assert there.state.mappings.queues(job.pool_id) == {BIG, SMALL, FAR}
 
 
-def test_a_server_that_missed_a_tree_places_jobs_by_the_one_in_force(database: Database) -> None:
+def test_server_with_old_tree_maps_new_job_by_active_tree(database: Database) -> None:
     here, there = PoolBench(database), PoolBench(database)
     here.put(three_queues())
     there.submit(Memory=1000)
@@ -151,14 +160,14 @@ def test_a_server_that_missed_a_tree_places_jobs_by_the_one_in_force(database: D
     assert there.stored_queues(job.pool_id) == {SMALL}
 
 
-def test_pools_of_other_vos_are_other_pools(bench: PoolBench) -> None:
+def test_vos_have_separate_pools(bench: PoolBench) -> None:
     cms = bench.submit(a_user("cms"), Memory=3000)
     lhcb = bench.submit(a_user("lhcb"), Memory=3000)
     assert cms.pool_id != lhcb.pool_id
     assert bench.stored_queues(lhcb.pool_id) == {BIG}
 
 
-def test_a_server_to_which_a_job_came_under_a_new_tree_catches_up_with_all_other_pools(database: Database) -> None:
+def test_sync_after_new_tree_updates_all_other_pools(database: Database) -> None:
     here, there = PoolBench(database), PoolBench(database)
     here.put(three_queues())
     early, gone = here.submit(Memory=3000), here.submit(Memory=1000)
@@ -176,7 +185,7 @@ def test_a_server_to_which_a_job_came_under_a_new_tree_catches_up_with_all_other
     assert known == {(early.pool_id, 2), (late.pool_id, 2)}
 
 
-def test_a_server_catches_up_with_trees_and_pools_that_came_and_went(database: Database) -> None:
+def test_sync_applies_new_tree_and_removed_pools(database: Database) -> None:
     here, there = PoolBench(database), PoolBench(database)
     here.put(three_queues())
     kept, gone = here.submit(Memory=1000), here.submit(Memory=3000)

@@ -1,4 +1,4 @@
-"""What people and pilots are shown of pools, queues and nodes, on every database."""
+"""Lists of pools, queues and eligible nodes, and who may see them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run_at(bench: PoolBench, job_id: int, queue: QueueId, clock: VirtualClock) -
     )
 
 
-def test_pools_are_listed_with_their_counts_most_waiting_first(bench: PoolBench, clock: VirtualClock) -> None:
+def test_pools_are_listed_with_counts_most_waiting_first(bench: PoolBench, clock: VirtualClock) -> None:
     few = bench.submit(count=2, Memory=3000)
     many = bench.submit(count=5, Memory=1000)
     run_at(bench, few.id, BIG, clock)
@@ -77,7 +77,7 @@ def test_pools_are_listed_with_their_counts_most_waiting_first(bench: PoolBench,
     assert (second.mapped, second.tree_version, second.created) == (clock(), 1, clock())
 
 
-def test_users_see_the_pools_of_their_vo_and_operators_all(bench: PoolBench) -> None:
+def test_users_see_pools_of_their_vo_and_operators_all(bench: PoolBench) -> None:
     cms = bench.submit(a_user("cms"), Memory=3000).pool_id
     lhcb = bench.submit(a_user("lhcb"), Memory=3000).pool_id
     assert [pool.id for pool in pools(bench, a_user("CMS"))] == [cms]
@@ -87,7 +87,7 @@ def test_users_see_the_pools_of_their_vo_and_operators_all(bench: PoolBench) -> 
         pools(bench, a_user("cms"), "lhcb")
 
 
-def test_the_pools_of_many_queues_are_told_in_the_order_asked_sorted_by_id(bench: PoolBench) -> None:
+def test_pools_of_queues_are_returned_in_requested_order(bench: PoolBench) -> None:
     ids = {memory: bench.submit(Memory=memory).pool_id for memory in (1000, 3000, 6000)}
     answer = get_submit_pools_for_queue(bench.state, AGENT, [SMALL, BIG, NOWHERE])
     assert answer == (
@@ -97,7 +97,7 @@ def test_the_pools_of_many_queues_are_told_in_the_order_asked_sorted_by_id(bench
     )
 
 
-def test_a_disabled_queue_is_known_and_has_no_pools(bench: PoolBench) -> None:
+def test_disabled_queue_is_known_and_has_no_pools(bench: PoolBench) -> None:
     bench.submit(Memory=1000)
     queue = {"Memory": 2000, "Enabled": False}
     bench.put(a_new_tree(sites={"CERN": {"ces": {"ce01": {"queues": {"small": queue}}}}}))
@@ -107,14 +107,14 @@ def test_a_disabled_queue_is_known_and_has_no_pools(bench: PoolBench) -> None:
     )
 
 
-def test_a_banned_queue_keeps_its_pools_for_the_ban_may_end_before_the_pilot_starts(bench: PoolBench) -> None:
+def test_banned_queue_keeps_its_pools(bench: PoolBench) -> None:
     job = bench.submit(Memory=1000)
-    ban_node(bench, "CERN")
+    ban_node(bench, "CERN")  # the ban may end before a pilot starts
     (answer,) = get_submit_pools_for_queue(bench.state, AGENT, [SMALL])
     assert answer.pool_ids == (job.pool_id,)
 
 
-def test_a_pilot_hears_only_of_its_own_queue_and_vos(bench: PoolBench) -> None:
+def test_pilot_sees_only_pools_of_its_queue_and_vos(bench: PoolBench) -> None:
     cms = bench.submit(a_user("cms"), Memory=1000).pool_id
     lhcb = bench.submit(a_user("lhcb"), Memory=1000).pool_id
     all_, only = a_pilot(BIG), a_pilot(BIG, "LHCb")
@@ -138,7 +138,7 @@ def test_queues_are_listed_with_values_origins_and_counts(bench: PoolBench, cloc
     assert (small.pools, small.waiting, small.running) == (1, 5, 0)
 
 
-def test_a_queue_without_access_for_the_users_vo_does_not_exist_for_him(bench: PoolBench) -> None:
+def test_queue_is_hidden_from_users_of_vos_without_access(bench: PoolBench) -> None:
     bench.submit(a_user("cms"), Memory=1000)
     assert [view.id for view in queues(bench, a_user("lhcb"))] == [BIG, SMALL]
     assert [view.waiting for view in queues(bench, a_user("lhcb"))] == [0, 0]
@@ -148,12 +148,12 @@ def test_a_queue_without_access_for_the_users_vo_does_not_exist_for_him(bench: P
         queues(bench, a_user("lhcb"), "cms")
 
 
-def test_a_banned_queue_says_why(bench: PoolBench) -> None:
+def test_banned_queue_is_listed_with_its_reason(bench: PoolBench) -> None:
     ban_node(bench, "CERN", "ce01", "big")
     assert [view.banned for view in queues(bench, OPERATOR)] == ["CERN/ce01/big is banned: broken", "", ""]
 
 
-def test_eligible_nodes_are_a_tree_down_to_the_level_asked_for(bench: PoolBench) -> None:
+def test_eligible_nodes_are_a_tree_to_requested_level(bench: PoolBench) -> None:
     select = {"Memory": 3000}
     user = a_user("cms")
     down_to_queues = {"CERN": {"ce01": ("big",)}, "FNAL": {"ce02": ("far",)}}
@@ -165,13 +165,13 @@ def test_eligible_nodes_are_a_tree_down_to_the_level_asked_for(bench: PoolBench)
     assert nodes(bench, a_user("lhcb"), NodeQuery(queue_select=select)) == {"CERN": {"ce01": ("big",)}}
 
 
-def test_a_banned_node_is_not_eligible_and_leaves_nothing_empty_behind(bench: PoolBench) -> None:
+def test_banned_node_and_its_empty_parents_are_not_eligible(bench: PoolBench) -> None:
     ban_node(bench, "FNAL", "ce02", "far")
     ban_node(bench, "CERN", "ce01", "small")
     assert nodes(bench, OPERATOR, NodeQuery()) == {"CERN": {"ce01": ("big",)}}
 
 
-def test_a_selection_without_a_meaning_is_refused(bench: PoolBench) -> None:
+def test_invalid_selection_is_refused(bench: PoolBench) -> None:
     with pytest.raises(InvalidRequirementsError, match="Memory"):
         nodes(bench, OPERATOR, NodeQuery(queue_select={"Memory": ()}))
     with pytest.raises(InvalidInputError, match="Site, CE, Queue"):

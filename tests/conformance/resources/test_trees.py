@@ -1,4 +1,4 @@
-"""New versions of the tree on every database: taken with all that follows, only tried, or refused whole."""
+"""New versions of the tree: activation with its effects, trial, and refusal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def memory_is(type_: str) -> dict[str, dict[str, str]]:
     return {"Memory": {"type": type_}}
 
 
-def test_before_any_tree_there_is_version_0_and_no_queue(database: Database) -> None:
+def test_version_is_0_before_the_first_tree(database: Database) -> None:
     bench = PoolBench(database)
     assert database.read(get_tree).version == 0
     assert bench.state.tree.queues == ()
@@ -49,7 +49,7 @@ def test_before_any_tree_there_is_version_0_and_no_queue(database: Database) -> 
     assert bench.stored_queues(job.pool_id) == frozenset()
 
 
-def test_a_tree_is_kept_as_it_was_given(bench: PoolBench, clock: VirtualClock) -> None:
+def test_tree_text_is_stored_unchanged(bench: PoolBench, clock: VirtualClock) -> None:
     text = "sites:\n  CERN:\n    ces:\n      ce01:\n        queues: {long: {Memory: 3000}}\n"
     effect = bench.put(parse_tree(text, "yaml"))
     stored = bench.database.read(get_tree)
@@ -57,19 +57,19 @@ def test_a_tree_is_kept_as_it_was_given(bench: PoolBench, clock: VirtualClock) -
     assert (stored.text, stored.format, stored.created, stored.created_by) == (text, "yaml", clock(), "olga")
 
 
-def test_a_server_starts_with_the_tree_in_force(bench: PoolBench) -> None:
+def test_server_starts_with_active_tree(bench: PoolBench) -> None:
     bench.put(three_queues(big=16000))
-    again = PoolBench(bench.database)
-    assert again.state.tree.version == 2
-    assert again.state.tree.queues == (BIG, SMALL, FAR)
+    restarted = PoolBench(bench.database)
+    assert restarted.state.tree.version == 2
+    assert restarted.state.tree.queues == (BIG, SMALL, FAR)
 
 
-def test_a_tree_with_a_fault_is_refused_with_its_path() -> None:
+def test_invalid_tree_is_refused_with_path_of_fault() -> None:
     with pytest.raises(InvalidTreeError, match=r"sites\.CERN\.ces\.ce01"):
         a_new_tree(sites={"CERN": {"ces": {"ce01": 3}}})
 
 
-def test_a_tree_maps_all_pools_anew(bench: PoolBench, clock: VirtualClock) -> None:
+def test_new_tree_maps_all_pools(bench: PoolBench, clock: VirtualClock) -> None:
     big, small = bench.submit(Memory=6000), bench.submit(Memory=1000)
     clock.advance(minutes=1)
     effect = bench.put(three_queues(big=3000))
@@ -81,14 +81,14 @@ def test_a_tree_maps_all_pools_anew(bench: PoolBench, clock: VirtualClock) -> No
     bench.agree()
 
 
-def test_a_tree_wakes_those_who_wait_for_a_change_of_reach(bench: PoolBench) -> None:
+def test_new_tree_wakes_waiting_requests(bench: PoolBench) -> None:
     woken: list[str] = []
     bench.state.access_listeners.append(lambda: woken.append("now"))
     bench.put(three_queues())
     assert woken == ["now"]
 
 
-def test_trying_a_tree_tells_the_same_as_taking_it_and_changes_nothing(bench: PoolBench) -> None:
+def test_trial_has_effect_report_of_activation_and_changes_nothing(bench: PoolBench) -> None:
     bench.submit(Memory=6000)
     bench.submit(count=3, Memory=10_000)
     before = bench.stored()
@@ -100,7 +100,7 @@ def test_trying_a_tree_tells_the_same_as_taking_it_and_changes_nothing(bench: Po
     assert bench.put(new) == tried
 
 
-def test_waiting_jobs_that_become_runnable_or_stuck_are_counted(bench: PoolBench) -> None:
+def test_newly_runnable_and_stuck_jobs_are_counted(bench: PoolBench) -> None:
     bench.submit(a_user("lhcb"), count=3, Memory=6000)
     bench.submit(count=2, Memory=10_000)
     bench.submit(Memory=1000)
@@ -111,17 +111,17 @@ def test_waiting_jobs_that_become_runnable_or_stuck_are_counted(bench: PoolBench
     assert bench.attempt(three_queues(big=12_000)).jobs_runnable == 2
 
 
-def test_jobs_without_requirements_are_counted_too(bench: PoolBench) -> None:
+def test_jobs_without_requirements_are_counted_as_stuck(bench: PoolBench) -> None:
     bench.submit(count=4)
     effect = bench.attempt(a_new_tree())
     assert effect.jobs_stuck == 4
 
 
-def test_what_is_not_understood_at_the_top_of_a_tree_is_a_warning(bench: PoolBench) -> None:
+def test_unknown_top_level_key_causes_a_warning(bench: PoolBench) -> None:
     assert "provenance" in bench.put(three_queues(provenance="a list")).warnings[0]
 
 
-def test_a_parameter_declared_otherwise_gives_the_pools_that_ask_for_it_new_ids(bench: PoolBench) -> None:
+def test_redeclared_parameter_rekeys_pools_that_use_it(bench: PoolBench) -> None:
     job, other = bench.submit(Memory=2000), bench.submit(OS="el9")
     effect = bench.put(three_queues(parameters=memory_is("value")))
     moved = bench.job(job.id)
@@ -135,7 +135,7 @@ def test_a_parameter_declared_otherwise_gives_the_pools_that_ask_for_it_new_ids(
     bench.agree()
 
 
-def test_jobs_of_one_pool_part_when_what_they_typed_no_longer_means_the_same(bench: PoolBench) -> None:
+def test_redeclaration_splits_pool_of_different_spellings(bench: PoolBench) -> None:
     number, text = bench.submit(count=2, Memory=2000), bench.submit(Memory="2000 MB")
     assert number.pool_id == text.pool_id
     bench.put(three_queues(parameters=memory_is("value")))
@@ -145,7 +145,7 @@ def test_jobs_of_one_pool_part_when_what_they_typed_no_longer_means_the_same(ben
     bench.agree()
 
 
-def test_jobs_of_two_pools_meet_when_what_they_typed_now_means_the_same(bench: PoolBench) -> None:
+def test_redeclaration_merges_pools_of_equal_meaning(bench: PoolBench) -> None:
     bench.put(three_queues(parameters=memory_is("value")))
     number, text = bench.submit(Memory=2000), bench.submit(Memory="2000 MB")
     assert number.pool_id != text.pool_id
@@ -156,7 +156,7 @@ def test_jobs_of_two_pools_meet_when_what_they_typed_now_means_the_same(bench: P
     bench.agree()
 
 
-def test_waiting_jobs_whose_requirements_lose_their_meaning_are_held_with_the_reason(bench: PoolBench) -> None:
+def test_jobs_with_invalidated_requirements_are_held_with_reason(bench: PoolBench) -> None:
     text = bench.submit(Memory="2000 MB")
     number = bench.submit(Memory=2000)
     effect = bench.put(three_queues(parameters=memory_is("flag")))
@@ -171,15 +171,15 @@ def test_waiting_jobs_whose_requirements_lose_their_meaning_are_held_with_the_re
     bench.agree()
 
 
-def test_a_job_whose_requirements_lost_their_meaning_is_explained_by_just_that(bench: PoolBench) -> None:
+def test_explanation_names_invalidated_requirement(bench: PoolBench) -> None:
     job = bench.submit(Memory="2000 MB")
     bench.put(three_queues(parameters=memory_is("flag")))
     explanation = bench.read(lambda transaction, state: explain_job(transaction, state, a_user(), job.id))
-    assert [(each.parameter, each.queues) for each in explanation.exclusions] == [("Memory", 3)]
+    assert [(exclusion.parameter, exclusion.queues) for exclusion in explanation.exclusions] == [("Memory", 3)]
     assert explanation.eligible_queues == ()
 
 
-def test_a_held_job_is_released_once_a_tree_gives_its_requirements_their_meaning_back(bench: PoolBench) -> None:
+def test_release_succeeds_once_requirements_are_valid_again(bench: PoolBench) -> None:
     job = bench.submit(Memory="2000 MB")
     bench.put(three_queues(parameters=memory_is("flag")))
     release = JobChange.RELEASE
@@ -194,7 +194,7 @@ def test_a_held_job_is_released_once_a_tree_gives_its_requirements_their_meaning
     bench.agree()
 
 
-def test_a_pool_keeps_its_id_for_jobs_whose_requirements_mean_the_same(bench: PoolBench) -> None:
+def test_pool_keeps_its_id_for_unchanged_requirements(bench: PoolBench) -> None:
     bench.put(three_queues(parameters={"Scratch": {"type": "capacity", "unit": "MB"}}, defaults={"Scratch": 50}))
     text, number = bench.submit(Scratch="20 MB"), bench.submit(Scratch=20)
     assert text.pool_id == number.pool_id
@@ -206,7 +206,7 @@ def test_a_pool_keeps_its_id_for_jobs_whose_requirements_mean_the_same(bench: Po
     bench.agree()
 
 
-def test_a_job_that_holds_a_lease_keeps_it_and_its_pool_follows(bench: PoolBench, clock: VirtualClock) -> None:
+def test_leased_job_keeps_lease_and_gets_new_pool(bench: PoolBench, clock: VirtualClock) -> None:
     job = bench.submit(Memory=2000)
     until = clock.advance(minutes=1)
     bench.write(
@@ -228,7 +228,7 @@ def test_a_job_that_holds_a_lease_keeps_it_and_its_pool_follows(bench: PoolBench
     assert leased.pool_id == declared_as(ParameterType.VALUE, {"Memory": 2000})
 
 
-def test_finished_jobs_keep_the_pool_that_they_had(bench: PoolBench) -> None:
+def test_finished_jobs_keep_their_pool(bench: PoolBench) -> None:
     job = bench.submit(Memory=2000)
     bench.remove(job)
     bench.put(three_queues(parameters=memory_is("value")))
@@ -236,7 +236,7 @@ def test_finished_jobs_keep_the_pool_that_they_had(bench: PoolBench) -> None:
     assert bench.stored() == {}
 
 
-def test_after_the_tree_came_a_new_job_joins_those_that_were_moved(bench: PoolBench) -> None:
+def test_new_job_joins_rekeyed_jobs(bench: PoolBench) -> None:
     old = bench.submit(Memory=2000)
     bench.put(three_queues(parameters=memory_is("value")))
     new = bench.submit(Memory=2000)
@@ -244,7 +244,7 @@ def test_after_the_tree_came_a_new_job_joins_those_that_were_moved(bench: PoolBe
     bench.agree()
 
 
-def test_a_pool_that_came_after_a_tree_was_tried_is_mapped_by_it(bench: PoolBench) -> None:
+def test_pool_created_after_trial_is_mapped_by_new_tree(bench: PoolBench) -> None:
     new = three_queues(big=3000)
     gone = bench.submit(Memory=500)
     plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
@@ -256,7 +256,7 @@ def test_a_pool_that_came_after_a_tree_was_tried_is_mapped_by_it(bench: PoolBenc
     bench.agree()
 
 
-def test_a_tree_that_was_tried_on_another_than_the_one_in_force_is_tried_again(bench: PoolBench) -> None:
+def test_outdated_plan_is_made_again(bench: PoolBench) -> None:
     job = bench.submit(Memory=6000)
     new = three_queues(big=12_000)
     plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
@@ -267,7 +267,7 @@ def test_a_tree_that_was_tried_on_another_than_the_one_in_force_is_tried_again(b
     bench.agree()
 
 
-def test_jobs_that_came_after_a_redeclaring_tree_was_tried_are_moved_too(bench: PoolBench) -> None:
+def test_jobs_submitted_after_trial_are_rekeyed(bench: PoolBench) -> None:
     new = three_queues(parameters=memory_is("value"))
     bench.submit(Memory=1000)
     plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
@@ -277,7 +277,7 @@ def test_jobs_that_came_after_a_redeclaring_tree_was_tried_are_moved_too(bench: 
     bench.agree()
 
 
-def test_jobs_of_the_first_pool_that_a_redeclaring_tree_touches_are_moved_too(bench: PoolBench) -> None:
+def test_first_affected_job_after_trial_is_rekeyed(bench: PoolBench) -> None:
     new = three_queues(parameters=memory_is("value"))
     plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
     assert not plan.touches_jobs
@@ -288,7 +288,7 @@ def test_jobs_of_the_first_pool_that_a_redeclaring_tree_touches_are_moved_too(be
     bench.agree()
 
 
-def test_a_refresh_that_was_planned_before_a_new_tree_came_changes_nothing(bench: PoolBench) -> None:
+def test_refresh_planned_before_new_tree_changes_nothing(bench: PoolBench) -> None:
     job = bench.submit(Memory=6000)
     planned = bench.read(lambda transaction, state: plan_refresh(transaction, state, timedelta(0)))
     bench.put(three_queues(big=3000))
