@@ -54,8 +54,13 @@ def test_running_limit_is_exact(database: Database, clock: VirtualClock) -> None
     assert grid.start_pilot("CERN/ce02/q").claim(a_slot("a"), a_slot("b")) == [ids[3]]
 
 
-def test_end_of_counted_job_notifies_waiting_task_queue(database: Database, clock: VirtualClock) -> None:
-    limit = RunningLimit("CERN", None, None, "owner", "alice", 1)
+@pytest.mark.parametrize(
+    ("at_most", "expected"), [(1, ["alice"]), (1000, [])], ids=["limit was reached", "far below limit"]
+)
+def test_end_of_job_notifies_others_only_if_limit_was_reached(
+    database: Database, clock: VirtualClock, at_most: int, expected: list[str]
+) -> None:
+    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most)
     grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
     first, _ = grid.submit(a_user("alice"), count=2)
     grid.submit(a_user("bob"))
@@ -65,7 +70,7 @@ def test_end_of_counted_job_notifies_waiting_task_queue(database: Database, cloc
     notified: list[str] = []
     grid.state.waiting_listeners.append(lambda task_queue, count: notified.append(task_queue.account.owner))
     pilot.finish(match)
-    assert notified == ["alice"]
+    assert notified == expected
 
 
 def test_new_limit_rekeys_jobs_submitted_before_it(database: Database, clock: VirtualClock) -> None:
@@ -149,33 +154,21 @@ def test_server_start_corrects_wrong_counts(database: Database, clock: VirtualCl
 
 def test_refresh_notifies_of_room_made_by_another_server(database: Database, clock: VirtualClock) -> None:
     limit = RunningLimit("CERN", None, None, "owner", "alice", 2)
-    here = Grid(database, clock, rules=Rules(running_limits=(limit,)))
-    here.submit(count=5)
-    there = here.restarted()
-    pilot = there.start_pilot()
+    server = Grid(database, clock, rules=Rules(running_limits=(limit,)))
+    server.submit(count=5)
+    other = server.restarted()
+    pilot = other.start_pilot()
     matches = pilot.ask(a_slot("a"), a_slot("b")).matches
-    here.read(refresh_counts)
+    server.read(refresh_counts)
     notified: list[tuple[str, int]] = []
-    here.state.waiting_listeners.append(lambda task_queue, count: notified.append((task_queue.account.owner, count)))
-    here.read(refresh_counts)
+    server.state.waiting_listeners.append(lambda task_queue, count: notified.append((task_queue.account.owner, count)))
+    server.read(refresh_counts)
     assert notified == []
     for match in matches:
         pilot.finish(match)
-    here.read(refresh_counts)
-    here.read(refresh_counts)
+    server.read(refresh_counts)
+    server.read(refresh_counts)
     assert notified == [("alice", 2)]
-
-
-def test_end_of_job_far_below_limit_notifies_nobody(database: Database, clock: VirtualClock) -> None:
-    limit = RunningLimit("CERN", None, None, "owner", "alice", at_most=1000)
-    grid = Grid(database, clock, rules=Rules(running_limits=(limit,)))
-    grid.submit(count=2)
-    pilot = grid.start_pilot()
-    match = pilot.take()
-    notified: list[str] = []
-    grid.state.waiting_listeners.append(lambda task_queue, count: notified.append(task_queue.account.owner))
-    pilot.finish(match)
-    assert notified == []
 
 
 def test_transaction_overtaken_at_limit_is_retried(postgresql_database: Database, clock: VirtualClock) -> None:
@@ -233,7 +226,7 @@ LIMITS = (
     RunningLimit("CERN", "ce01", None, "kind", "mc", at_most=3),
     RunningLimit("CERN", "ce02", "q", "vo", "lhcb", at_most=100),
 )
-ACTS = ("submit", "ask", "finish", "fail", "sweep", "remove", "hold", "release", "gone", "late")
+STEPS = ("submit", "request", "finish", "fail", "sweep", "remove", "hold", "release", "end glidein", "start")
 
 
 class LimitHistory:
@@ -246,33 +239,33 @@ class LimitHistory:
         self.jobs: list[int] = []
         self.matches: list[tuple[Pilot, Match]] = []
 
-    def act(self, act: str, which: int) -> None:
+    def perform(self, step: str, which: int) -> None:
         """Perform a step on the job, pilot or match that `which` selects."""
         pilot = self.pilots[which % len(self.pilots)]
-        match act:
+        match step:
             case "submit":
                 kinds: list[Any] = [{}, {"Kind": "MC"}, {"Kind": ("mc", "fast")}]
                 user = a_user(("alice", "bob")[which % 2])
                 self.jobs += self.grid.submit(user, count=1 + which % 3, attributes=kinds[which % len(kinds)])
-            case "ask":
+            case "request":
                 answer = pilot.ask(*(a_slot(f"s{n}") for n in range(1 + which % 3)))
                 self.matches += [(pilot, match) for match in answer.matches]
             case "sweep":
                 self.clock.advance(minutes=25)
                 self.grid.sweep()
-            case "gone":
+            case "end glidein":
                 self.grid.glidein_ended(self.pilots.pop(which % len(self.pilots)))
                 self.pilots.append(self.grid.start_pilot())
-            case "finish" | "fail" | "late" if self.matches:
-                self._report(act, which)
+            case "finish" | "fail" | "start" if self.matches:
+                self._report(step, which)
             case "remove" | "hold" | "release" if self.jobs:
-                self.grid.change(JobChange(act), self.jobs[which % len(self.jobs)])
+                self.grid.change(JobChange(step), self.jobs[which % len(self.jobs)])
             case _:
                 pass
 
-    def _report(self, act: str, which: int) -> None:
+    def _report(self, step: str, which: int) -> None:
         pilot, match = self.matches[which % len(self.matches)]
-        match act:
+        match step:
             case "finish":
                 pilot.finish(match)
             case "fail":
@@ -282,13 +275,13 @@ class LimitHistory:
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(acts=st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 30)), max_size=40))
-def test_stored_counts_equal_recounted_jobs(acts: list[tuple[str, int]]) -> None:
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 30)), max_size=40))
+def test_stored_counts_equal_recounted_jobs(steps: list[tuple[str, int]]) -> None:
     clock = VirtualClock()
     with TemporaryDirectory() as folder, quick_sqlite(Path(folder, "pilotage.db"), clock) as database:
         history = LimitHistory(database, clock)
-        for act, which in [("submit", 0), ("submit", 1), ("ask", 2), *acts]:
-            history.act(act, which)
+        for step, which in [("submit", 0), ("submit", 1), ("request", 2), *steps]:
+            history.perform(step, which)
             assert stored_counts(history.grid) == history.grid.read(fresh_counts)
 
 

@@ -1,4 +1,4 @@
-"""Group commit: which operations share a transaction, in which order, and who fails alone, on every database."""
+"""Group commit: which operations share a transaction, in which order, and what fails alone, on every database."""
 
 from __future__ import annotations
 
@@ -145,19 +145,16 @@ def test_failed_group_is_undone_and_items_run_again_singly(
     assert database.read(banned) == ["A", "B"]
 
 
-def test_constraint_violation_fails_only_its_item(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("site", "error"),
+    [("null", IntegrityError.__name__), ("overtaken", "WriteConflictError")],
+    ids=["constraint violation", "repeated write conflict"],
+)
+def test_database_error_fails_only_its_item(database: Database, site: str, error: str) -> None:
     batch = Bans()
     with held(database):
-        futures = [database.submit_batch(batch, site) for site in ("A", "null", "B")]
-    assert outcomes(futures) == ["A", IntegrityError.__name__, "B"]
-    assert database.read(banned) == ["A", "B"]
-
-
-def test_repeated_write_conflict_fails_only_its_item(database: Database) -> None:
-    batch = Bans()
-    with held(database):
-        futures = [database.submit_batch(batch, site) for site in ("A", "overtaken", "B")]
-    assert outcomes(futures) == ["A", "WriteConflictError", "B"]
+        futures = [database.submit_batch(batch, item) for item in ("A", site, "B")]
+    assert outcomes(futures) == ["A", error, "B"]
     assert database.read(banned) == ["A", "B"]
 
 

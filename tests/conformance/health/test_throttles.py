@@ -37,13 +37,13 @@ def test_only_one_of_two_servers_throttles_a_node(grid: Grid) -> None:
 def test_probe_is_claimed_once_among_servers(grid: Grid, clock: VirtualClock) -> None:
     throttled(grid)
     other = grid.restarted()
-    here, there = a_pilot(grid), a_pilot(other)
-    assert not here.claim()
-    assert not there.claim()
+    pilot, other_pilot = a_pilot(grid), a_pilot(other)
+    assert not pilot.claim()
+    assert not other_pilot.claim()
     clock.advance(seconds=100)
-    assert len(there.claim()) == 1
-    assert not here.claim()
-    assert not there.claim()
+    assert len(other_pilot.claim()) == 1
+    assert not pilot.claim()
+    assert not other_pilot.claim()
 
 
 def test_one_of_concurrent_requests_gets_the_probe(grid: Grid, clock: VirtualClock) -> None:

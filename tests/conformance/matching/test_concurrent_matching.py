@@ -213,10 +213,10 @@ def test_pilots_of_different_reports_are_locked_in_one_order(
 
 def test_request_served_by_two_servers_gets_one_answer(postgresql_database: Database, clock: VirtualClock) -> None:
     database = postgresql_database
-    here = Grid(database, clock)
-    ids = here.submit(count=2)
-    pilot = here.start_pilot()
-    one, other = (WorkBatch(grid.state, _jobs_of) for grid in (here, here.restarted()))
+    server = Grid(database, clock)
+    ids = server.submit(count=2)
+    pilot = server.start_pilot()
+    one, other = (WorkBatch(grid.state, _jobs_of) for grid in (server, server.restarted()))
     call = WorkCall(IdempotentRequest.of(pilot.identity, "RequestJobs", "r1", "digest"), WorkRequest((a_slot(),)))
     repeated: list[Future[WorkDone]] = []
 
@@ -229,7 +229,7 @@ def test_request_served_by_two_servers_gets_one_answer(postgresql_database: Data
 
     assert database.write(serve_both) == [WorkDone(b"1", ANY)]
     assert repeated[0].result(timeout=30) == WorkDone(b"1", None)
-    states = [here.job(job_id).state for job_id in ids]
+    states = [server.job(job_id).state for job_id in ids]
     assert states == [JobState.MATCHED, JobState.WAITING]
 
 
@@ -238,36 +238,36 @@ def _jobs_of(answer: WorkAnswer, _waited: timedelta) -> bytes:
 
 
 def test_concurrent_syncs_count_jobs_of_another_server_once(postgresql_database: Database, clock: VirtualClock) -> None:
-    there = Grid(postgresql_database, clock)
-    there.submit()
-    here = there.restarted()
-    (task_queue_id,) = here.state.waiting.ids()
+    other_server = Grid(postgresql_database, clock)
+    other_server.submit()
+    server = other_server.restarted()
+    (task_queue_id,) = server.state.waiting.ids()
     for cycle in range(1, 6):
-        there.submit(count=3)
-        assert sum(run_concurrently(lambda _: here.read(sync_events))) == 3
-        assert here.state.waiting.count(task_queue_id) == 1 + 3 * cycle
+        other_server.submit(count=3)
+        assert sum(run_concurrently(lambda _: server.read(sync_events))) == 3
+        assert server.state.waiting.count(task_queue_id) == 1 + 3 * cycle
 
 
 def test_jobs_of_failed_match_on_another_server_are_found_again(
     postgresql_database: Database, clock: VirtualClock
 ) -> None:
-    here = Grid(postgresql_database, clock)
-    ids = here.submit(count=2)
-    there = here.restarted()
-    here_pilot, there_pilot = here.start_pilot(), there.start_pilot()
+    server = Grid(postgresql_database, clock)
+    ids = server.submit(count=2)
+    other_server = server.restarted()
+    pilot, other_pilot = server.start_pilot(), other_server.start_pilot()
     notified: list[int] = []
-    here.state.waiting_listeners.append(lambda task_queue, count: notified.append(count))
+    server.state.waiting_listeners.append(lambda task_queue, count: notified.append(count))
 
     def match_and_fail(transaction: Transaction, state: ServerState) -> None:
-        request_jobs(transaction, state, there_pilot.identity, WorkRequest((a_slot("a"), a_slot("b"))))
-        assert here_pilot.claim() == []
+        request_jobs(transaction, state, other_pilot.identity, WorkRequest((a_slot("a"), a_slot("b"))))
+        assert pilot.claim() == []
         raise LookupError("before the commit")
 
     with pytest.raises(LookupError):
-        there.write(match_and_fail)
-    assert here_pilot.claim() == []
-    queue_recounts(here.state)
-    before = here.state.waiting.snapshot()
-    here.read(lambda transaction, state: count_pending(transaction, state, before))
+        other_server.write(match_and_fail)
+    assert pilot.claim() == []
+    queue_recounts(server.state)
+    before = server.state.waiting.snapshot()
+    server.read(lambda transaction, state: count_pending(transaction, state, before))
     assert notified == [2]
-    assert here_pilot.claim(a_slot("a"), a_slot("b")) == ids
+    assert pilot.claim(a_slot("a"), a_slot("b")) == ids

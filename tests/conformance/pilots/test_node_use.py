@@ -172,10 +172,10 @@ def test_jobs_do_not_wait_for_nodes_of_a_banned_queue(grid: Grid, clock: Virtual
 
 
 def test_only_nodes_of_requested_queues_are_shown(grid: Grid) -> None:
-    here, there = grid.start_pilot(), grid.start_pilot(OTHER)
-    for pilot in (here, there):
+    cern_pilot, lyon_pilot = grid.start_pilot(), grid.start_pilot(OTHER)
+    for pilot in (cern_pilot, lyon_pilot):
         pilot.show(a_partitionable_slot(0))
-    assert [node.node for node in node_use(grid, OTHER).nodes] == [node_of(there, "Lyon")]
+    assert [node.node for node in node_use(grid, OTHER).nodes] == [node_of(lyon_pilot, "Lyon")]
     assert len(node_use(grid).nodes) == 2
 
 

@@ -188,28 +188,28 @@ def test_match_with_fewer_jobs_than_counted_does_not_block_recount(
 def test_jobs_matched_before_their_sync_count_once(
     postgresql_database: Database, clock: VirtualClock, own_jobs: int
 ) -> None:
-    here = Grid(postgresql_database, clock, LONG)
-    first, *_ = here.submit(count=own_jobs)
-    there = here.restarted()
-    there.submit(count=3)
-    here.state.refresh_head(here.job(first).task_queue_id, None)
-    assert here.start_pilot().claim() == [first]
-    here.read(sync_events)
-    count_requested(here)
-    assert waiting(here) == own_jobs - 1 + 3
+    server = Grid(postgresql_database, clock, LONG)
+    first, *_ = server.submit(count=own_jobs)
+    other = server.restarted()
+    other.submit(count=3)
+    server.state.refresh_head(server.job(first).task_queue_id, None)
+    assert server.start_pilot().claim() == [first]
+    server.read(sync_events)
+    count_requested(server)
+    assert waiting(server) == own_jobs - 1 + 3
 
 
 def test_jobs_of_task_queue_of_another_server_count_once(postgresql_database: Database, clock: VirtualClock) -> None:
-    here = Grid(postgresql_database, clock, LONG)
-    there = here.restarted()
-    there.submit(count=2)
-    here.read(sync_events)
-    there.submit(count=3)
-    assert len(here.start_pilot().claim()) == 1
-    here.read(sync_events)
-    before = here.state.waiting.snapshot()
-    here.read(lambda transaction, state: count_pending(transaction, state, before))
-    assert waiting(here) == 4
+    server = Grid(postgresql_database, clock, LONG)
+    other = server.restarted()
+    other.submit(count=2)
+    server.read(sync_events)
+    other.submit(count=3)
+    assert len(server.start_pilot().claim()) == 1
+    server.read(sync_events)
+    before = server.state.waiting.snapshot()
+    server.read(lambda transaction, state: count_pending(transaction, state, before))
+    assert waiting(server) == 4
 
 
 def test_jobs_of_transaction_that_loads_heads_count_once(database: Database, clock: VirtualClock) -> None:

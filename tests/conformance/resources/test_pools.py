@@ -141,23 +141,23 @@ def test_next_job_recreates_removed_pool(bench: PoolBench, clock: VirtualClock) 
 
 
 def test_pools_reach_other_servers(database: Database) -> None:
-    here, there = PoolBench(database), PoolBench(database)
-    here.put(three_queues())
-    job = here.submit(Memory=1000)
-    assert there.submit(Memory=1000).pool_id == job.pool_id
-    assert there.state.mappings.queues(job.pool_id) == {BIG, SMALL, FAR}
+    server, other = PoolBench(database), PoolBench(database)
+    server.put(three_queues())
+    job = server.submit(Memory=1000)
+    assert other.submit(Memory=1000).pool_id == job.pool_id
+    assert other.state.mappings.queues(job.pool_id) == {BIG, SMALL, FAR}
 
 
 def test_server_with_old_tree_maps_new_job_by_active_tree(database: Database) -> None:
-    here, there = PoolBench(database), PoolBench(database)
-    here.put(three_queues())
-    there.submit(Memory=1000)
+    server, other = PoolBench(database), PoolBench(database)
+    server.put(three_queues())
+    other.submit(Memory=1000)
     declared = three_queues(parameters={"Memory": {"type": "value"}})
-    here.put(declared)
-    job = there.submit(Memory=2000)
-    assert there.state.tree.version == 2
+    server.put(declared)
+    job = other.submit(Memory=2000)
+    assert other.state.tree.version == 2
     assert job.pool_id == pool_id(read_requirements({"Memory": 2000}, "cms", declared.tree.declarations))
-    assert there.stored_queues(job.pool_id) == {SMALL}
+    assert other.stored_queues(job.pool_id) == {SMALL}
 
 
 def test_vos_have_separate_pools(bench: PoolBench) -> None:
@@ -168,36 +168,36 @@ def test_vos_have_separate_pools(bench: PoolBench) -> None:
 
 
 def test_sync_after_new_tree_updates_all_other_pools(database: Database) -> None:
-    here, there = PoolBench(database), PoolBench(database)
-    here.put(three_queues())
-    early, gone = here.submit(Memory=3000), here.submit(Memory=1000)
-    there.catch_up()
-    here.put(three_queues(big=3500))
-    here.remove(gone)
-    here.clean(hours=0)
+    server, other = PoolBench(database), PoolBench(database)
+    server.put(three_queues())
+    early, gone = server.submit(Memory=3000), server.submit(Memory=1000)
+    other.catch_up()
+    server.put(three_queues(big=3500))
+    server.remove(gone)
+    server.clean(hours=0)
 
-    late = there.submit(Memory=3600)
-    there.catch_up()
+    late = other.submit(Memory=3600)
+    other.catch_up()
 
-    assert there.state.mappings.queues(early.pool_id) == {BIG, FAR}
-    assert there.state.mappings.queues(late.pool_id) == {FAR}
-    known = {(mapping.pool_id, mapping.tree_version) for mapping in there.state.mappings.all()}
+    assert other.state.mappings.queues(early.pool_id) == {BIG, FAR}
+    assert other.state.mappings.queues(late.pool_id) == {FAR}
+    known = {(mapping.pool_id, mapping.tree_version) for mapping in other.state.mappings.all()}
     assert known == {(early.pool_id, 2), (late.pool_id, 2)}
 
 
 def test_sync_applies_new_tree_and_removed_pools(database: Database) -> None:
-    here, there = PoolBench(database), PoolBench(database)
-    here.put(three_queues())
-    kept, gone = here.submit(Memory=1000), here.submit(Memory=3000)
-    there.catch_up()
-    assert there.state.mappings.queues(gone.pool_id) == {BIG, FAR}
-    here.remove(gone)
-    here.clean(hours=0)
-    here.put(three_queues(big=500))
+    server, other = PoolBench(database), PoolBench(database)
+    server.put(three_queues())
+    kept, gone = server.submit(Memory=1000), server.submit(Memory=3000)
+    other.catch_up()
+    assert other.state.mappings.queues(gone.pool_id) == {BIG, FAR}
+    server.remove(gone)
+    server.clean(hours=0)
+    server.put(three_queues(big=500))
     woken: list[str] = []
-    there.state.access_listeners.append(lambda: woken.append("now"))
-    there.catch_up()
-    there.catch_up()
-    assert there.state.tree.version == 2
-    assert {mapping.pool_id: mapping.queues for mapping in there.state.mappings.all()} == {kept.pool_id: {SMALL, FAR}}
+    other.state.access_listeners.append(lambda: woken.append("now"))
+    other.catch_up()
+    other.catch_up()
+    assert other.state.tree.version == 2
+    assert {mapping.pool_id: mapping.queues for mapping in other.state.mappings.all()} == {kept.pool_id: {SMALL, FAR}}
     assert woken == ["now"]

@@ -248,11 +248,11 @@ def test_pool_created_after_trial_is_mapped_by_new_tree(bench: PoolBench) -> Non
     new = three_queues(big=3000)
     gone = bench.submit(Memory=500)
     plan = bench.read(lambda transaction, state: try_tree(transaction, state, new))
-    came = bench.submit(Memory=2500)
+    created = bench.submit(Memory=2500)
     bench.remove(gone)
     bench.clean(hours=0)
     bench.write(lambda transaction, state: put_tree(transaction, state, OPERATOR, new, plan))
-    assert bench.state.mappings.queues(came.pool_id) == {BIG, FAR} == bench.stored_queues(came.pool_id)
+    assert bench.state.mappings.queues(created.pool_id) == {BIG, FAR} == bench.stored_queues(created.pool_id)
     bench.agree()
 
 
