@@ -1,4 +1,4 @@
-"""The local batch system's own promises, beside those of every batch system."""
+"""The local batch system: what goes beyond the conformance tests of all batch systems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pilotage_agents.batch_systems.shape import Shape
 from pilotage_pilot.supervise.proc import children_of
 from support.processes import is_running, until
 
-HIDDEN = """
+HIDING_PILOT = """
 import signal
 from pathlib import Path
 from pilotage_pilot.supervise.proc import hide_memory
@@ -26,7 +26,7 @@ hide_memory()
 Path("hidden").touch()
 signal.pause()
 """
-"""A pilot that does first what all pilots do, and then no more."""
+"""A pilot that hides its memory, as all pilots do first, and then waits."""
 
 DIRECTOR = f"""
 import asyncio, sys
@@ -38,7 +38,7 @@ from pilotage_agents.batch_systems.shape import Shape
 async def main():
     root = Path(sys.argv[1])
     folder = root / "stamp"
-    request = GlideinRequest("stamp", "default", (sys.executable, "-c", {HIDDEN!r}), folder, Shape())
+    request = GlideinRequest("stamp", "default", (sys.executable, "-c", {HIDING_PILOT!r}), folder, Shape())
     (submitted,) = await LocalBatchSystem(root).submit_many([request])
     async with asyncio.timeout(30):
         while not (folder / "hidden").exists():
@@ -49,10 +49,10 @@ async def main():
 
 asyncio.run(main())
 """
-"""Starts a pilot, and looks for it again when it has hidden itself."""
+"""Submits a pilot and finds it by its stamp after it has hidden its memory."""
 
-POWERLESS = ("setpriv", "--bounding-set=-all", "--")
-"""Starts a command without the powers of root: as that of any user, it may not look into what hides itself."""
+WITHOUT_CAPABILITIES = ("setpriv", "--bounding-set=-all", "--")
+"""Runs a command without root's capabilities, so that it cannot read processes that hide their memory."""
 
 
 def a_request(folder: Path, *command: str, stamp: str = "stamp") -> GlideinRequest:
@@ -66,7 +66,7 @@ async def submitted(system: LocalBatchSystem, request: GlideinRequest) -> str:
     return answer.glidein_id
 
 
-async def end_of(system: LocalBatchSystem, glidein_id: str) -> int | None:
+async def exit_code_of(system: LocalBatchSystem, glidein_id: str) -> int | None:
     async with asyncio.timeout(30):
         while True:
             status = (await system.poll_all([glidein_id]))[glidein_id]
@@ -75,88 +75,88 @@ async def end_of(system: LocalBatchSystem, glidein_id: str) -> int | None:
             await asyncio.sleep(0)
 
 
-async def test_what_a_pilot_prints_is_kept_in_its_folder(tmp_path: Path) -> None:
+async def test_output_of_glidein_is_logged_in_its_folder(tmp_path: Path) -> None:
     system = LocalBatchSystem(tmp_path)
     glidein = await submitted(system, a_request(tmp_path, "sh", "-c", "pwd; echo oops >&2; exit 4"))
-    assert await end_of(system, glidein) == 4
+    assert await exit_code_of(system, glidein) == 4
     assert (tmp_path / "stamp" / LOG_NAME).read_text() == f"{tmp_path / 'stamp'}\noops\n"
 
 
-async def test_a_program_that_is_not_there_ends_in_error(tmp_path: Path) -> None:
+async def test_missing_program_ends_with_exit_code_127(tmp_path: Path) -> None:
     system = LocalBatchSystem(tmp_path)
     glidein = await submitted(system, a_request(tmp_path, "no-such-program"))
-    assert await end_of(system, glidein) == 127
+    assert await exit_code_of(system, glidein) == 127
     assert "no-such-program" in (tmp_path / "stamp" / LOG_NAME).read_text()
 
 
-async def test_a_pilot_may_end_its_work_in_its_own_time_when_it_is_cancelled(tmp_path: Path) -> None:
+async def test_cancelled_glidein_may_shut_down_cleanly(tmp_path: Path) -> None:
     system = LocalBatchSystem(tmp_path)
-    patient = "trap 'echo bye; exit 3' TERM; touch ready; while :; do sleep 0.05; done"
-    glidein = await submitted(system, a_request(tmp_path, "sh", "-c", patient))
+    handles_term = "trap 'echo bye; exit 3' TERM; touch ready; while :; do sleep 0.05; done"
+    glidein = await submitted(system, a_request(tmp_path, "sh", "-c", handles_term))
     await until((tmp_path / "stamp" / "ready").exists)
     await system.cancel_many([glidein])
-    assert await end_of(system, glidein) == 3
+    assert await exit_code_of(system, glidein) == 3
     assert (tmp_path / "stamp" / LOG_NAME).read_text().endswith("bye\n")
 
 
-async def test_a_pilot_is_told_to_end_once_even_when_that_comes_as_it_starts(tmp_path: Path) -> None:
+async def test_cancel_during_start_signals_at_most_once(tmp_path: Path) -> None:
     system = LocalBatchSystem(tmp_path)
-    counting = "trap 'echo told' TERM; touch ready; sleep 0.3; sleep 0.3; exit 0"
-    for place in range(20):
-        stamp = f"stamp{place}"
-        glidein = await submitted(system, a_request(tmp_path, "sh", "-c", counting, stamp=stamp))
+    counts_signals = "trap 'echo signal' TERM; touch ready; sleep 0.3; sleep 0.3; exit 0"
+    for number in range(20):
+        stamp = f"stamp{number}"
+        glidein = await submitted(system, a_request(tmp_path, "sh", "-c", counts_signals, stamp=stamp))
         await system.cancel_many([glidein])
-        assert await end_of(system, glidein) in (0, 128 + signal.SIGTERM)
-        assert (tmp_path / stamp / LOG_NAME).read_text() in ("", "told\n")
+        assert await exit_code_of(system, glidein) in (0, 128 + signal.SIGTERM)
+        assert (tmp_path / stamp / LOG_NAME).read_text() in ("", "signal\n")
 
 
-async def test_a_pilot_that_does_not_listen_is_killed_with_all_its_processes(tmp_path: Path) -> None:
+async def test_kills_glidein_that_ignores_termination_with_its_children(tmp_path: Path) -> None:
     system = LocalBatchSystem(tmp_path, kill_after_s=0.2)
-    deaf = "trap '' TERM; sleep 1000 & echo $! > child; mv child ready; wait"
-    glidein = await submitted(system, a_request(tmp_path, "sh", "-c", deaf))
+    ignores_term = "trap '' TERM; sleep 1000 & echo $! > child; mv child ready; wait"
+    glidein = await submitted(system, a_request(tmp_path, "sh", "-c", ignores_term))
     await until((tmp_path / "stamp" / "ready").exists)
     await system.cancel_many([glidein])
-    assert await end_of(system, glidein) == 128 + signal.SIGKILL
+    assert await exit_code_of(system, glidein) == 128 + signal.SIGKILL
     child = int((tmp_path / "stamp" / "ready").read_text())
     await until(lambda: not is_running(child))
 
 
-async def test_a_process_id_that_was_given_to_another_program_is_not_mistaken_for_the_pilot(
+async def test_reused_process_id_is_not_taken_for_the_glidein(
     tmp_path: Path,
 ) -> None:
     system = LocalBatchSystem(tmp_path)
     glidein = await submitted(system, a_request(tmp_path, "sleep", "1000"))
     stamp, pid, start_time, boot = glidein.split(".")
-    someone_else = f"{stamp}.{pid}.{int(start_time) - 1}.{boot}"
+    other_process = f"{stamp}.{pid}.{int(start_time) - 1}.{boot}"
     before_the_last_boot = f"{stamp}.{pid}.{start_time}.another"
-    statuses = await system.poll_all([someone_else, before_the_last_boot])
+    statuses = await system.poll_all([other_process, before_the_last_boot])
     assert {status.state for status in statuses.values()} == {GlideinState.ENDED}
-    await system.cancel_many([someone_else, before_the_last_boot])
+    await system.cancel_many([other_process, before_the_last_boot])
     assert (await system.poll_all([glidein]))[glidein].state is GlideinState.RUNNING
     await system.cancel_many([glidein])
 
 
-def test_a_pilot_that_hides_its_memory_is_found_again_by_a_director_without_powers(tmp_path: Path) -> None:
+def test_unprivileged_director_finds_pilot_that_hides_its_memory(tmp_path: Path) -> None:
     (tmp_path / "stamp").mkdir()
-    become = POWERLESS if os.geteuid() == 0 else ()
-    command = [*become, sys.executable, "-c", DIRECTOR, str(tmp_path)]
+    prefix = WITHOUT_CAPABILITIES if os.geteuid() == 0 else ()
+    command = [*prefix, sys.executable, "-c", DIRECTOR, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-async def test_an_id_that_is_half_written_misleads_nobody(tmp_path: Path) -> None:
+async def test_partly_written_id_is_not_found(tmp_path: Path) -> None:
     system = LocalBatchSystem(tmp_path)
     glidein = await submitted(system, a_request(tmp_path, "sleep", "1000"))
-    kept = tmp_path / "stamp" / "glidein_id"
+    id_file = tmp_path / "stamp" / "glidein_id"
     for length in range(len(glidein)):
-        kept.write_text(glidein[:length])
+        id_file.write_text(glidein[:length])
         assert await system.find_by_stamp(["stamp"]) == {}
-    kept.write_text(glidein)
+    id_file.write_text(glidein)
     assert await system.find_by_stamp(["stamp"]) == {"stamp": glidein}
     await system.cancel_many([glidein])
 
 
-async def test_an_id_of_another_glidein_or_of_nothing_is_not_taken_for_the_lost_one(tmp_path: Path) -> None:
+async def test_foreign_or_broken_id_file_is_not_found(tmp_path: Path) -> None:
     system = LocalBatchSystem(tmp_path)
     other = await submitted(system, a_request(tmp_path, "sleep", "1000", stamp="other"))
     for stamp, text in (("stamp", other.encode()), ("broken", b"\xff.1.2\n"), ("never started", None)):
@@ -168,13 +168,13 @@ async def test_an_id_of_another_glidein_or_of_nothing_is_not_taken_for_the_lost_
     assert found == {"other": other}
 
 
-async def test_a_folder_that_cannot_be_read_does_not_mean_that_nothing_was_started(tmp_path: Path) -> None:
+async def test_unreadable_id_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "stamp" / "glidein_id").mkdir(parents=True)
     with pytest.raises(WorldError, match="stamp/glidein_id: Is a directory"):
         await LocalBatchSystem(tmp_path).find_by_stamp(["stamp"])
 
 
-async def test_a_pilot_whose_id_cannot_be_kept_is_refused_and_never_starts(tmp_path: Path) -> None:
+async def test_glidein_whose_id_cannot_be_stored_never_starts(tmp_path: Path) -> None:
     request = a_request(tmp_path, "touch", "started")
     (request.folder / "glidein_id").mkdir()
     (answer,) = await LocalBatchSystem(tmp_path).submit_many([request])
@@ -182,9 +182,9 @@ async def test_a_pilot_whose_id_cannot_be_kept_is_refused_and_never_starts(tmp_p
     assert not (request.folder / "started").exists()
 
 
-async def test_no_pilot_starts_of_a_director_that_is_killed_before_it_has_kept_the_id(tmp_path: Path) -> None:
+async def test_no_pilot_starts_when_director_dies_before_storing_the_id(tmp_path: Path) -> None:
     (tmp_path / "stamp").mkdir()
-    os.mkfifo(tmp_path / "stamp" / "glidein_id")  # nobody reads it: there the director stands when it is killed
+    os.mkfifo(tmp_path / "stamp" / "glidein_id")  # without a reader, the director blocks here until it is killed
     director = await asyncio.create_subprocess_exec(sys.executable, "-c", DIRECTOR, str(tmp_path))
     await until(lambda: bool(children_of(director.pid)))
     (pilot,) = children_of(director.pid)
@@ -194,20 +194,20 @@ async def test_no_pilot_starts_of_a_director_that_is_killed_before_it_has_kept_t
     assert not (tmp_path / "stamp" / "hidden").exists()
 
 
-async def test_a_pilot_gets_its_settings_from_the_environment_and_no_token_of_its_director(
+async def test_glidein_inherits_environment_without_the_directors_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILOTAGE_TOKEN", "secret")
     monkeypatch.setenv("PILOTAGE_PILOT_GRACE_S", "7")
-    monkeypatch.setenv("A_SITES_OWN", "kept")
+    monkeypatch.setenv("A_SITES_OWN", "id_file")
     system = LocalBatchSystem(tmp_path)
-    await end_of(system, await submitted(system, a_request(tmp_path, "env")))
-    seen = (tmp_path / "stamp" / LOG_NAME).read_text()
-    assert "secret" not in seen
-    assert {"A_SITES_OWN=kept", "PILOTAGE_PILOT_GRACE_S=7"} <= set(seen.splitlines())
+    await exit_code_of(system, await submitted(system, a_request(tmp_path, "env")))
+    environment = (tmp_path / "stamp" / LOG_NAME).read_text()
+    assert "secret" not in environment
+    assert {"A_SITES_OWN=id_file", "PILOTAGE_PILOT_GRACE_S=7"} <= set(environment.splitlines())
 
 
-async def test_a_folder_that_cannot_be_written_is_a_refusal_that_names_it(tmp_path: Path) -> None:
+async def test_unwritable_folder_is_named_in_the_rejection(tmp_path: Path) -> None:
     request = a_request(tmp_path, "true")
     os.rmdir(request.folder)
     (answer,) = await LocalBatchSystem(tmp_path).submit_many([request])
