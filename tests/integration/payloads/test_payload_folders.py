@@ -1,4 +1,4 @@
-"""The folders of attempts and pilots go when they are over, whatever became of them."""
+"""Folders of attempts and pilots: their removal, and their reuse by later jobs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from pilotage_pilot.supervise.folders import PilotFolder, remove_leftovers
-from support.pilot_edges import a_workshop
+from support.pilot_bench import a_job
+from support.pilot_edges import Bench, a_workshop
 from support.processes import shell, until
 
 
-async def test_a_forgotten_attempt_leaves_nothing_whatever_it_did_to_its_folder(tmp_path: Path) -> None:
+async def test_attempt_folder_is_removed_despite_closed_subfolders(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         job = shell("mkdir -p a/b/c; touch a/b/c/x; chmod 0 a/b/c a/b a; touch $TMPDIR/y")
         await bench.run(job)
@@ -23,7 +24,7 @@ async def test_a_forgotten_attempt_leaves_nothing_whatever_it_did_to_its_folder(
         await until(lambda: not list(tmp_path.glob("*/jobs/*")))
 
 
-def test_the_folder_of_a_dead_pilot_is_removed_by_the_next_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
+def test_only_folders_of_dead_pilots_are_removed(tmp_path: Path) -> None:
     living = PilotFolder(tmp_path)
     dead = PilotFolder(tmp_path)
     (dead.jobs / "1.1").mkdir()
@@ -34,7 +35,7 @@ def test_the_folder_of_a_dead_pilot_is_removed_by_the_next_and_that_of_a_living_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_of_a_dead_pilot_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_users_dead_pilot_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dead = PilotFolder(tmp_path)
     os.close(dead._lock)
     with monkeypatch.context() as other_user:
@@ -44,12 +45,12 @@ def test_folder_of_a_dead_pilot_of_another_user_stays(tmp_path: Path, monkeypatc
     assert remove_leftovers(tmp_path) == (dead.path,)
 
 
-def test_pilots_that_start_at_once_leave_each_other_their_folders(tmp_path: Path) -> None:
-    def starts(_: int) -> tuple[tuple[Path, ...], PilotFolder]:
+def test_concurrent_starts_remove_no_live_folder(tmp_path: Path) -> None:
+    def start(_: int) -> tuple[tuple[Path, ...], PilotFolder]:
         return remove_leftovers(tmp_path), PilotFolder(tmp_path)
 
     with ThreadPoolExecutor(8) as pilots:
-        started = list(pilots.map(starts, range(200)))
+        started = list(pilots.map(start, range(200)))
     assert [removed for removed, _ in started if removed] == []
     assert all(folder.jobs.is_dir() for _, folder in started)
     for _, folder in started:
@@ -57,16 +58,16 @@ def test_pilots_that_start_at_once_leave_each_other_their_folders(tmp_path: Path
 
 
 DEEP = "import os; [(os.mkdir('d' * 100), os.chdir('d' * 100)) for _ in range(1200)]"
-REMOVAL = """
+REMOVE_LEFTOVERS = """
 import sys; from pathlib import Path; from pilotage_pilot.supervise.folders import remove_leftovers
 remove_leftovers(Path(sys.argv[1]))
 """
 
 
-def remove_as_a_plain_user(scratch: Path) -> None:
-    """Remove leftovers in a process that meets the modes of files as a plain user does."""
-    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-    subprocess.run([*plain, sys.executable, "-c", REMOVAL, scratch], check=True)
+def remove_leftovers_unprivileged(scratch: Path) -> None:
+    """Remove leftovers in a process that is subject to file modes, even if the test runs as root."""
+    prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    subprocess.run([*prefix, sys.executable, "-c", REMOVE_LEFTOVERS, scratch], check=True)
 
 
 @pytest.mark.parametrize(
@@ -76,36 +77,98 @@ def remove_as_a_plain_user(scratch: Path) -> None:
         ["sh", "-c", "ln -s / root; ln -s nowhere lost; mkdir -- -rf"],
         [sys.executable, "-c", DEEP],
     ],
-    ids=["closed folders", "odd names", "a deep folder"],
+    ids=["closed folders", "unusual names", "a deep folder"],
 )
-def test_what_a_job_leaves_is_removed_with_its_pilots_folder(tmp_path: Path, job: list[str]) -> None:
+def test_leftovers_of_jobs_are_removed_with_the_pilot_folder(tmp_path: Path, job: list[str]) -> None:
     dead = PilotFolder(tmp_path)
     os.close(dead._lock)
     subprocess.run(job, cwd=dead.jobs, check=True)
-    remove_as_a_plain_user(tmp_path)
+    remove_leftovers_unprivileged(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_what_cannot_be_removed_now_is_removed_by_a_later_pilot(tmp_path: Path) -> None:
+def test_later_pilot_removes_what_an_unprivileged_one_could_not(tmp_path: Path) -> None:
     dead = PilotFolder(tmp_path)
     os.close(dead._lock)
     (dead.jobs / "others").mkdir()
     (dead.jobs / "others" / "file").touch()
     os.chown(dead.jobs / "others", 65534, 65534)
-    remove_as_a_plain_user(tmp_path)
+    remove_leftovers_unprivileged(tmp_path)
     assert [path.name for path in dead.jobs.iterdir()] == ["others"]
     assert remove_leftovers(tmp_path) == (dead.path,)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pilots_that_clean_up_at_once_leave_the_scratch_as_it_is(tmp_path: Path) -> None:
+def test_concurrent_cleanups_remove_each_folder_once(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     for _ in range(20):
         dead = [PilotFolder(tmp_path) for _ in range(3)]
         for folder in dead:
             os.close(folder._lock)
         with ThreadPoolExecutor(4) as pilots:
-            removed = [path for each in pilots.map(remove_leftovers, [tmp_path] * 4) for path in each]
-        assert sorted(removed) == sorted(folder.path for folder in dead), "each by one of them"
+            removed = [path for paths in pilots.map(remove_leftovers, [tmp_path] * 4) for path in paths]
+        assert sorted(removed) == sorted(folder.path for folder in dead), "each folder is removed once"
     assert tmp_path.stat().st_mode & 0o7777 == 0o1777
+
+
+SLEEPS = a_job(2, executable="/bin/sleep", arguments="600")
+STREAM_NAMES = ["stderr", "stdout"]
+
+
+async def run_to_end(bench: Bench, script: str) -> int:
+    """Run a script, remove its attempt and return the inode number of its work folder."""
+    key = await bench.start(job := shell(script))
+    inode = bench.work_of(key).stat().st_ino
+    await bench.ends()
+    bench.workshop.remove(job.key)
+    return inode
+
+
+async def test_empty_folder_is_reused_by_the_next_job(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        inode = await run_to_end(bench, "touch x $TMPDIR/y; rm x $TMPDIR/y")
+        work = bench.work_of(await bench.start(SLEEPS))
+        assert work.stat().st_ino == inode
+        assert os.listdir(work.parent.parent) == ["2.1"]
+
+
+async def test_reused_folder_has_no_streams_of_the_last_job(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        await run_to_end(bench, "true")
+        other = await bench.start(a_job(2, executable="/bin/sleep", arguments="600", stdout="out", stderr="out"))
+        assert os.listdir(bench.work_of(other)) == ["out"]
+        # An input file may have the name of a stream.
+        file = bench.an_input("stdout", b"read me first")
+        await bench.start(a_job(3, executable="/bin/sleep", arguments="600", input_files=(file,)))
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "echo secret",
+        "echo secret >&2",
+        "touch x",
+        "touch $TMPDIR/x",
+        "touch ../x",
+        "rm stdout",
+        "chmod 644 stdout",
+        "chmod 755 .",
+        "chmod 755 $TMPDIR",
+        "rmdir $TMPDIR; ln -s / $TMPDIR",
+        "ln stdout ../../../link",
+        'python3 -c \'import os; os.setxattr(".", "user.mark", b"x")\'',
+    ],
+)
+async def test_next_job_gets_a_folder_like_a_new_one(tmp_path: Path, left: str) -> None:
+    async with a_workshop(tmp_path) as bench:
+        await run_to_end(bench, left)
+        work = bench.work_of(await bench.start(SLEEPS))
+        root, temporary = work.parent, work.parent / "tmp"
+        assert sorted(os.listdir(work)) == STREAM_NAMES
+        assert (os.listdir(temporary), sorted(os.listdir(root))) == ([], ["tmp", "work"])
+        assert not temporary.is_symlink()
+        assert {path.stat().st_mode & 0o777 for path in (root, work, temporary)} == {0o700}
+        assert [os.listxattr(path) for path in (root, work, temporary)] == [[]] * 3
+        states = [(work / name).stat() for name in STREAM_NAMES]
+        assert [(state.st_size, state.st_nlink, state.st_mode & 0o777) for state in states] == [(0, 1, 0o600)] * 2

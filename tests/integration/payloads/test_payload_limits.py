@@ -1,4 +1,4 @@
-"""What a payload uses, and that it is held to what its job asked for."""
+"""Resource use of payloads: usage, memory limits, control groups and nice values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.values.attempts import AttemptKey
 from pilotage_pilot.supervise.cgroups import CgroupMaker, cgroup_maker
 from pilotage_pilot.supervise.payload_runner import PayloadRules
 from pilotage_pilot.supervise.proc import read_process
@@ -16,7 +17,7 @@ from support.pilot_edges import a_workshop
 from support.processes import of_payload, shell, states_of, until, wrote
 
 
-async def test_usage_counts_the_cpu_time_and_memory_of_children(tmp_path: Path) -> None:
+async def test_usage_includes_child_processes(tmp_path: Path) -> None:
     script = "import os; a = bytearray(300 << 20); [os.getpid() for _ in range(2_000_000)]"
     async with a_workshop(tmp_path) as bench:
         end, _, _ = await bench.run(shell(f'/usr/bin/env python3 -c "{script}"; exit 0'))
@@ -24,29 +25,29 @@ async def test_usage_counts_the_cpu_time_and_memory_of_children(tmp_path: Path) 
     assert end.usage.peak_memory_mib >= 300
 
 
-async def test_without_control_groups_memory_is_watched(tmp_path: Path) -> None:
+async def test_memory_is_monitored_without_control_groups(tmp_path: Path) -> None:
     hog = "import time; a = bytearray(80 << 20); time.sleep(600)"
     async with a_workshop(tmp_path, PayloadRules(watch_s=0.02)) as bench:
         job = a_job(1, memory_mib=40, executable="python3", arguments=f"-c '{hog}'")
         key = await bench.start(job)
-        passed = await bench.passes_limit()
-        assert passed.key == key
-        assert "asked for 40 MiB" in passed.reason
+        exceeded = await bench.passes_limit()
+        assert exceeded.key == key
+        assert "asked for 40 MiB" in exceeded.reason
 
 
 @pytest.fixture
 def groups() -> CgroupMaker:
     maker = cgroup_maker(f"pilotage-test-{os.getpid()}")
     if maker is None:
-        pytest.skip("this machine lets the test make no control groups")
+        pytest.skip("control groups cannot be created here")
     return maker
 
 
-def groups_left() -> list[Path]:
+def remaining_groups() -> list[Path]:
     return [path for path in Path("/sys/fs/cgroup").glob(f"*/**/pilotage-test-{os.getpid()}/*") if path.is_dir()]
 
 
-async def test_the_kernel_holds_a_payload_to_its_memory(tmp_path: Path, groups: CgroupMaker) -> None:
+async def test_control_group_limits_memory(tmp_path: Path, groups: CgroupMaker) -> None:
     hog = "a = bytearray(200 << 20)"
     async with a_workshop(tmp_path, groups=groups) as bench:
         end, _, _ = await bench.run(a_job(1, memory_mib=50, executable="python3", arguments=f"-c '{hog}'"))
@@ -54,9 +55,7 @@ async def test_the_kernel_holds_a_payload_to_its_memory(tmp_path: Path, groups: 
     assert end.usage.peak_memory_mib <= 51
 
 
-async def test_control_groups_find_daemons_without_a_marker_and_go_with_their_payload(
-    tmp_path: Path, groups: CgroupMaker
-) -> None:
+async def test_control_group_finds_daemons_and_is_removed(tmp_path: Path, groups: CgroupMaker) -> None:
     async with a_workshop(tmp_path, groups=groups) as bench:
         key = await bench.start(shell("env -i setsid sleep 600 & echo $! > pid; sleep 600"))
         await until(wrote(bench.work_of(key) / "pid"))
@@ -65,12 +64,12 @@ async def test_control_groups_find_daemons_without_a_marker_and_go_with_their_pa
         await bench.ends()
         process = read_process(daemon)
         assert process is None or process.state == "Z"
-    assert groups_left() == []
+    assert remaining_groups() == []
 
 
-@pytest.mark.parametrize(("how", "exit_code", "number"), [("stop", 7, None), ("kill", None, 9)])
-async def test_a_payload_with_a_control_group_is_frozen_by_the_kernel_and_still_ends(
-    tmp_path: Path, groups: CgroupMaker, how: str, exit_code: int | None, number: int | None
+@pytest.mark.parametrize(("method", "exit_code", "number"), [("stop", 7, None), ("kill", None, 9)])
+async def test_frozen_payload_can_be_resumed_and_ended(
+    tmp_path: Path, groups: CgroupMaker, method: str, exit_code: int | None, number: int | None
 ) -> None:
     async with a_workshop(tmp_path, groups=groups) as bench:
         spins = "(setsid sh -c 'while :; do :; done' &); trap 'exit 7' TERM; while :; do :; done"
@@ -81,28 +80,71 @@ async def test_a_payload_with_a_control_group_is_frozen_by_the_kernel_and_still_
 
         await until(lambda: used() > 0.1)
         bench.workshop.suspend(key)
-        await until(lambda: stands_still(used))
-        if freezes(groups):
-            assert "T" not in states_of(key), "what the kernel freezes needs no signal"
+        await until(lambda: is_constant(used))
+        if can_freeze(groups):
+            assert "T" not in states_of(key), "a frozen control group needs no signal"
         bench.workshop.resume(key)
         before = used()
         await until(lambda: used() > before)
         bench.workshop.suspend(key)
-        getattr(bench.workshop, how)(key)
+        getattr(bench.workshop, method)(key)
         end = await bench.ends()
         assert (end.exit_code, end.signal) == (exit_code, number)
         assert of_payload(key) == set()
-    assert groups_left() == []
+    assert remaining_groups() == []
 
 
-def freezes(groups: CgroupMaker) -> bool:
+def can_freeze(groups: CgroupMaker) -> bool:
     return any(
         path.name in ("freezer.state", "cgroup.freeze") for folder in groups.folders for path in folder.iterdir()
     )
 
 
-def stands_still(figure: Callable[[], float]) -> bool:
-    """Whether a figure stays the same for as long as it takes to spin for a while."""
-    before = figure()
+def is_constant(measure: Callable[[], float]) -> bool:
+    """Whether a value stays the same while this process spins for a while."""
+    before = measure()
     sum(range(2_000_000))
-    return figure() == before
+    return measure() == before
+
+
+OWN_NICE = os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def nice_values(key: AttemptKey) -> set[int]:
+    return {os.getpriority(os.PRIO_PROCESS, pid) - OWN_NICE for pid in of_payload(key)}
+
+
+def kernel_nice(pid: int) -> int:
+    """Return the nice value of a process from /proc/PID/stat."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[16])
+
+
+@pytest.mark.parametrize("nice", [5, 15])
+async def test_all_processes_have_the_nice_value_of_the_slot(tmp_path: Path, nice: int) -> None:
+    async with a_workshop(tmp_path) as bench:
+        key = await bench.start(shell("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"), nice=nice)
+        await until(wrote(bench.work_of(key) / "up"))
+        await until(lambda: len(of_payload(key)) >= 4)
+        assert nice_values(key) == {nice}
+        assert {kernel_nice(pid) for pid in of_payload(key)} == {OWN_NICE + nice}
+
+
+async def test_nice_value_is_set_before_the_payload_starts(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        for job_id in range(1, 6):
+            _, files, _ = await bench.run(shell("nice", job_id), nice=7)
+            assert files["stdout"].content == f"{OWN_NICE + 7}\n".encode()
+
+
+async def test_setting_is_the_default_nice_value(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path, PayloadRules(nice=3)) as bench:
+        _, files, _ = await bench.run(shell("nice"))
+        assert files["stdout"].content == f"{OWN_NICE + 3}\n".encode()
+        _, files, _ = await bench.run(shell("nice", 2), nice=0)
+        assert files["stdout"].content == f"{OWN_NICE}\n".encode()
+
+
+async def test_pilot_keeps_its_nice_value(tmp_path: Path) -> None:
+    async with a_workshop(tmp_path) as bench:
+        await bench.run(shell("true"), nice=19)
+    assert {os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir("/proc/self/task")} == {OWN_NICE}

@@ -1,4 +1,4 @@
-"""The processes of a payload: all of them are stopped, suspended and killed, and none stays."""
+"""Processes of payloads: stop, suspend, resume, warn and kill reach all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.pilot_edges import Bench, a_workshop
 from support.processes import of_payload, shell, states_of, until, wrote
 
 
-async def test_a_kill_reaches_daemons_that_left_their_session(tmp_path: Path) -> None:
+async def test_kill_reaches_daemons_in_other_sessions(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("setsid sh -c 'setsid sleep 600 & sleep 600' & sleep 600 & echo up > up; wait"))
         await until(wrote(bench.work_of(key) / "up"))
@@ -25,7 +25,7 @@ async def test_a_kill_reaches_daemons_that_left_their_session(tmp_path: Path) ->
         assert of_payload(key) == set()
 
 
-async def test_what_a_payload_leaves_running_is_killed_when_it_ends(tmp_path: Path) -> None:
+async def test_processes_left_running_are_killed_at_the_end(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("setsid sleep 600 & sleep 600 & echo left"))
         end = await bench.ends()
@@ -33,7 +33,7 @@ async def test_what_a_payload_leaves_running_is_killed_when_it_ends(tmp_path: Pa
         assert of_payload(key) == set()
 
 
-async def test_a_daemon_that_throws_its_marker_away_is_killed_with_the_only_payload(tmp_path: Path) -> None:
+async def test_daemon_without_marker_is_killed_with_the_only_payload(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("env -i /usr/bin/setsid sleep 600 & echo $! > pid; wait"))
         await until(wrote(bench.work_of(key) / "pid"))
@@ -43,7 +43,7 @@ async def test_a_daemon_that_throws_its_marker_away_is_killed_with_the_only_payl
         assert read_process(daemon) is None
 
 
-async def test_a_stop_lets_the_payload_end_itself_also_when_it_is_suspended(tmp_path: Path) -> None:
+async def test_stopped_payload_may_shut_down_even_if_suspended(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("trap 'echo bye; exit 7' TERM; echo up > up; while :; do sleep 0.05; done"))
         await until(wrote(bench.work_of(key) / "up"))
@@ -55,7 +55,7 @@ async def test_a_stop_lets_the_payload_end_itself_also_when_it_is_suspended(tmp_
     assert files["stdout"].content == b"bye\n"
 
 
-async def test_suspension_stops_the_whole_tree_and_lets_it_go_on(tmp_path: Path) -> None:
+async def test_suspend_and_resume_affect_the_whole_process_tree(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("setsid sleep 600 & (sleep 600 & sleep 600) & echo up > up; wait"))
         await until(wrote(bench.work_of(key) / "up"))
@@ -74,24 +74,24 @@ def cpu_s_of(bench: Bench, key: AttemptKey) -> float:
     return next(time.cpu_s for time in bench.workshop.cpu_times() if time.key == key)
 
 
-async def test_the_cpu_time_of_a_suspended_payload_stands_still_and_that_of_another_does_not(tmp_path: Path) -> None:
+async def test_only_the_suspended_payload_uses_no_cpu_time(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell(f"(setsid sh -c '{SPINS}' &) ; {SPINS}"))
         other = await bench.start(shell(SPINS, 2))
         await until(lambda: len(of_payload(key)) == 2 and cpu_s_of(bench, key) > 0.1)
         bench.workshop.suspend(key)
         await until(lambda: states_of(key) == {"T"})
-        before, passed = cpu_s_of(bench, key), cpu_s_of(bench, other)
-        await until(lambda: cpu_s_of(bench, other) > passed + 0.3)
+        before, other_before = cpu_s_of(bench, key), cpu_s_of(bench, other)
+        await until(lambda: cpu_s_of(bench, other) > other_before + 0.3)
         assert cpu_s_of(bench, key) == before
         bench.workshop.resume(key)
         await until(lambda: cpu_s_of(bench, key) > before)
 
 
-async def test_a_vacated_payload_that_ignores_the_signal_is_killed_with_all_its_processes(tmp_path: Path) -> None:
+async def test_kills_payload_that_ignores_termination(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
-        stubborn = "trap '' TERM; setsid sleep 600 & sleep 600 & echo up > up; while :; do wait; done"
-        key = await bench.start(shell(stubborn))
+        ignores_term = "trap '' TERM; setsid sleep 600 & sleep 600 & echo up > up; while :; do wait; done"
+        key = await bench.start(shell(ignores_term))
         await until(wrote(bench.work_of(key) / "up"))
         bench.workshop.suspend(key)
         bench.workshop.stop(key)
@@ -102,7 +102,7 @@ async def test_a_vacated_payload_that_ignores_the_signal_is_killed_with_all_its_
         assert of_payload(key) == set()
 
 
-async def test_a_warning_is_a_file_and_a_signal(tmp_path: Path) -> None:
+async def test_warning_writes_a_file_and_sends_a_signal(tmp_path: Path) -> None:
     async with a_workshop(tmp_path, PayloadRules(warn_signal=signal.SIGUSR1)) as bench:
         key = await bench.start(
             shell("trap 'cat $PILOTAGE_WARNING_FILE; exit 0' USR1; echo up > up; while :; do sleep 0.05; done")
@@ -114,7 +114,7 @@ async def test_a_warning_is_a_file_and_a_signal(tmp_path: Path) -> None:
     assert files["stdout"].content == b"240\n"
 
 
-async def test_a_pipe_in_place_of_the_warning_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_pipe_at_the_warning_path_does_not_block(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell('mkfifo "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600'))
         await until(wrote(bench.work_of(key) / "up"))
@@ -126,7 +126,7 @@ async def test_a_pipe_in_place_of_the_warning_keeps_nobody_waiting(tmp_path: Pat
         await bench.ends()
 
 
-async def test_a_link_in_place_of_the_warning_leads_to_no_other_file(tmp_path: Path) -> None:
+async def test_link_at_the_warning_path_is_not_followed(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(
             shell('echo mine > other; ln -s work/other "$PILOTAGE_WARNING_FILE"; echo up > up; sleep 600')
@@ -138,7 +138,7 @@ async def test_a_link_in_place_of_the_warning_leads_to_no_other_file(tmp_path: P
         await bench.ends()
 
 
-async def test_a_second_warning_takes_the_place_of_the_first(tmp_path: Path) -> None:
+async def test_second_warning_replaces_the_first(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("sleep 600"))
         for left_s in (1234.0, 5.0):
@@ -148,7 +148,7 @@ async def test_a_second_warning_takes_the_place_of_the_first(tmp_path: Path) -> 
         await bench.ends()
 
 
-async def test_closing_ends_every_payload_and_leaves_no_folder(tmp_path: Path) -> None:
+async def test_close_ends_payloads_and_removes_folders(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         key = await bench.start(shell("sleep 600"))
         assert of_payload(key)

@@ -1,4 +1,4 @@
-"""What a payload is given before it starts, and why one is not started."""
+"""Start of payloads: input files, environment, streams, and faults that prevent it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from support.pilot_bench import a_job
 from support.pilot_edges import SITE, a_workshop
 from support.processes import shell
 
-_A_PROGRAM = Path("/bin/true").read_bytes()
+_BINARY = Path("/bin/true").read_bytes()
 
 
-async def test_a_job_finds_its_input_and_leaves_its_output(tmp_path: Path) -> None:
+async def test_job_reads_input_and_writes_output(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         job = shell(
             "cat data/in.txt; echo oops >&2; echo made > results/a.dat; exit 3",
@@ -32,17 +32,17 @@ async def test_a_job_finds_its_input_and_leaves_its_output(tmp_path: Path) -> No
     }
 
 
-async def test_streams_go_where_the_job_says_and_may_be_one_file(tmp_path: Path) -> None:
+async def test_streams_may_be_redirected_merged_or_discarded(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
-        both = shell("echo out; echo err >&2", stdout="logs/both.txt", stderr="logs/both.txt")
-        _, files, _ = await bench.run(both)
-        none = shell("cat; echo out", 2, stdout="/dev/null", stdin="in", input_files=(bench.an_input("in", b"x"),))
-        _, fewer, _ = await bench.run(none)
-    assert {name: file.content for name, file in files.items()} == {"logs/both.txt": b"out\nerr\n"}
-    assert set(fewer) == {"stderr"}
+        merged = shell("echo out; echo err >&2", stdout="logs/merged.txt", stderr="logs/merged.txt")
+        _, files, _ = await bench.run(merged)
+        discards = shell("cat; echo out", 2, stdout="/dev/null", stdin="in", input_files=(bench.an_input("in", b"x"),))
+        _, other_files, _ = await bench.run(discards)
+    assert {name: file.content for name, file in files.items()} == {"logs/merged.txt": b"out\nerr\n"}
+    assert set(other_files) == {"stderr"}
 
 
-async def test_the_environment_has_what_the_job_says_and_nothing_of_the_pilot(
+async def test_environment_has_job_variables_and_no_pilot_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILOTAGE_PILOT_TOKEN", "secret")
@@ -59,12 +59,12 @@ async def test_the_environment_has_what_the_job_says_and_nothing_of_the_pilot(
     assert "secret" not in "\n".join(lines)
 
 
-async def test_a_program_among_the_files_is_found_first_and_made_executable(tmp_path: Path) -> None:
+async def test_program_among_input_files_takes_precedence(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         mine = bench.an_input("true", b"#!/bin/sh\necho mine\n")
         _, files, _ = await bench.run(a_job(1, executable="true", input_files=(mine,)))
-        plain = bench.an_input("run", b"echo without a first line $1\n")
-        _, more, _ = await bench.run(a_job(2, executable="./run", arguments="x", input_files=(plain,)))
+        no_shebang = bench.an_input("run", b"echo without a first line $1\n")
+        _, more, _ = await bench.run(a_job(2, executable="./run", arguments="x", input_files=(no_shebang,)))
     assert files["stdout"].content == b"mine\n"
     assert more["stdout"].content == b"without a first line x\n"
 
@@ -86,7 +86,7 @@ async def test_a_program_among_the_files_is_found_first_and_made_executable(tmp_
         ({"executable": "/bin/true", "stdout": "logs", "stderr": "logs/err"}, "logs/err cannot be opened"),
     ],
 )
-async def test_what_cannot_be_started_through_the_jobs_fault_says_why(
+async def test_invalid_program_or_stream_is_the_jobs_fault(
     tmp_path: Path, description: dict[str, Any], why: str
 ) -> None:
     async with a_workshop(tmp_path) as bench:
@@ -96,7 +96,7 @@ async def test_what_cannot_be_started_through_the_jobs_fault_says_why(
             bench.workshop.start(job.key)
 
 
-async def test_an_interpreter_that_is_not_there_is_the_jobs_fault(tmp_path: Path) -> None:
+async def test_missing_interpreter_is_the_jobs_fault(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         job = a_job(1, executable="run", input_files=(bench.an_input("run", b"#!/no/such/interpreter\n"),))
         await bench.prepare(job)
@@ -112,42 +112,40 @@ async def test_an_interpreter_that_is_not_there_is_the_jobs_fault(tmp_path: Path
         (("a/" * 1500 + "x",), "more than 100 parts"),
     ],
 )
-async def test_input_files_that_have_no_place_are_the_jobs_fault(
-    tmp_path: Path, names: tuple[str, ...], why: str
-) -> None:
+async def test_conflicting_input_paths_are_the_jobs_fault(tmp_path: Path, names: tuple[str, ...], why: str) -> None:
     async with a_workshop(tmp_path) as bench:
         job = a_job(1, input_files=tuple(bench.an_input(name, b"x") for name in names))
         with pytest.raises(JobFaultError, match=why):
             await bench.prepare(job)
 
 
-async def test_a_stream_below_an_input_file_is_the_jobs_fault(tmp_path: Path) -> None:
+async def test_stream_below_an_input_file_is_the_jobs_fault(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         job = shell("true", stdout="out/log", input_files=(bench.an_input("out", b"x"),))
         with pytest.raises(JobFaultError, match="out/log cannot be opened"):
             await bench.start(job)
 
 
-async def test_a_program_of_the_job_that_is_not_whole_is_the_jobs_fault(tmp_path: Path) -> None:
+async def test_truncated_program_is_the_jobs_fault(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
-        cut = bench.an_input("prog", _A_PROGRAM[:800])
+        truncated = bench.an_input("prog", _BINARY[:800])
         with pytest.raises(JobFaultError, match="the program prog cannot be run: it is damaged"):
-            await bench.start(a_job(1, executable="prog", input_files=(cut,)))
+            await bench.start(a_job(1, executable="prog", input_files=(truncated,)))
 
 
-async def test_input_that_the_server_has_not_is_refused_and_a_wrong_one_is_the_nodes_trouble(tmp_path: Path) -> None:
+async def test_missing_input_is_the_jobs_fault_and_corrupt_input_the_nodes(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
-        absent = a_job(1, input_files=(bench.an_input("a", b"content"),))
+        missing = a_job(1, input_files=(bench.an_input("a", b"content"),))
         bench.link.files.clear()
         with pytest.raises(JobFaultError, match="a is not on the server"):
-            await bench.prepare(absent)
-        spoiled = a_job(2, input_files=(bench.an_input("b", b"content"),))
+            await bench.prepare(missing)
+        corrupt = a_job(2, input_files=(bench.an_input("b", b"content"),))
         bench.link.files = dict.fromkeys(bench.link.files, b"CONTENT")
         with pytest.raises(NodeFaultError, match="did not arrive as it was stored"):
-            await bench.prepare(spoiled)
+            await bench.prepare(corrupt)
 
 
-async def test_input_is_brought_once_and_a_job_that_changes_it_changes_its_own_copy(tmp_path: Path) -> None:
+async def test_each_job_gets_its_own_copy_of_cached_input(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         file = bench.an_input("in", b"first")
         await bench.run(shell("echo changed > in", 1, input_files=(file,)))

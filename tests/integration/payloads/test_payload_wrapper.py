@@ -1,4 +1,4 @@
-"""The job wrapper of a node, and the ads that it and the job find as files."""
+"""The job wrapper of a node, and the ad files for the wrapper and the job."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from support.pilot_bench import a_job
 from support.pilot_edges import Bench, a_workshop
 from support.processes import of_payload, shell, until
 
-WHOLE = "[SlotID = 9; CAN_RUN_WHOLE_MACHINE = SlotID == 9; Start = TARGET.RequiresWholeMachine =?= true]"
-SINGLE = WHOLE.replace("SlotID = 9;", "SlotID = 1;")
+WHOLE_MACHINE_AD = "[SlotID = 9; CAN_RUN_WHOLE_MACHINE = SlotID == 9; Start = TARGET.RequiresWholeMachine =?= true]"
+SINGLE_CORE_AD = WHOLE_MACHINE_AD.replace("SlotID = 9;", "SlotID = 1;")
 
 
 def a_wrapper(folder: Path, text: str, *, mode: int = 0o755) -> Path:
@@ -31,15 +31,15 @@ async def output(bench: Bench, job: GrantedJob, machine_ad: str = "") -> tuple[i
     return end.exit_code, (files["stdout"].content or b"").decode(), (files["stderr"].content or b"").decode()
 
 
-async def test_a_wrapper_is_run_with_the_job_and_its_arguments(tmp_path: Path) -> None:
-    wrapper = a_wrapper(tmp_path, '#!/bin/sh\nfor each in "$@"; do echo "<$each>"; done\nexec "$@"\n')
+async def test_wrapper_gets_the_program_and_its_arguments(tmp_path: Path) -> None:
+    wrapper = a_wrapper(tmp_path, '#!/bin/sh\nfor argument in "$@"; do echo "<$argument>"; done\nexec "$@"\n')
     async with a_workshop(tmp_path / "scratch") as bench:
         bench.workshop.wrap(wrapper)
         job = a_job(1, executable="echo", arguments="'two words' $HOME ''")
         assert await output(bench, job) == (0, "</usr/bin/echo>\n<two words>\n<$HOME>\n<>\ntwo words $HOME \n", "")
 
 
-async def test_a_wrapper_finds_a_program_of_the_jobs_own_by_its_path(tmp_path: Path) -> None:
+async def test_wrapper_gets_the_path_of_an_input_program(tmp_path: Path) -> None:
     wrapper = a_wrapper(tmp_path, '#!/bin/sh\nexec "$@"\n')
     async with a_workshop(tmp_path / "scratch") as bench:
         bench.workshop.wrap(wrapper)
@@ -48,7 +48,7 @@ async def test_a_wrapper_finds_a_program_of_the_jobs_own_by_its_path(tmp_path: P
         assert await output(bench, job) == (4, "mine x\n", "")
 
 
-async def test_a_wrapper_that_is_taken_away_again_wraps_no_more(tmp_path: Path) -> None:
+async def test_wrapper_can_be_removed(tmp_path: Path) -> None:
     async with a_workshop(tmp_path / "scratch") as bench:
         bench.workshop.wrap(a_wrapper(tmp_path, "#!/bin/sh\nexit 1\n"))
         assert (await output(bench, shell("true", 1)))[0] == 1
@@ -57,7 +57,7 @@ async def test_a_wrapper_that_is_taken_away_again_wraps_no_more(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "#!/no/such/interpreter\n"])
-async def test_a_wrapper_that_cannot_be_run_is_the_nodes_fault(tmp_path: Path, text: str) -> None:
+async def test_unusable_wrapper_is_the_nodes_fault(tmp_path: Path, text: str) -> None:
     wrapper = a_wrapper(tmp_path, text)
     if not text:
         wrapper.unlink()
@@ -68,10 +68,10 @@ async def test_a_wrapper_that_cannot_be_run_is_the_nodes_fault(tmp_path: Path, t
             bench.workshop.start(a_job(1).key)
 
 
-async def test_a_job_finds_the_ads_of_its_slot_and_of_itself_as_files(tmp_path: Path) -> None:
+async def test_job_finds_machine_ad_and_job_ad_as_files(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         script = 'cat "$_CONDOR_MACHINE_AD" "$_CONDOR_JOB_AD"; echo "$_CONDOR_SLOT $_CONDOR_JOB_IWD"; pwd'
-        order = {"machine_ad": SINGLE, "job_ad": '[Owner = "ann"; RequestCpus = 1]'}
+        order = {"machine_ad": SINGLE_CORE_AD, "job_ad": '[Owner = "ann"; RequestCpus = 1]'}
         _, files, _ = await bench.run(shell(script), **order)
         lines = (files["stdout"].content or b"").decode().splitlines()
     assert lines[:3] == ["SlotID = 1", "CAN_RUN_WHOLE_MACHINE = false", "Start = TARGET.RequiresWholeMachine =?= true"]
@@ -79,19 +79,19 @@ async def test_a_job_finds_the_ads_of_its_slot_and_of_itself_as_files(tmp_path: 
     assert lines[-2] == f"slot1_1 {lines[-1]}"
 
 
-async def test_the_ad_files_are_no_output_and_without_ads_there_are_none(tmp_path: Path) -> None:
+async def test_ad_files_are_optional_and_not_collected(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
         job = shell("echo ${_CONDOR_MACHINE_AD-none} ${_CONDOR_JOB_AD-none}", new_files_come_back=True)
         _, files, _ = await bench.run(job)
         assert files["stdout"].content == b"none none\n"
-        again = shell("true", 2, new_files_come_back=True)
-        _, files, _ = await bench.run(again, machine_ad=WHOLE, job_ad="[Owner = 1]")
+        with_ads = shell("true", 2, new_files_come_back=True)
+        _, files, _ = await bench.run(with_ads, machine_ad=WHOLE_MACHINE_AD, job_ad="[Owner = 1]")
         assert set(files) == {"stdout", "stderr"}
 
 
 @pytest.fixture(params=["shipped", "the recipe's"])
 def waiting_wrapper(request: pytest.FixtureRequest, shared_data: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Return the wrapper for whole-machine jobs, to sleep so long; the recipe's with the lines set that it says to."""
+    """Return a maker of wrappers for whole-machine jobs with a given sleep time, ours or that of HTCondor's recipe."""
     if request.param == "shipped":
         script = (SHIPPED / "whole_machine_job_wrapper").read_text()
     else:
@@ -101,34 +101,32 @@ def waiting_wrapper(request: pytest.FixtureRequest, shared_data: Path, tmp_path:
     return lambda sleep: a_wrapper(tmp_path, script.replace("sleep_time=10", f"sleep_time={sleep}"))
 
 
-async def test_a_whole_machine_job_waits_before_it_begins_and_no_other_does(
+async def test_only_whole_machine_jobs_wait_before_they_start(
     tmp_path: Path, waiting_wrapper: Callable[[str], Path]
 ) -> None:
     async with a_workshop(tmp_path / "scratch") as bench:
         bench.workshop.wrap(waiting_wrapper("600"))
-        assert await output(bench, shell("echo ran"), SINGLE) == (0, "ran\n", "")
-        key = await bench.start(shell("echo began > began", 2), machine_ad=WHOLE)
+        assert await output(bench, shell("echo ran"), SINGLE_CORE_AD) == (0, "ran\n", "")
+        key = await bench.start(shell("echo began > began", 2), machine_ad=WHOLE_MACHINE_AD)
         await until(lambda: any(is_program(pid, "sleep") for pid in of_payload(key)))
         assert not (bench.work_of(key) / "began").exists()
         bench.workshop.kill(key)
         await bench.ends()
         bench.workshop.wrap(waiting_wrapper("0.1"))
-        assert await output(bench, shell("echo ran", 3), WHOLE) == (0, "ran\n", "")
+        assert await output(bench, shell("echo ran", 3), WHOLE_MACHINE_AD) == (0, "ran\n", "")
 
 
 def is_program(pid: int, name: str) -> bool:
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() == name
-    except (FileNotFoundError, ProcessLookupError):  # it has ended since it was found
+    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
         return False
 
 
-async def test_without_a_machine_ad_the_wrapper_does_not_start_the_job(
-    tmp_path: Path, waiting_wrapper: Callable[[str], Path]
-) -> None:
+async def test_wrapper_starts_no_job_without_machine_ad(tmp_path: Path, waiting_wrapper: Callable[[str], Path]) -> None:
     async with a_workshop(tmp_path / "scratch") as bench:
         bench.workshop.wrap(waiting_wrapper("600"))
-        code, said, errors = await output(bench, shell("echo ran"))
+        code, printed, errors = await output(bench, shell("echo ran"))
     assert code == 1
-    assert "ran" not in said
-    assert "machine ad" in said + errors
+    assert "ran" not in printed
+    assert "machine ad" in printed + errors

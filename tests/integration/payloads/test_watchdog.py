@@ -1,4 +1,4 @@
-"""The warden: what it kills when its pilot is gone, and that nothing gets past it."""
+"""The watchdog kills the payloads of a pilot that has ended."""
 
 from __future__ import annotations
 
@@ -16,67 +16,67 @@ from pilotage_pilot.supervise.cgroups import PayloadLimits, cgroup_maker
 from pilotage_pilot.supervise.proc import Watchdog, adopt_orphans, children_of
 from pilotage_pilot.supervise.watchdog import is_in_exec, payload_pids
 
-OURS = f"pilot-of-test-{os.getpid()}"
+PILOT_MARKER = f"pilot-of-test-{os.getpid()}"
 
 
 @pytest.fixture
-def orphanage() -> Iterator[None]:
-    """Make this process the parent of orphans for a while, so that it can wait for their ends."""
+def subreaper() -> Iterator[None]:
+    """Make this process adopt orphans during a test, so that it can wait for their ends."""
     adopt_orphans(on=True)
     yield
     adopt_orphans(on=False)
 
 
-def a_payload(script: str, marker: str = f"{OURS}/1.1") -> subprocess.Popen[bytes]:
+def a_payload(script: str, marker: str = f"{PILOT_MARKER}/1.1") -> subprocess.Popen[bytes]:
     environment = {MARKER: marker, "PATH": os.environ["PATH"]}
     return subprocess.Popen(["sh", "-c", script], env=environment, start_new_session=True, stdout=subprocess.PIPE)
 
 
-def test_the_warden_kills_the_payloads_of_its_pilot_with_their_daemons_and_no_others(orphanage: None) -> None:
-    warden = Watchdog(OURS)
+def test_watchdog_kills_only_payloads_of_its_pilot(subreaper: None) -> None:
+    watchdog = Watchdog(PILOT_MARKER)
     payload = a_payload("setsid sleep 600 & echo $!; wait")
     other = a_payload("echo up; exec sleep 600", "another-pilot/1.1")
     assert payload.stdout is not None
     assert other.stdout is not None
     daemon = int(payload.stdout.readline())
     other.stdout.readline()
-    warden.end(20)
+    watchdog.end(20)
     assert payload.wait(20) == -9
     assert os.waitstatus_to_exitcode(os.waitpid(daemon, 0)[1]) == -9
-    assert payload_pids(MARKER, f"{OURS}/") == set()
+    assert payload_pids(MARKER, f"{PILOT_MARKER}/") == set()
     assert other.poll() is None
     other.kill()
     other.communicate()
     payload.communicate()
 
 
-def test_the_warden_kills_what_is_in_the_groups_of_payloads(tmp_path: Path) -> None:
+def test_watchdog_kills_processes_in_control_groups(tmp_path: Path) -> None:
     payload = subprocess.Popen(["sleep", "600"], env={})
     group = tmp_path / "1.1"
     group.mkdir()
     (group / "cgroup.procs").write_text(f"{payload.pid}\n")
-    warden = Watchdog(OURS, (tmp_path,))
-    warden.end(1)
+    watchdog = Watchdog(PILOT_MARKER, (tmp_path,))
+    watchdog.end(1)
     assert payload.wait(20) == -9
 
 
-def test_the_warden_kills_also_what_the_kernel_has_frozen() -> None:
-    maker = cgroup_maker(OURS)
+def test_watchdog_kills_frozen_payloads() -> None:
+    maker = cgroup_maker(PILOT_MARKER)
     if maker is None:
-        pytest.skip("this machine lets the test make no control groups")
+        pytest.skip("control groups cannot be created here")
     payload = a_payload("exec sleep 600")
     group = maker.make("1.1", PayloadLimits(Amounts(1)))
     assert group is not None
     group.add(payload.pid)
     if not group.freeze():
-        pytest.skip("this machine lets the test freeze no control groups")
-    Watchdog(OURS, maker.folders).end(20)
+        pytest.skip("control groups cannot be frozen here")
+    Watchdog(PILOT_MARKER, maker.folders).end(20)
     assert payload.wait(20) == -9
     payload.communicate()
     maker.close()
 
 
-def test_a_process_is_in_exec_neither_before_nor_after_nor_as_a_zombie() -> None:
+def test_running_missing_and_zombie_processes_are_not_in_exec() -> None:
     assert not is_in_exec(os.getpid())
     assert not is_in_exec(1 << 30)
     ended = subprocess.Popen(["true"], env={})
@@ -86,11 +86,11 @@ def test_a_process_is_in_exec_neither_before_nor_after_nor_as_a_zombie() -> None
     assert ended.pid not in children_of(os.getpid())
 
 
-def test_a_process_that_hides_its_memory_cannot_be_read_by_others_of_its_user() -> None:
+def test_hidden_memory_makes_the_process_undumpable() -> None:
     get_dumpable = 3  # prctl(2), PR_GET_DUMPABLE: 0 gives /proc/PID/environ to root alone
     script = (
         "import ctypes; from pilotage_pilot.supervise.proc import hide_memory; hide_memory(); "
         f"print(ctypes.CDLL(None).prctl({get_dumpable}, 0, 0, 0, 0))"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert said.stdout == "0\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
