@@ -1,4 +1,4 @@
-"""What many integration tests share: a grid at the server that they have together, and calls that wait in it."""
+"""Shared fixtures: a grid at the shared server, and calls that wait in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.wire_grid import WireGrid
 
 @pytest.fixture
 def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
-    """Return a grid with its tree in force."""
+    """Return a grid with an active tree."""
     grid = WireGrid(shared_server)
     grid.put_tree()
     yield grid
@@ -22,6 +22,6 @@ def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
 
 @pytest.fixture
 async def polls(grid: WireGrid) -> AsyncIterator[Polls]:
-    """Return what lets calls wait in the grid's server."""
+    """Return a maker of calls that wait in the grid's server."""
     async with Polls(grid) as polls:
         yield polls

@@ -36,9 +36,7 @@ from pilotage_agents.batch_systems.local import facts_of
 from pilotage_agents.main import run
 from pilotage_server.core.identity import Role
 from support.leadership import LONG, followed_soon
-from support.server import RunningServer, request_id, server
-
-__all__ = ["server"]
+from support.server import RunningServer, request_id
 
 TREE = """
 [sites.Lyon.ces.ce1]
@@ -49,7 +47,7 @@ queues = { short = { Memory = 1000 }, long = { Memory = 8000 } }
 
 
 class Operator:
-    """What an operator, who has jobs too, does and sees."""
+    """An operator who also submits jobs."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._jobs, self._pools = JobServiceStub(channel), PoolServiceStub(channel)
@@ -74,12 +72,16 @@ class Operator:
         return list(self._pilots.ListPilots(pilot_service_pb2.ListPilotsRequest(ended=True)).pilots)
 
     def node_attributes(self) -> dict[str, tuple[str, str, str]]:
-        """Return what is set on nodes, and who has set it, by node."""
+        """Return name, expression and author of the attribute that is set on each node."""
         answer = self._nodes.ListNodeAttributes(node_service_pb2.ListNodeAttributesRequest())
-        return {of.node.node: (each.name, each.expression, each.set_by) for of in answer.nodes for each in of.settings}
+        return {
+            node.node.node: (setting.name, setting.expression, setting.set_by)
+            for node in answer.nodes
+            for setting in node.settings
+        }
 
     def register(self) -> pilot_service_pb2.PilotCredential:
-        """Return a pilot of the long queue."""
+        """Register a pilot of the long queue."""
         queue = values_pb2.QueueId(site="Lyon", ce="ce1", queue="long")
         request = pilot_service_pb2.RegisterPilotsRequest(request_id=request_id(), queue=queue, count=1)
         return self._pilots.RegisterPilots(request).pilots[0]
@@ -119,7 +121,7 @@ grace_s = 0
 def report_node(
     server: RunningServer, operator: Operator, name: str, *, free: int, single: int, settable: bool
 ) -> Callable[..., None]:
-    """Let a pilot on a node of 16 cores report its slots, and return what lets it report again."""
+    """Report the slots of a pilot on a node of 16 cores; return a function that reports again."""
     credential = operator.register()
 
     def report(free: int, single: int) -> None:
@@ -135,36 +137,34 @@ def report_node(
     return report
 
 
-def ended(pilot: pilot_service_pb2.Pilot) -> bool:
+def has_ended(pilot: pilot_service_pb2.Pilot) -> bool:
     return pilot.state == pilot_service_pb2.PILOT_STATE_ENDED
 
 
 def kill(pilot: pilot_service_pb2.Pilot) -> None:
-    """End the process of a pilot, which is a child of this test, and wait until it has."""
+    """Kill the process of a pilot, which is a child of this test, and wait for its end."""
     pid = int(pilot.glidein_id.split(".")[1])
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_a_round_sends_pilots_to_where_jobs_can_run_and_the_next_reports_those_that_are_gone(
-    config: Path, operator: Operator
-) -> None:
+def test_director_sends_pilots_and_reports_ended_ones(config: Path, operator: Operator) -> None:
     operator.submit(2, Memory=4000)
     for _ in range(2):
         assert run(["site-director", "--once", "--config", str(config)]) == 0
     pilots = operator.pilots()
     assert {pilot.queue.queue for pilot in pilots} == {"long"}
     assert len(pilots) == 2
-    assert not any(map(ended, pilots))
+    assert not any(map(has_ended, pilots))
     for pilot in pilots:
         kill(pilot)
     operator.remove([1, 2])
     assert run(["site-director", "--once", "--config", str(config)]) == 0
-    assert [pilot.reason for pilot in operator.pilots() if ended(pilot)] == ["exit code 137"] * 2
+    assert [pilot.reason for pilot in operator.pilots() if has_ended(pilot)] == ["exit code 137"] * 2
     assert all(facts_of(int(pilot.glidein_id.split(".")[1])) is None for pilot in pilots)
 
 
-def test_a_dry_run_prints_what_a_round_would_do(
+def test_dry_run_prints_the_planned_pilots(
     config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operator.submit(3, Memory=4000)
@@ -176,25 +176,25 @@ def test_a_dry_run_prints_what_a_round_would_do(
     assert operator.pilots() == []
 
 
-def test_pool_cleanup_refreshes_mappings_and_removes_pools_without_live_jobs(
+def test_pool_cleanup_refreshes_mappings_and_removes_idle_pools(
     config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept, gone = operator.submit(1, Memory=4000), operator.submit(1, Memory=5000)
+    kept, removed = operator.submit(1, Memory=4000), operator.submit(1, Memory=5000)
     assert len(operator.pools()) == 2
     mapped = {pool.id: pool.mapped.ToDatetime() for pool in operator.pools()}
-    operator.remove(gone)
+    operator.remove(removed)
     assert run(["pool-cleanup", "--dry-run", "--config", str(config)]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert len([line for line in said if line.startswith("refresh ")]) == 2
-    assert len([line for line in said if line.startswith("remove ")]) == 1
-    for _ in range(2):  # a pool counts as idle from the first look that finds it so
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith("refresh ")]) == 2
+    assert len([line for line in lines if line.startswith("remove ")]) == 1
+    for _ in range(2):  # a pool counts as idle from the first cycle that finds it idle
         assert run(["pool-cleanup", "--once", "--config", str(config)]) == 0
     (pool,) = operator.pools()
     assert pool.waiting == len(kept)
     assert pool.mapped.ToDatetime() > mapped[pool.id]
 
 
-def test_two_directors_of_one_folder_are_refused(
+def test_second_director_of_one_folder_is_rejected(
     config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operator.submit(1)
@@ -205,8 +205,8 @@ def test_two_directors_of_one_folder_are_refused(
 
 
 @contextmanager
-def a_copy(config: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a pool cleanup as a process of its own."""
+def pool_cleanup_process(config: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a pool cleanup as a separate process."""
     program = Path(sys.executable).with_name("pilotage-agents")
     command = [str(program), "pool-cleanup", "--config", str(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -216,31 +216,31 @@ def a_copy(config: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def heard(copy: subprocess.Popen[str], event: str) -> dict[str, object]:
-    """Return the next line of a copy's log that tells of this event."""
-    assert copy.stderr is not None
-    for line in copy.stderr:
-        told: dict[str, object] = json.loads(line)
-        if told["event"] == event:
-            return told
-    pytest.fail(f"it ended before it said {event!r}")
+def logged_event(process: subprocess.Popen[str], event: str) -> dict[str, object]:
+    """Return the next log entry of this event."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        entry: dict[str, object] = json.loads(line)
+        if entry["event"] == event:
+            return entry
+    pytest.fail(f"it ended before it logged {event!r}")
 
 
-def test_of_two_copies_one_acts_until_it_is_killed_and_then_the_other(config: Path, operator: Operator) -> None:
+def test_second_replica_takes_over_when_the_leader_is_killed(config: Path, operator: Operator) -> None:
     followed_soon(config)
-    with a_copy(config) as first:
-        heard(first, "turn taken")
-        with a_copy(config) as second:
-            assert f"(process {first.pid})" in str(heard(second, "another copy of the agent acts")["at"])
+    with pool_cleanup_process(config) as first:
+        logged_event(first, "turn taken")
+        with pool_cleanup_process(config) as second:
+            assert f"(process {first.pid})" in str(logged_event(second, "another copy of the agent acts")["at"])
             first.kill()
-            heard(second, "turn taken")
+            logged_event(second, "turn taken")
 
 
-def test_a_copy_that_is_stopped_gives_its_turn_back_and_a_single_round_is_refused_meanwhile(
+def test_stopped_replica_gives_leadership_back(
     config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with a_copy(config) as first:
-        heard(first, "turn taken")
+    with pool_cleanup_process(config) as first:
+        logged_event(first, "turn taken")
         assert run(["pool-cleanup", "--once", "--config", str(config)]) == 1
         assert f"(process {first.pid})" in capsys.readouterr().err
         assert run(["pool-cleanup", "--dry-run", "--config", str(config)]) == 0
@@ -249,11 +249,11 @@ def test_a_copy_that_is_stopped_gives_its_turn_back_and_a_single_round_is_refuse
     assert run(["pool-cleanup", "--once", "--config", str(config)]) == 0
 
 
-def test_drains_are_planned_from_what_pilots_say_and_nodes_are_told(
+def test_drain_controller_sets_attributes_of_reported_nodes(
     server: RunningServer, config: Path, operator: Operator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operator.put_tree(TREE.replace("CPUs = 1", "CPUs = 16"))
-    busy = report_node(server, operator, "node1", free=0, single=16, settable=True)
+    report_again = report_node(server, operator, "node1", free=0, single=16, settable=True)
     report_node(server, operator, "node2", free=0, single=16, settable=False)
     operator.submit(3)
     operator.submit(2, cpus=8)
@@ -266,6 +266,6 @@ def test_drains_are_planned_from_what_pilots_say_and_nodes_are_told(
     assert operator.node_attributes() == {}
     assert run(["drain", "-s", "350", "-n", "0", "--once", "--config", str(config)]) == 0
     assert operator.node_attributes() == {"node1": ("OnlyMulticore", "True", "agent:test")}
-    busy(free=16, single=0)
+    report_again(free=16, single=0)
     assert run(["drain", "-s", "0", "-n", "0", "--once", "--config", str(config)]) == 0
     assert operator.node_attributes() == {"node1": ("OnlyMulticore", "False", "agent:test")}

@@ -1,4 +1,4 @@
-"""Turns of agents over the wire: who may ask, what is refused with its place, and what is refused out of turn."""
+"""Leadership of agents over the wire: permissions, checks, and calls without leadership."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from pilotage.v1.pilot_service_pb2 import RegisterPilotsRequest
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.values_pb2 import QueueId, Turn
 from pilotage_server.core.identity import Role
-from support.server import RunningServer, request_id, shared_server
-
-__all__ = ["shared_server"]
+from support.server import RunningServer, request_id
 
 
 @pytest.fixture
@@ -27,23 +25,23 @@ def channel(shared_server: RunningServer) -> Iterator[grpc.Channel]:
         yield opened
 
 
-def take(channel: grpc.Channel, turn: Turn, for_s: float = 30.0) -> bool:
+def take_leadership(channel: grpc.Channel, turn: Turn, for_s: float = 30.0) -> bool:
     request = TakeTurnRequest(turn=turn, for_s=for_s, place=f"the host of {turn.holder}")
     return AgentServiceStub(channel).TakeTurn(request).taken
 
 
-def test_a_turn_is_taken_refused_to_others_and_given_back(channel: grpc.Channel) -> None:
+def test_leadership_is_taken_exclusively_and_given_back(channel: grpc.Channel) -> None:
     a, b = Turn(agent="wire", holder="a"), Turn(agent="wire", holder="b")
-    assert take(channel, a)
+    assert take_leadership(channel, a)
     answer = AgentServiceStub(channel).TakeTurn(TakeTurnRequest(turn=b, for_s=30))
     assert (answer.taken, answer.place) == (False, "the host of a")
     assert 0 < answer.left_s <= 30
     AgentServiceStub(channel).GiveBackTurn(GiveBackTurnRequest(turn=a))
-    assert take(channel, b)
+    assert take_leadership(channel, b)
 
 
 @pytest.mark.parametrize(
-    ("request_", "places"),
+    ("request_", "fields"),
     [
         (TakeTurnRequest(), ["turn.agent", "turn.holder", "for_s"]),
         (TakeTurnRequest(turn=Turn(agent="x" * 501, holder="y" * 65), for_s=10), ["turn.agent", "turn.holder"]),
@@ -51,22 +49,22 @@ def test_a_turn_is_taken_refused_to_others_and_given_back(channel: grpc.Channel)
         (TakeTurnRequest(turn=Turn(agent="x", holder="y"), for_s=float("nan")), ["for_s"]),
     ],
 )
-def test_a_faulty_request_is_refused_with_every_place(
-    channel: grpc.Channel, request_: TakeTurnRequest, places: list[str]
+def test_invalid_request_is_rejected_with_all_fields(
+    channel: grpc.Channel, request_: TakeTurnRequest, fields: list[str]
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
         AgentServiceStub(channel).TakeTurn(request_)
-    assert [violation.where for violation in caught.value.violations] == places
+    assert [violation.where for violation in caught.value.violations] == fields
 
 
-def test_users_take_no_turns(shared_server: RunningServer) -> None:
+def test_users_take_no_leadership(shared_server: RunningServer) -> None:
     with shared_server.channel(shared_server.token(Role.USER)) as channel, pytest.raises(PermissionDeniedError):
-        take(channel, Turn(agent="x", holder="y"))
+        take_leadership(channel, Turn(agent="x", holder="y"))
 
 
-def test_pilots_are_registered_and_nodes_set_only_by_the_copy_whose_turn_it_is(channel: grpc.Channel) -> None:
+def test_only_the_leader_registers_pilots_and_sets_nodes(channel: grpc.Channel) -> None:
     mine, others = Turn(agent="acting", holder="me"), Turn(agent="acting", holder="another")
-    assert take(channel, others)
+    assert take_leadership(channel, others)
     register = RegisterPilotsRequest(
         request_id=request_id(), queue=QueueId(site="S", ce="C", queue="Q"), count=1, turn=mine
     )

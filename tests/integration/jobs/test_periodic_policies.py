@@ -1,4 +1,4 @@
-"""The duty that looks after policies, over a real database: what it looks at, and how much it takes for that."""
+"""The background task for periodic policies, on a real database: when it evaluates them and what it costs."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class Boot:
 
 
 class Bench:
-    """A grid whose server has the duty."""
+    """A grid whose server has the policy task."""
 
     def __init__(self, database: Database, clock: VirtualClock) -> None:
         self.grid = Grid(database, clock)
         self.boot = Boot()
-        self.duty = PolicyTask(Transactions(database, self.grid.state), self.boot)
+        self.task = PolicyTask(Transactions(database, self.grid.state), self.boot)
         self._clock = clock
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass on both clocks, and the duty have its turn."""
+        """Advance both clocks and run the task."""
         self.boot.now_s += seconds
         self._clock.advance(timedelta(seconds=seconds))
-        await self.look()
+        await self.run_task()
 
-    async def look(self) -> None:
+    async def run_task(self) -> None:
         async with asyncio.timeout(30):
-            await self.duty.run_once()
+            await self.task.run_once()
 
     def state(self, job_id: int) -> JobState:
         return self.grid.job(job_id).state
@@ -58,37 +58,37 @@ def bench(sqlite_database: Database, clock: VirtualClock) -> Bench:
     return Bench(sqlite_database, clock)
 
 
-async def test_a_job_is_looked_at_when_it_comes_in(bench: Bench) -> None:
-    await bench.look()
+async def test_policy_is_evaluated_at_submission(bench: Bench) -> None:
+    await bench.run_task()
     (job_id,) = bench.grid.submit(policy=JobPolicy(periodic_hold='Owner == "alice"'))
-    await bench.look()
+    await bench.run_task()
     assert bench.state(job_id) is JobState.HELD
 
 
-async def test_a_job_whose_policy_depends_on_time_is_looked_at_each_minute(bench: Bench) -> None:
+async def test_time_dependent_policy_is_evaluated_each_minute(bench: Bench) -> None:
     (job_id,) = bench.grid.submit(policy=JobPolicy(periodic_remove="time() - QDate >= 90"))
-    await bench.look()
+    await bench.run_task()
     await bench.pass_time(59)
     await bench.pass_time(41)
     assert bench.state(job_id) is JobState.REMOVED
 
 
-async def test_a_server_that_starts_looks_at_what_another_left_behind(
+async def test_starting_server_evaluates_policies_of_existing_jobs(
     bench: Bench, sqlite_database: Database, clock: VirtualClock
 ) -> None:
     (job_id,) = bench.grid.submit(policy=JobPolicy(periodic_remove="JobStatus == 1"))
     other = Bench(sqlite_database, clock)
-    await other.look()
+    await other.run_task()
     assert other.state(job_id) is JobState.REMOVED
 
 
-async def test_what_a_server_that_is_gone_should_have_looked_at_is_looked_at_by_another_within_the_hour(
+async def test_other_server_evaluates_missed_policies_within_an_hour(
     bench: Bench, sqlite_database: Database, clock: VirtualClock
 ) -> None:
-    await bench.look()
-    gone = Bench(sqlite_database, clock)
-    (job_id,) = gone.grid.submit(policy=JobPolicy(periodic_remove="JobStatus == 1 && NumJobStarts > 0"))
-    pilot = gone.grid.start_pilot()
+    await bench.run_task()
+    stopped = Bench(sqlite_database, clock)
+    (job_id,) = stopped.grid.submit(policy=JobPolicy(periodic_remove="JobStatus == 1 && NumJobStarts > 0"))
+    pilot = stopped.grid.start_pilot()
     match = pilot.take()
     pilot.start(match)
     pilot.report(match, Outcome.EVICTED)
@@ -98,34 +98,34 @@ async def test_what_a_server_that_is_gone_should_have_looked_at_is_looked_at_by_
     assert bench.state(job_id) is JobState.REMOVED
 
 
-async def test_jobs_of_an_array_are_told_apart_by_their_own_texts(bench: Bench) -> None:
+async def test_policy_of_an_array_job_sees_its_own_attributes(bench: Bench) -> None:
     policy = JobPolicy(periodic_remove='Index == "index 1"')
-    ids = bench.grid.submit(count=3, policy=policy, attributes={"Index": "index $(Process)"})
-    await bench.look()
-    assert [bench.state(job_id) for job_id in ids] == [JobState.WAITING, JobState.REMOVED, JobState.WAITING]
+    job_ids = bench.grid.submit(count=3, policy=policy, attributes={"Index": "index $(Process)"})
+    await bench.run_task()
+    assert [bench.state(job_id) for job_id in job_ids] == [JobState.WAITING, JobState.REMOVED, JobState.WAITING]
 
 
-async def test_many_jobs_are_looked_at_in_many_pieces(bench: Bench) -> None:
-    ids = bench.grid.submit(count=450, policy=JobPolicy(periodic_remove="time() > 0 && ProcId >= 440"))
-    await bench.look()
-    removed = [job.id for job in bench.grid.jobs(ids).values() if job.state is JobState.REMOVED]
-    assert removed == ids[440:]
+async def test_many_policies_are_evaluated_in_batches(bench: Bench) -> None:
+    job_ids = bench.grid.submit(count=450, policy=JobPolicy(periodic_remove="time() > 0 && ProcId >= 440"))
+    await bench.run_task()
+    removed = [job.id for job in bench.grid.jobs(job_ids).values() if job.state is JobState.REMOVED]
+    assert removed == job_ids[440:]
 
 
-async def test_jobs_without_policies_cost_one_question_a_minute(bench: Bench, sqlite_database: Database) -> None:
+async def test_jobs_without_policies_cost_one_query_a_minute(bench: Bench, sqlite_database: Database) -> None:
     bench.grid.submit(count=1000)
-    await bench.look()
-    with statements(sqlite_database) as seen:
+    await bench.run_task()
+    with statements(sqlite_database) as queries:
         for _ in range(59):
             await bench.pass_time(1)
-        asked_early = list(seen)
+        in_first_59_s = list(queries)
         await bench.pass_time(1)
-    asked = [text for text in seen if text.startswith("SELECT")]
-    assert asked_early == []
-    assert len(asked) == 1
+    selects = [text for text in queries if text.startswith("SELECT")]
+    assert in_first_59_s == []
+    assert len(selects) == 1
 
 
-def test_a_round_reads_the_index_of_watched_jobs_alone(sqlite_database: Database) -> None:
+def test_policy_batch_query_uses_the_index(sqlite_database: Database) -> None:
     plan = plan_of(
         sqlite_database,
         lambda transaction: next_watched(transaction.session, first_watched(PolicyWatch.EACH_MINUTE), 200),

@@ -1,4 +1,4 @@
-"""Calls that wait in a real server: what ends the wait of a pilot or a user, and for whom."""
+"""Long polls of pilots and users at a running server, and the events that end them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from support.waiting_calls import SOON_S, Polls
 from support.wire_grid import WireGrid, a_job
 
 
-async def test_a_new_job_ends_the_wait_of_as_many_pilots_as_it_needs(grid: WireGrid, polls: Polls) -> None:
+async def test_new_jobs_end_the_wait_of_as_many_pilots(grid: WireGrid, polls: Polls) -> None:
     waiting = [await polls.begin(grid.start_pilot()) for _ in range(4)]
 
     job_ids = await asyncio.to_thread(grid.submit, a_job(), a_job())
     while sum(poll.done() for poll in waiting) < len(job_ids):
         await asyncio.wait([poll for poll in waiting if not poll.done()], return_when=asyncio.FIRST_COMPLETED)
 
-    served = [poll for poll in waiting if poll.done()]
-    assert sorted(match.job_id for poll in served for match in poll.result().matches) == job_ids
-    assert len(served) == len(job_ids)
+    answered = [poll for poll in waiting if poll.done()]
+    assert sorted(match.job_id for poll in answered for match in poll.result().matches) == job_ids
+    assert len(answered) == len(job_ids)
 
 
-async def test_a_job_goes_by_a_pilot_that_may_not_run_it(grid: WireGrid, polls: Polls) -> None:
+async def test_job_wakes_only_pilots_that_may_run_it(grid: WireGrid, polls: Polls) -> None:
     small = await polls.begin(grid.start_pilot(QueueId("SITE", "ce1", "short")))
     large = await polls.begin(grid.start_pilot())
 
@@ -34,7 +34,7 @@ async def test_a_job_goes_by_a_pilot_that_may_not_run_it(grid: WireGrid, polls: 
     assert not small.done()
 
 
-async def test_a_burst_finds_every_waiting_pilot(grid: WireGrid, polls: Polls) -> None:
+async def test_burst_of_jobs_reaches_all_waiting_pilots(grid: WireGrid, polls: Polls) -> None:
     waiting = [await polls.begin(grid.start_pilot()) for _ in range(8)]
 
     job_ids = await asyncio.to_thread(grid.submit, *(a_job(Memory=1000 + number) for number in range(8)))
@@ -43,17 +43,17 @@ async def test_a_burst_finds_every_waiting_pilot(grid: WireGrid, polls: Polls) -
     assert sorted(match.job_id for answer in answers for match in answer.matches) == job_ids
 
 
-async def test_a_cancelled_poll_takes_no_job_with_it(grid: WireGrid, polls: Polls) -> None:
-    gone, staying = grid.start_pilot(), grid.start_pilot()
-    (await polls.begin(gone)).cancel()
-    there = await polls.begin(staying)
+async def test_cancelled_poll_takes_no_job(grid: WireGrid, polls: Polls) -> None:
+    cancelled, other = grid.start_pilot(), grid.start_pilot()
+    (await polls.begin(cancelled)).cancel()
+    other_poll = await polls.begin(other)
 
     (job_id,) = await asyncio.to_thread(grid.submit, a_job())
 
-    assert [match.job_id for match in (await there).matches] == [job_id]
+    assert [match.job_id for match in (await other_poll).matches] == [job_id]
 
 
-async def test_a_drain_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
+async def test_drain_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
     pilot = grid.start_pilot()
     poll = await polls.begin(pilot)
 
@@ -64,7 +64,7 @@ async def test_a_drain_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
     assert [command.drain.reason for command in commands] == ["maintenance"]
 
 
-async def test_the_removal_of_its_job_ends_the_wait_of_a_pilot(grid: WireGrid, polls: Polls) -> None:
+async def test_removal_of_its_job_ends_the_wait_of_a_pilot(grid: WireGrid, polls: Polls) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
     assert [match.job_id for match in pilot.ask().matches] == [job_id]
@@ -76,7 +76,7 @@ async def test_the_removal_of_its_job_ends_the_wait_of_a_pilot(grid: WireGrid, p
     assert [(command.kill.job_id, command.kill.attempt) for command in (await poll).commands] == [(job_id, 1)]
 
 
-async def test_a_lifted_ban_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
+async def test_lifted_ban_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
     grid.resources.Ban(resource_service_pb2.BanRequest(request_id=request_id(), site="SITE", reason="broken"))
     (job_id,) = grid.submit(a_job())
     pilot = grid.start_pilot()
@@ -90,7 +90,7 @@ async def test_a_lifted_ban_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
     assert [match.job_id for match in (await poll).matches] == [job_id]
 
 
-async def test_a_new_tree_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
+async def test_new_tree_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
     (job_id,) = grid.submit(a_job(Memory=5000))
     poll = await polls.begin(grid.start_pilot())
 
@@ -101,7 +101,7 @@ async def test_a_new_tree_ends_the_wait(grid: WireGrid, polls: Polls) -> None:
     assert [match.job_id for match in (await poll).matches] == [job_id]
 
 
-def test_a_poll_without_work_ends_empty_and_before_its_deadline(grid: WireGrid) -> None:
+def test_poll_without_jobs_ends_empty_before_its_deadline(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     started = boot_time_s()
 
@@ -111,7 +111,7 @@ def test_a_poll_without_work_ends_empty_and_before_its_deadline(grid: WireGrid) 
     assert 0.3 < boot_time_s() - started < 4
 
 
-async def test_waiting_for_jobs_ends_with_the_last_of_them(grid: WireGrid) -> None:
+async def test_wait_for_jobs_ends_with_the_last_job(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     job_ids = grid.submit(a_job(), a_job())
     request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=SOON_S)
@@ -127,25 +127,25 @@ async def test_waiting_for_jobs_ends_with_the_last_of_them(grid: WireGrid) -> No
     assert [job.state for job in answer.jobs] == [jobs_pb2.JOB_STATE_DONE] * 2
 
 
-async def test_waiting_for_jobs_of_which_one_has_ended_before_ends_with_the_others(grid: WireGrid) -> None:
+async def test_wait_for_jobs_includes_jobs_that_ended_before(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     job_ids = grid.submit(a_job(), a_job())
     pilot.finish(pilot.ask().matches[0].job_id)
     (last,) = pilot.ask().matches
     request = job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=3600)
     wait = asyncio.create_task(asyncio.to_thread(grid.jobs.WaitForJobs, request, timeout=SOON_S))
-    # Nothing says when the call has begun to wait; while pilots ask and are answered it does.
+    # The start of the wait cannot be observed; 20 other calls give it time to begin.
     for _ in range(20):
         await asyncio.to_thread(pilot.ask, cpus=100)
 
-    began_s = boot_time_s()
+    finished_s = boot_time_s()
     await asyncio.to_thread(pilot.finish, last.job_id)
 
     assert (await wait).all_final
-    assert boot_time_s() - began_s < SOON_S / 2
+    assert boot_time_s() - finished_s < SOON_S / 2
 
 
-def test_waiting_for_jobs_ends_at_its_time_with_those_that_are_not_final(grid: WireGrid) -> None:
+def test_wait_for_jobs_ends_at_its_timeout(grid: WireGrid) -> None:
     job_ids = grid.submit(a_job())
 
     answer = grid.jobs.WaitForJobs(job_service_pb2.WaitForJobsRequest(job_ids=job_ids, timeout_s=0.05))

@@ -1,4 +1,4 @@
-"""The benches work: at a hundredth of their size each says what it measures, in which unit, against which budget."""
+"""All benches run at a hundredth of their size and print figures with units and budgets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATES = {
     "submission in 1,000s": "jobs/s",
     "an array of 100,000": "s",
 }
-FIGURES: Mapping[str, str] = {
+UNITS: Mapping[str, str] = {
     "empty call": "1/s",
     **{f"rates-sqlite: {name}": transaction for name, transaction in RATES.items()},
     **{f"rates-postgresql: {name}": transaction for name, transaction in RATES.items()},
@@ -72,19 +72,19 @@ FIGURES: Mapping[str, str] = {
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_every_bench_says_its_figures_with_their_units_and_budgets(postgresql_server: PostgresqlServer) -> None:
-    del postgresql_server  # the benches start their own; with this one it is installed, or the test skipped
+def test_benches_print_all_figures_with_units_and_budgets(postgresql_server: PostgresqlServer) -> None:
+    del postgresql_server  # the benches start their own PostgreSQL; the fixture installs it or skips the test
     if shared_data_dir() is None:
-        pytest.skip("there is no real input")
+        pytest.skip("the shared data is missing")
     command = [sys.executable, str(CHECKOUT / "bench" / "bench_all.py"), "--scale", "0.01"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert {line["name"]: line["unit"] for line in said} == FIGURES
-    assert all(times == 1 for name, times in Counter(line["name"] for line in said).items() if name != "empty call")
-    for line in said:
+    figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert {line["name"]: line["unit"] for line in figures} == UNITS
+    assert all(count == 1 for name, count in Counter(line["name"] for line in figures).items() if name != "empty call")
+    for line in figures:
         assert isinstance(line["figure"], int | float), line
         assert isinstance(line["budget"], int | float | None), line
         assert isinstance(line["ok"], bool), line
     table = [line for line in done.stdout.splitlines() if line.startswith("|")]
-    assert len(table) == len(said) + 2, "the table ends with all figures, below their names"
+    assert len(table) == len(figures) + 2, "the table has two header lines and one line per figure"

@@ -1,4 +1,4 @@
-"""The wheel with compiled modules: it holds all of them, a server of it serves, and they do what their sources say."""
+"""The wheel with compiled modules: its content, its server, and its decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.packages import hot_modules, run_with
 from support.server import running_server
 from support.wire_grid import WireGrid, a_job
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # a C compiler takes its time
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # compiling takes minutes
 
 ORACLES = (
     "tests/unit/queueing/test_account_order.py",
@@ -24,7 +24,7 @@ ORACLES = (
     "tests/model/test_match_board_model.py",
     "tests/model/test_reports_together.py",
 )
-"""Those of the tests that soon tell whether compiled modules decide as their sources do; few examples will do.
+"""Tests that quickly show whether compiled modules decide like their sources, with few examples.
 
 `make test-compiled` runs all of them with all examples.
 """
@@ -32,7 +32,7 @@ ORACLES = (
 _WHERE = "import importlib, json, sys; print(json.dumps([importlib.import_module(n).__file__ for n in sys.argv[1:]]))"
 
 
-def test_every_hot_module_is_found_compiled_and_its_source_is_beside_it(compiled_packages: Path) -> None:
+def test_wheel_has_every_hot_module_compiled_and_as_source(compiled_packages: Path) -> None:
     done = run_with(compiled_packages, "-c", _WHERE, *hot_modules())
     assert done.returncode == 0, done.stderr
     for file in map(Path, json.loads(done.stdout)):
@@ -41,11 +41,11 @@ def test_every_hot_module_is_found_compiled_and_its_source_is_beside_it(compiled
         assert file.with_name(file.name.partition(".")[0] + ".py").is_file()
 
 
-def test_a_compiled_server_says_that_it_is_and_jobs_run_there(
+def test_compiled_server_reports_so_and_runs_jobs(
     compiled_packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = run_with(compiled_packages, "-m", "pilotage_server.main", "--version")
-    assert said.stdout.endswith("(compiled)\n"), said.stderr
+    version = run_with(compiled_packages, "-m", "pilotage_server.main", "--version")
+    assert version.stdout.endswith("(compiled)\n"), version.stderr
     monkeypatch.setenv("PYTHONPATH", str(compiled_packages))
     with running_server(tmp_path / "data") as server:
         grid = WireGrid(server)
@@ -59,6 +59,6 @@ def test_a_compiled_server_says_that_it_is_and_jobs_run_there(
         assert '"compiled": true' in server.log() or "compiled=True" in server.log()
 
 
-def test_compiled_modules_decide_as_their_sources_do(compiled_packages: Path) -> None:
+def test_compiled_modules_pass_the_oracle_tests(compiled_packages: Path) -> None:
     done = run_with(compiled_packages, "-m", "pytest", "-q", "-p", "no:cacheprovider", *ORACLES)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -30,22 +30,20 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
-def test_its_name_tells_the_python_and_the_architecture(pilot_bundle: Path) -> None:
+def test_bundle_name_has_python_version_and_architecture(pilot_bundle: Path) -> None:
     *_, python, machine = pilot_bundle.stem.split("-")
     assert python == "cp" + "".join(platform.python_version_tuple()[:2])
     assert machine == os.uname().machine
 
 
 @pytest.mark.parametrize("package", ["grpc", "pydantic", "pilotage"])
-def test_the_python_of_these_tests_has_nothing_installed(package: str, scratch: Path) -> None:
+def test_bare_python_has_no_packages(package: str, scratch: Path) -> None:
     command = [*BARE_PYTHON, "-c", f"import {package}"]
     done = subprocess.run(command, env=bare_environment(scratch), capture_output=True, check=False)
     assert b"ModuleNotFoundError" in done.stderr
 
 
-async def test_a_pilot_runs_a_job_on_a_python_that_has_nothing_installed(
-    grid: ProcessGrid, pilot_bundle: Path, scratch: Path
-) -> None:
+async def test_bundle_runs_a_job_on_a_bare_python(grid: ProcessGrid, pilot_bundle: Path, scratch: Path) -> None:
     job_id = grid.submit(script="env; pwd; exit 3")
     async with grid.pilot((*BARE_PYTHON, str(pilot_bundle)), bare_environment(scratch), max_idle_s=0) as pilot:
         code, _ = await pilot.ends()
@@ -56,7 +54,7 @@ async def test_a_pilot_runs_a_job_on_a_python_that_has_nothing_installed(
     assert str(scratch).encode() not in grid.output(job_id)["stdout"]
 
 
-def test_it_reads_policies_in_a_process_of_their_own(pilot_bundle: Path, scratch: Path, tmp_path: Path) -> None:
+def test_bundle_checks_policies_in_a_separate_process(pilot_bundle: Path, scratch: Path, tmp_path: Path) -> None:
     policy = tmp_path / "policy.conf"
     policy.write_text('START = TARGET.Owner == $(WHO)\nWHO = "alice"\n')
     done = start(pilot_bundle, "check", str(policy), "--cpus", "2", scratch=scratch, folder=tmp_path)

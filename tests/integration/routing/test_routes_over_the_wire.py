@@ -1,9 +1,8 @@
-"""RouteService over the wire: jobs are looked at, routed and brought to an end; what is refused, with its place."""
+"""RouteService over the wire: loading, routing and ending jobs, and the checks of its requests."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import pytest
 
@@ -38,18 +37,8 @@ from pilotage.values.leadership import Leadership
 from pilotage_agents.router.server_link import RouterServerLink
 from pilotage_server.core.identity import Role
 from support.routers import WireRouter, an_end
-from support.server import RunningServer, request_id, shared_server
+from support.server import request_id
 from support.wire_grid import QUEUE, WireGrid, a_job
-
-__all__ = ["shared_server"]
-
-
-@pytest.fixture
-def grid(shared_server: RunningServer) -> Iterator[WireGrid]:
-    opened = WireGrid(shared_server)
-    opened.put_tree()
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -57,7 +46,7 @@ def router(grid: WireGrid) -> WireRouter:
     return WireRouter(grid)
 
 
-def test_jobs_are_looked_at_with_what_a_copy_is_to_run(grid: WireGrid, router: WireRouter) -> None:
+def test_router_loads_jobs_with_their_descriptions(grid: WireGrid, router: WireRouter) -> None:
     description = JobDescription("/bin/echo", arguments="$(Process)", count=2, attributes={"WantRoute": True})
     first, second = grid.submit(description)
     found = router.routes.LookAtJobs(LookAtJobsRequest(job_ids=[second, 999_999, first])).jobs
@@ -70,20 +59,20 @@ def test_jobs_are_looked_at_with_what_a_copy_is_to_run(grid: WireGrid, router: W
 
 
 def submit_large(grid: WireGrid) -> list[int]:
-    """Submit more jobs, each as large as a description may be, than one answer has room for."""
+    """Submit jobs of the maximum size, more than fit into one response."""
     large = JobDescription("/bin/true", environment={f"V{number}": "x" * 60_000 for number in range(34)})
     return [job_id for _ in range(12) for job_id in grid.submit(large)]
 
 
-def test_jobs_for_which_an_answer_has_no_room_are_to_be_asked_for_again(grid: WireGrid, router: WireRouter) -> None:
+def test_jobs_beyond_the_response_budget_are_listed_as_unseen(grid: WireGrid, router: WireRouter) -> None:
     ids = submit_large(grid)
     answer = router.routes.LookAtJobs(LookAtJobsRequest(job_ids=ids))
-    seen = [job.job_id for job in answer.jobs]
-    assert seen + list(answer.unseen) == ids
-    assert 1 < len(seen) < len(ids)
+    returned = [job.job_id for job in answer.jobs]
+    assert returned + list(answer.unseen) == ids
+    assert 1 < len(returned) < len(ids)
 
 
-async def test_the_router_s_link_asks_again_until_it_has_seen_all(grid: WireGrid) -> None:
+async def test_router_link_loads_jobs_in_several_calls(grid: WireGrid) -> None:
     ids = submit_large(grid)
     token = grid.server.token(Role.AGENT, owner="agent:router")
     async with grid.server.async_channel(token) as channel:
@@ -91,12 +80,12 @@ async def test_the_router_s_link_asks_again_until_it_has_seen_all(grid: WireGrid
         assert [job.job_id for job in await link.load_jobs(ids)] == ids
 
 
-def test_a_job_is_routed_runs_and_is_done_with_what_its_copy_has_left(grid: WireGrid, router: WireRouter) -> None:
+def test_routed_job_ends_with_the_output_of_its_copy(grid: WireGrid, router: WireRouter) -> None:
     content = b"what the copy reads"
     checksum = hashlib.sha256(content).hexdigest()
     grid.jobs.UploadFile(iter([UploadFileRequest(checksum=checksum, size=len(content), content=content)]))
-    brings = JobDescription("/bin/cat", input_files=(InputFile("in", checksum=checksum, size=len(content)),))
-    (job_id,) = grid.submit(brings)
+    description = JobDescription("/bin/cat", input_files=(InputFile("in", checksum=checksum, size=len(content)),))
+    (job_id,) = grid.submit(description)
     with pytest.raises(NotFoundError):
         router.download(job_id, checksum)
     (routed,) = router.route(job_id).jobs
@@ -116,14 +105,14 @@ def test_a_job_is_routed_runs_and_is_done_with_what_its_copy_has_left(grid: Wire
     assert not router.routes.ListCopies(ListCopiesRequest(router=router.turn.agent)).copies
 
 
-def test_a_repeated_request_routes_no_job_twice(grid: WireGrid, router: WireRouter) -> None:
+def test_repeated_request_routes_no_job_twice(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     id_ = request_id()
     assert router.route(job_id, id_=id_) == router.route(job_id, id_=id_)
     assert router.route(job_id).jobs[0].refusal == "it is MATCHED"
 
 
-def test_a_router_that_only_asks_hears_what_is_wanted_no_more(grid: WireGrid, router: WireRouter) -> None:
+def test_empty_report_returns_unwanted_copies(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     router.route(job_id)
     assert not router.tell().unwanted
@@ -133,7 +122,7 @@ def test_a_router_that_only_asks_hears_what_is_wanted_no_more(grid: WireGrid, ro
     assert "because" in unwanted.reason
 
 
-def test_a_repeated_report_hears_what_is_wanted_no_more_by_now(grid: WireGrid, router: WireRouter) -> None:
+def test_repeated_report_returns_newly_unwanted_copies(grid: WireGrid, router: WireRouter) -> None:
     first, second = grid.submit(JobDescription("/bin/true", count=2))
     router.route(first, second)
     report = ReportCopiesRequest(request_id=request_id(), turn=router.turn, copies=[an_end(first)])
@@ -141,10 +130,10 @@ def test_a_repeated_report_hears_what_is_wanted_no_more_by_now(grid: WireGrid, r
     grid.change(JOB_CHANGE_HOLD, second)
     after = router.routes.ReportCopies(report)
     assert before.results == after.results
-    assert ([each.job_id for each in before.unwanted], [each.job_id for each in after.unwanted]) == ([], [second])
+    assert ([copy.job_id for copy in before.unwanted], [copy.job_id for copy in after.unwanted]) == ([], [second])
 
 
-async def test_the_router_s_link_asks_on_until_it_has_every_copy(grid: WireGrid) -> None:
+async def test_router_link_loads_copies_in_several_calls(grid: WireGrid) -> None:
     ids = grid.submit(JobDescription("/bin/true", count=1003))
     router = WireRouter(grid)
     router.route(*ids[:1000])
@@ -159,7 +148,7 @@ async def test_the_router_s_link_asks_on_until_it_has_every_copy(grid: WireGrid)
         assert [copy.job_id for copy in (await link.report(request_id(), ())).unwanted] == ids
 
 
-def test_an_agent_hears_of_all_jobs_and_a_user_of_his_own(grid: WireGrid, router: WireRouter) -> None:
+def test_agent_sees_all_jobs_and_a_user_only_his_own(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     assert router.jobs.GetJobs(GetJobsRequest(job_ids=[job_id])).jobs[0].id == job_id
     request = WatchEventsRequest(job_ids=[job_id], until_now=True)
@@ -170,21 +159,21 @@ def test_an_agent_hears_of_all_jobs_and_a_user_of_his_own(grid: WireGrid, router
         bob.GetJobs(GetJobsRequest(job_ids=[job_id]))
 
 
-def test_what_routers_tell_of_their_routes_is_shown_to_everybody(grid: WireGrid, router: WireRouter) -> None:
+def test_users_see_the_routes_of_all_routers(grid: WireGrid, router: WireRouter) -> None:
     outlines = [
         RouteOutline(name="north", target=f"queue {QUEUE}", requirements="WantRoute", max_jobs=10, copies=3, idle=1),
         RouteOutline(name="south", target="server far:4711", own='[a = "b"]', max_jobs=1, max_idle_jobs=0, copies=1),
     ]
     left_out = [LeftOutRoute(name="west", reason="no target")]
-    told = PutRoutesRequest(turn=router.turn, routes=outlines, max_jobs=100, left_out=left_out)
-    router.routes.PutRoutes(told)
+    request = PutRoutesRequest(turn=router.turn, routes=outlines, max_jobs=100, left_out=left_out)
+    router.routes.PutRoutes(request)
     users = RouteServiceStub(grid.channel(grid.server.token(vo=grid.vo)))
-    (mine,) = [each for each in users.ListRoutes(ListRoutesRequest()).routers if each.name == router.turn.agent]
+    (mine,) = [info for info in users.ListRoutes(ListRoutesRequest()).routers if info.name == router.turn.agent]
     assert (list(mine.routes), mine.max_jobs, mine.HasField("constraint")) == (outlines, 100, False)
     assert list(mine.left_out) == left_out
 
 
-def test_users_route_nothing_and_only_operators_give_up(grid: WireGrid, router: WireRouter) -> None:
+def test_users_may_not_route_and_only_operators_give_up_copies(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     router.route(job_id)
     users = RouteServiceStub(grid.channel(grid.server.token(vo=grid.vo)))
@@ -199,7 +188,7 @@ def test_users_route_nothing_and_only_operators_give_up(grid: WireGrid, router: 
     assert (copy.job_id, copy.state) == (job_id, jobs_pb2.JOB_STATE_WAITING)
 
 
-def test_out_of_turn_nothing_is_changed(grid: WireGrid, router: WireRouter) -> None:
+def test_router_without_leadership_changes_nothing(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     router.turn.holder = "another"
     with pytest.raises(LeadershipLostError):
@@ -209,14 +198,14 @@ def test_out_of_turn_nothing_is_changed(grid: WireGrid, router: WireRouter) -> N
     assert grid.state_of(job_id) == "WAITING"
 
 
-def test_a_faulty_request_is_refused_with_every_place(router: WireRouter) -> None:
+def test_invalid_request_is_rejected_with_all_fields(router: WireRouter) -> None:
     copies = [NewCopy(job_id=1, route="n", target="t")] * 2
     with pytest.raises(InvalidInputError) as caught:
         router.routes.RouteJobs(RouteJobsRequest(request_id=request_id(), copies=copies))
     assert [violation.where for violation in caught.value.violations] == ["turn.agent", "turn.holder", "copies"]
 
 
-def test_a_malformed_copy_is_refused_by_itself(grid: WireGrid, router: WireRouter) -> None:
+def test_malformed_copy_is_rejected_alone(grid: WireGrid, router: WireRouter) -> None:
     nameless, free = grid.submit(JobDescription("/bin/true", count=2))
     copies = [
         NewCopy(job_id=job_id, route=route, target=f"queue {QUEUE}", queue=queue_to_wire(QUEUE))
@@ -225,53 +214,51 @@ def test_a_malformed_copy_is_refused_by_itself(grid: WireGrid, router: WireRoute
     request = RouteJobsRequest(request_id=request_id(), turn=router.turn, copies=copies)
     for _ in range(2):
         answers = router.routes.RouteJobs(request).jobs
-        assert [(each.job_id, each.attempt, each.refusal) for each in answers] == [
+        assert [(job.job_id, job.attempt, job.refusal) for job in answers] == [
             (nameless, 0, "route: is missing"),
             (free, 1, ""),
         ]
-    assert [grid.state_of(each) for each in (nameless, free)] == ["WAITING", "MATCHED"]
+    assert [grid.state_of(job_id) for job_id in (nameless, free)] == ["WAITING", "MATCHED"]
 
 
-def test_a_malformed_report_is_answered_by_itself_and_says_nothing_of_its_copy(
-    grid: WireGrid, router: WireRouter
-) -> None:
-    cut, wrong, waits, sound = ids = grid.submit(JobDescription("/bin/true", count=4))
+def test_malformed_report_is_rejected_alone_and_changes_nothing(grid: WireGrid, router: WireRouter) -> None:
+    bad_text, wrong, waits, sound = ids = grid.submit(JobDescription("/bin/true", count=4))
     router.route(*ids)
     waiting = jobs_pb2.JobReport(job_id=waits, attempt=1, state=jobs_pb2.JOB_STATE_WAITING)
-    said = jobs_pb2.OutputFile(name="log", checksum=hashlib.sha256(b"said").hexdigest(), size=4, content=b"told")
+    wrong_file = jobs_pb2.OutputFile(name="log", checksum=hashlib.sha256(b"said").hexdigest(), size=4, content=b"told")
     report = ReportCopiesRequest(request_id=request_id(), turn=router.turn)
-    report.copies.add(job_id=cut, attempt=1, reference="half\0")
-    report.copies.append(an_end(wrong, output_files=[said]))
+    report.copies.add(job_id=bad_text, attempt=1, reference="half\0")
+    report.copies.append(an_end(wrong, output_files=[wrong_file]))
     report.copies.add(job_id=waits, attempt=1, reference="seven", report=waiting)
     report.copies.append(an_end(sound))
     for _ in range(2):
         answer = router.routes.ReportCopies(report)
-        assert [(each.job_id, each.accepted) for each in answer.results] == [(sound, True)]
-        assert {(each.job_id, each.attempt): each.fault.split(": ")[0] for each in answer.malformed} == {
-            (cut, 1): "reference",
+        assert [(result.job_id, result.accepted) for result in answer.results] == [(sound, True)]
+        assert {(copy.job_id, copy.attempt): copy.fault.split(": ")[0] for copy in answer.malformed} == {
+            (bad_text, 1): "reference",
             (wrong, 1): "report.output_files[0].content",
             (waits, 1): "report.state",
         }
-    assert [grid.state_of(each) for each in ids] == ["MATCHED", "MATCHED", "MATCHED", "DONE"]
+    assert [grid.state_of(job_id) for job_id in ids] == ["MATCHED", "MATCHED", "MATCHED", "DONE"]
     listed = router.routes.ListCopies(ListCopiesRequest(router=router.turn.agent)).copies
-    assert [(copy.job_id, copy.reference) for copy in listed] == [(cut, ""), (wrong, ""), (waits, "")]
+    assert [(copy.job_id, copy.reference) for copy in listed] == [(bad_text, ""), (wrong, ""), (waits, "")]
     assert router.tell(an_end(wrong)).results[0].accepted
 
 
-def test_a_report_must_be_of_the_copy_that_it_stands_with(router: WireRouter) -> None:
+def test_report_must_match_its_copy(router: WireRouter) -> None:
     report = jobs_pb2.JobReport(job_id=3, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
     (malformed,) = router.tell(CopyReport(job_id=2, attempt=1, report=report)).malformed
     assert (malformed.job_id, malformed.fault) == (2, "report: is of another job or attempt")
 
 
-def test_an_owner_is_told_what_routes_say_of_his_job_and_nobody_else(grid: WireGrid, router: WireRouter) -> None:
+def test_only_the_owner_sees_why_a_job_was_not_routed(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     outline = RouteOutline(name="north", target=f"queue {QUEUE}", requirements="WantRoute", max_jobs=1, copies=1)
     router.routes.PutRoutes(PutRoutesRequest(turn=router.turn, routes=[outline]))
     mine = RouteServiceStub(grid.channel(grid.server.token(vo=grid.vo)))
     answer = mine.ExplainRoutes(ExplainRoutesRequest(job_id=job_id))
-    (verdict,) = [each for each in answer.verdicts if each.router == router.turn.agent]
-    assert [each.kind for each in verdict.obstacles] == ["requirements", "full"]
+    (verdict,) = [verdict for verdict in answer.verdicts if verdict.router == router.turn.agent]
+    assert [obstacle.kind for obstacle in verdict.obstacles] == ["requirements", "full"]
     assert not answer.HasField("copy")
     assert answer.obstacle == ""
     others = RouteServiceStub(grid.channel(grid.server.token(owner="bob", vo=grid.vo)))

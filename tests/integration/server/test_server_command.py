@@ -1,4 +1,4 @@
-"""The server's command: how it starts, what it refuses with one clear line, and the tokens that it prints."""
+"""The server's command: start, errors in one line, and tokens."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def run_command(*arguments: str, before: Sequence[str] = ()) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
-def assert_one_clear_line(done: subprocess.CompletedProcess[str], words: str, code: int = 1) -> None:
+def assert_one_error_line(done: subprocess.CompletedProcess[str], message: str, code: int = 1) -> None:
     lines = done.stderr.strip().splitlines()
     assert done.returncode == code, done.stderr
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("pilotage-server: ")
-    assert words in lines[0]
+    assert message in lines[0]
 
 
-def test_the_ready_file_has_the_address_and_goes_with_the_server(server: RunningServer) -> None:
+def test_ready_file_has_the_address_and_is_removed_at_stop(server: RunningServer) -> None:
     ready = server.data / "ready.json"
     host, port = json.loads(ready.read_text())["address"].split(":")
     socket.create_connection((host, int(port))).close()
@@ -45,46 +45,46 @@ def test_the_ready_file_has_the_address_and_goes_with_the_server(server: Running
     assert not ready.exists()
 
 
-def test_a_second_server_on_the_same_data_is_refused(server: RunningServer) -> None:
+def test_second_server_on_the_same_data_is_rejected(server: RunningServer) -> None:
     second = run_command("run", "--data", str(server.data), "--listen", "127.0.0.1:0")
 
     assert server.process is not None
-    assert_one_clear_line(second, f"another server works with {server.data} already (process {server.process.pid})")
+    assert_one_error_line(second, f"another server works with {server.data} already (process {server.process.pid})")
 
 
-def test_a_taken_port_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:
+def test_port_in_use_is_one_error_line(server: RunningServer, tmp_path: Path) -> None:
     second = run_command("run", "--data", str(tmp_path / "other"), "--listen", server.address)
 
-    assert_one_clear_line(second, f"cannot listen at {server.address}: Address already in use")
+    assert_one_error_line(second, f"cannot listen at {server.address}: Address already in use")
 
 
-def test_a_data_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+def test_invalid_data_folder_is_one_error_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    assert_one_clear_line(
+    assert_one_error_line(
         run_command("run", "--data", str(tmp_path / "file" / "data"), "--listen", "127.0.0.1:0"),
         "cannot be used: Not a directory",
     )
 
 
-def test_a_full_disk_at_the_start_is_one_clear_line(tmp_path: Path) -> None:
+def test_full_disk_at_start_is_one_error_line(tmp_path: Path) -> None:
     no_room = files_bounded_by(20_000)
     done = run_command("run", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", before=no_room)
 
-    assert_one_clear_line(done, "database")
+    assert_one_error_line(done, "database")
 
 
-def test_a_key_that_others_can_read_is_one_clear_line(tmp_path: Path) -> None:
+def test_readable_signing_key_is_one_error_line(tmp_path: Path) -> None:
     assert run_command("token", "--data", str(tmp_path), "--role", "user").returncode == 0
     (tmp_path / "keys" / "tokens.pem").chmod(0o644)
 
     done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0")
 
-    assert_one_clear_line(done, "is open to others (mode 644)")
+    assert_one_error_line(done, "is open to others (mode 644)")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--listen", "0.0.0.0:0"], "tls_cert"),
         (["--listen", "nowhere"], "listen"),
@@ -93,38 +93,38 @@ def test_a_key_that_others_can_read_is_one_clear_line(tmp_path: Path) -> None:
         (["--database", "mysql://host/name"], "is not a URL of sqlite or postgresql"),
     ],
 )
-def test_a_wrong_setting_is_one_clear_line(tmp_path: Path, arguments: list[str], words: str) -> None:
-    assert_one_clear_line(run_command("run", "--data", str(tmp_path), *arguments), words, code=2)
+def test_invalid_setting_is_one_error_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+    assert_one_error_line(run_command("run", "--data", str(tmp_path), *arguments), message, code=2)
 
 
-def test_a_database_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
-    nobody = "postgresql+psycopg://somebody@127.0.0.1:1/jobs"
+def test_unreachable_database_is_one_error_line(tmp_path: Path) -> None:
+    unreachable = "postgresql+psycopg://somebody@127.0.0.1:1/jobs"
 
-    done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--database", nobody)
+    done = run_command("run", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--database", unreachable)
 
-    assert_one_clear_line(done, "the database is not available")
+    assert_one_error_line(done, "the database is not available")
 
 
-def test_a_certificate_that_is_none_is_one_clear_line(tmp_path: Path) -> None:
+def test_invalid_certificate_is_one_error_line(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f'tls_cert = "{tmp_path}/config.toml"\ntls_key = "{tmp_path}/absent"\n')
 
-    where = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
-    done = run_command("run", *where, "--config", str(tmp_path / "config.toml"))
+    options = ("--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    done = run_command("run", *options, "--config", str(tmp_path / "config.toml"))
 
-    assert_one_clear_line(done, "cannot be used")
+    assert_one_error_line(done, "cannot be used")
 
 
-def test_a_token_signed_offline_opens_the_door(server: RunningServer) -> None:
+def test_token_signed_offline_is_accepted(server: RunningServer) -> None:
     done = run_command("token", "--data", str(server.data), "--owner", "carol", "--vo", "sea", "--role", "operator")
 
     with server.channel(done.stdout.strip()) as channel:
         stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
-        seen = stub.WhoAmI(identity_service_pb2.WhoAmIRequest())
+        identity = stub.WhoAmI(identity_service_pb2.WhoAmIRequest())
 
-    assert (seen.owner, seen.vo, list(seen.roles)) == ("carol", "sea", ["operator"])
+    assert (identity.owner, identity.vo, list(identity.roles)) == ("carol", "sea", ["operator"])
 
 
-def test_bootstrap_tokens_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_bootstrap_tokens_are_private_and_have_their_roles(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     with running_server(tmp_path / "data", arguments=["--bootstrap-tokens", str(tokens), "--vo", "sea"]) as server:
         for name in ("user", "operator", "admin", "agent"):

@@ -1,4 +1,4 @@
-"""A server as a process: how it starts, what it refuses, how it ends, what survives."""
+"""The server process: crash, restart, stop, full disk, PostgreSQL and TLS."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def grid(server: RunningServer) -> Iterator[WireGrid]:
+    """Return a grid at a server that the test may stop."""
     grid = WireGrid(server)
     grid.put_tree()
     yield grid
     grid.close()
 
 
-def test_what_was_acknowledged_survives_a_crash(grid: WireGrid) -> None:
+def test_acknowledged_changes_survive_a_crash(grid: WireGrid) -> None:
     server = grid.server
     job_ids = grid.submit(a_job(Memory=2000), a_job())
     pilot = grid.start_pilot()
@@ -51,7 +52,7 @@ def test_what_was_acknowledged_survives_a_crash(grid: WireGrid) -> None:
     assert pilot.ask().matches
 
 
-def test_a_repeated_request_after_a_crash_has_one_effect(grid: WireGrid) -> None:
+def test_request_repeated_after_a_crash_has_one_effect(grid: WireGrid) -> None:
     id_ = request_id()
     before = grid.submit(a_job(), id_=id_)
 
@@ -61,19 +62,19 @@ def test_a_repeated_request_after_a_crash_has_one_effect(grid: WireGrid) -> None
     assert grid.submit(a_job(), id_=id_) == before
 
 
-def test_a_call_made_while_the_server_restarts_finds_the_new_one(grid: WireGrid) -> None:
+def test_call_during_restart_reaches_the_new_server(grid: WireGrid) -> None:
     grid.server.kill()
     restart = threading.Thread(target=grid.server.start)
     restart.start()
     try:
-        assert [grid.state_of(job_id) for job_id in _submit_patiently(grid)] == ["WAITING"]
+        assert [grid.state_of(job_id) for job_id in _submit_with_retries(grid)] == ["WAITING"]
     finally:
         restart.join()
 
 
-def _submit_patiently(grid: WireGrid) -> list[int]:
+def _submit_with_retries(grid: WireGrid) -> list[int]:
     id_ = request_id()
-    for _ in range(20):  # each call retries for some seconds by itself
+    for _ in range(20):  # each call itself retries for some seconds
         try:
             return grid.submit(a_job(), id_=id_)
         except ServerUnreachableError:
@@ -81,14 +82,14 @@ def _submit_patiently(grid: WireGrid) -> list[int]:
     raise AssertionError("the server did not come back")
 
 
-def test_a_server_that_is_not_there_is_said_so(server: RunningServer) -> None:
+def test_stopped_server_is_unreachable(server: RunningServer) -> None:
     server.kill()
 
     with pytest.raises(ServerUnreachableError), server.channel("token") as channel:
         identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(identity_service_pb2.WhoAmIRequest())
 
 
-async def test_a_server_that_stops_lets_waiting_calls_end(grid: WireGrid) -> None:
+async def test_stop_ends_waiting_calls(grid: WireGrid) -> None:
     (job_id,) = grid.submit(a_job(Memory=9999))
     async with Polls(grid) as polls:
         poll = await polls.begin(grid.start_pilot())
@@ -100,11 +101,11 @@ async def test_a_server_that_stops_lets_waiting_calls_end(grid: WireGrid) -> Non
         assert not (await wait).all_final
 
 
-def test_a_disk_that_fills_is_told_to_the_caller_and_survived(tmp_path: Path) -> None:
+def test_server_survives_a_full_disk(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", max_file_bytes_on_disk=1_500_000) as server:
         grid = WireGrid(server)
         with pytest.raises(WorldError, match="database is not available"):
-            _submit_without_end(grid)
+            _fill_the_disk(grid)
         assert grid.jobs.ListJobs(job_service_pb2.ListJobsRequest(page_size=1)).jobs
         assert server.process is not None
         assert server.process.poll() is None
@@ -112,12 +113,12 @@ def test_a_disk_that_fills_is_told_to_the_caller_and_survived(tmp_path: Path) ->
         grid.close()
 
 
-def _submit_without_end(grid: WireGrid) -> None:
+def _fill_the_disk(grid: WireGrid) -> None:
     for _ in range(1000):
         grid.submit(*(a_job() for _ in range(500)))
 
 
-def test_leases_that_ended_give_their_jobs_back(tmp_path: Path) -> None:
+def test_expired_lease_requeues_the_job(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", lease_s=1, shortest_lease_s=1, expire_every_s=0.1) as server:
         grid = WireGrid(server)
         grid.put_tree()
@@ -131,7 +132,7 @@ def test_leases_that_ended_give_their_jobs_back(tmp_path: Path) -> None:
         grid.close()
 
 
-def test_a_server_stands_on_postgresql(tmp_path: Path, postgresql_server: PostgresqlServer) -> None:
+def test_server_runs_on_postgresql(tmp_path: Path, postgresql_server: PostgresqlServer) -> None:
     url: URL = postgresql_server.new_database()
     try:
         with running_server(tmp_path / "data", database=url.render_as_string(hide_password=False)) as server:
@@ -149,9 +150,7 @@ def test_a_server_stands_on_postgresql(tmp_path: Path, postgresql_server: Postgr
         postgresql_server.drop(url)
 
 
-async def test_what_one_server_does_another_on_the_same_database_hears(
-    tmp_path: Path, postgresql_server: PostgresqlServer
-) -> None:
+async def test_servers_on_one_database_notify_each_other(tmp_path: Path, postgresql_server: PostgresqlServer) -> None:
     url = postgresql_server.new_database()
     options = {
         "database": url.render_as_string(hide_password=False),
@@ -159,8 +158,8 @@ async def test_what_one_server_does_another_on_the_same_database_hears(
         "files": (tmp_path / "files").as_uri(),
     }
     try:
-        with running_server(tmp_path / "a", **options) as one:
-            here = WireGrid(one)
+        with running_server(tmp_path / "a", **options) as first:
+            here = WireGrid(first)
             here.put_tree()
             with running_server(tmp_path / "b", **options) as other:
                 await _submit_here_run_there(here, WireGrid(other))
@@ -182,7 +181,7 @@ async def _submit_here_run_there(here: WireGrid, there: WireGrid) -> None:
     there.close()
 
 
-def test_tls_guards_a_server_that_is_reached_from_elsewhere(tmp_path: Path) -> None:
+def test_tls_server_rejects_plaintext_connections(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
@@ -196,7 +195,7 @@ def test_tls_guards_a_server_that_is_reached_from_elsewhere(tmp_path: Path) -> N
             identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(identity_service_pb2.WhoAmIRequest())
 
 
-def test_a_server_that_stops_says_how_many_jobs_it_has_bound_and_how_often_others_were_quicker(grid: WireGrid) -> None:
+def test_stopped_server_logs_its_match_counts(grid: WireGrid) -> None:
     grid.submit(a_job())
     assert grid.start_pilot().ask().matches
 

@@ -1,4 +1,4 @@
-"""Clients and pilots that know several servers go on when one of them is killed, also in the midst of a call."""
+"""Clients and pilots with several server addresses continue when a server crashes, even during a call."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.process
 
 CALLERS = 6
 LONG_S = 50.0
-"""Calls that wait are answered by what they wait for; no test lets this time pass."""
+"""Waiting calls end by an event; no test waits this long."""
 
 
 @pytest.fixture
 def fleet(tmp_path: Path, postgresql_server: PostgresqlServer) -> Iterator[ServerFleet]:
-    """Return two servers on one database, in which the tree is that both wire and process grids know."""
+    """Return two servers on one database with the tree of wire and process grids."""
     url = postgresql_server.new_database()
     try:
         with server_fleet(tmp_path, url.render_as_string(hide_password=False), 2, heartbeat_s=1) as servers:
@@ -40,7 +40,7 @@ def fleet(tmp_path: Path, postgresql_server: PostgresqlServer) -> Iterator[Serve
 
 @asynccontextmanager
 async def channel_to(fleet: ServerFleet, token: str) -> AsyncIterator[grpc.aio.Channel]:
-    """Yield a channel of its own to all servers, connected to one of them."""
+    """Yield a separate channel to all servers, connected to one of them."""
     endpoint = Endpoint(tuple(server.address for server in fleet.servers), token)
     async with open_async_channel(endpoint, timeout_s=LONG_S) as channel:
         yield channel
@@ -53,18 +53,18 @@ async def kill_each_in_turn(fleet: ServerFleet) -> None:
         await asyncio.to_thread(server.start)
 
 
-async def test_waits_outlast_the_servers_that_they_were_begun_at(fleet: ServerFleet) -> None:
+async def test_waiting_calls_survive_server_crashes(fleet: ServerFleet) -> None:
     grid = WireGrid(fleet.servers[0])
     (job_id,) = grid.submit(a_job())
     pilot = grid.start_pilot(QUEUE)
-    asked = job_service_pb2.WaitForJobsRequest(job_ids=[job_id], timeout_s=LONG_S)
+    request = job_service_pb2.WaitForJobsRequest(job_ids=[job_id], timeout_s=LONG_S)
 
     async def wait() -> bool:
         async with channel_to(fleet, grid.server.token(vo=grid.vo)) as channel:
             jobs: Any = job_service_pb2_grpc.JobServiceStub(channel)
             await jobs.GetJobs(job_service_pb2.GetJobsRequest(job_ids=[job_id]))
             waiting.release()
-            return bool((await jobs.WaitForJobs(asked)).all_final)
+            return bool((await jobs.WaitForJobs(request)).all_final)
 
     waiting = asyncio.Semaphore(0)
     waits = [asyncio.create_task(wait()) for _ in range(CALLERS)]
@@ -78,7 +78,7 @@ async def test_waits_outlast_the_servers_that_they_were_begun_at(fleet: ServerFl
     grid.close()
 
 
-async def test_idle_pilots_get_their_jobs_whichever_server_they_waited_at(fleet: ServerFleet) -> None:
+async def test_waiting_pilots_get_jobs_after_server_crashes(fleet: ServerFleet) -> None:
     grid = WireGrid(fleet.servers[0])
     pilots = [grid.start_pilot(QUEUE) for _ in range(CALLERS)]
 
@@ -96,21 +96,21 @@ async def test_idle_pilots_get_their_jobs_whichever_server_they_waited_at(fleet:
     grid.close()
 
 
-async def test_submissions_go_on_while_servers_die_and_none_has_two_effects(fleet: ServerFleet) -> None:
+async def test_submissions_have_one_effect_across_server_crashes(fleet: ServerFleet) -> None:
     grid = WireGrid(fleet.servers[0])
-    are_killed = asyncio.Event()
+    all_killed = asyncio.Event()
 
-    async def submit_on_and_on() -> list[int]:
+    async def submit_until_killed() -> list[int]:
         job_ids: list[int] = []
         async with channel_to(fleet, grid.server.token(vo=grid.vo)) as channel:
             jobs: Any = job_service_pb2_grpc.JobServiceStub(channel)
-            while not are_killed.is_set():
+            while not all_killed.is_set():
                 job_ids += (await jobs.SubmitJobs(submission([a_job()], request_id()))).job_ids
         return job_ids
 
-    submitters = [asyncio.create_task(submit_on_and_on()) for _ in range(CALLERS)]
+    submitters = [asyncio.create_task(submit_until_killed()) for _ in range(CALLERS)]
     await kill_each_in_turn(fleet)
-    are_killed.set()
+    all_killed.set()
     acknowledged = [job_id for job_ids in await asyncio.gather(*submitters) for job_id in job_ids]
 
     page = job_service_pb2.ListJobsRequest(page_size=1000)
@@ -123,7 +123,7 @@ async def test_submissions_go_on_while_servers_die_and_none_has_two_effects(flee
     grid.close()
 
 
-async def test_a_pilot_runs_jobs_through_whichever_server_is_left(fleet: ServerFleet, tmp_path: Path) -> None:
+async def test_pilot_fails_over_to_the_other_server(fleet: ServerFleet, tmp_path: Path) -> None:
     first, second = fleet.servers
     here, there = ProcessGrid(first, tmp_path), ProcessGrid(second, tmp_path)
     async with here.pilot(server=[first.address, second.address]):

@@ -1,7 +1,8 @@
-"""Files that go up to a real server and come down from it."""
+"""Job files and the event feed of a running server."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import pytest
@@ -15,21 +16,21 @@ from support.wire_grid import WireGrid, a_job
 def upload(
     stub: job_service_pb2_grpc.JobServiceStub, content: bytes, *, checksum: str = "", size: int | None = None
 ) -> str:
-    named = checksum or hashlib.sha256(content).hexdigest()
-    pieces = [
-        job_service_pb2.UploadFileRequest(checksum=named, size=len(content) if size is None else size),
+    declared = checksum or hashlib.sha256(content).hexdigest()
+    messages = [
+        job_service_pb2.UploadFileRequest(checksum=declared, size=len(content) if size is None else size),
         *(job_service_pb2.UploadFileRequest(content=content[at : at + 2**19]) for at in range(0, len(content), 2**19)),
     ]
-    return stub.UploadFile(iter(pieces)).checksum
+    return stub.UploadFile(iter(messages)).checksum
 
 
 def download(stub: job_service_pb2_grpc.JobServiceStub, job_id: int, checksum: str) -> bytes:
     request = job_service_pb2.DownloadFileRequest(job_id=job_id, checksum=checksum)
-    return b"".join(piece.content for piece in stub.DownloadFile(request))
+    return b"".join(message.content for message in stub.DownloadFile(request))
 
 
 @pytest.mark.parametrize("size", [0, 1, 3 * 2**20 + 7])
-def test_an_input_file_goes_up_and_comes_down_where_the_job_runs(grid: WireGrid, size: int) -> None:
+def test_input_file_is_uploaded_and_downloaded_by_the_pilot(grid: WireGrid, size: int) -> None:
     content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     checksum = hashlib.sha256(content).hexdigest()
     missing = job_service_pb2.FindMissingFilesRequest(checksums=[checksum])
@@ -50,7 +51,7 @@ def test_an_input_file_goes_up_and_comes_down_where_the_job_runs(grid: WireGrid,
     assert download(grid.jobs, submitted.job_ids[0], checksum) == content
 
 
-def test_what_a_job_left_is_its_owners_alone(grid: WireGrid) -> None:
+def test_output_files_are_visible_to_their_owner_only(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
     pilot.ask()
@@ -65,7 +66,7 @@ def test_what_a_job_left_is_its_owners_alone(grid: WireGrid) -> None:
         download(grid.user("mallory"), job_id, checksum)
 
 
-def test_an_upload_that_is_not_what_it_says_is_refused(grid: WireGrid) -> None:
+def test_upload_that_differs_from_its_header_is_rejected(grid: WireGrid) -> None:
     with pytest.raises(InvalidInputError, match="checksum"):
         upload(grid.jobs, b"content", checksum="0" * 64)
     with pytest.raises(InvalidInputError, match="more content"):
@@ -76,3 +77,27 @@ def test_an_upload_that_is_not_what_it_says_is_refused(grid: WireGrid) -> None:
         upload(grid.jobs, b"", size=2**50)
     with pytest.raises(InvalidInputError, match="first message"):
         grid.jobs.UploadFile(iter([]))
+
+
+async def test_event_feed_resumes_without_gaps(grid: WireGrid) -> None:
+    grid.submit(a_job())
+    async with grid.server.async_channel(grid.server.token(vo=grid.vo)) as channel:
+        stub: job_service_pb2_grpc.JobServiceAsyncStub = job_service_pb2_grpc.JobServiceStub(channel)
+        until_now = job_service_pb2.WatchEventsRequest(until_now=True)
+        past = [page async for page in stub.WatchEvents(until_now)]
+        stream = stub.WatchEvents(job_service_pb2.WatchEventsRequest(after_position=past[-1].position))
+        pages = aiter(stream)
+        assert not (await anext(pages)).events
+        (job_id,) = await asyncio.to_thread(grid.submit, a_job())
+        page = await anext(pages)
+
+    assert [event.job_id for event in page.events] == [job_id]
+    assert page.position > past[-1].position
+
+
+def test_event_feed_shows_only_the_users_own_events(grid: WireGrid) -> None:
+    grid.submit(a_job())
+    request = job_service_pb2.WatchEventsRequest(until_now=True)
+
+    assert any(page.events for page in grid.jobs.WatchEvents(request))
+    assert not any(page.events for page in grid.user("mallory").WatchEvents(request))
