@@ -32,11 +32,16 @@ from pilotage.v1.node_service_pb2_grpc import NodeServiceStub
 from pilotage.v1.pilot_service_pb2_grpc import PilotServiceStub
 from pilotage.v1.pool_service_pb2_grpc import PoolServiceStub
 from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
+from pilotage.v1.values_pb2 import Amounts
+from pilotage.values.leadership import Leadership
 from pilotage_agents.batch_systems.local import facts_of
+from pilotage_agents.drain_controller.planning import NodeName
 from pilotage_agents.main import run
+from pilotage_agents.server_link import AgentServerLink
 from pilotage_server.core.identity import Role
 from support.leadership import LONG, followed_soon
 from support.server import RunningServer, request_id
+from support.wire_grid import WireGrid
 
 TREE = """
 [sites.Lyon.ces.ce1]
@@ -269,3 +274,28 @@ def test_drain_controller_sets_attributes_of_reported_nodes(
     report_again(free=16, single=0)
     assert run(["drain", "-s", "0", "-n", "0", "--once", "--config", str(config)]) == 0
     assert operator.node_attributes() == {"node1": ("OnlyMulticore", "False", "agent:test")}
+
+
+async def test_controllers_see_which_other_controller_set_a_node(server: RunningServer) -> None:
+    grid = WireGrid(server)
+    grid.put_tree()
+    amounts = Amounts(cpus=16)
+    slot = SlotState(name="slot1", partitionable=True, amounts=amounts, free=Amounts(cpus=1))
+    node = NodeState(name="n1", amounts=amounts, slots=[slot], settable_attributes=["OnlyMulticore"])
+    grid.start_pilot().heartbeat(node=node)
+    own, others = Leadership("drain controller of */*/*", "one"), Leadership("drain controller of site/*/*", "two")
+
+    async def flag_of(link: AgentServerLink) -> tuple[bool, str]:
+        (node_use,) = (await link.farm(())).nodes
+        return node_use.only_multicore, node_use.set_by
+
+    async with server.async_channel(server.token(Role.AGENT, owner="agent:drain")) as channel:
+        first, second = AgentServerLink(channel, own), AgentServerLink(channel, others)
+        for link, leadership in ((first, own), (second, others)):
+            assert (await link.take_leadership(leadership, 60, "here")).granted
+        await first.set_only_multicore([NodeName("SITE", "n1")], True)
+        assert await flag_of(first) == (True, "")
+        assert await flag_of(second) == (True, own.agent)
+        await first.release_leadership(own)
+        assert await flag_of(second) == (True, ""), "no acting controller owns the node"
+    grid.close()

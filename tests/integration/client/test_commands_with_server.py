@@ -1,8 +1,10 @@
-"""Commands of `pilotage` against a real server: what they print, and how they exit."""
+"""Commands of `pilotage` against a running server: output, exit codes and retries."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,13 @@ from pilotage_client.api import Client
 from pilotage_client.cli.jobs import DEFAULT_LIMIT
 from pilotage_client.cli.main import main
 from pilotage_server.core.identity import Role
+from support.commands import Command, environment_of
 from support.processes import free_address
 from support.server import RunningServer
 
 
 class Shell:
-    """Somebody who types commands, with a token of roles for one owner."""
+    """A command line with the token of one owner."""
 
     def __init__(self, server: RunningServer, folder: Path, owner: str, *roles: Role) -> None:
         self.folder = folder
@@ -35,62 +38,60 @@ class Shell:
             return client.submit([description]).job_ids
 
 
-def test_status_shows_the_newest_of_many_jobs_and_says_so(
+def test_status_shows_the_newest_jobs_and_mentions_the_limit(
     shared_server: RunningServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     shell = Shell(shared_server, tmp_path, request.node.name, Role.USER)
     ids = shell.submit(JobDescription("/bin/true", count=DEFAULT_LIMIT + 5))
 
-    shown = shell.run("status")
-    assert [int(line.split()[0]) for line in shown.stdout.splitlines()[1:]] == list(ids[5:])
-    assert "--limit 0 shows all" in shown.stderr
-    everything = shell.run("status", "--limit", "0")
-    assert len(everything.stdout.splitlines()) == 1 + len(ids)
-    assert everything.stderr == ""
+    limited = shell.run("status")
+    assert [int(line.split()[0]) for line in limited.stdout.splitlines()[1:]] == list(ids[5:])
+    assert "--limit 0 shows all" in limited.stderr
+    unlimited = shell.run("status", "--limit", "0")
+    assert len(unlimited.stdout.splitlines()) == 1 + len(ids)
+    assert unlimited.stderr == ""
     assert [json.loads(line)["id"] for line in shell.run("status", "--json").stdout.splitlines()] == list(ids)
     assert [json.loads(line)["id"] for line in shell.run("status", "--json", "--limit", "2").stdout.splitlines()] == [
         *ids[-2:]
     ]
 
 
-def test_a_change_that_is_refused_is_told_once(shared_server: RunningServer, tmp_path: Path) -> None:
+def test_rejected_hold_is_reported_once(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     (job_id,) = map(str, shell.submit(JobDescription("/bin/true")))
     assert shell.run("hold", job_id).stdout == f"job {job_id} is HELD\n"
 
-    again = shell.run("hold", job_id)
+    repeated = shell.run("hold", job_id)
 
-    assert again.exit_code == 1
-    assert again.stderr == f"pilotage: job {job_id} is already HELD; it cannot be held\n"
+    assert repeated.exit_code == 1
+    assert repeated.stderr == f"pilotage: job {job_id} is already HELD; it cannot be held\n"
     assert "held by alice\n" in shell.run("logs", job_id).stdout
     assert "held by alice: held by alice" not in shell.run("logs", job_id).stdout
 
 
-def test_an_administrator_makes_a_token_for_a_user_of_the_same_vo(shared_server: RunningServer, tmp_path: Path) -> None:
-    made = tmp_path / "bob.token"
+def test_admin_makes_a_token_for_a_user_of_the_same_vo(shared_server: RunningServer, tmp_path: Path) -> None:
+    token_file = tmp_path / "bob.token"
     shell = Shell(shared_server, tmp_path, "root", Role.ADMIN)
 
-    assert shell.run("token", "--owner", "bob", "--role", "user", "--to", str(made)).exit_code == 0
+    assert shell.run("token", "--owner", "bob", "--role", "user", "--to", str(token_file)).exit_code == 0
 
-    with Client(shared_server.address, made.read_text().strip()) as client:
+    with Client(shared_server.address, token_file.read_text().strip()) as client:
         bob = client.who_am_i()
     with Client(shared_server.address, shell.token) as client:
         assert (bob.owner, list(bob.roles), bob.vo) == ("bob", ["user"], client.who_am_i().vo)
 
 
-def test_a_server_that_is_not_there_is_one_line_and_exit_code_3(shared_server: RunningServer, tmp_path: Path) -> None:
+def test_unreachable_server_is_one_error_line_and_exit_code_3(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     shell.address = free_address()
 
-    refused = shell.run("status")
+    rejected = shell.run("status")
 
-    assert refused.exit_code == 3
-    assert refused.stderr == f"pilotage: no server answers at {shell.address}: Connection refused\n"
+    assert rejected.exit_code == 3
+    assert rejected.stderr == f"pilotage: no server answers at {shell.address}: Connection refused\n"
 
 
-def test_a_template_is_put_on_top_of_a_submitted_job_and_its_ad_shows_it(
-    shared_server: RunningServer, tmp_path: Path
-) -> None:
+def test_template_is_applied_to_a_submitted_job(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     job = tmp_path / "job.sub"
     job.write_text("executable = /bin/true\ntransfer_executable = false\nrequirements = Memory > 10\nqueue\n")
@@ -107,14 +108,14 @@ def test_a_template_is_put_on_top_of_a_submitted_job_and_its_ad_shows_it(
     assert lines == sorted(lines, key=lambda line: line.partition(" = ")[0].lower())
 
 
-def test_nobody_sees_the_ad_of_anothers_job(shared_server: RunningServer, tmp_path: Path) -> None:
+def test_ad_of_another_users_job_is_not_found(shared_server: RunningServer, tmp_path: Path) -> None:
     (job_id,) = Shell(shared_server, tmp_path, "alice", Role.USER).submit(JobDescription("/bin/true"))
-    refused = Shell(shared_server, tmp_path, "bob", Role.USER).run("ad", str(job_id))
-    assert refused.exit_code == 2
-    assert f"there is no job {job_id}" in refused.stderr
+    rejected = Shell(shared_server, tmp_path, "bob", Role.USER).run("ad", str(job_id))
+    assert rejected.exit_code == 2
+    assert f"there is no job {job_id}" in rejected.stderr
 
 
-def test_a_job_is_held_by_its_policy_within_seconds(shared_server: RunningServer, tmp_path: Path) -> None:
+def test_periodic_hold_is_applied_within_seconds(shared_server: RunningServer, tmp_path: Path) -> None:
     shell = Shell(shared_server, tmp_path, "alice", Role.USER)
     policy = JobPolicy(periodic_hold="JobStatus == 1", periodic_hold_reason='"because"')
     (job_id,) = shell.submit(JobDescription("/bin/true", policy=policy))
@@ -125,3 +126,62 @@ def test_a_job_is_held_by_its_policy_within_seconds(shared_server: RunningServer
         (held,) = client.jobs([job_id])
     assert (held.state, held.reason) == ("HELD", "because")
     assert "because" in shell.run("logs", str(job_id)).stdout
+
+
+@pytest.mark.parametrize("end_server", [RunningServer.stop, RunningServer.kill])
+def test_wait_and_logs_survive_a_server_restart(
+    server: RunningServer, tmp_path: Path, end_server: Callable[[RunningServer], object]
+) -> None:
+    with Client(server.address, server.token()) as client:
+        (job_id,) = client.submit([JobDescription("/bin/true")]).job_ids
+    pilotage = Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token()))
+    with ExitStack() as stack:
+        logs = stack.enter_context(pilotage.start("logs", job_id, "--follow", "--json"))
+        wait = stack.enter_context(pilotage.start("wait", job_id, "--timeout", 100, "--json"))
+        for command in (logs, wait):
+            stack.callback(command.kill)
+        assert logs.stdout
+        assert wait.stderr
+        assert logs.stderr
+        lines = [logs.stdout.readline()]
+
+        end_server(server)
+        for stream in (wait.stderr, logs.stderr):
+            assert "trying again for up to" in stream.readline()
+        server.start()
+
+        with Client(server.address, server.token()) as client:
+            client.hold([job_id])
+            client.release([job_id])
+            client.remove([job_id])
+        output, errors = wait.communicate(timeout=60)
+        assert (wait.returncode, json.loads(output)["state"], errors) == (1, "REMOVED", "")
+        rest, errors = logs.communicate(timeout=60)
+        assert (logs.returncode, errors) == (0, "")
+        lines += rest.splitlines()
+    with Client(server.address, server.token()) as client:
+        assert [json.loads(line)["position"] for line in lines] == [event.position for event in client.events(job_id)]
+    assert json.loads(lines[-1])["to"] == "REMOVED"
+
+
+def test_timeout_of_wait_limits_its_retries(server: RunningServer, tmp_path: Path) -> None:
+    pilotage = Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token()))
+    server.stop()
+    done = pilotage.run("wait", 1, "--timeout", 10)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_logs_follow_a_rescheduled_job_to_its_next_end(server: RunningServer, tmp_path: Path) -> None:
+    with Client(server.address, server.token()) as client:
+        (job_id,) = client.submit([JobDescription("/bin/true")]).job_ids
+        client.remove([job_id])
+        client.reschedule([job_id])
+        pilotage = Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token()))
+        with pilotage.start("logs", job_id, "-f", "--json") as logs:
+            assert logs.stdout
+            for line in logs.stdout:
+                if json.loads(line)["cause"] == "rescheduled":
+                    client.remove([job_id], "enough")
+            assert json.loads(line)["reason"].endswith("enough")
+            assert logs.wait(60) == 0

@@ -1,4 +1,4 @@
-"""Black holes over the wire: a real server finds one, and an operator sees and changes what it knows."""
+"""`pilotage health` with a running server: black holes, and holding and opening locations."""
 
 from __future__ import annotations
 
@@ -28,45 +28,43 @@ def a_pilot(grid: WireGrid, node: str) -> WirePilot:
     return pilot
 
 
-async def test_a_node_on_which_jobs_fail_is_throttled_and_its_operator_opens_it(
-    server: RunningServer, pilotage: Command
-) -> None:
+async def test_black_hole_is_throttled_until_an_operator_opens_it(server: RunningServer, pilotage: Command) -> None:
     grid = WireGrid(server)
     grid.put_tree()
     grid.submit(*[a_job() for _ in range(40)])
-    fine, hole = a_pilot(grid, "fine"), a_pilot(grid, "hole")
+    good_node, black_hole = a_pilot(grid, "fine"), a_pilot(grid, "hole")
 
-    known: list[dict[str, object]] = []
+    throttles: list[dict[str, object]] = []
 
-    def is_found() -> bool:
-        """Let the good node do a job, and the bad one eat what it gets; whether the server has found it out."""
-        for match in fine.ask().matches:
-            fine.report(match.job_id, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=0)
-        for match in hole.ask().matches:
-            hole.report(match.job_id, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=1)
-        known[:] = pilotage.objects("health", "list")
-        return bool(known)
+    def hole_is_found() -> bool:
+        """End a job well on the good node and badly on the other; return whether the server has throttled it."""
+        for match in good_node.ask().matches:
+            good_node.report(match.job_id, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=0)
+        for match in black_hole.ask().matches:
+            black_hole.report(match.job_id, outcome=jobs_pb2.OUTCOME_EXITED, exit_code=1)
+        throttles[:] = pilotage.objects("health", "list")
+        return bool(throttles)
 
-    await until(is_found)
-    (throttle,) = known
+    await until(hole_is_found)
+    (throttle,) = throttles
     assert list(throttle) == list(KEYS["health list"])
     assert (throttle["place"], throttle["state"], throttle["node"]) == ("SITE/hole", "throttled", "hole")
-    assert not hole.ask().matches
+    assert not black_hole.ask().matches
     assert pilotage("health", "open", "SITE/hole") == "SITE/hole is open\n"
-    assert len(hole.ask().matches) == 1
+    assert len(black_hole.ask().matches) == 1
     grid.close()
 
 
-async def test_a_site_director_hears_that_a_queue_is_held_and_why(server: RunningServer, pilotage: Command) -> None:
+async def test_site_director_sees_held_queue_and_reason(server: RunningServer, pilotage: Command) -> None:
     WireGrid(server).put_tree()
     pilotage("health", "hold", "SITE/ce1/long", "--reason", "new kernel")
     async with server.async_channel(server.token(Role.AGENT, owner="agent:director")) as channel:
-        (there,) = (await AgentServerLink(channel).demand([QueueId("SITE", "ce1", "long")])).supplies
-    assert there.held
-    assert there.throttled == "queue SITE/ce1/long is held by olga: new kernel; it gets no job"
+        (supply,) = (await AgentServerLink(channel).demand([QueueId("SITE", "ce1", "long")])).supplies
+    assert supply.held
+    assert supply.throttled == "queue SITE/ce1/long is held by olga: new kernel; it gets no job"
 
 
-def test_an_operator_holds_a_queue_for_a_while(server: RunningServer, pilotage: Command) -> None:
+def test_queue_can_be_held_for_a_time(server: RunningServer, pilotage: Command) -> None:
     grid = WireGrid(server)
     grid.put_tree()
     grid.submit(a_job())
@@ -81,7 +79,7 @@ def test_an_operator_holds_a_queue_for_a_while(server: RunningServer, pilotage: 
     grid.close()
 
 
-def test_an_operator_who_holds_a_node_that_nobody_knows_is_warned(server: RunningServer, pilotage: Command) -> None:
+def test_holding_an_unknown_node_prints_a_warning(server: RunningServer, pilotage: Command) -> None:
     WireGrid(server).put_tree()
     held = pilotage.run("health", "hold", "site/n17", "--reason", "new disk")
     assert (held.returncode, held.stdout) == (0, "SITE/n17 is held\n")
@@ -89,17 +87,17 @@ def test_an_operator_who_holds_a_node_that_nobody_knows_is_warned(server: Runnin
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["hold", "SITE//x", "--reason", "r"], "is not a place; write SITE, SITE/NODE or SITE/CE/QUEUE"),
         (["hold", "SITE", "--reason", " "], "reason: is missing"),
         (["open", "SITE/never"], "node SITE/never"),
     ],
 )
-def test_what_cannot_be_done_is_one_clear_line(
-    server: RunningServer, pilotage: Command, words: list[str], told: str
+def test_invalid_health_command_prints_its_error(
+    server: RunningServer, pilotage: Command, arguments: list[str], message: str
 ) -> None:
     WireGrid(server).put_tree()
-    refused = pilotage.run("health", *words)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert told in refused.stderr
+    rejected = pilotage.run("health", *arguments)
+    assert (rejected.returncode, rejected.stdout) == (2, "")
+    assert message in rejected.stderr

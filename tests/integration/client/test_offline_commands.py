@@ -1,4 +1,4 @@
-"""The commands that need no server, as people and scripts run them over real files."""
+"""Commands without a server on real files: conversion of job files, and errors of files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-def test_convert_prints_one_object_a_line_with_all_its_keys(shared_data: Path) -> None:
+def test_convert_prints_one_json_object_per_line(shared_data: Path) -> None:
     done = pilotage("convert", shared_data / "data/jdl/DIRAC__Test_ParametricJob.py_L49.jdl", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     jobs = objects(done.stdout)
@@ -31,7 +30,7 @@ def test_convert_prints_one_object_a_line_with_all_its_keys(shared_data: Path) -
     assert {job["requirements"] for job in jobs} == {None}
 
 
-def test_convert_says_file_line_and_cause_and_exits_2(shared_data: Path) -> None:
+def test_convert_error_has_file_line_and_cause(shared_data: Path) -> None:
     file = shared_data / "data/jdl/WMS-Test-Suite__dag2.jdl"
     done = pilotage("convert", file, "--json")
     assert (done.returncode, done.stdout) == (2, "")
@@ -39,23 +38,23 @@ def test_convert_says_file_line_and_cause_and_exits_2(shared_data: Path) -> None
 
 
 @pytest.mark.parametrize(("folder", "files"), [("jdl", 54), ("submit", 72)])
-def test_convert_reads_every_real_file_or_says_where_it_cannot(folder: str, files: int, shared_data: Path) -> None:
-    seen = 0
+def test_convert_reads_every_real_file_or_names_the_line(folder: str, files: int, shared_data: Path) -> None:
+    count = 0
     for file in sorted((shared_data / "data" / folder).iterdir()):
         result = run("convert", file, "--json")
-        seen += 1
+        count += 1
         if result.exit_code == 0:
             jobs = objects(result.stdout)
             assert jobs
             assert all(list(job) == KEYS and job["executable"] for job in jobs), file
         else:
-            place, _, cause = result.stderr.removeprefix(f"{file}:").partition(": ")
-            assert (result.exit_code, result.stdout, place.isdigit()) == (2, "", True), file
+            line, _, cause = result.stderr.removeprefix(f"{file}:").partition(": ")
+            assert (result.exit_code, result.stdout, line.isdigit()) == (2, "", True), file
             assert cause.count("\n") == 1
-    assert seen == files
+    assert count == files
 
 
-def test_convert_tells_nothing_but_the_error_where_htcondors_parser_would_chat(tmp_path: Path) -> None:
+def test_convert_prints_only_its_own_error(tmp_path: Path) -> None:
     file = tmp_path / "job.sub"
     file.write_text("executable = x\nif nonsense\nqueue\nendif\n")
     done = pilotage("convert", file)
@@ -63,7 +62,7 @@ def test_convert_tells_nothing_but_the_error_where_htcondors_parser_would_chat(t
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "cause"),
+    ("content", "line", "cause"),
     [
         (None, "", "no such file or directory"),
         (b"", ":1", "there is no Executable"),
@@ -71,49 +70,44 @@ def test_convert_tells_nothing_but_the_error_where_htcondors_parser_would_chat(t
         (b'Executable = "a";\nX = <y>;\n', ":2", "X: <y> is not a ClassAd expression; is this a template that was not"),
     ],
 )
-def test_a_file_that_describes_no_job_is_told_by_its_name(
-    content: bytes | None, place: str, cause: str, tmp_path: Path
-) -> None:
+def test_error_of_file_without_job_has_its_name(content: bytes | None, line: str, cause: str, tmp_path: Path) -> None:
     file = tmp_path / "job.jdl"
     if content is not None:
         file.write_bytes(content)
     result = run("convert", file, "--json")
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"{file}{place}: {cause}")
+    assert result.stderr.startswith(f"{file}{line}: {cause}")
 
 
 @pytest.mark.parametrize("command", [["convert"], ["tree", "resolve"], ["tree", "eligible", "--vo", "cms"]])
-def test_a_folder_or_nothing_at_all_is_no_file(command: list[str], tmp_path: Path) -> None:
+def test_folder_or_missing_file_is_an_error(command: list[str], tmp_path: Path) -> None:
     for path, cause in ((tmp_path, "is a directory"), (tmp_path / "none.json", "no such file or directory")):
         result = run(*command, path)
         assert (result.exit_code, result.stderr) == (2, f"{path}: {cause}\n")
 
 
 @pytest.mark.parametrize("command", [["convert"], ["tree", "resolve"]])
-def test_a_file_without_an_end_is_refused(command: list[str], tmp_path: Path) -> None:
+def test_endless_file_is_rejected(command: list[str], tmp_path: Path) -> None:
     endless = tmp_path / "endless.json"
     endless.symlink_to("/dev/zero")
     result = run(*command, endless)
     assert (result.exit_code, result.stderr) == (2, f"{endless}: file too large\n")
 
 
-def test_convert_for_people_leaves_out_what_was_not_said(tmp_path: Path) -> None:
+def test_convert_omits_unset_fields_without_json_option(tmp_path: Path) -> None:
     (tmp_path / "job.jdl").write_text('Executable = "a"; Requirements = [ Tags = { "é" } ];')
-    shown = json.loads(run("convert", tmp_path / "job.jdl").stdout)
-    assert shown == {"executable": "a", "requirements": {"Tags": ["é"]}, "attributes": {}, "warnings": []}
+    printed = json.loads(run("convert", tmp_path / "job.jdl").stdout)
+    assert printed == {"executable": "a", "requirements": {"Tags": ["é"]}, "attributes": {}, "warnings": []}
 
 
-def test_the_language_can_be_named(tmp_path: Path) -> None:
+def test_language_option_selects_the_reader(tmp_path: Path) -> None:
     (tmp_path / "job").write_text('executable = "a"\nqueue = 3\n')
     assert "queue is not a key of a job" in run("convert", tmp_path / "job", "--language", "toml").stderr
     assert "is a semicolon missing?" in run("convert", tmp_path / "job", "--language", "jdl").stderr
     assert "there is no queue statement" in run("convert", tmp_path / "job", "--language", "submit").stderr
 
 
-Offer = dict[str, Any]
-
-
-def test_a_reader_that_goes_away_is_no_error(shared_data: Path) -> None:
+def test_closed_output_pipe_is_no_error(shared_data: Path) -> None:
     command = [str(Path(sys.executable).with_name("pilotage")), "tree", "resolve"]
     tree = shared_data / "data/resources/tree.json"
     with subprocess.Popen([*command, tree, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -125,7 +119,7 @@ def test_a_reader_that_goes_away_is_no_error(shared_data: Path) -> None:
         assert process.wait(60) == 0
 
 
-def test_a_full_disk_is_one_clear_line(tree: Path) -> None:
+def test_full_disk_is_one_error_line(tree: Path) -> None:
     with open("/dev/full", "w") as full:
         done = pilotage("tree", "resolve", tree, "--json", stdout=full.fileno())
     assert (done.returncode, done.stderr) == (1, "pilotage: no space left on device\n")

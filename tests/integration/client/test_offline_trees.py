@@ -1,4 +1,4 @@
-"""The commands about trees that need no server: what a queue offers in the end, and what fits where."""
+"""`pilotage tree` without a server: effective values of queues, and eligible queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.commands import QUEUE, objects, pilotage, run, tree
 __all__ = ["tree"]
 
 
-def test_resolve_prints_the_oracle_to_the_letter(shared_data: Path) -> None:
+def test_resolve_equals_the_oracle(shared_data: Path) -> None:
     done = pilotage("tree", "resolve", shared_data / "data/resources/tree.json", "--json")
     assert (done.returncode, done.stderr) == (0, "warning: provenance: is unknown and is ignored\n")
     # The oracle has the queues of a computing element in another order than its tree.
@@ -22,7 +22,7 @@ def test_resolve_prints_the_oracle_to_the_letter(shared_data: Path) -> None:
     assert len(oracle) == 683
 
 
-def test_resolve_shows_what_a_vo_sees_and_where_each_value_comes_from(tree: Path) -> None:
+def test_resolve_shows_values_for_a_vo_with_their_level(tree: Path) -> None:
     tree.write_text(QUEUE.replace('"OS"', '"ForVO": {"cms": {"Memory": 8000}}, "OS"'))
     assert objects(run("tree", "resolve", tree, "--vo", "CMS", "--json").stdout)[0]["params"]["Memory"] == 8000
     assert run("tree", "resolve", tree, "--vo", "CMS").stdout.splitlines() == [
@@ -33,7 +33,7 @@ def test_resolve_shows_what_a_vo_sees_and_where_each_value_comes_from(tree: Path
     ]
 
 
-def test_a_tree_is_refused_with_every_fault_each_on_a_line_with_the_file(tree: Path) -> None:
+def test_all_faults_of_a_tree_are_printed_with_the_file(tree: Path) -> None:
     tree.write_text('{"sites": {"S": {"Enabled": "no", "ces": {"C": []}}, "T/U": {}}}')
     result = run("tree", "resolve", tree)
     assert result.exit_code == 2
@@ -56,20 +56,20 @@ def test_a_tree_is_refused_with_every_fault_each_on_a_line_with_the_file(tree: P
         ("tree.xml", b"<sites/>", '"tree.xml" has no known format'),
     ],
 )
-def test_a_text_that_is_no_tree_is_told_with_its_place(name: str, content: bytes, cause: str, tmp_path: Path) -> None:
+def test_malformed_tree_is_rejected_with_its_position(name: str, content: bytes, cause: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     result = run("tree", "resolve", tmp_path / name)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"{tmp_path / name}: {cause}")
 
 
-def test_a_tree_file_that_is_no_text_is_told_with_its_line(tree: Path) -> None:
+def test_tree_that_is_not_utf8_is_rejected_with_its_line(tree: Path) -> None:
     tree.write_bytes(b'{"sites":\n "\xff"}')
     assert run("tree", "resolve", tree).stderr == f"{tree}:2: not a text in UTF-8\n"
 
 
 Offer = dict[str, Any]
-QUESTIONS: list[tuple[list[str], Callable[[Offer], bool]]] = [
+REQUIREMENTS: list[tuple[list[str], Callable[[Offer], bool]]] = [
     ([], lambda offer: True),
     (["Memory=4000"], lambda offer: is_number(offer.get("Memory")) and offer["Memory"] >= 4000),
     (["memory=4 GB"], lambda offer: is_number(offer.get("Memory")) and offer["Memory"] >= 4096),
@@ -91,8 +91,8 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def expected(lines: list[Offer], vo: str, fits: Callable[[Offer], bool]) -> dict[str, dict[str, set[str]]]:
-    """Return the queues of the oracle that are enabled, admit the VO and fit."""
+def expected_queues(lines: list[Offer], vo: str, fits: Callable[[Offer], bool]) -> dict[str, dict[str, set[str]]]:
+    """Return the queues of the oracle that are enabled, allow the VO and fit."""
     found: dict[str, dict[str, set[str]]] = {}
     for line in lines:
         offer = line["params"]
@@ -101,8 +101,8 @@ def expected(lines: list[Offer], vo: str, fits: Callable[[Offer], bool]) -> dict
     return found
 
 
-@pytest.mark.parametrize(("requirements", "fits"), QUESTIONS)
-def test_eligible_is_what_the_resolved_queues_say(
+@pytest.mark.parametrize(("requirements", "fits"), REQUIREMENTS)
+def test_eligible_queues_match_the_resolved_oracle(
     requirements: list[str], fits: Callable[[Offer], bool], shared_data: Path
 ) -> None:
     folder = shared_data / "data/resources"
@@ -113,15 +113,15 @@ def test_eligible_is_what_the_resolved_queues_say(
         assert result.exit_code == 0
         (found,) = objects(result.stdout)
         as_sets = {site: {ce: set(queues) for ce, queues in ces.items()} for site, ces in found.items()}
-        assert as_sets == expected(lines, vo.lower(), fits)
+        assert as_sets == expected_queues(lines, vo.lower(), fits)
 
 
-def test_eligible_exits_0_when_nothing_fits(tree: Path) -> None:
+def test_eligible_exits_0_without_queues(tree: Path) -> None:
     done = pilotage("tree", "eligible", tree, "--vo", "cms", "--require", "Memory=4001", "--json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "{}\n", "")
 
 
-def test_eligible_for_people_lists_queues_and_counts_them(tree: Path) -> None:
+def test_eligible_lists_and_counts_queues(tree: Path) -> None:
     result = run("tree", "eligible", tree, "--vo", "cms", "--require", "OS='EL9'")
     assert (result.exit_code, result.stdout) == (0, "S/C/Q\n")
     assert "1 queues" in result.stderr
@@ -140,7 +140,7 @@ def test_eligible_for_people_lists_queues_and_counts_them(tree: Path) -> None:
         ("Site=S", "Site: is a keyword of the job"),
     ],
 )
-def test_a_requirement_without_a_meaning_is_refused(requirement: str, error: str, tree: Path) -> None:
+def test_invalid_requirement_is_rejected(requirement: str, error: str, tree: Path) -> None:
     result = run("tree", "eligible", tree, "--vo", "cms", "--require", requirement, "--json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(error)
@@ -150,6 +150,6 @@ def test_a_requirement_without_a_meaning_is_refused(requirement: str, error: str
     ("requirement", "exit_code"),
     [("Memory=1e400", 0), ("Größe=\N{FULLWIDTH DIGIT ONE}", 0), ("OS=it's", 2), ("\udcff=1", 0)],
 )
-def test_an_odd_requirement_is_judged_and_no_accident(requirement: str, exit_code: int, tree: Path) -> None:
+def test_unusual_requirements_are_handled(requirement: str, exit_code: int, tree: Path) -> None:
     result = run("tree", "eligible", tree, "--vo", "cms", "--require", requirement, "--json")
     assert (result.exit_code, result.stdout) == (exit_code, "" if exit_code else "{}\n")

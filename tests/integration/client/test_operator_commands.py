@@ -1,4 +1,4 @@
-"""What operators type, against a real server."""
+"""Commands of operators against a running server."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def pilotage(server: RunningServer, tmp_path: Path) -> Command:
     return Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=token))
 
 
-def test_every_fault_of_a_tree_that_is_put_begins_with_its_file(pilotage: Command, tmp_path: Path) -> None:
+def test_faults_of_an_uploaded_tree_name_the_file(pilotage: Command, tmp_path: Path) -> None:
     file = tmp_path / "tree.json"
     for text in ('{"sites": {"S": {"Enabled": "no", "ces": {"C": []}}}}', '{"sites": {,}}', "{}"):
         file.write_text(text)
-        put, resolved = pilotage.run("tree", "put", file), pilotage.run("tree", "resolve", file)
-        assert (put.returncode, put.stdout) == (2, "")
-        assert put.stderr.startswith(f"{file}: ")
-        assert sorted(put.stderr.splitlines()) == sorted(resolved.stderr.splitlines())
+        uploaded, resolved = pilotage.run("tree", "put", file), pilotage.run("tree", "resolve", file)
+        assert (uploaded.returncode, uploaded.stdout) == (2, "")
+        assert uploaded.stderr.startswith(f"{file}: ")
+        assert sorted(uploaded.stderr.splitlines()) == sorted(resolved.stderr.splitlines())
 
 
-def test_the_tree_in_force_is_shown_as_it_was_given_with_its_version(pilotage: Command, tmp_path: Path) -> None:
+def test_tree_show_prints_the_active_tree(pilotage: Command, tmp_path: Path) -> None:
     assert pilotage.objects("tree", "show") == [
         {"version": 0, "format": None, "created": None, "created_by": None, "text": ""}
     ]
@@ -47,26 +47,26 @@ def test_the_tree_in_force_is_shown_as_it_was_given_with_its_version(pilotage: C
     assert pilotage("tree", "show") == TREE
 
 
-def test_the_command_that_pilot_token_prints_starts_a_pilot_as_it_stands(
+def test_command_printed_by_pilot_token_starts_a_pilot(
     pilotage: Command, server: RunningServer, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
     (tmp_path / "tree.json").write_text(TREE)
     pilotage("tree", "put", tmp_path / "tree.json")
-    made = pilotage.run("pilot-token", "S/C/Q", "--to", folder / "pilot's token", "--lifetime", "1 h")
-    assert made.returncode == 0
-    stamp = made.stderr.split()[1]
+    printed = pilotage.run("pilot-token", "S/C/Q", "--to", folder / "pilot's token", "--lifetime", "1 h")
+    assert printed.returncode == 0
+    stamp = printed.stderr.split()[1]
     environment = pilotage.environment | {"TMPDIR": str(tmp_path)}
     with (
         Client(server.address, server.token(vo=VO)) as client,
-        subprocess.Popen(f"exec {made.stdout}", shell=True, env=environment, stderr=subprocess.PIPE) as pilot,
+        subprocess.Popen(f"exec {printed.stdout}", shell=True, env=environment, stderr=subprocess.PIPE) as pilot,
     ):
         try:
             (job_id,) = client.submit([JobDescription("/bin/true")]).job_ids
             (job,) = client.wait([job_id], 60)
             assert (job.state, job.site, job.ce, job.queue) == ("DONE", "S", "C", "Q")
-            assert [each["stamp"] for each in pilotage.objects("pilots")] == [stamp]
+            assert [info["stamp"] for info in pilotage.objects("pilots")] == [stamp]
             pilotage("drain", stamp)
             pilot.communicate(timeout=60)
         finally:
@@ -74,21 +74,26 @@ def test_the_command_that_pilot_token_prints_starts_a_pilot_as_it_stands(
     assert pilot.returncode == 0
 
 
-def test_a_script_gets_the_words_of_the_command(pilotage: Command, server: RunningServer, tmp_path: Path) -> None:
+def test_pilot_token_json_has_the_command_as_a_list(pilotage: Command, server: RunningServer, tmp_path: Path) -> None:
     (tmp_path / "tree.json").write_text(TREE)
     pilotage("tree", "put", tmp_path / "tree.json")
-    (made,) = pilotage.objects("pilot-token", "S/C/Q", "--to", tmp_path / "token")
-    assert made["token_file"] == str(tmp_path / "token")
-    assert made["command"][-4:] == ["--server", server.address, "--token-file", str(tmp_path / "token")]
+    (printed,) = pilotage.objects("pilot-token", "S/C/Q", "--to", tmp_path / "token")
+    assert printed["token_file"] == str(tmp_path / "token")
+    assert printed["command"][-4:] == ["--server", server.address, "--token-file", str(tmp_path / "token")]
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_pilot_is_told_of_every_server() -> None:
-    words = pilot_command("one:1, two:2", Path("/t"))
-    assert shlex.join(words[1:]) == "run --server one:1 --server two:2 --token-file /t"
+def test_pilot_command_has_every_server_address() -> None:
+    command = pilot_command("one:1, two:2", Path("/t"))
+    assert shlex.join(command[1:]) == "run --server one:1 --server two:2 --token-file /t"
 
 
-def test_who_you_are_is_shown_to_scripts(pilotage: Command, server: RunningServer) -> None:
-    who = json.loads(pilotage("whoami", "--json"))
-    assert (who["owner"], who["vo"], who["roles"], who["server"]) == ("olga", VO, ["operator"], server.address)
-    assert who["expires"]
+def test_whoami_prints_json(pilotage: Command, server: RunningServer) -> None:
+    identity = json.loads(pilotage("whoami", "--json"))
+    assert (identity["owner"], identity["vo"], identity["roles"], identity["server"]) == (
+        "olga",
+        VO,
+        ["operator"],
+        server.address,
+    )
+    assert identity["expires"]

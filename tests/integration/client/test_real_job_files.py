@@ -1,4 +1,4 @@
-"""Every real JDL and submit file gives jobs, or an error at the right line, and nothing in it is lost."""
+"""Real JDL and submit files: jobs, or errors with the right line, and no lost attribute."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ SUBMIT_ERRORS = {
     "user-school-2019__squaresx.sub": (9, "find-anagrams.out"),
 }
 
-# Where the words of a file went that are no attributes of the job any more.
-HONOURED = {
+# The fields of a job that replace attributes of a file.
+FIELDS = {
     "allowedexecuteduration": "wall_time",
     "arguments": "arguments",
     "batchname": "name",
@@ -78,11 +78,11 @@ HONOURED = {
     "ttl": "wall_time",
     "workdirectorysize": "request_disk_mib",
 }
-CONSUMED = {"parameters", "parameterstart", "parameterstep", "parameterfactor"}
+PARAMETERS = {"parameters", "parameterstart", "parameterstep", "parameterfactor"}
 
 
 def read_all(folder: Path) -> tuple[dict[str, list[JobDescription]], dict[str, ReadError]]:
-    """Return the jobs of the files that have some, and the errors of the others."""
+    """Return the jobs of the valid files and the errors of the others, by file name."""
     jobs, errors = {}, {}
     for file in sorted(folder.iterdir()):
         try:
@@ -99,37 +99,39 @@ def assert_errors_are(errors: dict[str, ReadError], expected: dict[str, tuple[in
         assert cause in str(errors[name])
 
 
-def squashed(name: str) -> str:
+def normalized(name: str) -> str:
     return name.replace("_", "").lower()
 
 
 def lost_names(names: set[str], text: str, jobs: list[JobDescription]) -> list[str]:
-    """Return the names written in a file that show nowhere in its jobs."""
+    """Return the names in a file that appear nowhere in its jobs."""
     lost = []
     for name in sorted(names):
-        referred = re.search(rf"\$\w*\({re.escape(name)}[):]", text, re.IGNORECASE)
-        if referred is None and not any(is_accounted_for(name, job) for job in jobs):
+        reference = re.search(rf"\$\w*\({re.escape(name)}[):]", text, re.IGNORECASE)
+        if reference is None and not any(is_accounted_for(name, job) for job in jobs):
             lost.append(name)
     return lost
 
 
 def is_accounted_for(name: str, job: JobDescription) -> bool:
-    key = squashed(name)
-    kept = {squashed(attribute) for attribute in job.attributes}
-    field = HONOURED.get(key)
+    key = normalized(name)
+    attributes = {normalized(attribute) for attribute in job.attributes}
+    field = FIELDS.get(key)
     in_field = field is not None and getattr(job, field) not in (None, "", (), {})
-    return in_field or key.removeprefix("my.") in kept or any(warning.startswith(name) for warning in job.warnings)
+    return (
+        in_field or key.removeprefix("my.") in attributes or any(warning.startswith(name) for warning in job.warnings)
+    )
 
 
-def test_every_real_jdl_file_gives_jobs_or_an_error_at_its_line(shared_data: Path) -> None:
+def test_every_jdl_file_gives_jobs_or_an_error_with_its_line(shared_data: Path) -> None:
     folder = shared_data / "data" / "jdl"
     jobs, errors = read_all(folder)
     assert len(jobs) + len(errors) == 54
     assert_errors_are(errors, JDL_ERRORS, folder)
-    assert all(each for each in jobs.values())
+    assert all(jobs.values())
 
 
-def test_every_real_submit_file_gives_jobs_or_an_error_at_its_line(
+def test_every_submit_file_gives_jobs_or_an_error_with_its_line(
     shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GLIDEIN_COUNT", raising=False)
@@ -137,12 +139,10 @@ def test_every_real_submit_file_gives_jobs_or_an_error_at_its_line(
     jobs, errors = read_all(folder)
     assert len(jobs) + len(errors) == 72
     assert_errors_are(errors, SUBMIT_ERRORS, folder)
-    assert all(each for each in jobs.values())
+    assert all(jobs.values())
 
 
-def test_a_glidein_of_a_factory_gives_jobs_in_the_factory_s_environment(
-    shared_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_factory_submit_file_reads_the_environment(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIDEIN_COUNT", "3")
     monkeypatch.setenv("GLIDEIN_ARGUMENTS", "-v std")
     jobs = read_jobs(shared_data / "data" / "submit" / "glideinwms__job.condor.sub")
@@ -150,44 +150,48 @@ def test_a_glidein_of_a_factory_gives_jobs_in_the_factory_s_environment(
     assert any(warning.startswith("Universe ") for warning in jobs[0].warnings)
 
 
-def test_no_attribute_of_a_real_jdl_file_is_lost(shared_data: Path) -> None:
+def test_no_attribute_of_a_jdl_file_is_lost(shared_data: Path) -> None:
     folder = shared_data / "data" / "jdl"
     jobs, _ = read_all(folder)
     lost = {}
     for name, descriptions in jobs.items():
         text = (folder / name).read_text()
-        if "JobRequirements" in text:  # a section; what is inside it is kept with it
+        if "JobRequirements" in text:  # a section, kept as a whole
             text = re.sub(r"(?s)(JobRequirements\s*=).*?\];", r"\1 0;", text)
         visible = re.sub(r"(?m)^\s*(#|//).*$", "", text)
         names = set(re.findall(r"(?m)^\s*\[?\s*([A-Za-z_][\w.]*)\s*=(?!=)", visible))
-        names = {each for each in names if each.partition(".")[0].lower() not in CONSUMED}
-        names = {each for each in names if not is_said_empty(each, visible)}
+        names = {name_ for name_ in names if name_.partition(".")[0].lower() not in PARAMETERS}
+        names = {name_ for name_ in names if not is_set_empty(name_, visible)}
         if found := lost_names(names, text, descriptions):
             lost[name] = found
     assert lost == {}
 
 
-def is_said_empty(name: str, text: str) -> bool:
+def is_set_empty(name: str, text: str) -> bool:
     return re.search(rf"(?m)\b{re.escape(name)}\s*=\s*(\"\"|\{{\s*\}})\s*;", text) is not None
 
 
-def test_no_command_of_a_real_submit_file_is_lost(shared_data: Path) -> None:
+def test_no_command_of_a_submit_file_is_lost(shared_data: Path) -> None:
     folder = shared_data / "data" / "submit"
     jobs, _ = read_all(folder)
     lost = {}
     for name, descriptions in jobs.items():
         text = (folder / name).read_text()
         commands = re.findall(r"(?m)^[ \t]*(\+?)([A-Za-z_][\w.]*)[ \t]*=[ \t]*(.*)$", text)
-        told = {warning for job in descriptions for warning in job.warnings}
-        names = {f"MY.{each}" if plus else each for plus, each, value in commands if not comes_to_nothing(value, told)}
+        warnings = {warning for job in descriptions for warning in job.warnings}
+        names = {
+            f"MY.{name_}" if plus else name_
+            for plus, name_, value in commands
+            if not is_effectively_empty(value, warnings)
+        }
         if found := lost_names(names, text, descriptions):
             lost[name] = found
     assert lost == {}
 
 
-def comes_to_nothing(value: str, warnings: set[str]) -> bool:
-    """Say whether a value is empty, or made of macros alone whose emptiness was warned of."""
-    return all(f"{word} has no value here" in warnings for word in value.split())
+def is_effectively_empty(value: str, warnings: set[str]) -> bool:
+    """Return whether a value is empty or consists of undefined macros with a warning."""
+    return all(f"{macro} has no value here" in warnings for macro in value.split())
 
 
 @pytest.mark.parametrize(
@@ -215,6 +219,6 @@ def comes_to_nothing(value: str, warnings: set[str]) -> bool:
         ),
     ],
 )
-def test_real_files_mean_what_their_systems_say(name: str, shown: list[dict[str, object]], shared_data: Path) -> None:
+def test_values_of_selected_files(name: str, shown: list[dict[str, object]], shared_data: Path) -> None:
     jobs = [as_json(job) for job in read_jobs(shared_data / "data" / name)]
     assert [{key: job[key] for key in expected} for job, expected in zip(jobs, shown, strict=True)] == shown

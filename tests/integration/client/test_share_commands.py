@@ -1,4 +1,4 @@
-"""Shares over the wire and on the command line, and submit policies of a real server."""
+"""`pilotage shares` and submit policies with a running server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.wire_grid import WireGrid
 
 pytestmark = pytest.mark.process
 
-BY_WIDTH = r"""
+SUBMIT_POLICY = r"""
 Group = strcat("group_", toUpper(x509UserProxyVOName))
 Width = ifThenElse(RequestCpus > 1, "_mcore", "_score")
 AccountingGroup = strcat(Group, ".", regexps("([a-z]+)\d+", Owner, "\1"), Width)
@@ -32,7 +32,7 @@ SUBMIT_EXPRS = $(SUBMIT_EXPRS) Group, Width, AccountingGroup
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("shares")
-    (folder / "submit.conf").write_text(BY_WIDTH)
+    (folder / "submit.conf").write_text(SUBMIT_POLICY)
     settings = {"submit_policy": str(folder / "submit.conf"), "submit_domain": "sky.org", "priority_factor": 1000}
     with running_server(folder / "data", **settings) as running:
         grid = WireGrid(running)
@@ -53,7 +53,7 @@ def user(server: RunningServer) -> Iterator[Client]:
         yield client
 
 
-def test_a_policys_accounting_group_is_what_a_job_is_charged_to(user: Client) -> None:
+def test_job_is_charged_to_the_policys_accounting_group(user: Client) -> None:
     forged: dict[str, Value] = {
         "AccountingGroup": "group_RICH.ann",
         "Group": "mine",
@@ -62,37 +62,41 @@ def test_a_policys_accounting_group_is_what_a_job_is_charged_to(user: Client) ->
     }
     submitted = user.submit([JobDescription("/bin/true", request_cpus=4, attributes=forged)])
     (job_id,) = submitted.job_ids
-    given = user.description(job_id).attributes
-    assert given["AccountingGroup"] == "group_SKY.ann_mcore"
-    assert (given["Group"], given["SUBMIT_SITE_DOMAIN"], given["Own"]) == ("group_SKY", "sky.org", 1)
+    attributes = user.description(job_id).attributes
+    assert attributes["AccountingGroup"] == "group_SKY.ann_mcore"
+    assert (attributes["Group"], attributes["SUBMIT_SITE_DOMAIN"], attributes["Own"]) == ("group_SKY", "sky.org", 1)
     assert len([warning for warning in submitted.warnings if "is set by the server" in warning]) == 3
-    found = user.shares()
-    (account,) = [each.account for each in found.accounts if each.waiting]
+    shares = user.shares()
+    (account,) = [entry.account for entry in shares.accounts if entry.waiting]
     assert (account.vo, account.group, account.owner) == (VO, "group_SKY", "ann_mcore")
     (job,) = user.jobs([job_id])
     assert job.owner == "ann12"
     user.remove([job_id], "done with it")
 
 
-def test_an_edit_derives_anew_and_does_not_complain_of_what_the_server_had_set(user: Client) -> None:
+def test_edit_recomputes_the_accounting_group_without_warnings(user: Client) -> None:
     (job_id,) = user.submit([JobDescription("/bin/true", request_cpus=1)]).job_ids
     before = user.description(job_id)
     assert before.attributes["AccountingGroup"] == "group_SKY.ann_score"
-    wider = JobDescription("/bin/true", request_cpus=2, attributes=before.attributes)
-    _, warnings = user.edit(job_id, wider)
+    edited = JobDescription("/bin/true", request_cpus=2, attributes=before.attributes)
+    _, warnings = user.edit(job_id, edited)
     assert user.description(job_id).attributes["AccountingGroup"] == "group_SKY.ann_mcore"
     assert not [warning for warning in warnings if "set by the server" in warning]
     user.remove([job_id], "done with it")
 
 
-def test_factors_and_quotas_are_set_shown_and_taken_back(pilotage: Command) -> None:
+def test_factors_and_quotas_are_set_shown_and_unset(pilotage: Command) -> None:
     account = f"{VO}/group_SKY/ann_mcore"
     assert pilotage("shares", "set-factor", account, 1) == f"the priority factor of {account} is 1\n"
     assert pilotage("shares", "set-quota", f"{VO}/group_SKY", "25%") == f"the quota of {VO}/group_SKY is 25 %\n"
-    (found,) = pilotage.objects("shares")
-    (group,), (shown,) = found["groups"], found["accounts"]
+    (shares,) = pilotage.objects("shares")
+    (group,), (account_shown,) = shares["groups"], shares["accounts"]
     assert (group["quota"], group["quota_is_set"], group["entitled_part"]) == ("25 %", True, 1.0)
-    assert (shown["owner"], shown["priority_factor"], shown["user_priority"]) == ("ann_mcore", 1, 0.5)
+    assert (account_shown["owner"], account_shown["priority_factor"], account_shown["user_priority"]) == (
+        "ann_mcore",
+        1,
+        0.5,
+    )
     table = pilotage("shares", "--vo", VO)
     assert f"{VO}/group_SKY" in table
     assert "25 % *" in table
@@ -104,7 +108,7 @@ def test_factors_and_quotas_are_set_shown_and_taken_back(pilotage: Command) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "message"),
     [
         (["set-factor", "sky/ann", "1"], "'sky/ann' names no account; write VO/GROUP/OWNER"),
         (["set-factor", "sky//ann"], "give a factor, or --unset"),
@@ -114,20 +118,20 @@ def test_factors_and_quotas_are_set_shown_and_taken_back(pilotage: Command) -> N
         (["set-quota", "sky", "3"], "'sky' names no group; write VO/GROUP"),
     ],
 )
-def test_what_cannot_be_set_is_said_and_exits_with_2(pilotage: Command, words: list[str], complaint: str) -> None:
-    done = pilotage.run("shares", *words)
+def test_invalid_share_command_exits_with_2(pilotage: Command, arguments: list[str], message: str) -> None:
+    done = pilotage.run("shares", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert complaint in done.stderr
+    assert message in done.stderr
 
 
-def test_a_server_that_is_named_before_the_command_is_not_passed_over(pilotage: Command) -> None:
+def test_options_before_the_subcommand_are_rejected(pilotage: Command) -> None:
     done = pilotage.run("shares", "--server", "127.0.0.1:1", "set-factor", "sky//ann", "7")
     assert (done.returncode, done.stdout) == (2, "")
     assert "give the options of set-factor after it" in done.stderr
     assert not pilotage.objects("shares")[0]["accounts"]
 
 
-def test_all_faults_of_a_call_are_told_and_nothing_of_it_is_set(server: RunningServer) -> None:
+def test_all_faults_of_set_shares_are_reported_and_nothing_set(server: RunningServer) -> None:
     account = matcher_service_pb2.Account(vo=VO, owner="ann")
     request = share_service_pb2.SetSharesRequest(
         request_id=request_id(),
@@ -138,9 +142,9 @@ def test_all_faults_of_a_call_are_told_and_nothing_of_it_is_set(server: RunningS
         ],
         group_quotas=[share_service_pb2.GroupQuota(quota=share_service_pb2.Quota(part=1.5))],
     )
-    with Client(server.address, server.token(Role.OPERATOR)) as client, pytest.raises(InvalidInputError) as refused:
+    with Client(server.address, server.token(Role.OPERATOR)) as client, pytest.raises(InvalidInputError) as caught:
         client._shares.SetShares(request)
-    assert {violation.where for violation in refused.value.violations} == {
+    assert {violation.where for violation in caught.value.violations} == {
         "priority_factors[1]",
         "priority_factors[2].account.owner",
         "priority_factors[2].factor",
@@ -151,14 +155,14 @@ def test_all_faults_of_a_call_are_told_and_nothing_of_it_is_set(server: RunningS
         assert not client.shares().accounts
 
 
-def test_users_set_nothing_and_see_no_other_vo(user: Client) -> None:
+def test_users_set_no_shares_and_see_only_their_vo(user: Client) -> None:
     with pytest.raises(PermissionDeniedError, match="SetShares needs the role"):
         user.set_shares(quotas={f"{VO}/grp": Quota(40, QuotaUnit.CORES)})
     with pytest.raises(PermissionDeniedError):
         user.shares("sea")
 
 
-def test_a_broken_submit_policy_stops_the_server_with_its_place(tmp_path: Path) -> None:
+def test_invalid_submit_policy_stops_the_server_with_its_line(tmp_path: Path) -> None:
     policy, config = tmp_path / "submit.conf", tmp_path / "server.toml"
     policy.write_text("SUBMIT_EXPRS = A\nA = strcat(Owner\n")
     config.write_text(f'submit_policy = "{policy}"\n')

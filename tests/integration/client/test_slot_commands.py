@@ -1,4 +1,4 @@
-"""What `pilotage slots` prints in each of its forms, and what it says to a wrong request, on a real server."""
+"""`pilotage slots` in all its output forms, and its errors, with a running server."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def pilotage(server: RunningServer, tmp_path: Path) -> Command:
     return Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token(Role.USER)))
 
 
-def test_values_are_printed_as_classads_have_them_as_often_as_they_are_asked(pilotage: Command) -> None:
-    asked = ["Name", "Fast", "Kind", "Memory * 2", "Name"]
-    assert pilotage("slots", "--af", *asked).splitlines() == [
+def test_af_prints_values_in_the_given_order(pilotage: Command) -> None:
+    attributes = ["Name", "Fast", "Kind", "Memory * 2", "Name"]
+    assert pilotage("slots", "--af", *attributes).splitlines() == [
         "slot1@node1 true old 4000 slot1@node1",
         "slot2@node1 false undefined 4000 slot2@node1",
     ]
@@ -54,7 +54,7 @@ def test_values_are_printed_as_classads_have_them_as_often_as_they_are_asked(pil
     ]
 
 
-def test_whole_ads_are_printed_for_people_and_for_programs(pilotage: Command) -> None:
+def test_long_prints_whole_ads(pilotage: Command) -> None:
     first, second = pilotage("slots", "--long").split("\n\n")
     assert "Fast = true\n" in first
     assert "Fast = Cpus > 1\n" in second
@@ -65,12 +65,12 @@ def test_whole_ads_are_printed_for_people_and_for_programs(pilotage: Command) ->
     ]
 
 
-@pytest.mark.parametrize(("form", "printed"), [([], "no slots\n"), (["--long"], ""), (["--json"], "")])
-def test_no_slot_is_no_error(pilotage: Command, form: list[str], printed: str) -> None:
-    assert pilotage("slots", "--constraint", "Fast && Cpus > 1", *form) == printed
+@pytest.mark.parametrize(("options", "printed"), [([], "no slots\n"), (["--long"], ""), (["--json"], "")])
+def test_no_matching_slot_is_no_error(pilotage: Command, options: list[str], printed: str) -> None:
+    assert pilotage("slots", "--constraint", "Fast && Cpus > 1", *options) == printed
 
 
-def test_a_constraint_that_is_no_true_or_false_holds_of_no_slot(pilotage: Command) -> None:
+def test_constraint_that_is_not_boolean_matches_no_slot(pilotage: Command) -> None:
     for constraint in ("NoSuchThing", '"true"', "1", "Kind + 1"):
         assert pilotage("slots", "--constraint", constraint) == "no slots\n"
     (only,) = pilotage.objects("slots", "--constraint", "fast")
@@ -78,7 +78,7 @@ def test_a_constraint_that_is_no_true_or_false_holds_of_no_slot(pilotage: Comman
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "message"),
     [
         (["--constraint", "(("], "constraint: ( is not closed"),
         (["--constraint", "1; Cpus"], "constraint: a semicolon inside a value"),
@@ -89,22 +89,20 @@ def test_a_constraint_that_is_no_true_or_false_holds_of_no_slot(pilotage: Comman
         (["--af", "Name", "((", "1 +"], "--af ((: ( is not closed\n--af 1 +: "),
     ],
 )
-def test_a_wrong_request_says_what_is_wrong_and_exits_with_2(
-    pilotage: Command, words: list[str], complaint: str
-) -> None:
-    done = pilotage.run("slots", *words)
+def test_invalid_slots_command_exits_with_2(pilotage: Command, arguments: list[str], message: str) -> None:
+    done = pilotage.run("slots", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert complaint in done.stderr
+    assert message in done.stderr
 
 
-def test_a_server_that_is_not_there_is_told_apart_from_a_wrong_request(pilotage: Command) -> None:
-    for words in (["slots"], ["shares"], ["shares", "set-factor", "sky//ann", "2"], ["node", "list"]):
-        done = pilotage.run(*words, "--server", "127.0.0.1:1")
+def test_unreachable_server_exits_with_3(pilotage: Command) -> None:
+    for arguments in (["slots"], ["shares"], ["shares", "set-factor", "sky//ann", "2"], ["node", "list"]):
+        done = pilotage.run(*arguments, "--server", "127.0.0.1:1")
         assert (done.returncode, done.stdout) == (3, "")
         assert "127.0.0.1:1" in done.stderr
 
 
-def test_thousands_of_slots_are_shown(server: RunningServer, pilotage: Command) -> None:
+def test_slots_prints_thousands_of_slots(server: RunningServer, pilotage: Command) -> None:
     grid = WireGrid(server)
     ad = f'[ Filler = "{"x" * 2000}" ]'
     slots = [a_slot(f"many{number}", ad) for number in range(3000)]

@@ -1,4 +1,4 @@
-"""Pilots as people start them that hear of jobs through a broker. Real server, real Mosquitto, real processes."""
+"""Pilot processes that receive wake-ups through a broker, with a real server and a real Mosquitto."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pilotage.v1 import pilot_service_pb2
 from pilotage_client.api import Client
 from pilotage_client.models import JobStatus
 from pilotage_server.core.identity import Role
+from support.commands import run_pilot
 from support.mosquitto import Ear, MosquittoServer, linked
 from support.process_grid import PilotProcess, ProcessGrid, a_process_grid, read_text
 from support.processes import until
@@ -23,15 +24,15 @@ from support.processes import until
 pytestmark = pytest.mark.process
 
 TOPICS = Topics()
-SELDOM_S = 3600
-"""Whatever a pilot does within minutes that asks so seldom, it was called for."""
+RARELY_S = 3600
+"""A pilot with this interval acts within minutes only after a wake-up."""
 
 SETTABLE = "ENABLE_RUNTIME_CONFIG = True\nSETTABLE_ATTRS_ADMINISTRATOR = OnlyMulticore\n"
 
 
 @pytest.fixture
 def grid(mosquitto: MosquittoServer, tmp_path: Path) -> Iterator[ProcessGrid]:
-    with a_process_grid(tmp_path, broker=mosquitto.url, heartbeat_s=SELDOM_S) as grid:
+    with a_process_grid(tmp_path, broker=mosquitto.url, heartbeat_s=RARELY_S) as grid:
         yield grid
 
 
@@ -48,171 +49,193 @@ def operator(grid: ProcessGrid) -> Iterator[Client]:
 
 
 @pytest.fixture
-async def ear(mosquitto: MosquittoServer) -> AsyncIterator[Ear]:
-    """Return who hears what pilots say of their nodes."""
-    async with linked(mosquitto, "ear", TOPICS.all_nodes) as (_, ear):
-        yield ear
+async def listener(mosquitto: MosquittoServer) -> AsyncIterator[Ear]:
+    """Return a listener of the node status messages."""
+    async with linked(mosquitto, "listener", TOPICS.all_nodes) as (_, listener):
+        yield listener
 
 
 @asynccontextmanager
 async def a_pilot(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, **settings: Any
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, **settings: Any
 ) -> AsyncIterator[PilotProcess]:
-    """Start a pilot, and go on when the broker has heard of it.
+    """Start a pilot with one core and wait for its first status message.
 
-    It has one core, so that with the end of a job it asks in vain and rests at once.
+    With one core, the request after a job finds nothing and the pilot becomes idle at once.
     """
     node = {"cpus": 1, "node_name": "node1"}
-    async with grid.pilot(broker=mosquitto.url, idle_ask_s=SELDOM_S, **node, **settings) as pilot:
-        await news_of(pilot, ear)
+    async with grid.pilot(broker=mosquitto.url, idle_ask_s=RARELY_S, **node, **settings) as pilot:
+        await next_status(pilot, listener)
         yield pilot
 
 
-async def news_of(pilot: PilotProcess, ear: Ear) -> NodeStatus | None:
-    """Return the next news of a pilot's node; None = it is taken off the broker."""
-    while (message := await ear.next()).topic != TOPICS.node(pilot.stamp):
+async def next_status(pilot: PilotProcess, listener: Ear) -> NodeStatus | None:
+    """Return the next status of a pilot's node; None = the retained message is cleared."""
+    while (message := await listener.next()).topic != TOPICS.node(pilot.stamp):
         pass
     return read_node_status(message)
 
 
 async def run_job(user: Client, **description: Any) -> JobStatus:
-    """Submit a job, and return it when it has ended."""
+    """Submit a job and return it after its end."""
     (job_id,) = (await asyncio.to_thread(user.submit, [JobDescription("/bin/true", **description)])).job_ids
     (job,) = await asyncio.to_thread(user.wait, [job_id], 30)
     assert job.state == "DONE", f"job {job_id} is {job.state}: {job.reason}"
     return job
 
 
-async def shows(pilot: PilotProcess, ear: Ear, *slots: str) -> None:
-    """Return when a pilot has told that its slots are like this, and so has nothing more to tell of them."""
+async def wait_for_slots(pilot: PilotProcess, listener: Ear, *slots: str) -> None:
+    """Wait until a pilot has published its slots in these activities."""
     shown: tuple[str, ...] = ()
     while shown != slots:
-        news = await news_of(pilot, ear)
-        assert news is not None
-        shown = tuple(f"{slot['name']} {slot['activity']}" for slot in news.slots)
+        status = await next_status(pilot, listener)
+        assert status is not None
+        shown = tuple(f"{slot['name']} {slot['activity']}" for slot in status.slots)
 
 
 def state_of(operator: Client, pilot: PilotProcess) -> str:
-    (found,) = (each for each in operator.pilots(ended=True) if each.stamp == pilot.stamp)
+    (found,) = (info for info in operator.pilots(ended=True) if info.stamp == pilot.stamp)
     return pilot_service_pb2.PilotState.Name(found.state).removeprefix("PILOT_STATE_")
 
 
-async def test_a_pilot_that_rests_runs_each_job_as_soon_as_it_is_announced(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, user: Client
+async def test_idle_pilot_runs_announced_jobs_at_once(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client
 ) -> None:
-    async with a_pilot(grid, mosquitto, ear):
+    async with a_pilot(grid, mosquitto, listener):
         for _ in range(4):
             await run_job(user)
 
 
-async def test_jobs_of_a_pool_that_is_new_since_the_pilot_came_are_heard_of_too(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, user: Client
+async def test_pilot_receives_jobs_of_new_pools(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client
 ) -> None:
-    async with a_pilot(grid, mosquitto, ear):
+    async with a_pilot(grid, mosquitto, listener):
         await run_job(user)
         for memory in (500, 500, 501, 502, 500):
             await run_job(user, requirements={"Memory": memory})
 
 
-async def test_a_node_is_told_with_its_slots_and_what_they_work_on(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, user: Client, tmp_path: Path
+async def test_pilot_publishes_its_slots_and_their_jobs(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, tmp_path: Path
 ) -> None:
     async with grid.pilot(broker=mosquitto.url, node_name="node1", cpus=1, memory_mib=1000) as pilot:
-        told = await news_of(pilot, ear)
-        assert told is not None
-        assert (told.stamp, told.node, told.queue, told.online) == (pilot.stamp, "node1", "SITE/ce01/long", True)
-        (slot,) = told.slots
-        assert told.idle_slots == 1
+        status = await next_status(pilot, listener)
+        assert status is not None
+        assert (status.stamp, status.node, status.queue, status.online) == (
+            pilot.stamp,
+            "node1",
+            "SITE/ce01/long",
+            True,
+        )
+        (slot,) = status.slots
+        assert status.idle_slots == 1
         assert slot.items() >= {"name": "slot1", "state": "Unclaimed", "activity": "Idle", "cpus": 1}.items()
         assert slot["job"] is None
         (job_id,) = (await asyncio.to_thread(user.submit, [JobDescription("/bin/sleep", "600")])).job_ids
-        while not any(each["job"] == job_id and each["activity"] == "Busy" for each in told.slots):
-            told = await news_of(pilot, ear)
-            assert told is not None
-        assert told.idle_slots == 0
-        assert [(each["name"], each["cpus"]) for each in told.slots] == [("slot1", 0), ("slot1_1", 1)]
+        while not any(slot_["job"] == job_id and slot_["activity"] == "Busy" for slot_ in status.slots):
+            status = await next_status(pilot, listener)
+            assert status is not None
+        assert status.idle_slots == 0
+        assert [(slot_["name"], slot_["cpus"]) for slot_ in status.slots] == [("slot1", 0), ("slot1_1", 1)]
 
 
-async def test_a_pilot_that_is_killed_is_lost_at_once_for_the_server_and_for_all_who_look(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, operator: Client
+async def test_killed_pilot_is_lost_at_once(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, operator: Client
 ) -> None:
-    async with a_pilot(grid, mosquitto, ear) as pilot:
+    async with a_pilot(grid, mosquitto, listener) as pilot:
         await until(lambda: state_of(operator, pilot) == "RUNNING")
         pilot.process.kill()
         await until(lambda: state_of(operator, pilot) == "LOST")
         async with linked(mosquitto, "late", TOPICS.node(pilot.stamp)) as (_, late):
-            told = await news_of(pilot, late)
-        assert told == NodeStatus(pilot.stamp, "node1", "SITE/ce01/long", online=False)
+            status = await next_status(pilot, late)
+        assert status == NodeStatus(pilot.stamp, "node1", "SITE/ce01/long", online=False)
 
 
-async def test_a_pilot_that_ends_leaves_nothing_on_the_broker_and_is_never_taken_for_lost(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, operator: Client
+async def test_ended_pilot_leaves_no_retained_message(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, operator: Client
 ) -> None:
-    async with a_pilot(grid, mosquitto, ear, max_idle_s=1) as pilot:
+    async with a_pilot(grid, mosquitto, listener, max_idle_s=1) as pilot:
         assert (await pilot.ends())[0] == 0
-        while (told := await news_of(pilot, ear)) is not None:
-            assert told.online
+        while (status := await next_status(pilot, listener)) is not None:
+            assert status.online
         assert state_of(operator, pilot) == "ENDED"
-    async with linked(mosquitto, "late", TOPICS.all_nodes) as (late, late_ear):
+    async with linked(mosquitto, "late", TOPICS.all_nodes) as (late, late_listener):
         late.publish(Message(TOPICS.node("marker"), b"{}"))
-        assert (await late_ear.next()).topic == TOPICS.node("marker"), "something is retained"
+        assert (await late_listener.next()).topic == TOPICS.node("marker"), "a message is still retained"
 
 
-async def test_jobs_run_while_the_broker_is_away_and_when_it_is_back(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, user: Client
+async def test_jobs_run_during_and_after_a_broker_outage(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client
 ) -> None:
-    async with a_pilot(grid, mosquitto, ear) as pilot:
+    async with a_pilot(grid, mosquitto, listener) as pilot:
         await run_job(user)
         mosquitto.stop()
         for _ in range(3):
             await run_job(user)
         mosquitto.start()
         async with linked(mosquitto, "late", TOPICS.node(pilot.stamp)) as (_, late):
-            await news_of(pilot, late)
+            await next_status(pilot, late)
         for _ in range(3):
             await run_job(user)
 
 
-async def test_a_pilot_whose_broker_never_was_there_works_and_ends_as_one_without(
-    grid: ProcessGrid, user: Client
-) -> None:
-    async with grid.pilot(broker="mqtt://127.0.0.1:1", idle_ask_s=SELDOM_S, max_idle_s=2) as pilot:
+async def test_pilot_works_without_reachable_broker(grid: ProcessGrid, user: Client) -> None:
+    async with grid.pilot(broker="mqtt://127.0.0.1:1", idle_ask_s=RARELY_S, max_idle_s=2) as pilot:
         await run_job(user)
         assert (await pilot.ends())[0] == 0
 
 
-async def test_a_pilot_that_rests_hears_at_once_that_it_is_to_end(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, user: Client, operator: Client
+async def test_idle_pilot_receives_drain_at_once(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, operator: Client
 ) -> None:
-    async with a_pilot(grid, mosquitto, ear) as pilot:
+    async with a_pilot(grid, mosquitto, listener) as pilot:
         await run_job(user)
-        await shows(pilot, ear, "slot1 Idle")
+        await wait_for_slots(pilot, listener, "slot1 Idle")
         await asyncio.to_thread(operator.drain_pilots, [pilot.stamp], reason="maintenance")
         code, last = await pilot.ends()
         assert (code, last["reason"]) == (0, "maintenance")
 
 
-async def test_a_pilot_that_works_hears_at_once_what_it_is_to_stop(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, user: Client, tmp_path: Path
+async def test_busy_pilot_receives_job_removal_at_once(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, tmp_path: Path
 ) -> None:
-    async with a_pilot(grid, mosquitto, ear) as pilot:
-        mark = tmp_path / "pid"
-        script = f"'echo $$ > {mark}; exec sleep 600'"
+    async with a_pilot(grid, mosquitto, listener) as pilot:
+        pid_file = tmp_path / "pid"
+        script = f"'echo $$ > {pid_file}; exec sleep 600'"
         (job_id,) = (await asyncio.to_thread(user.submit, [JobDescription("/bin/sh", f"-c {script}")])).job_ids
-        await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
-        await shows(pilot, ear, "slot1 Idle", "slot1_1 Busy")
-        process = Path("/proc") / read_text(mark).strip()
+        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        await wait_for_slots(pilot, listener, "slot1 Idle", "slot1_1 Busy")
+        process = Path("/proc") / read_text(pid_file).strip()
         await asyncio.to_thread(user.remove, [job_id], reason="not needed")
         await until(lambda: not process.exists())
 
 
-async def test_an_attribute_that_an_operator_sets_reaches_a_pilot_that_rests(
-    grid: ProcessGrid, mosquitto: MosquittoServer, ear: Ear, user: Client, operator: Client, tmp_path: Path
+async def test_idle_pilot_receives_attribute_changes(
+    grid: ProcessGrid, mosquitto: MosquittoServer, listener: Ear, user: Client, operator: Client, tmp_path: Path
 ) -> None:
     policy = tmp_path / "policy.conf"
     await asyncio.to_thread(policy.write_text, SETTABLE)
-    async with a_pilot(grid, mosquitto, ear, policy=str(policy)) as pilot:
+    async with a_pilot(grid, mosquitto, listener, policy=str(policy)) as pilot:
         await run_job(user)
-        await shows(pilot, ear, "slot1 Idle")
+        await wait_for_slots(pilot, listener, "slot1 Idle")
         await asyncio.to_thread(operator.set_node_attributes, [("SITE", "node1")], {"OnlyMulticore": "True"})
         await until(lambda: bool(operator.slots("OnlyMulticore")))
+
+
+def test_pilot_with_broker_needs_the_mqtt_package(tmp_path: Path) -> None:
+    code, lines, left = run_pilot(tmp_path, "aiomqtt", broker="mqtt://broker.example.org")
+    assert (code, left) == (2, [])
+    assert lines[-1].startswith("pilotage-pilot: broker: needs the Python package aiomqtt")
+
+
+def test_pilot_without_broker_needs_no_mqtt_package(tmp_path: Path) -> None:
+    code, lines, left = run_pilot(tmp_path, "aiomqtt", "paho")
+    assert (code, left) == (3, [])
+    assert "the server could not be reached" in lines[-1]
+
+
+def test_error_of_invalid_broker_url_hides_the_password(tmp_path: Path) -> None:
+    code, lines, left = run_pilot(tmp_path, broker="http://pilot:PASSWORD@broker.example.org")
+    assert (code, left) == (2, [])
+    assert "broker: is not a URL such as mqtt://host:1883" in lines[-1]
+    assert "PASSWORD" not in "".join(lines)

@@ -1,4 +1,4 @@
-"""A pilot as people start it, with a real server: jobs, files, commands, and the deaths of either."""
+"""Pilot processes with a real server: jobs, files, signals, and crashes of either side."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def grid(shared_grid: ProcessGrid, tmp_path: Path) -> ProcessGrid:
 
 @pytest.fixture
 def new_grid(tmp_path: Path) -> Iterator[ProcessGrid]:
-    """Return a grid whose server has seen no pilot yet."""
+    """Return a grid whose server has had no pilot."""
     with a_process_grid(tmp_path) as grid:
         yield grid
 
 
-async def test_a_job_runs_with_its_files_and_its_owner_gets_what_it_leaves(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_job_runs_with_input_and_returns_output(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot():
         content = b"line\n" * 50_000
         checksum = grid.upload(content)
@@ -53,7 +53,7 @@ async def test_a_job_runs_with_its_files_and_its_owner_gets_what_it_leaves(grid:
     assert grid.output(job_id) == {"stdout": b"line\n", "stderr": b"warn\n", "out.dat": content}
 
 
-async def test_what_is_said_of_the_node_in_the_pilots_settings_is_matched_with_jobs_expressions(
+async def test_node_attributes_are_matched_with_requirements_expressions(
     grid: ProcessGrid,
 ) -> None:
     async with grid.pilot(node_attributes={"Colour": "red", "Zones": ["a", "b"]}):
@@ -65,41 +65,39 @@ async def test_what_is_said_of_the_node_in_the_pilots_settings_is_matched_with_j
         assert grid.job(blue).state == jobs_pb2.JOB_STATE_WAITING
 
 
-async def test_a_job_that_no_pilot_can_read_fails_alone(grid: ProcessGrid) -> None:
+async def test_invalid_job_fails_alone(grid: ProcessGrid) -> None:
     checksum = grid.upload(b"x")
     before = grid.submit(executable="/bin/true")
     names = ("data$(Cluster)", f"data{before + 1}")
     files = [jobs_pb2.InputFile(name=name, checksum=checksum, size=1) for name in names]
-    odd = grid.submit(executable="/bin/true", input_files=files)
-    assert odd == before + 1
+    invalid = grid.submit(executable="/bin/true", input_files=files)
+    assert invalid == before + 1
     after = grid.submit(executable="/bin/true")
     async with grid.pilot(cpus=1):
-        assert [(await grid.done(each)).state for each in (before, after)] == [jobs_pb2.JOB_STATE_DONE] * 2
-        failed = await grid.done(odd)
+        assert [(await grid.done(job_id)).state for job_id in (before, after)] == [jobs_pb2.JOB_STATE_DONE] * 2
+        failed = await grid.done(invalid)
     assert failed.state == jobs_pb2.JOB_STATE_FAILED
-    assert f"there are two files data{odd}" in failed.reason
+    assert f"there are two files data{invalid}" in failed.reason
 
 
-async def test_a_removed_job_is_killed_and_the_slot_takes_the_next(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_removed_job_is_killed_and_its_slot_reused(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot(cpus=1):
-        mark = tmp_path / "pid"
-        job_id = grid.submit(script=f"echo $$ > {mark}; sleep 600")
-        await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
+        pid_file = tmp_path / "pid"
+        job_id = grid.submit(script=f"echo $$ > {pid_file}; sleep 600")
+        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
         grid.remove(job_id)
         assert (await grid.done(grid.submit(script="echo next"))).state == jobs_pb2.JOB_STATE_DONE
-        assert not is_running(int(read_text(mark)))
+        assert not is_running(int(read_text(pid_file)))
         assert grid.job(job_id).state == jobs_pb2.JOB_STATE_REMOVED
 
 
-async def test_a_job_that_a_batch_system_asks_to_end_with_its_pilot_goes_back_and_has_not_failed(
-    grid: ProcessGrid, tmp_path: Path
-) -> None:
+async def test_job_terminated_together_with_its_pilot_is_requeued(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot() as pilot:
-        mark = tmp_path / "pid"
-        job_id = grid.submit(script=f"echo $$ > {mark}; sleep 600")
-        await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
-        payload = int(read_text(mark))
-        # It is asked itself before it hears of the payload's end, however slow this test is.
+        pid_file = tmp_path / "pid"
+        job_id = grid.submit(script=f"echo $$ > {pid_file}; sleep 600")
+        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
+        payload = int(read_text(pid_file))
+        # Stop the pilot, so that it receives its own SIGTERM before it sees the payload's end.
         os.kill(pilot.process.pid, signal.SIGSTOP)
         os.kill(payload, signal.SIGTERM)
         await until(lambda: not is_running(payload))
@@ -109,33 +107,31 @@ async def test_a_job_that_a_batch_system_asks_to_end_with_its_pilot_goes_back_an
     assert (code, grid.job(job_id).state) == (0, jobs_pb2.JOB_STATE_WAITING)
 
 
-async def test_a_job_that_ends_itself_by_the_signal_to_end_has_failed(grid: ProcessGrid) -> None:
+async def test_job_that_terminates_itself_has_failed(grid: ProcessGrid) -> None:
     async with grid.pilot():
         job = await grid.done(grid.submit(script="kill $$; sleep 600"))
     assert job.state == jobs_pb2.JOB_STATE_FAILED
 
 
-async def test_a_pilot_that_is_told_to_end_gives_its_job_back_and_leaves_nothing(
-    grid: ProcessGrid, tmp_path: Path
-) -> None:
+async def test_terminated_pilot_returns_its_job_and_cleans_up(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot() as pilot:
-        mark = tmp_path / "pid"
-        job_id = grid.submit(script=f"echo $$ > {mark}; sleep 600")
-        await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
+        pid_file = tmp_path / "pid"
+        job_id = grid.submit(script=f"echo $$ > {pid_file}; sleep 600")
+        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
         pilot.process.send_signal(signal.SIGTERM)
         code, last = await pilot.ends()
         assert (code, last["event"], last["exit_code"]) == (0, "pilot ends", 0)
         assert "SIGTERM" in last["reason"]
         assert grid.job(job_id).state == jobs_pb2.JOB_STATE_WAITING
         assert "evicted" in grid.causes(job_id)
-        assert not is_running(int(read_text(mark)))
+        assert not is_running(int(read_text(pid_file)))
         assert os.listdir(pilot.scratch) == []
     async with grid.pilot():
         await until(lambda: grid.job(job_id).state == jobs_pb2.JOB_STATE_RUNNING)
         assert grid.job(job_id).attempt == 2
 
 
-async def test_an_idle_pilot_ends_at_once_when_told(grid: ProcessGrid) -> None:
+async def test_idle_pilot_ends_on_sigterm(grid: ProcessGrid) -> None:
     async with grid.pilot() as pilot:
         await until(lambda: "pilot starts" in read_text(pilot.log))
         pilot.process.send_signal(signal.SIGTERM)
@@ -143,7 +139,7 @@ async def test_an_idle_pilot_ends_at_once_when_told(grid: ProcessGrid) -> None:
         assert code == 0
 
 
-async def test_a_pilot_without_work_ends_by_itself(grid: ProcessGrid) -> None:
+async def test_pilot_ends_after_the_idle_timeout(grid: ProcessGrid) -> None:
     job_id = grid.submit(script="echo only")
     async with grid.pilot(max_idle_s=0) as pilot:
         code, last = await pilot.ends()
@@ -151,7 +147,7 @@ async def test_a_pilot_without_work_ends_by_itself(grid: ProcessGrid) -> None:
     assert "no job" in last["reason"]
 
 
-async def test_a_site_director_hears_of_a_pilot_that_never_ran_a_job(new_grid: ProcessGrid) -> None:
+async def test_supply_counts_pilots_that_ran_no_job(new_grid: ProcessGrid) -> None:
     async with new_grid.pilot(max_idle_s=0) as pilot:
         await pilot.ends()
     async with new_grid.server.async_channel(new_grid.server.token(Role.AGENT)) as channel:
@@ -160,37 +156,35 @@ async def test_a_site_director_hears_of_a_pilot_that_never_ran_a_job(new_grid: P
     assert (supply.empty_returns.pilots, supply.empty_returns.sendings) == (1, 1)
 
 
-async def test_the_payloads_of_a_killed_pilot_die_and_the_next_pilot_clears_up(
-    grid: ProcessGrid, tmp_path: Path
-) -> None:
+async def test_payloads_of_killed_pilot_die_and_next_pilot_cleans_up(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot() as pilot:
-        mark = tmp_path / "pid"
-        grid.submit(script=f"setsid sleep 600 & echo $! $$ > {mark}; wait")
-        await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
+        pid_file = tmp_path / "pid"
+        grid.submit(script=f"setsid sleep 600 & echo $! $$ > {pid_file}; wait")
+        await until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"))
         pilot.process.kill()
-        pids = [int(pid) for pid in read_text(mark).split()]
+        pids = [int(pid) for pid in read_text(pid_file).split()]
         await until(lambda: not any(is_running(pid) for pid in pids))
         await pilot.process.wait()
         assert len(os.listdir(pilot.scratch)) == 1
-    async with grid.pilot(max_idle_s=0) as following:
-        await following.ends()
-        assert os.listdir(following.scratch) == []
+    async with grid.pilot(max_idle_s=0) as next_pilot:
+        await next_pilot.ends()
+        assert os.listdir(next_pilot.scratch) == []
 
 
-async def test_a_job_outlives_the_death_of_its_server(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_job_survives_a_server_crash(grid: ProcessGrid, tmp_path: Path) -> None:
     async with grid.pilot():
-        started, go_on = tmp_path / "started", tmp_path / "go-on"
-        job_id = grid.submit(script=f"touch {started}; while [ ! -e {go_on} ]; do sleep 0.05; done; echo through")
+        started, go = tmp_path / "started", tmp_path / "go-on"
+        job_id = grid.submit(script=f"touch {started}; while [ ! -e {go} ]; do sleep 0.05; done; echo through")
         await until(started.exists)
         grid.server.kill()
-        go_on.touch()
+        go.touch()
         await asyncio.to_thread(grid.server.start)
         job = await grid.done(job_id)
     assert (job.state, job.attempt) == (jobs_pb2.JOB_STATE_DONE, 1)
     assert grid.output(job_id)["stdout"] == b"through\n"
 
 
-async def test_a_pilot_whose_credential_is_refused_says_so(grid: ProcessGrid) -> None:
+async def test_pilot_with_rejected_credential_ends(grid: ProcessGrid) -> None:
     async with grid.pilot() as pilot:
         await until(lambda: "pilot starts" in read_text(pilot.log))
     forged = grid.pilot_token().rsplit(".", 1)[0] + ".AAAA"
@@ -199,7 +193,7 @@ async def test_a_pilot_whose_credential_is_refused_says_so(grid: ProcessGrid) ->
     assert (code, "refuses" in last["reason"]) == (3, True)
 
 
-async def test_a_payload_that_failed_fast_keeps_its_slot_for_the_time_of_the_plug(grid: ProcessGrid) -> None:
+async def test_fast_failing_payload_plugs_its_slot(grid: ProcessGrid) -> None:
     async with grid.pilot(cpus=1, plug_s=1):
         failed, good = grid.submit(script="exit 4"), grid.submit(script="echo next")
         job, after = await grid.done(failed), await grid.done(good)
@@ -208,7 +202,7 @@ async def test_a_payload_that_failed_fast_keeps_its_slot_for_the_time_of_the_plu
     assert after.state == jobs_pb2.JOB_STATE_DONE
 
 
-async def test_an_owner_sees_at_once_that_a_payload_has_failed_that_is_plugged(grid: ProcessGrid) -> None:
+async def test_failure_of_plugged_payload_is_visible_at_once(grid: ProcessGrid) -> None:
     async with grid.pilot(cpus=1, plug_s=600):
         failed = grid.submit(script="exit 4")
         await until(lambda: "plugged" in grid.causes(failed))

@@ -1,4 +1,4 @@
-"""A pilot's link to a real server: what it asks, tells, brings and takes."""
+"""The link of a pilot to a running server: requests, heartbeats and files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def a_link(grid: ProcessGrid, token: str | None = None) -> AsyncIterator[G
         await link.close()
 
 
-def a_call(wait_s: float = 0.0, *reports: Report) -> RequestJobs:
+def a_request(wait_s: float = 0.0, *reports: Report) -> RequestJobs:
     offer = SlotOffer("slot1", Amounts(2, 4000, 10_000), partitionable=True, time_left=timedelta(hours=1))
     return RequestJobs(request_id(), (offer,), reports, wait_s)
 
@@ -59,20 +59,20 @@ def a_call(wait_s: float = 0.0, *reports: Report) -> RequestJobs:
 NODE = NodeDescription("node1", Amounts(2, 4000, 10_000), attributes={"GlideinId": "g1"})
 
 
-async def test_the_link_asks_for_pools_jobs_and_renewals(grid: ProcessGrid) -> None:
+async def test_link_reads_pools_requests_jobs_and_renews_leases(grid: ProcessGrid) -> None:
     slots = built_in_slots(NODE.amounts, Now(EPOCH, 1000.0)).slots()
     async with a_link(grid) as link:
         assert (await link.read_pools()).known
-        assert (await link.request_jobs(a_call())).jobs == ()
+        assert (await link.request_jobs(a_request())).jobs == ()
         job_id = grid.submit(script="echo hi", environment={"A": "b"})
-        call = a_call()
-        granted = await link.request_jobs(call)
+        request = a_request()
+        granted = await link.request_jobs(request)
         job = granted.jobs[0]
         assert (job.key, job.slot, job.owner) == (AttemptKey(job_id, 1), "slot1", "alice")
         assert job.description.environment["A"] == "b"
-        beat = await link.beat(SendHeartbeat(request_id(), (job.key,), (), slots, False), NODE)
-        assert [renewed.key for renewed in beat.renewed] == [job.key]
-        assert beat.next_s > 0
+        heartbeat = await link.beat(SendHeartbeat(request_id(), (job.key,), (), slots, False), NODE)
+        assert [renewed.key for renewed in heartbeat.renewed] == [job.key]
+        assert heartbeat.next_s > 0
         content = ReportedOutput("stdout", hashlib.sha256(b"hi\n").hexdigest(), 3, b"hi\n")
         report = Report(
             job.key,
@@ -83,31 +83,31 @@ async def test_the_link_asks_for_pools_jobs_and_renewals(grid: ProcessGrid) -> N
             ended=EPOCH,
             output_files=(content,),
         )
-        answer = await link.request_jobs(a_call(0.0, report))
+        answer = await link.request_jobs(a_request(0.0, report))
         assert [(result.key, result.accepted) for result in answer.results] == [(job.key, True)]
     assert grid.output(job_id) == {"stdout": b"hi\n"}
 
 
-async def test_a_request_that_is_taken_back_and_repeated_gives_the_jobs_of_the_first(grid: ProcessGrid) -> None:
+async def test_repeated_request_gets_the_jobs_of_the_first(grid: ProcessGrid) -> None:
     async with a_link(grid) as link:
-        call = a_call(wait_s=20)
-        first = asyncio.create_task(link.request_jobs(call))
+        request = a_request(wait_s=20)
+        first = asyncio.create_task(link.request_jobs(request))
         job_id = grid.submit(script="echo hi")
         granted = await first
-        again = await link.request_jobs(without_waiting(call))
-        assert [job.key for job in again.jobs] == [job.key for job in granted.jobs] == [AttemptKey(job_id, 1)]
+        repeated = await link.request_jobs(without_waiting(request))
+        assert [job.key for job in repeated.jobs] == [job.key for job in granted.jobs] == [AttemptKey(job_id, 1)]
 
 
-async def test_the_link_brings_files_both_ways(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_link_downloads_and_uploads_files(grid: ProcessGrid, tmp_path: Path) -> None:
     content = os.urandom(2_000_000)
     in_file = jobs_pb2.InputFile(name="in", checksum=grid.upload(content[:1000]), size=1000)
     job_id = grid.submit(script="cat in", input_files=[in_file])
     path = tmp_path / "out"
     _write(path, content)
     async with a_link(grid) as link:
-        await link.request_jobs(a_call())
-        pieces = [piece async for piece in link.download(job_id, in_file.checksum)]
-        assert b"".join(pieces) == content[:1000]
+        await link.request_jobs(a_request())
+        chunks = [chunk async for chunk in link.download(job_id, in_file.checksum)]
+        assert b"".join(chunks) == content[:1000]
         await link.upload(path, hashlib.sha256(content[:1_500_000]).hexdigest(), 1_500_000)
 
 
@@ -115,7 +115,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-async def test_a_broken_token_is_told_apart(grid: ProcessGrid) -> None:
+async def test_invalid_token_is_unauthenticated(grid: ProcessGrid) -> None:
     async with a_link(grid, "nonsense") as link:
         with pytest.raises(UnauthenticatedError):
-            await link.request_jobs(a_call())
+            await link.request_jobs(a_request())

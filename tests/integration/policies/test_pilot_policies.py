@@ -1,4 +1,4 @@
-"""A pilot that follows a site's policy with real processes: their priority, their ads, how they are put out."""
+"""A pilot with a site policy and real payloads: nice values, ads, preemption, reload and wrapper."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OWN_NICE = os.getpriority(os.PRIO_PROCESS, 0)
 
 @dataclass
 class MatchingLink(FakeLink):
-    """A server that grants a job to the slot that it names, once that is offered."""
+    """A fake server that grants a job when its slot is offered."""
 
     def _fitting(self, call: RequestJobs) -> tuple[GrantedJob, ...]:
         offered = {slot.name for slot in call.slots}
@@ -47,27 +47,27 @@ class MatchingLink(FakeLink):
 
 
 @dataclass
-class Running:
-    """A pilot at work under a policy, with its server and its payloads."""
+class RunningPilot:
+    """A running pilot with a policy, its fake server and its payloads."""
 
     link: FakeLink
     runner: PilotRunner
     bench: Bench
     keeper: PolicyKeeper
 
-    async def outcome(self, job: GrantedJob) -> Report:
-        """Return the outcome of a job as soon as the server has it."""
+    async def report_of(self, job: GrantedJob) -> Report:
+        """Return the report with the outcome of a job."""
         await until(lambda: any(report.key == job.key and report.outcome for report in self.link.reports))
         return next(report for report in self.link.reports if report.key == job.key and report.outcome)
 
     async def output(self, job: GrantedJob) -> str:
-        report = await self.outcome(job)
+        report = await self.report_of(job)
         assert report.outcome is Outcome.EXITED, report
         return next(file.content or b"" for file in report.output_files if file.name == "stdout").decode()
 
 
 @asynccontextmanager
-async def a_pilot(folder: Path, policy: Path) -> AsyncIterator[Running]:
+async def a_pilot(folder: Path, policy: Path) -> AsyncIterator[RunningPilot]:
     keeper = PolicyKeeper(PolicySource(policy, NODE))
     now = Now(clock.now(), clock.boot_time_s())
     ads = SlotAds(keeper.policy, SlotsNode.of("node1", NODE, keeper.layout))
@@ -78,11 +78,11 @@ async def a_pilot(folder: Path, policy: Path) -> AsyncIterator[Running]:
 
     async with a_workshop(folder / "scratch") as bench:
         link = MatchingLink()
-        edges = PilotPorts(link, bench.workshop, FakeNode(NODE), clock.now, clock.boot_time_s, keeper)
-        runner = PilotRunner(machine, edges, NodeDescription("node1", NODE), pools)
+        ports = PilotPorts(link, bench.workshop, FakeNode(NODE), clock.now, clock.boot_time_s, keeper)
+        runner = PilotRunner(machine, ports, NodeDescription("node1", NODE), pools)
         task = asyncio.create_task(runner.run())
         try:
-            yield Running(link, runner, bench, keeper)
+            yield RunningPilot(link, runner, bench, keeper)
         finally:
             task.cancel()
             await asyncio.wait([task])
@@ -94,17 +94,17 @@ def a_policy(folder: Path, text: str) -> Path:
     return path
 
 
-async def test_bologna_jobs_are_as_nice_as_the_site_wants(tmp_path: Path) -> None:
+async def test_bologna_policy_sets_nice_values(tmp_path: Path) -> None:
     batch: dict[str, AdValue] = {"BolognaBatchJob": True, "SUBMIT_SITE_DOMAIN": "bo.infn.it"}
     short = with_ad(shell("nice", 1), **batch)
     long = with_ad(shell("nice", 2, slot="slot3"), LongRunningJob=True, **batch)
     async with a_pilot(tmp_path, SHIPPED / "bologna.conf") as pilot:
         await pilot.link.put(short, long)
-        said = [int(await pilot.output(job)) - OWN_NICE for job in (short, long)]
-    assert said == [5, 15]
+        output = [int(await pilot.output(job)) - OWN_NICE for job in (short, long)]
+    assert output == [5, 15]
 
 
-async def test_a_job_reads_in_its_machine_ad_whether_it_has_the_whole_machine(tmp_path: Path) -> None:
+async def test_machine_ad_shows_a_whole_machine_slot(tmp_path: Path) -> None:
     script = 'grep -i ^CAN_RUN_WHOLE_MACHINE "$_CONDOR_MACHINE_AD"; grep ^Owner "$_CONDOR_JOB_AD"; echo $_CONDOR_SLOT'
     single = with_ad(shell(script, 1), Owner="ann")
     whole = with_ad(shell(script, 2, slot="slot3"), Owner="ann", RequiresWholeMachine=True)
@@ -112,52 +112,52 @@ async def test_a_job_reads_in_its_machine_ad_whether_it_has_the_whole_machine(tm
         await pilot.link.put(single)
         assert (await pilot.output(single)).splitlines()[:2] == ["CAN_RUN_WHOLE_MACHINE = false", 'Owner = "ann"']
         await pilot.link.put(whole)
-        said = (await pilot.output(whole)).splitlines()
-    assert said == ["CAN_RUN_WHOLE_MACHINE = true", 'Owner = "ann"', "slot3"]
+        output = (await pilot.output(whole)).splitlines()
+    assert output == ["CAN_RUN_WHOLE_MACHINE = true", 'Owner = "ann"', "slot3"]
 
 
-async def test_a_job_that_its_slot_puts_out_is_let_go_on_given_its_grace_and_killed_as_a_tree(tmp_path: Path) -> None:
+async def test_preempted_job_is_resumed_vacated_and_killed(tmp_path: Path) -> None:
     policy = a_policy(
         tmp_path,
         "POLLING_INTERVAL = 1\nWANT_SUSPEND = True\nSUSPEND = True\nCONTINUE = False\nMachineMaxVacateTime = 5\n"
         'PREEMPT = Activity == "Suspended" && time() - EnteredCurrentActivity >= 3\n',
     )
-    job = with_ad(shell("trap 'echo told >> told' TERM; setsid sleep 600 & echo up > up; while :; do wait; done"))
+    job = with_ad(shell("trap 'echo signal >> signals' TERM; setsid sleep 600 & echo up > up; while :; do wait; done"))
     async with a_pilot(tmp_path, policy) as pilot:
         await pilot.link.put(job)
         await until(lambda: states_of(job.key) == {"T"})
         work = pilot.bench.work_of(job.key)
-        await until(wrote(work / "told"))
-        report = await pilot.outcome(job)
+        await until(wrote(work / "signals"))
+        report = await pilot.report_of(job)
         assert report.outcome is Outcome.EVICTED
         assert report.reason
         assert of_payload(job.key) == set()
 
 
-async def test_a_policy_that_is_read_again_holds_from_then_on_and_a_broken_one_is_told_from_afar(
+async def test_reloaded_policy_applies_and_its_faults_are_reported(
     tmp_path: Path,
 ) -> None:
     policy = a_policy(tmp_path, "START = True\n")
     async with a_pilot(tmp_path, policy) as pilot:
-        told = pilot.link.nodes
-        await until(lambda: bool(told))
-        assert told[-1].attributes == {"Policy": str(policy)}
+        reports = pilot.link.nodes
+        await until(lambda: bool(reports))
+        assert reports[-1].attributes == {"Policy": str(policy)}
         a_policy(tmp_path, "START = (\n")
         pilot.runner.reload_policy()
-        await until(lambda: "PolicyFault" in told[-1].attributes)
-        assert "START" in str(told[-1].attributes["PolicyFault"])
-        still = with_ad(shell("nice", 1))
-        await pilot.link.put(still)
-        assert int(await pilot.output(still)) == OWN_NICE
+        await until(lambda: "PolicyFault" in reports[-1].attributes)
+        assert "START" in str(reports[-1].attributes["PolicyFault"])
+        before = with_ad(shell("nice", 1))
+        await pilot.link.put(before)
+        assert int(await pilot.output(before)) == OWN_NICE
         a_policy(tmp_path, "JOB_RENICE_INCREMENT = 4\n")
         pilot.runner.reload_policy()
-        await until(lambda: "PolicyFault" not in told[-1].attributes)
-        nicer = with_ad(shell("nice", 2))
-        await pilot.link.put(nicer)
-        assert int(await pilot.output(nicer)) == OWN_NICE + 4
+        await until(lambda: "PolicyFault" not in reports[-1].attributes)
+        after = with_ad(shell("nice", 2))
+        await pilot.link.put(after)
+        assert int(await pilot.output(after)) == OWN_NICE + 4
 
 
-async def test_a_reload_gives_jobs_the_new_wrapper(tmp_path: Path) -> None:
+async def test_reload_applies_the_new_wrapper(tmp_path: Path) -> None:
     wrapper = tmp_path / "wrapper"
     wrapper.write_text('#!/bin/sh\necho wrapped\nexec "$@"\n')
     wrapper.chmod(0o755)

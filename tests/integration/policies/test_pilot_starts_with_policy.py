@@ -1,4 +1,4 @@
-"""A pilot that is started with a policy, as its command: what stops it at once, and what its signal does."""
+"""The pilot command with a policy: errors at start, and reload on SIGHUP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARY = ("htcondor2", "classad2")
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("START = True\nnonsense\n", "policy.conf, line 2: HTCondor's parser does not understand this: nonsense"),
         ("START = ((\n", "policy.conf, line 1: START: "),
@@ -27,30 +27,28 @@ LIBRARY = ("htcondor2", "classad2")
         (None, "policy.conf: cannot be read: No such file or directory"),
     ],
 )
-def test_a_policy_that_cannot_be_followed_stops_the_pilot_at_its_start(
-    tmp_path: Path, text: str | None, why: str
-) -> None:
+def test_invalid_policy_stops_the_pilot_at_start(tmp_path: Path, text: str | None, message: str) -> None:
     policy = tmp_path / "policy.conf"
     if text is not None:
         policy.write_text(text)
-    code, said, left = run_pilot(tmp_path, policy=str(policy))
+    code, lines, left = run_pilot(tmp_path, policy=str(policy))
     assert (code, left) == (2, [])
-    assert said[-1].startswith("pilotage-pilot: ")
-    assert why in said[-1]
+    assert lines[-1].startswith("pilotage-pilot: ")
+    assert message in lines[-1]
 
 
-def test_without_the_library_a_pilot_with_a_policy_does_not_start(tmp_path: Path) -> None:
+def test_pilot_with_policy_needs_the_classad_library(tmp_path: Path) -> None:
     policy = tmp_path / "policy.conf"
     policy.write_text("START = True\n")
-    code, said, left = run_pilot(tmp_path, *LIBRARY, policy=str(policy))
+    code, lines, left = run_pilot(tmp_path, *LIBRARY, policy=str(policy))
     assert (code, left) == (2, [])
-    assert "policy.conf: cannot be used: HTCondor's ClassAd library is not installed" in said[-1]
+    assert "policy.conf: cannot be used: HTCondor's ClassAd library is not installed" in lines[-1]
 
 
-def test_without_library_and_policy_a_pilot_has_the_built_in_one_and_says_so(tmp_path: Path) -> None:
-    code, said, left = run_pilot(tmp_path, *LIBRARY)
+def test_pilot_without_library_logs_the_built_in_policy(tmp_path: Path) -> None:
+    code, lines, left = run_pilot(tmp_path, *LIBRARY)
     assert (code, left) == (3, [])
-    built_in = next(json.loads(line) for line in said if "built-in policy" in line)
+    built_in = next(json.loads(line) for line in lines if "built-in policy" in line)
     assert "HTCondor's library, which a policy needs, is not installed" in built_in["why"]
 
 
@@ -60,7 +58,7 @@ def grid(tmp_path: Path) -> Iterator[ProcessGrid]:
         yield grid
 
 
-async def test_a_hang_up_reads_the_policy_again_and_jobs_go_on(grid: ProcessGrid, tmp_path: Path) -> None:
+async def test_sighup_reloads_the_policy_while_jobs_run(grid: ProcessGrid, tmp_path: Path) -> None:
     policy = tmp_path / "policy.conf"
     policy.write_text("START = True\n")
     job_id = grid.submit(script="while ! [ -e go ]; do sleep 0.1; done")

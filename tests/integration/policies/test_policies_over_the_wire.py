@@ -1,4 +1,4 @@
-"""Pilots with policies at a real server: their ads in parts, jobs that fit, and orders to vacate."""
+"""Pilots with policies at a running server: ad snapshots in parts, matches by policy, and vacate orders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.waiting_calls import Polls
 from support.wire_grid import WireGrid, a_job
 
 PREFERS_BATCH = "[Rank = TARGET.Batch =?= True]"
-LONGER_S = 20.0
+LONG_S = 20.0
 
 
 def a_batch_job() -> JobDescription:
@@ -28,29 +28,29 @@ def a_part(text: str) -> matcher_service_pb2.AdPart:
     return matcher_service_pb2.AdPart(key=hashlib.sha256(text.encode()).hexdigest(), text=text)
 
 
-def at_work(job_id: int, *, ordered: bool = False) -> dict[str, Any]:
-    """Return the fields of a slot's offer that works on a job and would rather have a batch job."""
+def occupied_slot(job_id: int, *, ordered: bool = False) -> dict[str, Any]:
+    """Return the offer fields of a slot that runs a job and prefers batch jobs."""
     occupied = matcher_service_pb2.Occupied(job_id=job_id, attempt=1, current_rank=0.0, ordered=ordered)
     return {"occupied": occupied, "ad_changes": PREFERS_BATCH}
 
 
-def test_parts_that_the_server_lacks_are_asked_for_at_once_and_then_the_job_comes_with_its_ad(grid: WireGrid) -> None:
+def test_server_requests_missing_ad_parts_before_it_matches(grid: WireGrid) -> None:
     (job_id,) = grid.submit(a_batch_job())
     pilot, part = grid.start_pilot(), a_part(f'[Start = TARGET.Batch =?= True; Own = "{grid.vo}"]')
-    request = pilot.request(wait_s=LONGER_S, ad_parts=[part.key], job_ad_wanted=True)
+    request = pilot.request(wait_s=LONG_S, ad_parts=[part.key], job_ad_wanted=True)
     began_s = boot_time_s()
 
-    lacking = pilot.matcher.RequestJobs(request)
+    incomplete = pilot.matcher.RequestJobs(request)
 
-    assert boot_time_s() - began_s < LONGER_S / 2
-    assert (list(lacking.ad_parts_wanted), list(lacking.matches)) == ([part.key], [])
-    again = pilot.request(ad_parts=[part.key], job_ad_wanted=True)
-    again.ad_parts.append(part)
-    (match,) = pilot.matcher.RequestJobs(again).matches
+    assert boot_time_s() - began_s < LONG_S / 2
+    assert (list(incomplete.ad_parts_wanted), list(incomplete.matches)) == ([part.key], [])
+    repeated = pilot.request(ad_parts=[part.key], job_ad_wanted=True)
+    repeated.ad_parts.append(part)
+    (match,) = pilot.matcher.RequestJobs(repeated).matches
     assert (match.job_id, Ad.read(match.job_ad).value("Batch")) == (job_id, True)
 
 
-def test_an_ad_part_under_a_false_key_is_refused_by_its_place(grid: WireGrid) -> None:
+def test_ad_part_with_wrong_key_is_rejected(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     request = pilot.request()
     request.ad_parts.add(key=a_part("[a = 1]").key, text="[a = 2]")
@@ -59,21 +59,21 @@ def test_an_ad_part_under_a_false_key_is_refused_by_its_place(grid: WireGrid) ->
         pilot.matcher.RequestJobs(request)
 
 
-async def test_a_job_wakes_the_pilot_whose_policy_wants_it(grid: WireGrid, polls: Polls) -> None:
-    choosy = await polls.begin(grid.start_pilot(), ad_changes="[Start = TARGET.Batch =!= True]")
+async def test_job_wakes_only_the_pilot_whose_policy_accepts_it(grid: WireGrid, polls: Polls) -> None:
+    unwilling = await polls.begin(grid.start_pilot(), ad_changes="[Start = TARGET.Batch =!= True]")
     other = await polls.begin(grid.start_pilot(), ad_changes="[Start = TARGET.Batch =?= True]")
 
     (job_id,) = await asyncio.to_thread(grid.submit, a_batch_job())
 
     assert [match.job_id for match in (await other).matches] == [job_id]
-    assert not choosy.done()
+    assert not unwilling.done()
 
 
-async def test_a_job_that_is_liked_better_ends_the_wait_of_an_occupied_slot(grid: WireGrid, polls: Polls) -> None:
+async def test_better_ranked_job_makes_an_occupied_slot_vacate(grid: WireGrid, polls: Polls) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
     assert (await asyncio.to_thread(pilot.ask)).matches
-    poll = await polls.begin(pilot, **at_work(job_id))
+    poll = await polls.begin(pilot, **occupied_slot(job_id))
 
     await asyncio.to_thread(grid.submit, a_job())
     (batch,) = await asyncio.to_thread(grid.submit, a_batch_job())
@@ -84,11 +84,11 @@ async def test_a_job_that_is_liked_better_ends_the_wait_of_an_occupied_slot(grid
     assert [match.job_id for match in pilot.matcher.RequestJobs(free).matches] == [batch]
 
 
-async def test_a_job_that_an_idle_pilot_can_take_makes_no_slot_vacate(grid: WireGrid, polls: Polls) -> None:
+async def test_idle_pilot_is_preferred_to_preemption(grid: WireGrid, polls: Polls) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
     assert (await asyncio.to_thread(pilot.ask)).matches
-    occupied = await polls.begin(pilot, **at_work(job_id))
+    occupied = await polls.begin(pilot, **occupied_slot(job_id))
     idle = await polls.begin(grid.start_pilot())
 
     (batch,) = await asyncio.to_thread(grid.submit, a_batch_job())
@@ -97,20 +97,20 @@ async def test_a_job_that_an_idle_pilot_can_take_makes_no_slot_vacate(grid: Wire
     assert not occupied.done()
 
 
-def test_an_order_that_is_only_said_again_does_not_end_the_wait_and_one_that_is_withdrawn_does(grid: WireGrid) -> None:
+def test_only_a_withdrawn_vacate_order_ends_the_wait(grid: WireGrid) -> None:
     pilot = grid.start_pilot()
     (job_id,) = grid.submit(a_job())
     assert pilot.ask().matches
     grid.submit(a_batch_job())
-    assert pilot.matcher.RequestJobs(pilot.request(**at_work(job_id))).vacate
+    assert pilot.matcher.RequestJobs(pilot.request(**occupied_slot(job_id))).vacate
 
     began_s = boot_time_s()
-    answer = pilot.matcher.RequestJobs(pilot.request(wait_s=0.5, **at_work(job_id, ordered=True)))
+    answer = pilot.matcher.RequestJobs(pilot.request(wait_s=0.5, **occupied_slot(job_id, ordered=True)))
     assert [vacate.slot for vacate in answer.vacate] == ["slot1"]
     assert boot_time_s() - began_s >= 0.5
 
     assert grid.start_pilot().ask().matches
     began_s = boot_time_s()
-    withdrawn = pilot.matcher.RequestJobs(pilot.request(wait_s=LONGER_S, **at_work(job_id, ordered=True)))
+    withdrawn = pilot.matcher.RequestJobs(pilot.request(wait_s=LONG_S, **occupied_slot(job_id, ordered=True)))
     assert not withdrawn.vacate
-    assert boot_time_s() - began_s < LONGER_S / 2
+    assert boot_time_s() - began_s < LONG_S / 2

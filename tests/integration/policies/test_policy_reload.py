@@ -1,4 +1,4 @@
-"""The policy of a pilot: read at its start, read again when somebody on the node wants that."""
+"""Loading and reloading the policy of a pilot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODE = Amounts(4, 8000, 10_000)
 
 
 class Site:
-    """A folder with a policy and a wrapper in it."""
+    """A folder with a policy and a wrapper."""
 
     def __init__(self, folder: Path) -> None:
         self.policy = folder / "policy.conf"
@@ -33,19 +33,19 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-async def test_a_new_text_is_in_force_after_it_was_read_again(site: Site) -> None:
+async def test_reload_applies_the_new_policy(site: Site) -> None:
     keeper = PolicyKeeper(site.write("START = False\n"))
     assert (keeper.policy.text("START"), keeper.wrapper) == ("False", None)
     site.write(f"START = TARGET.Fast\nUSER_JOB_WRAPPER = {site.wrapper}\n")
-    news = await keeper.reload()
-    assert isinstance(news, PolicyReloaded)
-    assert news.policy == keeper.policy
+    event = await keeper.reload()
+    assert isinstance(event, PolicyReloaded)
+    assert event.policy == keeper.policy
     assert (keeper.policy.text("START"), keeper.wrapper) == ("TARGET.Fast", site.wrapper)
     assert keeper.attributes() == {"Policy": str(site.policy)}
 
 
 @pytest.mark.parametrize(
-    ("broken", "why"),
+    ("text", "message"),
     [
         ("START = (\n", "policy.conf, line 1: START"),
         ("START = True\nnonsense\n", "line 2"),
@@ -53,32 +53,30 @@ async def test_a_new_text_is_in_force_after_it_was_read_again(site: Site) -> Non
         ("SLOT_TYPE_1 = cpus=5\nNUM_SLOTS_TYPE_1 = 1\n", "5 cores"),
     ],
 )
-async def test_a_text_that_is_broken_leaves_the_old_one_in_force_and_says_so_from_afar(
-    site: Site, broken: str, why: str
-) -> None:
+async def test_invalid_policy_is_reported_and_the_old_one_kept(site: Site, text: str, message: str) -> None:
     first = f"START = TARGET.Fast\nUSER_JOB_WRAPPER = {site.wrapper}\n"
     keeper = PolicyKeeper(site.write(first))
-    site.write(broken)
-    news = await keeper.reload()
-    assert isinstance(news, PolicyRefused)
-    assert why in news.reason
+    site.write(text)
+    event = await keeper.reload()
+    assert isinstance(event, PolicyRefused)
+    assert message in event.reason
     assert (keeper.policy.text("START"), keeper.wrapper) == ("TARGET.Fast", site.wrapper)
-    assert keeper.attributes() == {"Policy": str(site.policy), "PolicyFault": news.reason}
+    assert keeper.attributes() == {"Policy": str(site.policy), "PolicyFault": event.reason}
     site.write(first)
     assert isinstance(await keeper.reload(), PolicyReloaded)
     assert keeper.attributes() == {"Policy": str(site.policy)}
 
 
-async def test_a_file_that_is_gone_leaves_the_old_text_in_force(site: Site) -> None:
+async def test_missing_policy_file_keeps_the_old_policy(site: Site) -> None:
     keeper = PolicyKeeper(site.write("START = TARGET.Fast\n"))
     site.policy.unlink()
-    news = await keeper.reload()
-    assert isinstance(news, PolicyRefused)
-    assert "policy.conf" in news.reason
+    event = await keeper.reload()
+    assert isinstance(event, PolicyRefused)
+    assert "policy.conf" in event.reason
     assert keeper.policy.text("START") == "TARGET.Fast"
 
 
-async def test_other_slots_need_another_start_of_the_pilot(site: Site) -> None:
+async def test_reload_does_not_change_the_slot_layout(site: Site) -> None:
     keeper = PolicyKeeper(site.write("SLOT_TYPE_1 = cpus=1\nNUM_SLOTS_TYPE_1 = 4\n"))
     site.write("START = False\nSLOT_TYPE_1 = cpus=2\nNUM_SLOTS_TYPE_1 = 2\n")
     assert isinstance(await keeper.reload(), PolicyReloaded)
@@ -88,21 +86,19 @@ async def test_other_slots_need_another_start_of_the_pilot(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrapper", "mode", "why"),
+    ("wrapper", "mode", "message"),
     [("absent", 0o755, "there is no file .*/absent"), ("wrapper", 0o644, "may not be read and executed")],
 )
-def test_a_wrapper_that_cannot_be_run_stops_the_pilot_at_its_start(
-    site: Site, wrapper: str, mode: int, why: str
-) -> None:
+def test_unusable_wrapper_is_rejected_at_start(site: Site, wrapper: str, mode: int, message: str) -> None:
     site.wrapper.chmod(mode)
     source = site.write(f"USER_JOB_WRAPPER = {site.policy.parent / wrapper}\n")
-    with pytest.raises(InvalidInputError, match=f"policy.conf: USER_JOB_WRAPPER: .*{why}"):
+    with pytest.raises(InvalidInputError, match=f"policy.conf: USER_JOB_WRAPPER: .*{message}"):
         PolicyKeeper(source)
 
 
-def test_commands_in_the_text_run_only_where_they_may(site: Site) -> None:
-    refused = site.write("include command : echo START = TARGET.Asked\n")
+def test_commands_in_a_policy_need_permission(site: Site) -> None:
+    with_command = site.write("include command : echo START = TARGET.Asked\n")
     with pytest.raises(InvalidInputError, match="wants to run a command: echo"):
-        PolicyKeeper(refused)
-    allowed = PolicySource(refused.path, NODE, allow_commands=True)
+        PolicyKeeper(with_command)
+    allowed = PolicySource(with_command.path, NODE, allow_commands=True)
     assert PolicyKeeper(allowed).policy.text("START") == "TARGET.Asked"

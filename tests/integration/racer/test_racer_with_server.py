@@ -19,10 +19,8 @@ from pilotage_agents.main import run
 from pilotage_agents.racer.racer import ServerRaceLink
 from pilotage_client.api import Client
 from pilotage_server.core.identity import Role
-from support.server import RunningServer, request_id, server
+from support.server import RunningServer, request_id
 from support.wire_grid import WireGrid
-
-__all__ = ["server"]
 
 TREE = (
     '{"sites": {"SITE": {"ces": {"ce1": {"queues": {"long": {}}}}}, "OTHER": {"ces": {"ce1": {"queues": {"q": {}}}}}}}'
@@ -53,7 +51,7 @@ def config(server: RunningServer, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def running(grid: WireGrid) -> int:
+def running_job(grid: WireGrid) -> int:
     """Return an urgent job that runs at SITE."""
     (job_id,) = grid.submit(URGENT)
     pilot = grid.start_pilot()
@@ -62,29 +60,29 @@ def running(grid: WireGrid) -> int:
     return job_id
 
 
-def test_a_dry_run_prints_what_would_race_and_a_round_starts_it_once(
-    client: Client, running: int, config: Path, capsys: pytest.CaptureFixture[str]
+def test_dry_run_prints_race_and_cycles_start_it_once(
+    client: Client, running_job: int, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["racer", "--dry-run", "--config", str(config)]) == 0
-    assert capsys.readouterr().out == f"job {running}: a copy: it is urgent\n"
+    assert capsys.readouterr().out == f"job {running_job}: a copy: it is urgent\n"
     assert list(client.races()) == []
     for _ in range(2):
         assert run(["racer", "--once", "--config", str(config)]) == 0
     (race,) = client.races()
     (copy,) = race.copies
     assert (race.original.id, race.reason, copy.reason) == (
-        running,
+        running_job,
         "it is urgent",
-        f"copy of job {running}: it is urgent",
+        f"copy of job {running_job}: it is urgent",
     )
-    assert [job.id for job in client.list_jobs()] == [running]
-    assert [job.id for job in client.list_jobs(copies=True)] == [running, copy.id]
+    assert [job.id for job in client.list_jobs()] == [running_job]
+    assert [job.id for job in client.list_jobs(copies=True)] == [running_job, copy.id]
     assert list(client.races(open_only=True)) == [race]
     assert list(client.races([copy.id])) == []
 
 
-async def test_of_a_large_urgent_set_other_jobs_are_seen_with_each_look(server: RunningServer, grid: WireGrid) -> None:
-    ids = await asyncio.to_thread(all_running, grid, replace(URGENT, count=450))
+async def test_stragglers_of_a_large_set_are_read_in_turn(server: RunningServer, grid: WireGrid) -> None:
+    ids = await asyncio.to_thread(run_all, grid, replace(URGENT, count=450))
     token = server.token(Role.AGENT, owner="agent:test")
     async with server.async_channel(token) as channel:
         link = ServerRaceLink(channel, Leadership("racer", "me"), free_slots_wanted=False)
@@ -95,40 +93,41 @@ async def test_of_a_large_urgent_set_other_jobs_are_seen_with_each_look(server: 
     assert (first.next_after_job, second.next_after_job) == (ids[399], 0)
 
 
-def all_running(grid: WireGrid, description: JobDescription) -> list[int]:
-    """Submit jobs and let one pilot run all of them; returns their ids."""
+def run_all(grid: WireGrid, description: JobDescription) -> list[int]:
+    """Submit jobs and run all of them in one pilot; return their ids."""
     ids = grid.submit(description)
     pilot = grid.start_pilot()
-    size = Amounts(cpus=1, memory_mib=4000, disk_mib=4000)
-    slots = [SlotOffer(name=f"slot{number}", free=size) for number in range(len(ids))]
+    amounts = Amounts(cpus=1, memory_mib=4000, disk_mib=4000)
+    slots = [SlotOffer(name=f"slot{number}", free=amounts) for number in range(len(ids))]
     pilot.matcher.RequestJobs(RequestJobsRequest(request_id=request_id(), slots=slots))
     reports = [JobReport(job_id=job_id, attempt=1, state=JOB_STATE_RUNNING) for job_id in ids]
-    told = pilot.matcher.ReportState(ReportStateRequest(request_id=request_id(), reports=reports))
-    assert all(result.accepted for result in told.results)
+    answer = pilot.matcher.ReportState(ReportStateRequest(request_id=request_id(), reports=reports))
+    assert all(result.accepted for result in answer.results)
     return ids
 
 
 @pytest.mark.parametrize(
-    ("free", "said"),
+    ("free", "output"),
     [(0, "no copy: it is urgent, but no slot for a copy is free on another site"), (1, "a copy: it is urgent")],
 )
-def test_free_slots_of_other_sites_are_asked_for_where_a_copy_needs_one(
-    grid: WireGrid, running: int, config: Path, capsys: pytest.CaptureFixture[str], free: int, said: str
+def test_copy_may_need_a_free_slot_at_another_site(
+    grid: WireGrid, running_job: int, config: Path, capsys: pytest.CaptureFixture[str], free: int, output: str
 ) -> None:
     config.write_text(config.read_text() + "needs_free_slot = true\n")
-    size, left = Amounts(cpus=1, memory_mib=4000, disk_mib=4000), Amounts(cpus=free, memory_mib=4000, disk_mib=4000)
-    slot = SlotState(name="s1", state="Unclaimed", activity="Idle", amounts=size, free=left)
-    there = QueueId("OTHER", "ce1", "q")
-    grid.start_pilot(there).heartbeat(node=NodeState(name="n1", amounts=size, slots=[slot]))
+    amounts, free_amounts = (
+        Amounts(cpus=1, memory_mib=4000, disk_mib=4000),
+        Amounts(cpus=free, memory_mib=4000, disk_mib=4000),
+    )
+    slot = SlotState(name="s1", state="Unclaimed", activity="Idle", amounts=amounts, free=free_amounts)
+    other_queue = QueueId("OTHER", "ce1", "q")
+    grid.start_pilot(other_queue).heartbeat(node=NodeState(name="n1", amounts=amounts, slots=[slot]))
     assert run(["racer", "--dry-run", "--config", str(config)]) == 0
-    assert capsys.readouterr().out == f"job {running}: {said}\n"
+    assert capsys.readouterr().out == f"job {running_job}: {output}\n"
 
 
-def test_a_fault_in_the_racers_settings_is_named_with_its_place(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_settings_are_named_with_their_keys(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(config.read_text() + "part_done = 90\nfoo = 1\n")
     assert run(["racer", "--once", "--config", str(config)]) == 2
-    said = capsys.readouterr().err
-    assert "racer.part_done: input should be less than or equal to 1" in said
-    assert "racer.foo" in said
+    output = capsys.readouterr().err
+    assert "racer.part_done: input should be less than or equal to 1" in output
+    assert "racer.foo" in output

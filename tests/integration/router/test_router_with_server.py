@@ -11,14 +11,16 @@ import pytest
 from pilotage.clock import now
 from pilotage.processes import exclusive_folder
 from pilotage.v1 import jobs_pb2, route_service_pb2
+from pilotage.v1.resource_service_pb2 import PutTreeRequest
+from pilotage.v1.resource_service_pb2_grpc import ResourceServiceStub
 from pilotage.v1.route_service_pb2_grpc import RouteServiceStub
 from pilotage_agents.main import run
 from pilotage_server.core.identity import Role
+from support.commands import Command, environment_of
 from support.leadership import followed_soon
+from support.process_grid import RealJobs
 from support.router_processes import CONFIG, TABLE, TREE, User, a_router, copies, log_of, on_a_host, put_tree, until
-from support.server import RunningServer, server
-
-__all__ = ["server"]
+from support.server import RunningServer, request_id
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def config(server: RunningServer, tmp_path: Path) -> Path:
     return path
 
 
-def test_jobs_are_run_by_the_queues_batch_system_and_come_home(server: RunningServer, user: User, config: Path) -> None:
+def test_jobs_run_in_the_batch_system_and_return_output(server: RunningServer, user: User, config: Path) -> None:
     jobs = user.submit("echo $SENT $PILOTAGE_JOB_ID", count=9)
     (bad,) = user.submit("exit 7")
     with a_router(config) as router:
@@ -50,7 +52,7 @@ def test_jobs_are_run_by_the_queues_batch_system_and_come_home(server: RunningSe
     assert list((config.parent / "router" / "copies").glob("pilotage-*")) == []
 
 
-def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
+def test_repeatedly_killed_router_runs_every_job_once(
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
@@ -67,34 +69,32 @@ def test_a_router_that_is_killed_again_and_again_runs_every_job_once(
     assert ran == sorted(jobs)
 
 
-def test_of_two_routers_in_folders_of_their_own_one_brings_home_what_the_other_has_sent(
+def test_second_replica_collects_jobs_of_the_killed_leader(
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "shared").mkdir()
     followed_soon(config)
     first, second = (on_a_host(config, host) for host in ("first", "second"))
-    running = tmp_path / "running"
-    running.mkdir()
-    jobs = user.submit(f"mktemp {running}/XXXXXX; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", count=3)
-    with a_router(first) as acting:
-        until(lambda: len(list(running.iterdir())) == 3)
+    started = tmp_path / "running"
+    started.mkdir()
+    jobs = user.submit(f"mktemp {started}/XXXXXX; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done", count=3)
+    with a_router(first) as leader:
+        until(lambda: len(list(started.iterdir())) == 3)
         with a_router(second):
             until(lambda: "another copy of the agent acts" in log_of(second))
-            assert {each.router for each in copies(server)} == {"job router of jobrouter"}
-            acting.kill()
+            assert {copy.router for copy in copies(server)} == {"job router of jobrouter"}
+            leader.kill()
             (tmp_path / "go").touch()
             ended = user.done(jobs)
             (late,) = user.submit("echo hello")
             user.done([late])
             until(lambda: not list((tmp_path / "shared" / "copies").glob("pilotage-*")))
-    assert [(each.state, each.attempt) for each in ended] == [(jobs_pb2.JOB_STATE_DONE, 1)] * 3
-    assert len(list(running.iterdir())) == 3, "no copy ran twice"
+    assert [(job.state, job.attempt) for job in ended] == [(jobs_pb2.JOB_STATE_DONE, 1)] * 3
+    assert len(list(started.iterdir())) == 3, "no copy ran twice"
     assert user.stdout(late) == "hello\n"
 
 
-def test_what_lies_in_the_router_s_folder_of_copies_that_nobody_knows_goes_when_it_is_old(
-    user: User, config: Path, tmp_path: Path
-) -> None:
+def test_old_folders_of_unknown_copies_are_removed(user: User, config: Path, tmp_path: Path) -> None:
     (job,) = user.submit("sleep 0.1")
     assert run(["job-router", "--once", "--config", str(config)]) == 0
     copies = tmp_path / "router" / "copies"
@@ -114,7 +114,7 @@ def test_what_lies_in_the_router_s_folder_of_copies_that_nobody_knows_goes_when_
     assert user.job(job).state == jobs_pb2.JOB_STATE_DONE
 
 
-def test_the_program_of_a_job_that_is_removed_is_stopped(
+def test_removed_job_is_stopped_in_the_batch_system(
     server: RunningServer, user: User, config: Path, tmp_path: Path
 ) -> None:
     trap = f'trap "echo > {tmp_path}/stopped; exit" TERM; touch {tmp_path}/ready'
@@ -128,7 +128,7 @@ def test_the_program_of_a_job_that_is_removed_is_stopped(
     assert user.job(job).state == jobs_pb2.JOB_STATE_REMOVED
 
 
-def test_a_single_round_sends_and_the_next_ones_bring_home(
+def test_single_cycles_submit_and_collect(
     server: RunningServer, user: User, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (job,) = user.submit("echo hello")
@@ -144,33 +144,33 @@ def test_a_single_round_sends_and_the_next_ones_bring_home(
         assert run(["job-router", "--once", "--config", str(config)]) == 0
     assert user.stdout(job) == "hello\n"
     with server.channel(server.token()) as channel:
-        (told,) = RouteServiceStub(channel).ListRoutes(route_service_pb2.ListRoutesRequest()).routers
-    assert (told.name, [route.name for route in told.routes]) == ("job router of jobrouter", ["Lyon"])
+        (info,) = RouteServiceStub(channel).ListRoutes(route_service_pb2.ListRoutesRequest()).routers
+    assert (info.name, [route.name for route in info.routes]) == ("job router of jobrouter", ["Lyon"])
 
 
-def test_a_route_to_a_queue_of_another_kind_gets_no_job_until_the_tree_is_right_and_people_see_why(
+def test_unusable_target_gets_no_jobs_and_the_reason_is_shown(
     server: RunningServer, user: User, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_tree(server, TREE.replace('"local"', '"arc"'))
     (job,) = user.submit("echo hello")
     assert run(["job-router", "--dry-run", "--config", str(config)]) == 0
     assert run(["job-router", "--once", "--config", str(config)]) == 0
-    why = 'its target cannot be opened: Lyon/ce1/long: no batch system is configured for its CEType "arc"'
-    assert why in capsys.readouterr().out
+    reason = 'its target cannot be opened: Lyon/ce1/long: no batch system is configured for its CEType "arc"'
+    assert reason in capsys.readouterr().out
     assert (user.job(job).state, user.job(job).attempt) == (jobs_pb2.JOB_STATE_WAITING, 0)
     with server.channel(server.token()) as channel:
         routes = RouteServiceStub(channel)
-        (told,) = routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers
+        (info,) = routes.ListRoutes(route_service_pb2.ListRoutesRequest()).routers
         explained = routes.ExplainRoutes(route_service_pb2.ExplainRoutesRequest(job_id=job))
-    assert (why in told.routes[0].closed, told.routes[0].throttled) == (True, "")
-    assert why in str(explained).replace("\\", "")
+    assert (reason in info.routes[0].closed, info.routes[0].throttled) == (True, "")
+    assert reason in str(explained).replace("\\", "")
     put_tree(server, TREE)
     while not user.has_ended(job, within_s=0.2):
         assert run(["job-router", "--once", "--config", str(config)]) == 0
     assert user.stdout(job) == "hello\n"
 
 
-def test_a_table_with_a_fault_ends_a_single_round_with_its_place(
+def test_invalid_route_table_fails_with_its_location(
     user: User, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     user.submit("true")
@@ -179,13 +179,13 @@ def test_a_table_with_a_fault_ends_a_single_round_with_its_place(
     assert 'routes.ads, route 1 "Lyon", line 2, GridResource' in capsys.readouterr().err
 
 
-def test_two_routers_of_one_folder_are_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_router_of_one_folder_is_rejected(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with exclusive_folder(config.parent / "router", "another job router"):
         assert run(["job-router", "--once", "--config", str(config)]) == 1
     assert "another job router works with" in capsys.readouterr().err
 
 
-def test_a_newer_table_from_a_command_is_followed_without_a_restart(user: User, config: Path, tmp_path: Path) -> None:
+def test_route_table_of_a_command_is_refreshed(user: User, config: Path, tmp_path: Path) -> None:
     printed = tmp_path / "printed"
     printed.write_text("")
     text = config.read_text().replace(
@@ -197,3 +197,53 @@ def test_a_newer_table_from_a_command_is_followed_without_a_restart(user: User, 
         until(lambda: "is empty" in log_of(config) or "cycle of an agent failed" in log_of(config))
         printed.write_text(TABLE)
         assert user.done([job])[0].state == jobs_pb2.JOB_STATE_DONE
+
+
+HOOKS_TREE = '[sites.Lyon.ces.ce1]\nCEType = "local"\nqueues = { long = { CPUs = 4 } }\n'
+HOOKS_CONFIG = """
+server = "{server}"
+token_file = "agent.token"
+[job_router]
+folder = "router"
+table = "routes.ads"
+interval_s = 0.1
+default_hooks = "STAGING"
+[job_router.hooks.STAGING]
+update = ["/bin/sh", "-c", "cat > /dev/null; echo Progress = 70; echo Owner = 1; echo Next = Progress + MY.X"]
+[job_router.targets.grid_resources]
+batch = {{ queue = "Lyon/ce1/long" }}
+[job_router.batch_systems.here]
+type = "local"
+"""
+
+
+@pytest.fixture
+def hooks_config(server: RunningServer, tmp_path: Path) -> Path:
+    with server.channel(server.token(Role.OPERATOR)) as channel:
+        ResourceServiceStub(channel).PutTree(PutTreeRequest(request_id=request_id(), text=HOOKS_TREE, format="toml"))
+    (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:router"))
+    (tmp_path / "routes.ads").write_text('[ name = "Lyon"; GridResource = "batch"; Requirements = true; ]')
+    path = tmp_path / "agents.toml"
+    path.write_text(HOOKS_CONFIG.format(server=server.address))
+    return path
+
+
+def test_attributes_of_the_update_hook_are_in_the_job_ad(
+    server: RunningServer, hooks_config: Path, tmp_path: Path
+) -> None:
+    payload = tmp_path / "payload"
+    payload.write_text(f"#!/bin/sh\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.05; done\n")
+    payload.chmod(0o755)
+    jobs = RealJobs(server)
+    (job,) = jobs.submit(executable=str(payload))
+    while "Progress" not in jobs.ad(job):
+        assert run(["job-router", "--once", "--config", str(hooks_config)]) == 0
+    pilotage = Command(environment_of(tmp_path, PILOTAGE_SERVER=server.address, PILOTAGE_TOKEN=server.token()))
+    lines = pilotage("ad", job).splitlines()
+    assert {"Progress = 70", 'RouteName = "Lyon"', 'Owner = "alice"'} <= set(lines)
+    assert not [line for line in lines if line.startswith("Next")], "expressions are not shown"
+    (tmp_path / "go").touch()
+    while jobs.state(job) != "DONE":
+        assert run(["job-router", "--once", "--config", str(hooks_config)]) == 0
+    (ad,) = pilotage.objects("ad", job)
+    assert (ad["Progress"], ad["ExitCode"], "RouteName" in ad) == (70, 0, False)

@@ -1,4 +1,4 @@
-"""Copies that go to another server: in whose name, with which files, and what its silence means."""
+"""Routed jobs at another server: tokens, files, status, and lost tokens, jobs, folders or output."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from structlog.testing import capture_logs
 
+from pilotage.errors import WorldError
 from pilotage.job_description import JobPolicy
 from pilotage.v1 import job_service_pb2
 from pilotage_agents.batch_systems.base import NotSubmitted, Submitted, Unanswered
-from pilotage_agents.router.core.model import RoutedJobState
+from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from pilotage_agents.router.places.remote_server import RemoteServer
 from pilotage_agents.router.places.server import RemoteJobFolders, RemoteServerTarget
 from pilotage_agents.router.ports import RefusedByJob, RouteUnsuitable
-from support.copy_targets import a_copy, submitted
+from pilotage_server.core.identity import Role
+from support.copy_targets import a_copy, end_of, submitted, texts_of
 from support.process_grid import ProcessGrid, a_process_grid
 from support.router_processes import NAME, Remote, a_remote
 
@@ -36,7 +39,7 @@ async def remote(grid: ProcessGrid, tmp_path: Path) -> AsyncIterator[Remote]:
         yield found
 
 
-async def test_a_copy_goes_in_the_name_of_the_routes_with_its_files(remote: Remote) -> None:
+async def test_copy_is_submitted_with_the_routes_token_and_its_files(remote: Remote) -> None:
     script = remote.files.add("run.sh", f"echo {uuid4()}", executable=True)
     data = remote.files.add("data", f"{uuid4()}")
     copy = a_copy(
@@ -50,17 +53,21 @@ async def test_a_copy_goes_in_the_name_of_the_routes_with_its_files(remote: Remo
     )
     (reference,) = await submitted(remote.target, remote.files, copy)
     assert (remote.job(reference).owner, remote.job(reference).name) == ("router", f"{NAME}-{remote.origin}")
-    there = remote.description(reference)
-    assert (there.executable, there.request_cpus, dict(there.environment)) == ("run.sh", 2, {"A": "b"})
-    assert [(file.name, file.checksum, file.executable) for file in there.input_files] == [
+    description = remote.description(reference)
+    assert (description.executable, description.request_cpus, dict(description.environment)) == (
+        "run.sh",
+        2,
+        {"A": "b"},
+    )
+    assert [(file.name, file.checksum, file.executable) for file in description.input_files] == [
         ("run.sh", script.checksum, True),
         ("data", data.checksum, False),
     ]
-    assert there.attributes["Experiment"].text == "atlas"
-    assert there.policy.periodic_hold == "NumJobStarts > 3"
+    assert description.attributes["Experiment"].text == "atlas"
+    assert description.policy.periodic_hold == "NumJobStarts > 3"
 
 
-async def test_a_job_that_brings_its_owners_token_goes_in_his_name_and_the_token_does_not_go_on(
+async def test_job_with_its_owners_token_is_submitted_as_the_owner(
     remote: Remote,
 ) -> None:
     secret = remote.files.add("mine.token", remote.grid.server.token(owner="ann"))
@@ -69,17 +76,17 @@ async def test_a_job_that_brings_its_owners_token_goes_in_his_name_and_the_token
     (reference,) = await submitted(remote.target, remote.files, copy)
     assert remote.job(reference).owner == "ann"
     assert [file.name for file in remote.description(reference).input_files] == ["data"]
-    kept = remote.of() / "token"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+    token_file = remote.of() / "token"
+    assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(token_file.parent.stat().st_mode) == 0o700
     assert (await remote.target.poll([reference]))[reference].state is RoutedJobState.IDLE
     await remote.target.cancel([reference])
     assert (await remote.target.poll([reference]))[reference].state is RoutedJobState.GONE
     await remote.target.forget([NAME])
-    assert not kept.exists()
+    assert not token_file.exists()
 
 
-async def test_what_is_no_token_is_refused_without_a_word_of_it(remote: Remote) -> None:
+async def test_malformed_token_is_rejected_without_quoting_it(remote: Remote) -> None:
     secret = remote.files.add("mine.token", "two words\nand lines")
     copy = a_copy(NAME, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})
     (answer,) = await remote.target.submit([copy], remote.files)
@@ -89,14 +96,14 @@ async def test_what_is_no_token_is_refused_without_a_word_of_it(remote: Remote) 
     assert not remote.of().exists()
 
 
-async def test_without_any_token_no_copy_goes(remote: Remote) -> None:
+async def test_copy_without_any_token_is_not_submitted(remote: Remote) -> None:
     target = remote.at(remote.folder, token="")
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], remote.files)
     assert isinstance(answer, RouteUnsuitable)
     assert "ScitokensFile" in answer.reason
 
 
-async def test_what_the_server_refuses_is_said_and_its_neighbours_go(remote: Remote) -> None:
+async def test_copy_that_the_server_rejects_affects_no_other(remote: Remote) -> None:
     bad = a_copy(NAME, "/bin/true", requirements={"Tags": ()})
     answers = await remote.target.submit([bad, a_copy(f"{NAME}1", "/bin/true")], remote.files)
     assert isinstance(answers[0], RefusedByJob)
@@ -104,14 +111,14 @@ async def test_what_the_server_refuses_is_said_and_its_neighbours_go(remote: Rem
     assert isinstance(answers[1], Submitted)
 
 
-async def test_a_copy_that_is_held_removed_or_waits_there_is_told_as_that(remote: Remote) -> None:
-    held, gone, idle = await submitted(
+async def test_held_removed_and_idle_copies_are_reported(remote: Remote) -> None:
+    held, removed, idle = await submitted(
         remote.target, remote.files, *(a_copy(f"{NAME}{n}", "/bin/true") for n in range(3))
     )
     remote.change(held, job_service_pb2.JOB_CHANGE_HOLD)
-    remote.change(gone, job_service_pb2.JOB_CHANGE_REMOVE)
-    statuses = await remote.target.poll([held, gone, idle])
-    assert [statuses[each].state for each in (held, gone, idle)] == [
+    remote.change(removed, job_service_pb2.JOB_CHANGE_REMOVE)
+    statuses = await remote.target.poll([held, removed, idle])
+    assert [statuses[reference].state for reference in (held, removed, idle)] == [
         RoutedJobState.HELD,
         RoutedJobState.GONE,
         RoutedJobState.IDLE,
@@ -119,23 +126,23 @@ async def test_a_copy_that_is_held_removed_or_waits_there_is_told_as_that(remote
     assert "its owner's wish" in statuses[held].reason
 
 
-async def test_a_job_that_the_server_does_not_show_is_unknown_and_spoils_no_other_answer(remote: Remote) -> None:
+async def test_hidden_job_is_unknown_and_affects_no_other(remote: Remote) -> None:
     (idle,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
-    asked = [f"{NAME}8 999998", idle, f"{NAME}9 999999"]
-    states = [status.state for status in (await remote.target.poll(asked)).values()]
+    references = [f"{NAME}8 999998", idle, f"{NAME}9 999999"]
+    states = [status.state for status in (await remote.target.poll(references)).values()]
     assert states == [RoutedJobState.UNKNOWN, RoutedJobState.IDLE, RoutedJobState.UNKNOWN]
 
 
-async def test_a_token_that_is_no_longer_good_makes_no_copy_gone_and_doubles_none(remote: Remote) -> None:
+async def test_invalid_token_leaves_copies_unknown(remote: Remote) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     (remote.of() / "job-id").unlink()
     await asyncio.to_thread((remote.folder.parent / "token").write_text, "bad")
     assert (await remote.target.poll([reference]))[reference].state is RoutedJobState.UNKNOWN
     (answer,) = await remote.target.submit([a_copy(NAME, "/bin/true")], remote.files)
-    assert isinstance(answer, Unanswered), "it may have been submitted before, as it was"
+    assert isinstance(answer, Unanswered), "it may have been submitted before"
 
 
-async def test_a_copy_is_asked_for_again_as_it_was_whatever_the_table_says_now(remote: Remote) -> None:
+async def test_repeated_submission_keeps_the_first_description(remote: Remote) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     (remote.of() / "job-id").unlink()
     changed = a_copy(NAME, "/bin/false")
@@ -144,27 +151,124 @@ async def test_a_copy_is_asked_for_again_as_it_was_whatever_the_table_says_now(r
     assert await remote.target.find_again([NAME]) == {NAME: reference}
 
 
-async def test_a_copy_of_which_nothing_is_kept_is_found_by_its_name(remote: Remote, tmp_path: Path) -> None:
+async def test_copy_without_local_record_is_found_by_name(remote: Remote, tmp_path: Path) -> None:
     references = await submitted(remote.target, remote.files, *(a_copy(f"{NAME}{n}", "/bin/true") for n in range(2)))
     on_another_host = remote.at(tmp_path / "other")
     found = await on_another_host.find_again([f"{NAME}0", f"{NAME}1", "pilotage-9-9"])
     assert found == dict(zip([f"{NAME}0", f"{NAME}1"], references, strict=True))
 
 
-async def test_a_server_that_is_not_there_says_nothing_of_its_copies(remote: Remote, tmp_path: Path) -> None:
+async def test_copies_at_an_unreachable_server_are_unknown(remote: Remote, tmp_path: Path) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
-    nobody = RemoteServer(["localhost:1"], None)
-    target = RemoteServerTarget(nobody, RemoteJobFolders(remote.folder, remote.origin), tmp_path / "token")
+    unreachable = RemoteServer(["localhost:1"], None)
+    target = RemoteServerTarget(unreachable, RemoteJobFolders(remote.folder, remote.origin), tmp_path / "token")
     assert (await target.poll([reference]))[reference].state is RoutedJobState.UNKNOWN
     await target.cancel([reference])
     (new,) = await target.submit([a_copy(f"{NAME}1", "/bin/true")], remote.files)
     assert isinstance(new, NotSubmitted | Unanswered)
-    await nobody.close()
+    await unreachable.close()
     assert (await remote.target.poll([reference]))[reference].state is RoutedJobState.IDLE
 
 
-async def test_two_routers_of_one_name_there_do_not_take_each_others_copies(remote: Remote, tmp_path: Path) -> None:
+async def test_routers_of_one_name_keep_their_copies_apart(remote: Remote, tmp_path: Path) -> None:
     other = remote.at(tmp_path / "other", origin=f"{remote.origin}2")
     mine = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     theirs = await submitted(other, remote.files, a_copy(NAME, "/bin/true"))
     assert mine != theirs
+
+
+OTHER = "pilotage-8-1"
+NO_SUCH_JOB = f"{NAME} 999999"
+
+
+async def status_of(remote: Remote, reference: str) -> RoutedJobStatus:
+    return (await remote.target.poll([reference]))[reference]
+
+
+async def write(path: Path, text: str) -> None:
+    await asyncio.to_thread(path.write_text, text)
+
+
+@pytest.mark.parametrize("token", ["two words", "refused"], ids=["malformed", "rejected"])
+async def test_invalid_token_of_one_owner_affects_no_other_copy(remote: Remote, token: str) -> None:
+    mine = remote.copy_of("ann")
+    reference, other = await submitted(remote.target, remote.files, mine, a_copy(OTHER, "/bin/true"))
+    for name in (NAME, OTHER):
+        (remote.of(name) / "job-id").unlink()
+    await write(remote.of() / "token", token)
+    found = await remote.target.find_again([NAME, OTHER])
+    assert isinstance(found[NAME], Unanswered), "it was submitted before"
+    assert found[OTHER] == other
+    statuses = await remote.target.poll([reference, other])
+    assert [statuses[key].state for key in (reference, other)] == [RoutedJobState.UNKNOWN, RoutedJobState.IDLE]
+    assert "token" in statuses[reference].reason
+
+
+async def test_rejected_route_token_leaves_submissions_unanswered(remote: Remote) -> None:
+    await write(remote.folder.parent / "token", "refused")
+    assert isinstance((await remote.target.find_again([OTHER]))[OTHER], Unanswered)
+
+
+async def test_missing_shared_folder_is_an_error_and_not_created(remote: Remote) -> None:
+    unmounted = remote.folder.parent / "unmounted"
+    target = remote.at(unmounted / "copies")
+    with pytest.raises(WorldError, match="is not there"):
+        await target.find_again([NAME])
+    await target.submit([a_copy(NAME, "/bin/true")], remote.files)
+    assert not unmounted.exists()
+
+
+async def test_job_that_the_server_no_longer_has_is_gone(remote: Remote) -> None:
+    await submitted(remote.target, remote.files, remote.copy_of("ann"))
+    status = await status_of(remote, NO_SUCH_JOB)
+    assert (status.state, status.reason) == (RoutedJobState.GONE, "the server no longer has the job")
+
+
+async def test_hidden_job_is_gone_only_for_a_token_that_sees_all_jobs(remote: Remote) -> None:
+    (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
+    token_file = remote.folder.parent / "token"
+    await write(token_file, remote.grid.server.token(owner="another"))
+    with capture_logs() as logs:
+        hidden = await status_of(remote, reference)
+    assert hidden.state is RoutedJobState.UNKNOWN
+    assert hidden.reason in [entry.get("reason") for entry in logs]
+    assert (await status_of(remote, NO_SUCH_JOB)).state is RoutedJobState.UNKNOWN
+    await write(token_file, remote.grid.server.token(Role.OPERATOR))
+    assert (await status_of(remote, reference)).state is RoutedJobState.IDLE
+    assert (await status_of(remote, NO_SUCH_JOB)).state is RoutedJobState.GONE
+
+
+async def test_copy_with_its_token_on_another_host_is_unknown(remote: Remote) -> None:
+    (reference,) = await submitted(remote.target, remote.files, remote.copy_of("ann"))
+    elsewhere = remote.at(remote.folder.parent / "elsewhere")
+    with capture_logs() as logs:
+        status = (await elsewhere.poll([reference]))[reference]
+    assert status.state is RoutedJobState.UNKNOWN
+    assert "its folder is not here" in status.reason
+    assert "routes give-up" in status.reason
+    assert [entry["log_level"] for entry in logs if entry.get("reason") == status.reason] == ["warning"]
+
+
+async def test_cancel_continues_after_a_missing_job(remote: Remote) -> None:
+    (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
+    await remote.target.cancel([NO_SUCH_JOB, reference])
+    assert (await status_of(remote, reference)).state is RoutedJobState.GONE
+
+
+async def test_lost_output_is_a_permanent_error_and_a_hidden_job_a_transient_one(
+    remote: Remote,
+) -> None:
+    (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/echo", f"'{remote.origin}'"))
+    async with remote.grid.pilot():
+        await end_of(remote.target, reference)
+    assert (await texts_of(remote.target, reference))["stdout"] == f"{remote.origin}\n"
+    (checksum,) = [Path(file.path).name for file in await remote.target.collect(reference) if file.name == "stdout"]
+    (remote.of() / "output" / checksum).unlink()
+    (stored,) = [path for path in remote.grid.folder.rglob(f"*{checksum}*") if path.is_file()]
+    stored.unlink()
+    with pytest.raises(WorldError) as permanent:
+        await remote.target.collect(reference)
+    assert not permanent.value.transient
+    with pytest.raises(WorldError) as transient:
+        await remote.target.collect(NO_SUCH_JOB)
+    assert transient.value.transient

@@ -1,4 +1,4 @@
-"""Channels to a real server: several addresses, tokens that change, calls that repeat themselves."""
+"""Client channels to a running server: several addresses, changing tokens and deadlines."""
 
 from __future__ import annotations
 
@@ -14,64 +14,64 @@ from pilotage.v1 import identity_service_pb2, identity_service_pb2_grpc
 from support.processes import free_address
 from support.server import RunningServer
 
-ASK = identity_service_pb2.WhoAmIRequest()
+WHO_AM_I = identity_service_pb2.WhoAmIRequest()
 
 
-def test_the_second_address_serves_when_the_first_does_not(shared_server: RunningServer) -> None:
+def test_second_address_is_used_when_the_first_fails(shared_server: RunningServer) -> None:
     endpoint = Endpoint((free_address(), shared_server.address), shared_server.token())
 
     with open_channel(endpoint) as channel:
-        assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK).owner == "alice"
+        assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(WHO_AM_I).owner == "alice"
 
 
-def test_a_name_may_stand_among_the_addresses(shared_server: RunningServer) -> None:
+def test_addresses_may_be_host_names(shared_server: RunningServer) -> None:
     endpoint = Endpoint(("localhost:1", shared_server.address), shared_server.token())
 
     with open_channel(endpoint) as channel:
-        assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK).owner == "alice"
+        assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(WHO_AM_I).owner == "alice"
 
 
 @pytest.mark.parametrize("first", ["[::1]:1", "127.0.0.1:1"])
-def test_addresses_of_both_families_stand_side_by_side(shared_server: RunningServer, first: str) -> None:
+def test_ipv4_and_ipv6_addresses_can_be_mixed(shared_server: RunningServer, first: str) -> None:
     endpoint = Endpoint((first, "[::1]:2", shared_server.address), shared_server.token())
 
     with open_channel(endpoint) as channel:
-        assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK).owner == "alice"
+        assert identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(WHO_AM_I).owner == "alice"
 
 
-def test_a_token_that_is_renewed_is_asked_for_at_every_call(shared_server: RunningServer) -> None:
+def test_token_is_read_for_every_call(shared_server: RunningServer) -> None:
     tokens = iter([shared_server.token(owner="first"), shared_server.token(owner="second")])
 
     with open_channel(Endpoint((shared_server.address,), lambda: next(tokens))) as channel:
         stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
-        assert [stub.WhoAmI(ASK).owner, stub.WhoAmI(ASK).owner] == ["first", "second"]
+        assert [stub.WhoAmI(WHO_AM_I).owner, stub.WhoAmI(WHO_AM_I).owner] == ["first", "second"]
 
 
-def test_where_nobody_listens_is_said_soon_and_clearly() -> None:
+def test_refused_connection_fails_fast_with_its_reason() -> None:
     address = free_address()
     started = clock.boot_time_s()
-    with open_channel(Endpoint((address,))) as channel, pytest.raises(ServerUnreachableError) as unreachable:
-        identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK)
+    with open_channel(Endpoint((address,))) as channel, pytest.raises(ServerUnreachableError) as caught:
+        identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(WHO_AM_I)
 
-    assert str(unreachable.value) == f"no server answers at {address}: Connection refused"
+    assert str(caught.value) == f"no server answers at {address}: Connection refused"
     assert timedelta(seconds=clock.boot_time_s() - started) < timedelta(seconds=10)
 
 
-def test_a_server_that_never_answers_is_given_up_at_the_deadline() -> None:
+def test_silent_server_is_unreachable_after_the_deadline() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         endpoint = Endpoint((f"127.0.0.1:{silent.getsockname()[1]}",))
         started = clock.boot_time_s()
         with open_channel(endpoint, timeout_s=0.5) as channel, pytest.raises(ServerUnreachableError):
-            identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(ASK)
+            identity_service_pb2_grpc.IdentityServiceStub(channel).WhoAmI(WHO_AM_I)
 
     assert timedelta(seconds=clock.boot_time_s() - started) < timedelta(seconds=10)
 
 
-async def test_the_event_loops_channel_raises_the_same_errors(shared_server: RunningServer) -> None:
+async def test_async_channel_raises_the_same_errors(shared_server: RunningServer) -> None:
     async with open_async_channel(Endpoint((shared_server.address,), "broken")) as channel:
         stub: identity_service_pb2_grpc.IdentityServiceAsyncStub
         stub = identity_service_pb2_grpc.IdentityServiceStub(channel)
         with pytest.raises(UnauthenticatedError):
-            await stub.WhoAmI(ASK)
+            await stub.WhoAmI(WHO_AM_I)

@@ -1,4 +1,4 @@
-"""How calls of every kind are taken and answered, whoever answers them: errors, causes, incidents, cancellation."""
+"""Dispatch of calls of each kind: errors, causes, incidents, cancellation and back-pressure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pilotage.telemetry import cause_bound
 from pilotage_server.rpc.framework.calls import Call, caller, hot
 from support.fake_job_service import CODERS, COROUTINE, HOT, STREAM, UPLOAD, doorway, hot_method
 
-SECRET = "do not tell"
+SECRET = "do not disclose"
 
 
-def every_kind(act: Callable[[], bytes]) -> Mapping[str, Any]:
-    """Return methods of each kind that all do the same."""
+def methods_of_each_kind(act: Callable[[], bytes]) -> Mapping[str, Any]:
+    """Return methods of each kind that all call the same function."""
 
     async def unary(_request: Any, _call: Any) -> bytes:
         return act()
@@ -47,151 +47,151 @@ def every_kind(act: Callable[[], bytes]) -> Mapping[str, Any]:
     }
 
 
-def failing() -> bytes:
+def fail() -> bytes:
     raise ZeroDivisionError(SECRET)
 
 
-def losing() -> bytes:
+def lose_lease() -> bytes:
     raise LeaseLostError(7, 2, "it ran out")
 
 
-async def upload_of(channel: Any, *pieces: bytes) -> Any:
+async def upload(channel: Any, *chunks: bytes) -> Any:
     async def sent() -> AsyncIterator[bytes]:
-        for piece in pieces:
-            yield piece
+        for chunk in chunks:
+            yield chunk
 
     return await channel.stream_unary(UPLOAD)(sent())
 
 
-async def call_of(channel: Any, method: str) -> Any:
-    return await upload_of(channel, b"x") if method == UPLOAD else await channel.unary_unary(method)(b"")
+async def make_call(channel: Any, method: str) -> Any:
+    return await upload(channel, b"x") if method == UPLOAD else await channel.unary_unary(method)(b"")
 
 
-class Thing:
-    """Something that a call has to do with."""
+class Marker:
+    """An object that lives as long as the context of a call."""
 
 
-_OF_THE_CALL: ContextVar[Thing] = ContextVar("of_the_call")
+_MARKER: ContextVar[Marker] = ContextVar("marker")
 
 
-async def test_a_call_that_is_over_leaves_nothing_for_the_collector_of_garbage() -> None:
-    seen: list[weakref.ref[Thing]] = []
+async def test_finished_call_leaves_no_reference_cycle() -> None:
+    references: list[weakref.ref[Marker]] = []
 
     async def unary(_request: Any, _call: Any) -> bytes:
-        thing = Thing()
-        _OF_THE_CALL.set(thing)
-        seen.append(weakref.ref(thing))
+        marker = Marker()
+        _MARKER.set(marker)
+        references.append(weakref.ref(marker))
         return b""
 
     gc.disable()
     try:
         async with doorway(GetJobs=grpc.unary_unary_rpc_method_handler(unary, *CODERS)) as channel:
             await channel.unary_unary(COROUTINE)(b"")
-        (thing,) = seen
-        assert thing() is None
+        (marker,) = references
+        assert marker() is None
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize("method", [COROUTINE, UPLOAD, HOT])
-async def test_an_unforeseen_failure_is_an_incident_that_the_log_tells_of(method: str) -> None:
+async def test_unexpected_error_is_logged_as_an_incident(method: str) -> None:
     with capture_logs() as logs:
-        async with doorway(**every_kind(failing)) as channel:
-            with pytest.raises(WorldError) as failed:
-                await call_of(channel, method)
+        async with doorway(**methods_of_each_kind(fail)) as channel:
+            with pytest.raises(WorldError) as caught:
+                await make_call(channel, method)
 
     (line,) = [line for line in logs if line["event"] == "call failed"]
-    assert line["incident"] in str(failed.value)
-    assert SECRET not in str(failed.value)
+    assert line["incident"] in str(caught.value)
+    assert SECRET not in str(caught.value)
     assert isinstance(line["exc_info"], ZeroDivisionError)
-    assert not failed.value.transient
+    assert not caught.value.transient
 
 
 @pytest.mark.parametrize("method", [COROUTINE, UPLOAD, HOT])
-async def test_a_refused_call_raises_the_servers_error(method: str) -> None:
-    async with doorway(**every_kind(losing)) as channel:
+async def test_rejected_call_raises_the_servers_error(method: str) -> None:
+    async with doorway(**methods_of_each_kind(lose_lease)) as channel:
         with pytest.raises(LeaseLostError):
-            await call_of(channel, method)
+            await make_call(channel, method)
 
 
 @pytest.mark.parametrize("method", [COROUTINE, UPLOAD, HOT])
-async def test_nothing_of_a_call_without_token_is_served(method: str) -> None:
+async def test_call_without_token_is_not_served(method: str) -> None:
     served: list[str] = []
 
     def act() -> bytes:
         served.append(method)
         return b""
 
-    async with doorway(let_in=False, **every_kind(act)) as channel:
+    async with doorway(let_in=False, **methods_of_each_kind(act)) as channel:
         with pytest.raises(UnauthenticatedError):
-            await call_of(channel, method)
+            await make_call(channel, method)
 
     assert not served
 
 
-async def test_a_failure_at_the_door_itself_is_an_incident_too() -> None:
-    def no_time() -> datetime:
+async def test_error_in_the_dispatch_itself_is_an_incident() -> None:
+    def failing_clock() -> datetime:
         raise ZeroDivisionError(SECRET)
 
-    async with doorway(now=no_time, **every_kind(bytes)) as channel:
-        with pytest.raises(WorldError, match="incident") as failed:
-            await call_of(channel, HOT)
+    async with doorway(now=failing_clock, **methods_of_each_kind(bytes)) as channel:
+        with pytest.raises(WorldError, match="incident") as caught:
+            await make_call(channel, HOT)
 
-    assert SECRET not in str(failed.value)
+    assert SECRET not in str(caught.value)
 
 
-async def test_a_stream_that_fails_gives_what_it_had_and_then_the_error() -> None:
-    async with doorway(**every_kind(losing)) as channel:
+async def test_failing_stream_delivers_messages_and_then_the_error() -> None:
+    async with doorway(**methods_of_each_kind(lose_lease)) as channel:
         messages = aiter(channel.unary_stream(STREAM)(b""))
         assert await anext(messages) == b"first"
-        with pytest.raises(LeaseLostError) as failed:
+        with pytest.raises(LeaseLostError) as caught:
             await anext(messages)
 
-    assert (failed.value.job_id, failed.value.attempt, failed.value.why) == (7, 2, "it ran out")
+    assert (caught.value.job_id, caught.value.attempt, caught.value.why) == (7, 2, "it ran out")
 
 
-async def test_an_upload_comes_in_the_order_in_which_it_was_sent() -> None:
-    async def join(pieces: AsyncIterator[bytes], _call: Any) -> bytes:
-        return b"".join([piece async for piece in pieces])
+async def test_uploaded_chunks_arrive_in_order() -> None:
+    async def join(chunks: AsyncIterator[bytes], _call: Any) -> bytes:
+        return b"".join([chunk async for chunk in chunks])
 
     async with doorway(UploadFile=grpc.stream_unary_rpc_method_handler(join, *CODERS)) as channel:
-        assert await upload_of(channel, *(bytes([number]) for number in range(100))) == bytes(range(100))
+        assert await upload(channel, *(bytes([number]) for number in range(100))) == bytes(range(100))
 
 
-async def test_a_call_that_brings_no_request_is_refused() -> None:
-    async def nothing() -> AsyncIterator[bytes]:
+async def test_call_without_request_is_rejected() -> None:
+    async def empty() -> AsyncIterator[bytes]:
         return
         yield b""
 
-    async with doorway(**every_kind(bytes)) as channel:
+    async with doorway(**methods_of_each_kind(bytes)) as channel:
         with pytest.raises(InvalidInputError, match="the call has no request"):
-            await channel.stream_unary(COROUTINE)(nothing())
+            await channel.stream_unary(COROUTINE)(empty())
 
 
-async def test_the_callers_cause_is_bound_where_the_call_is_served() -> None:
+async def test_cause_of_the_caller_is_bound_in_the_handler() -> None:
     causes: list[object] = []
 
     def act() -> bytes:
         causes.append(structlog.contextvars.get_contextvars().get("cause"))
         return caller().owner.encode()
 
-    async with doorway(**every_kind(act)) as channel:
+    async with doorway(**methods_of_each_kind(act)) as channel:
         with cause_bound("cause-4711"):
             assert await channel.unary_unary(COROUTINE)(b"") == b"alice"
 
     assert causes == ["cause-4711"]
 
 
-async def test_a_hot_call_knows_its_caller_and_its_time_and_is_answered_from_another_thread() -> None:
+async def test_hot_call_can_be_answered_from_another_thread() -> None:
     def submit(_request: bytes, call: Call[bytes]) -> None:
-        told = f"{call.identity.owner} {30 < call.time_remaining() < 61}".encode()
-        threading.Thread(target=call.answer, args=(told,)).start()
+        answer = f"{call.identity.owner} {30 < call.time_remaining() < 61}".encode()
+        threading.Thread(target=call.answer, args=(answer,)).start()
 
     async with doorway(**hot_method(submit)) as channel:
         assert await channel.unary_unary(HOT)(b"", timeout=60) == b"alice True"
 
 
-async def test_a_hot_call_is_answered_with_what_a_future_brings() -> None:
+async def test_hot_call_can_be_answered_with_a_future() -> None:
     futures: list[Future[bytes]] = []
 
     def submit(request: bytes, call: Call[bytes]) -> None:
@@ -209,7 +209,7 @@ async def test_a_hot_call_is_answered_with_what_a_future_brings() -> None:
             await channel.unary_unary(HOT)(b"")
 
 
-async def test_a_hot_call_can_go_on_as_a_coroutine() -> None:
+async def test_hot_call_can_continue_as_a_coroutine() -> None:
     async def wait() -> bytes:
         return caller().owner.encode()
 
@@ -218,11 +218,11 @@ async def test_a_hot_call_can_go_on_as_a_coroutine() -> None:
 
 
 @pytest.mark.parametrize("method", [HOT, COROUTINE])
-async def test_what_waits_for_a_caller_that_goes_is_cancelled(method: str) -> None:
-    waits, is_cancelled = asyncio.Event(), asyncio.Event()
+async def test_handler_of_a_cancelled_call_is_cancelled(method: str) -> None:
+    is_waiting, is_cancelled = asyncio.Event(), asyncio.Event()
 
     async def wait(*_: Any) -> bytes:
-        waits.set()
+        is_waiting.set()
         try:
             return await asyncio.Future()
         finally:
@@ -230,17 +230,17 @@ async def test_what_waits_for_a_caller_that_goes_is_cancelled(method: str) -> No
 
     methods: Mapping[str, Any] = {"GetJobs": grpc.unary_unary_rpc_method_handler(wait, *CODERS)}
     async with doorway(**methods, **hot_method(lambda _request, call: call.answer_async(wait))) as channel:
-        call = asyncio.ensure_future(call_of(channel, method))
-        await waits.wait()
+        call = asyncio.ensure_future(make_call(channel, method))
+        await is_waiting.wait()
         call.cancel()
         async with asyncio.timeout(10):
             await is_cancelled.wait()
 
 
-async def test_what_fails_when_it_is_called_back_leaves_all_other_calls_to_be_served() -> None:
+async def test_failing_callback_affects_no_other_call() -> None:
     def serve(request: bytes, call: Call[bytes]) -> None:
         if request == b"fails":
-            call.send(b"", failing)
+            call.send(b"", fail)
         else:
             call.answer(b"served")
 
@@ -251,7 +251,7 @@ async def test_what_fails_when_it_is_called_back_leaves_all_other_calls_to_be_se
         fails.cancel()
 
 
-async def test_who_reads_a_stream_slowly_holds_it_back() -> None:
+async def test_slow_reader_applies_back_pressure() -> None:
     sent: list[int] = []
     many, size = 1000, 1 << 20
 
@@ -260,7 +260,7 @@ async def test_who_reads_a_stream_slowly_holds_it_back() -> None:
             sent.append(number)
             yield bytes(size)
 
-    methods = dict(every_kind(bytes)) | {"WatchEvents": grpc.unary_stream_rpc_method_handler(stream, *CODERS)}
+    methods = dict(methods_of_each_kind(bytes)) | {"WatchEvents": grpc.unary_stream_rpc_method_handler(stream, *CODERS)}
     async with doorway(**methods) as channel:
         messages = aiter(channel.unary_stream(STREAM)(b""))
         for _ in range(3):
@@ -270,17 +270,17 @@ async def test_who_reads_a_stream_slowly_holds_it_back() -> None:
     assert len(sent) < many / 10
 
 
-async def test_who_is_slow_to_send_his_request_keeps_nobody_waiting() -> None:
+async def test_slow_requests_block_no_other_call() -> None:
     never = asyncio.Event()
 
-    async def hesitant() -> AsyncIterator[bytes]:
+    async def slow_request() -> AsyncIterator[bytes]:
         await never.wait()
         yield b""
 
-    async with doorway(**every_kind(bytes)) as channel:
-        hesitants = [asyncio.ensure_future(channel.stream_unary(HOT)(hesitant())) for _ in range(50)]
+    async with doorway(**methods_of_each_kind(bytes)) as channel:
+        slow_calls = [asyncio.ensure_future(channel.stream_unary(HOT)(slow_request())) for _ in range(50)]
         await asyncio.sleep(0)
         assert await channel.unary_unary(HOT)(b"") == b""
-        for call in hesitants:
+        for call in slow_calls:
             call.cancel()
-        await asyncio.gather(*hesitants, return_exceptions=True)
+        await asyncio.gather(*slow_calls, return_exceptions=True)

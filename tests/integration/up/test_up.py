@@ -1,4 +1,4 @@
-"""`pilotage up`: the whole stack as a command."""
+"""`pilotage up`: the whole stack as one command, also with a site policy."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from pilotage.job_description import JobDescription
 from support.commands import PATIENCE_S, running_up
+from support.site_policies import SHIPPED
 
 pytestmark = pytest.mark.process
 
@@ -20,7 +21,7 @@ def a_job(script: str) -> JobDescription:
     return JobDescription("/bin/sh", arguments=f"-c '{script}'", stdout="out", request_cpus=1)
 
 
-def test_a_job_runs_and_the_next_up_finds_it_as_it_was(tmp_path: Path) -> None:
+def test_jobs_and_output_persist_across_restarts(tmp_path: Path) -> None:
     with running_up(tmp_path / "data") as up:
         up.start()
         with up.client() as client:
@@ -35,7 +36,7 @@ def test_a_job_runs_and_the_next_up_finds_it_as_it_was(tmp_path: Path) -> None:
             assert client.read_output(job_id, out) == b"hello\n"
 
 
-def test_a_job_that_runs_at_the_stop_goes_back_to_the_queue_and_runs_again(tmp_path: Path) -> None:
+def test_job_interrupted_by_stop_is_requeued(tmp_path: Path) -> None:
     started = tmp_path / "started"
     with running_up(tmp_path / "data") as up:
         up.start()
@@ -52,7 +53,7 @@ def test_a_job_that_runs_at_the_stop_goes_back_to_the_queue_and_runs_again(tmp_p
     assert "evicted" in causes
 
 
-def test_nothing_is_left_running_after_the_stop(tmp_path: Path) -> None:
+def test_stop_leaves_no_processes(tmp_path: Path) -> None:
     with running_up(tmp_path / "data") as up:
         up.start()
         with up.client() as client:
@@ -60,9 +61,9 @@ def test_nothing_is_left_running_after_the_stop(tmp_path: Path) -> None:
         children = up.children()
         assert len(children) == 2
         up.stop(signal.SIGTERM)
-    mark = f"{tmp_path}/".encode()
-    left = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _content(path)]
-    assert left == []
+    folder = f"{tmp_path}/".encode()
+    remaining = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if folder in _content(path)]
+    assert remaining == []
 
 
 def _content(path: Path) -> bytes:
@@ -72,7 +73,7 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def test_a_second_up_on_the_same_data_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_second_up_on_the_same_data_is_one_error_line(tmp_path: Path) -> None:
     with running_up(tmp_path / "data") as up:
         up.start()
         with running_up(tmp_path / "data") as second:
@@ -82,7 +83,7 @@ def test_a_second_up_on_the_same_data_is_refused_in_one_line(tmp_path: Path) -> 
     assert printed.count("\n") == 1
 
 
-def test_agents_that_are_killed_are_started_again(tmp_path: Path) -> None:
+def test_killed_agents_are_restarted(tmp_path: Path) -> None:
     with running_up(tmp_path / "data") as up:
         up.start()
         os.kill(up.children()[-1], signal.SIGKILL)
@@ -94,7 +95,7 @@ def test_agents_that_are_killed_are_started_again(tmp_path: Path) -> None:
             assert job.state == "DONE"
 
 
-def test_a_job_outlives_the_death_of_the_server(tmp_path: Path) -> None:
+def test_job_survives_a_server_crash(tmp_path: Path) -> None:
     go, started = tmp_path / "go", tmp_path / "started"
     with running_up(tmp_path / "data") as up:
         up.start()
@@ -114,23 +115,44 @@ def test_a_job_outlives_the_death_of_the_server(tmp_path: Path) -> None:
 Obstacle = Literal["port in use", "folder in the way", "no tree"]
 
 
-@pytest.mark.parametrize("what", get_args(Obstacle))
-def test_what_keeps_it_from_starting_is_one_clear_line(tmp_path: Path, what: Obstacle) -> None:
+@pytest.mark.parametrize("obstacle", get_args(Obstacle))
+def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle) -> None:
     data = tmp_path / "data"
-    options, words = ["--port", "0"], ""
+    options, message = ["--port", "0"], ""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        match what:
+        match obstacle:
             case "port in use":
                 port = taken.getsockname()[1]
-                options, words = ["--port", str(port)], f"pilotage: port {port} is in use"
+                options, message = ["--port", str(port)], f"pilotage: port {port} is in use"
             case "folder in the way":
                 data.write_text("")
-                words = f"pilotage: {data} cannot be used: File exists"
+                message = f"pilotage: {data} cannot be used: File exists"
             case "no tree":
                 (tmp_path / "tree.toml").write_text("sites = 3")
-                options, words = [*options, "--tree", str(tmp_path / "tree.toml")], f"{tmp_path}/tree.toml: sites"
+                options, message = [*options, "--tree", str(tmp_path / "tree.toml")], f"{tmp_path}/tree.toml: sites"
         with running_up(data, *options) as up:
             exit_code, printed = up.run()
     assert exit_code in (1, 2)
     (line,) = printed.splitlines()
-    assert line.startswith(words)
+    assert line.startswith(message)
+
+
+def test_policy_defines_the_slots_of_local_pilots(tmp_path: Path) -> None:
+    policy = str(SHIPPED / "whole-machine.conf")
+    with running_up(tmp_path / "data", "--port", "0", "--cpus", "2", "--policy", policy) as up:
+        up.start()
+        with up.client() as client:
+            up.until(lambda: len(client.slots()) >= 3)
+            slots = {info.slot.name: info.slot.state for info in client.slots()}
+    assert slots == {"slot1": "Unclaimed", "slot2": "Unclaimed", "slot3": "Owner"}
+
+
+def test_invalid_policy_is_reported_before_start(tmp_path: Path) -> None:
+    policy = tmp_path / "broken.conf"
+    policy.write_text("START = True\nPREEMPT = ((\n")
+    with running_up(tmp_path / "data", "--port", "0", "--policy", str(policy)) as up:
+        code, printed = up.run()
+    assert code == 2
+    assert str(policy) in printed
+    assert "PREEMPT" in printed
+    assert not (tmp_path / "data").exists()

@@ -1,4 +1,4 @@
-"""A pilot whose user may have no more processes, for one of its payloads has used them up."""
+"""A pilot whose user has reached the limit of processes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pilotage_pilot.supervise.folders import run_with_threads
 async def many_at_once():
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
     if os.getuid() == 0:
-        os.setuid(65533)  # root has as many as it likes
+        os.setuid(65533)  # root has no limit
     return await asyncio.gather(*(asyncio.to_thread(int, str(number)) for number in range(100)))
 
-said = {"sum": sum(run_with_threads(4, many_at_once))}
+result = {"sum": sum(run_with_threads(4, many_at_once))}
 try:
     run_with_threads(1, many_at_once)
 except WorldError as error:
-    said["threads"] = str(error)
+    result["threads"] = str(error)
 try:
     spawn(PayloadCommand("/bin/true", ("true",), Path("/"), {}, None, None, None, nice=5))
 except NodeFaultError as error:
-    said["nice"] = str(error)
-print(json.dumps(said))
+    result["nice"] = str(error)
+print(json.dumps(result))
 """
 
 
-def test_threads_that_were_started_before_serve_all_and_what_needs_a_new_one_says_so() -> None:
+def test_prestarted_threads_work_at_the_process_limit() -> None:
     child = subprocess.run([sys.executable, "-c", _CHILD], capture_output=True, text=True, timeout=60, check=False)
     assert child.returncode == 0, child.stderr
     assert json.loads(child.stdout) == {

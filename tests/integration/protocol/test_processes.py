@@ -1,4 +1,4 @@
-"""Open files without a name, which commands read and print into."""
+"""Anonymous files for the input and output of commands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pilotage.processes import file_text, memory_file
 
 
 @pytest.mark.parametrize("has_memory_files", [True, False])
-def test_what_a_command_prints_is_read_whole_and_leaves_no_file(
+def test_command_output_in_memory_file_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_memory_files: bool
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    if not has_memory_files:  # as in a Python that was built for an old glibc
+    if not has_memory_files:  # as in a Python built for an old glibc
         monkeypatch.delattr(os, "memfd_create")
-    with memory_file() as said:
-        subprocess.run(["sh", "-c", "echo one; echo two"], stdout=said, check=True)
-        assert file_text(said) == "one\ntwo\n"
+    with memory_file() as file:
+        subprocess.run(["sh", "-c", "echo one; echo two"], stdout=file, check=True)
+        assert file_text(file) == "one\ntwo\n"
         assert list(tmp_path.iterdir()) == []
