@@ -13,22 +13,15 @@ import pytest
 from pilotage.clock import boot_time_s
 
 ROOT = Path(__file__).parents[2]
-_WITHIN_S = 180
+TIMEOUT_S = 180
+DEMO = [sys.executable, "-m", "pilotage_client.cli.main", "demo", "--examples", str(ROOT / "deploy" / "examples")]
 
 
-def test_the_demo_runs_the_examples_explains_the_one_that_fits_nowhere_and_ends_well(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pilotage_client.cli.main",
-        "demo",
-        "--examples",
-        str(ROOT / "deploy" / "examples"),
-    ]
+def test_demo_runs_and_explains_the_examples(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    for said in (
+    done = subprocess.run(DEMO, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for text in (
         "hello.out: Hello from job",
         "square.out: 5 squared is 25",
         "rfc7.out: I ran where AppVersion1 and an Intel Xeon are offered.",
@@ -37,68 +30,51 @@ def test_the_demo_runs_the_examples_explains_the_one_that_fits_nowhere_and_ends_
         "(nowhere) waits",
         "SoftwareTag  AppVersion9",
     ):
-        assert said in ran.stdout
+        assert text in done.stdout
     assert list(tmp_path.glob("pilotage-demo-*")) == []
 
 
-def test_a_demo_without_its_examples_says_what_is_missing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pilotage_client.cli.main", "demo", "--examples", str(tmp_path)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
-    assert ran.returncode == 2
-    assert f"{tmp_path}/hello.toml: no such file" in ran.stderr
+def test_demo_without_examples_names_the_missing_file(tmp_path: Path) -> None:
+    done = subprocess.run([*DEMO[:-1], str(tmp_path)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 2
+    assert f"{tmp_path}/hello.toml: no such file" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_whatever_ends_the_demo_nothing_of_it_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pilotage_client.cli.main",
-        "demo",
-        "--examples",
-        str(ROOT / "deploy" / "examples"),
-    ]
+def test_signalled_demo_leaves_no_processes(tmp_path: Path, number: signal.Signals) -> None:
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         assert any("== The stack is up" in line for line in demo.stdout)
         demo.send_signal(number)
-        demo.communicate(timeout=_WITHIN_S)
+        demo.communicate(timeout=TIMEOUT_S)
     assert demo.returncode == (-number if number is signal.SIGKILL else 1)
     if number is not signal.SIGKILL:
         assert list(tmp_path.glob("pilotage-demo-*")) == []
-    give_up_s = boot_time_s() + _WITHIN_S
-    while left := _processes_of(tmp_path):
-        assert boot_time_s() < give_up_s, left
+    deadline_s = boot_time_s() + TIMEOUT_S
+    while remaining := _processes_of(tmp_path):
+        assert boot_time_s() < deadline_s, remaining
 
 
-def test_the_demo_outlasts_the_death_of_its_server(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pilotage_client.cli.main",
-        "demo",
-        "--examples",
-        str(ROOT / "deploy" / "examples"),
-    ]
+def test_demo_survives_a_server_crash(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         assert any("== Progress" in line for line in demo.stdout)
         (server,) = _processes_of(tmp_path, "pilotage-server")
         os.kill(int(server), signal.SIGKILL)
-        printed, _ = demo.communicate(timeout=2 * _WITHIN_S)
+        printed, _ = demo.communicate(timeout=2 * TIMEOUT_S)
     assert demo.returncode == 0, printed
     assert "trying again for up to" in printed
 
 
 def _processes_of(folder: Path, program: str = "") -> list[str]:
-    """Return the ids of the processes whose command line has the folder and the program in it."""
-    marks, found = (str(folder).encode(), program.encode()), []
+    """Return the ids of the processes whose command line contains the folder and the program."""
+    needles, found = (str(folder).encode(), program.encode()), []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it ended meanwhile
             continue
-        found += [path.parent.name] if all(mark in line for mark in marks) else []
+        found += [path.parent.name] if all(needle in line for needle in needles) else []
     return found

@@ -1,4 +1,4 @@
-"""A submit file's job gets and leaves its files as under HTCondor, from the command to the command."""
+"""A job of a submit file transfers its files as HTCondor does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from support.commands import Command, environment_of, running_up
 
 
-def test_a_program_from_anywhere_travels_and_what_it_makes_comes_back(tmp_path: Path) -> None:
+def test_submit_file_job_returns_new_and_changed_files(tmp_path: Path) -> None:
     program = tmp_path / "elsewhere" / "make.sh"
     program.parent.mkdir()
     program.write_text(
@@ -25,6 +25,6 @@ def test_a_program_from_anywhere_travels_and_what_it_makes_comes_back(tmp_path: 
         (answer,) = pilotage.objects("submit", jobs / "job.sub")
         pilotage("wait", *answer["jobs"], "--timeout", 60)
         pilotage("output", *answer["jobs"], "--to", tmp_path / "back")
-    back = {path.name: path.read_text() for path in (tmp_path / "back").iterdir()}
-    assert back == {"out": "hello\n", "err": "", "new.txt": "made\n", "grows.txt": "some\nmore\n"}
+    output = {path.name: path.read_text() for path in (tmp_path / "back").iterdir()}
+    assert output == {"out": "hello\n", "err": "", "new.txt": "made\n", "grows.txt": "some\nmore\n"}
     assert answer["warnings"] == []

@@ -18,27 +18,27 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return the data folder of a stack that runs."""
+    """Return the data folder of a running stack."""
     with running_up(tmp_path_factory.mktemp("pinned") / "data") as up:
         yield up.start().data
 
 
 @pytest.fixture
 def pilotage(data: Path, tmp_path: Path) -> Command:
-    """Return the command of somebody who has only been told of a server and a token."""
-    left = json.loads((data / UP_FILE).read_text())
-    token = Path(left["token_file"]).read_text()
-    return Command(environment_of(tmp_path, PILOTAGE_SERVER=left["server"], PILOTAGE_TOKEN=token))
+    """Return the command line of a user with a server address and a token."""
+    up_file = json.loads((data / UP_FILE).read_text())
+    token = Path(up_file["token_file"]).read_text()
+    return Command(environment_of(tmp_path, PILOTAGE_SERVER=up_file["server"], PILOTAGE_TOKEN=token))
 
 
 @pytest.fixture
 def operator(data: Path, tmp_path: Path) -> Command:
-    """Return the command of the one who has started the stack."""
+    """Return the command line of the operator who started the stack."""
     return Command(environment_of(tmp_path, PILOTAGE_DATA=str(data)))
 
 
 def submitted(pilotage: Command, folder: Path, script: str, *more: str) -> int:
-    """Submit one job that runs a shell script; returns its id."""
+    """Submit one job that runs a shell script; return its id."""
     file = folder / "job.toml"
     lines = ['executable = "/bin/sh"', f"arguments = {json.dumps(['-c', script])}", "request_cpus = 1", *more]
     file.write_text("\n".join(lines))
@@ -48,12 +48,12 @@ def submitted(pilotage: Command, folder: Path, script: str, *more: str) -> int:
     return job_id
 
 
-def the_one(objects: list[dict[str, Any]], **like: object) -> dict[str, Any]:
-    (found,) = [each for each in objects if like.items() <= each.items()]
+def only_match(objects: list[dict[str, Any]], **fields: object) -> dict[str, Any]:
+    (found,) = [entry for entry in objects if fields.items() <= entry.items()]
     return found
 
 
-def test_a_job_from_its_submission_to_its_output(pilotage: Command, tmp_path: Path) -> None:
+def test_keys_of_job_commands(pilotage: Command, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "echo hello; echo 2 > two", 'stdout = "out"', 'output_files = ["two"]')
 
     assert pilotage("wait", job, "--timeout", 60) == ""
@@ -69,7 +69,7 @@ def test_a_job_from_its_submission_to_its_output(pilotage: Command, tmp_path: Pa
     assert pilotage("output", job, "--file", "two") == "2\n"
     files = pilotage.objects("output", job, "--list")
     assert {tuple(file) for file in files} == {tuple(KEYS["output"])}
-    assert the_one(files, name="out") == {"name": "out", "size": 6, "truncated": False}
+    assert only_match(files, name="out") == {"name": "out", "size": 6, "truncated": False}
     assert {file["name"] for file in files} >= {"out", "two"}
     written = pilotage("output", job, "--to", tmp_path / "back").splitlines()
     assert sorted(written) == sorted(str(tmp_path / "back" / file["name"]) for file in files)
@@ -81,7 +81,7 @@ def test_a_job_from_its_submission_to_its_output(pilotage: Command, tmp_path: Pa
     assert "DONE" in pilotage("logs", job, "--follow").splitlines()[-1]
 
 
-def test_submit_says_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None:
+def test_submit_prints_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None:
     (tmp_path / "one.jdl").write_text('Executable = "/bin/true"; Nonsense = 1;')
     (tmp_path / "three.toml").write_text('executable = "/bin/true"\ncount = 3')
     (answer,) = pilotage.objects("submit", tmp_path / "one.jdl", tmp_path / "three.toml")
@@ -92,14 +92,14 @@ def test_submit_says_ids_and_warnings(pilotage: Command, tmp_path: Path) -> None
     pilotage("wait", *answer["jobs"], "--timeout", 60)
 
 
-def test_a_job_that_fits_nowhere_is_explained(pilotage: Command, tmp_path: Path) -> None:
+def test_why_explains_a_job_without_eligible_queue(pilotage: Command, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "exit", "[requirements]", 'Memory = "900 TB"')
     (why,) = pilotage.objects("why", job)
     assert list(why) == KEYS["why"]
     assert (why["state"], why["eligible"], why["requirements"]) == ("WAITING", [], {"Memory": "900 TB"})
-    assert [list(each) for each in why["excluded"]] == [["parameter", "asked", "queues", "queues_alone", "example"]]
+    assert [list(entry) for entry in why["excluded"]] == [["parameter", "asked", "queues", "queues_alone", "example"]]
     assert TIME.fullmatch(why["pool_mapped"])
-    pool = the_one(pilotage.objects("pools"), id=why["pool"])
+    pool = only_match(pilotage.objects("pools"), id=why["pool"])
     assert list(pool) == KEYS["pools"]
     assert (pool["waiting"], pool["queues"]) == (1, [])
     assert re.fullmatch("[0-9a-f]{64}", pool["id"])
@@ -107,7 +107,7 @@ def test_a_job_that_fits_nowhere_is_explained(pilotage: Command, tmp_path: Path)
     pilotage("remove", job)
 
 
-def test_the_grid_has_its_keys(pilotage: Command, operator: Command, data: Path, tmp_path: Path) -> None:
+def test_keys_of_grid_commands(pilotage: Command, operator: Command, data: Path, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "exit")
     pilotage("wait", job)
     (queue,) = pilotage.objects("queues")
@@ -126,11 +126,11 @@ def test_the_grid_has_its_keys(pilotage: Command, operator: Command, data: Path,
     place = "/".join(pilot[key] for key in ("site", "ce", "queue"))
     (credential,) = operator.objects("pilot-token", place, "--to", tmp_path / "token")
     assert list(credential) == KEYS["pilot-token"]
-    (who,) = pilotage.objects("whoami")
-    assert list(who) == KEYS["whoami"]
+    (identity,) = pilotage.objects("whoami")
+    assert list(identity) == KEYS["whoami"]
 
 
-def test_bans_have_their_keys(operator: Command) -> None:
+def test_keys_of_bans(operator: Command) -> None:
     operator("ban", "nowhere-else", "--reason", "flood", exits=2)
     operator("ban", "local", "--reason", "flood")
     (ban,) = operator.objects("bans")
@@ -140,7 +140,7 @@ def test_bans_have_their_keys(operator: Command) -> None:
     assert operator("unban", "local", exits=2) == ""
 
 
-def test_1_is_what_was_asked_for_having_failed(pilotage: Command, tmp_path: Path) -> None:
+def test_exit_code_1_is_a_failure_of_the_request(pilotage: Command, tmp_path: Path) -> None:
     job = submitted(pilotage, tmp_path, "exit 7")
     (ended,) = pilotage.objects("wait", job, exits=1)
     assert (ended["state"], ended["exit_code"]) == ("FAILED", 7)
@@ -153,34 +153,34 @@ def test_1_is_what_was_asked_for_having_failed(pilotage: Command, tmp_path: Path
     pilotage("remove", waiting)
 
 
-def test_2_is_a_wrong_request(pilotage: Command, tmp_path: Path) -> None:
+def test_exit_code_2_is_an_invalid_request(pilotage: Command, tmp_path: Path) -> None:
     (tmp_path / "broken.jdl").write_text("Executable = ")
-    for words in (
+    for arguments in (
         ("status", "999999"),
         ("status", "x"),
         ("why", "999999"),
         ("submit", tmp_path / "broken.jdl"),
         ("submit", tmp_path / "none.toml"),
-        ("bans",),  # a user is no operator
+        ("bans",),  # needs the role operator
         ("nonsense",),
         ("status", "--nonsense"),
     ):
-        done = pilotage.run(*words)
-        assert (done.returncode, done.stdout) == (2, ""), words
+        done = pilotage.run(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), arguments
         assert done.stderr
 
 
-def test_3_is_a_server_that_is_not_there(pilotage: Command) -> None:
+def test_exit_code_3_is_an_unreachable_server(pilotage: Command) -> None:
     pilotage.environment["PILOTAGE_SERVER"] = "127.0.0.1:1"
-    for words in (("status", 1), ("wait", 1, "--patience", 0), ("logs", 1, "-f", "--patience", 0), ("pools",)):
-        done = pilotage.run(*words)
-        assert (done.returncode, done.stdout) == (3, ""), words
+    for arguments in (("status", 1), ("wait", 1, "--patience", 0), ("logs", 1, "-f", "--patience", 0), ("pools",)):
+        done = pilotage.run(*arguments)
+        assert (done.returncode, done.stdout) == (3, ""), arguments
         assert done.stderr == "pilotage: no server answers at 127.0.0.1:1: Connection refused\n"
 
 
-def test_options_go_before_the_environment(pilotage: Command, data: Path, tmp_path: Path) -> None:
-    left = json.loads((data / UP_FILE).read_text())
+def test_options_override_the_environment(pilotage: Command, data: Path, tmp_path: Path) -> None:
+    up_file = json.loads((data / UP_FILE).read_text())
     pilotage.environment |= {"PILOTAGE_SERVER": "127.0.0.1:1", "PILOTAGE_TOKEN": "nobody's"}
-    named = ("--server", left["server"], "--token-file", left["operator_token_file"])
-    (who,) = pilotage.objects("whoami", *named)
-    assert "operator" in who["roles"]
+    options = ("--server", up_file["server"], "--token-file", up_file["operator_token_file"])
+    (identity,) = pilotage.objects("whoami", *options)
+    assert "operator" in identity["roles"]

@@ -1,4 +1,4 @@
-"""One queue worked off by pilots on a Slurm and on this machine, and by jobs pushed into a Slurm without pilots."""
+"""Jobs that run in pilots on Slurm and on this machine, and as routed jobs on a Slurm without pilots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.slurm import PARTITION, SlurmCluster, running_slurm
 
 PULLED, HERE, PUSHED = "PULLED", "HERE", "PUSHED"
 JOBS = 20
-MOST_COPIES = 4
+MAX_COPIES = 4
 PATIENCE_S = 120.0
 _SIZES = {"CPUs": 1, "Memory": 500, "MaxWallTime": 3600, "MaxTotalJobs": 3}
 TREE = {
@@ -38,7 +38,7 @@ TREE = {
 TABLE = f"""
 [ name = "Closed cluster";
   Requirements = TARGET.WantJobRouter;
-  MaxJobs = {MOST_COPIES};
+  MaxJobs = {MAX_COPIES};
   MaxIdleJobs = 2;
   set_Cluster = "closed";
 ]
@@ -47,7 +47,7 @@ TABLE = f"""
 
 @dataclass
 class Grid:
-    """The server, whose tree has the three sites, and agents in processes of their own."""
+    """A server with a tree of three sites, and its agent processes."""
 
     folder: Path
     user: Client
@@ -62,17 +62,17 @@ class Grid:
         self.stack.callback(self.agents[agent].kill)
 
     def kill(self, agent: str) -> None:
-        """Kill an agent, which has no time to see to anything."""
+        """Kill an agent without a clean shutdown."""
         self.agents[agent].send_signal(signal.SIGKILL)
         self.agents[agent].wait(PATIENCE_S)
 
     def end(self, agent: str) -> int:
-        """End an agent as an operator does; returns its exit code."""
+        """Terminate an agent and return its exit code."""
         self.agents[agent].terminate()
         return self.agents[agent].wait(PATIENCE_S)
 
     def submit(self, count: int) -> list[int]:
-        """Submit jobs that run until the gate opens, each noting its process where it starts."""
+        """Submit jobs that record their process id and run until the gate opens."""
         gate, runs = self.folder / "gate", self.folder / "runs"
         script = f"echo $$ >> {runs}/%d; while ! [ -e {gate} ]; do sleep 0.1; done; echo job %d"
         descriptions = [
@@ -82,26 +82,26 @@ class Grid:
         return list(self.user.submit(descriptions).job_ids)
 
     def runs(self, number: int) -> int:
-        """Return how often a job was begun."""
+        """Return how often a job was started."""
         path = self.folder / "runs" / str(number)
         return len(path.read_text().split()) if path.exists() else 0
 
     def running_at(self, ids: Sequence[int]) -> set[str]:
         return {job.site for job in self.user.jobs(ids) if job.state == "RUNNING"}
 
-    def until(self, happened: Callable[[], bool]) -> None:
-        """Return as soon as it has `happened`; fails with what the agents said when it does not."""
-        give_up_s = boot_time_s() + PATIENCE_S
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds; fail with the logs of the agents if it does not."""
+        deadline_s = boot_time_s() + PATIENCE_S
         agent = self.agents["site-director"]
-        while not happened():
+        while not condition():
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(0.1)
-            if boot_time_s() > give_up_s:
+            if boot_time_s() > deadline_s:
                 logs = [f"== {log.name}\n{log.read_text()[-4000:]}" for log in self.folder.glob("*.log")]
-                pytest.fail("\n".join(["it did not happen", *logs]))
+                pytest.fail("\n".join(["the condition did not become true", *logs]))
 
 
-def _configuration(address: str, pulled: SlurmCluster, pushed: SlurmCluster) -> str:
+def _config(address: str, pulled: SlurmCluster, pushed: SlurmCluster) -> str:
     return f"""
 server = "{address}"
 token_file = "agent.token"
@@ -146,19 +146,17 @@ def grid(clusters: tuple[SlurmCluster, SlurmCluster], tmp_path: Path) -> Iterato
         (tmp_path / "runs").mkdir()
         (tmp_path / "routes.ads").write_text(TABLE)
         (tmp_path / "agent.token").write_text(server.token(Role.AGENT, owner="agent:test"))
-        (tmp_path / "agents.toml").write_text(_configuration(server.address, *clusters))
+        (tmp_path / "agents.toml").write_text(_config(server.address, *clusters))
         user = stack.enter_context(Client(server.address, server.token()))
         yield Grid(tmp_path, user, {}, stack)
 
 
-def test_pilots_and_pushed_jobs_work_off_one_queue_each_job_once(
-    grid: Grid, clusters: tuple[SlurmCluster, SlurmCluster]
-) -> None:
+def test_pilots_and_routed_jobs_run_each_job_once(grid: Grid, clusters: tuple[SlurmCluster, SlurmCluster]) -> None:
     grid.start("site-director")
     grid.start("job-router")
     ids = grid.submit(JOBS)
     grid.until(lambda: grid.running_at(ids) == {PULLED, HERE, PUSHED})
-    assert len(clusters[1].jobs()) <= MOST_COPIES
+    assert len(clusters[1].jobs()) <= MAX_COPIES
 
     grid.kill("job-router")
     os.close(os.open(grid.folder / "gate", os.O_CREAT))
@@ -170,12 +168,12 @@ def test_pilots_and_pushed_jobs_work_off_one_queue_each_job_once(
     assert {job.site for job in jobs} == {PULLED, HERE, PUSHED}
     assert [grid.runs(number) for number in range(JOBS)] == [1] * JOBS
     for number, job in enumerate(jobs):
-        assert _printed(grid, job) == f"job {number}\n"
+        assert _stdout(grid, job) == f"job {number}\n"
     grid.until(lambda: not [*(grid.folder / "router" / "copies").iterdir()])
     assert grid.end("job-router") == 0
     assert grid.end("site-director") == 0
 
 
-def _printed(grid: Grid, job: JobStatus) -> str:
+def _stdout(grid: Grid, job: JobStatus) -> str:
     (stdout,) = [file for file in grid.user.output_files(job.id) if file.name == "stdout"]
     return grid.user.read_output(job.id, stdout).decode()

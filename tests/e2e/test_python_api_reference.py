@@ -1,4 +1,4 @@
-"""The examples of docs/reference/python-api.md, run as they stand there."""
+"""The examples of docs/reference/python-api.md run unchanged."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from support.commands import environment_of, running_up
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
 
 
-def test_the_examples_run_as_they_stand(tmp_path: Path) -> None:
+def test_examples_of_the_page_run(tmp_path: Path) -> None:
     example = tmp_path / "example.py"
     example.write_text("\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)))
     with running_up(tmp_path / "data") as up:
         up.start()
         environment = environment_of(tmp_path, PILOTAGE_DATA=str(up.data))
         command = [sys.executable, str(example)]
-        ran = subprocess.run(
+        done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.count("DONE local/") == 3
-    printed = ran.stdout.splitlines()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("DONE local/") == 3
+    printed = done.stdout.splitlines()
     assert {"0 squared is 0", "1 squared is 1", "2 squared is 4", "RECEIVED -> WAITING"} <= set(printed)
     assert printed[-1].endswith("-> DONE")

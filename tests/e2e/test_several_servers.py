@@ -1,4 +1,4 @@
-"""Servers that share a database are killed and started at will: no job is lost or given twice, and limits hold."""
+"""Crashes of servers that share a database: no job is lost or granted twice, and running limits hold."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from support.wire_grid import WireGrid, submission
 EVENTS = metadata.tables["job_events"]
 JOBS = metadata.tables["jobs"]
 
-OWNERS = {"alice": 300, "bob": 300, "carol": 60}
-"""How many jobs each has."""
-AT_MOST = 3
-"""So many of carol's jobs run at once."""
+JOBS_PER_OWNER = {"alice": 300, "bob": 300, "carol": 60}
+"""The number of jobs of each owner."""
+RUNNING_LIMIT = 3
+"""The limit of carol's running jobs."""
 PILOTS = 6
 SLOTS = 4
 
@@ -36,8 +36,8 @@ def database_url(postgresql_server: PostgresqlServer) -> Iterator[str]:
     postgresql_server.drop(url)
 
 
-class Step:
-    """One event of the feed: whose job went from where to where."""
+class StateChange:
+    """One event of the feed: a job changes its state."""
 
     def __init__(self, job_id: int, owner: str, from_state: str, to_state: str) -> None:
         self.job_id = job_id
@@ -47,12 +47,12 @@ class Step:
 
     @property
     def leases(self) -> int:
-        """By how much the number of leases has changed."""
+        """The change of the number of leases."""
         return (self.after in LEASED) - (self.before in LEASED)
 
 
-def steps_of(database_url: str) -> list[Step]:
-    """Return what has happened, in the order of commits."""
+def transitions_of(database_url: str) -> list[StateChange]:
+    """Return all transitions in the order of commits."""
     query = select(EVENTS.c.job_id, JOBS.c.owner, EVENTS.c.from_state, EVENTS.c.to_state)
     with closing(Database(database_url)) as database:
         rows = database.read(
@@ -60,26 +60,26 @@ def steps_of(database_url: str) -> list[Step]:
                 query.join(JOBS, JOBS.c.id == EVENTS.c.job_id).order_by(EVENTS.c.id)
             ).all()
         )
-    return [Step(*row) for row in rows]
+    return [StateChange(*row) for row in rows]
 
 
-def most_at_once(steps: Sequence[Step], owner: str) -> int:
-    """Return how many jobs of an owner held a lease at once, at most."""
-    running = most = 0
-    for step in steps:
-        running += step.leases if step.owner == owner else 0
-        most = max(most, running)
-    return most
+def peak_leases(transitions: Sequence[StateChange], owner: str) -> int:
+    """Return the largest number of leases that an owner held at once."""
+    running = peak = 0
+    for transition in transitions:
+        running += transition.leases if transition.owner == owner else 0
+        peak = max(peak, running)
+    return peak
 
 
-def run_all(fleet: ServerFleet, killings: int) -> Progress:
-    """Let pilots finish the jobs of all owners while servers are killed and started again, one after the other."""
-    progress = Progress(sum(OWNERS.values()))
+def run_all(fleet: ServerFleet, kills: int) -> Progress:
+    """Run the jobs of all owners while servers are killed and restarted one after the other."""
+    progress = Progress(sum(JOBS_PER_OWNER.values()))
     with ExitStack() as stack:
         grid = WireGrid(fleet.servers[0])
         stack.callback(grid.close)
         grid.put_tree()
-        for owner, count in OWNERS.items():
+        for owner, count in JOBS_PER_OWNER.items():
             grid.user(owner).SubmitJobs(submission([JobDescription("/bin/true", count=count)]))
         credentials = [grid.start_pilot().token for _ in range(PILOTS)]
         channels = [stack.enter_context(fleet.channel(token)) for token in credentials]
@@ -87,8 +87,8 @@ def run_all(fleet: ServerFleet, killings: int) -> Progress:
         for pilot in pilots:
             pilot.start()
         try:
-            for number in range(killings):
-                progress.wait_for((number + 1) / (killings + 1))
+            for number in range(kills):
+                progress.wait_for((number + 1) / (kills + 1))
                 victim = fleet.servers[number % len(fleet.servers)]
                 victim.kill()
                 victim.start()
@@ -101,20 +101,18 @@ def run_all(fleet: ServerFleet, killings: int) -> Progress:
 
 
 @pytest.mark.parametrize("servers", [2, 4])
-def test_whoever_is_killed_no_job_is_lost_or_given_twice_and_limits_hold(
-    servers: int, tmp_path: Path, database_url: str
-) -> None:
-    limit = {"site": "SITE", "attribute": "owner", "value": "carol", "at_most": AT_MOST}
+def test_jobs_run_once_within_limits_while_servers_are_killed(servers: int, tmp_path: Path, database_url: str) -> None:
+    limit = {"site": "SITE", "attribute": "owner", "value": "carol", "at_most": RUNNING_LIMIT}
     with server_fleet(tmp_path, database_url, servers, running_limits=[limit]) as fleet:
-        progress = run_all(fleet, killings=servers)
-    steps = steps_of(database_url)
-    jobs = sum(OWNERS.values())
+        progress = run_all(fleet, kills=servers)
+    transitions = transitions_of(database_url)
+    jobs = sum(JOBS_PER_OWNER.values())
     assert Counter(attempt for _, attempt in progress.given) == {1: jobs}
     assert len(set(progress.given)) == jobs
-    assert Counter(step.after for step in steps if step.after in FINAL) == {JobState.DONE: jobs}
-    assert sum(step.leases > 0 for step in steps) == jobs
-    assert most_at_once(steps, "carol") == AT_MOST
-    matched = [step.owner for step in steps if step.after is JobState.MATCHED]
+    assert Counter(transition.after for transition in transitions if transition.after in FINAL) == {JobState.DONE: jobs}
+    assert sum(transition.leases > 0 for transition in transitions) == jobs
+    assert peak_leases(transitions, "carol") == RUNNING_LIMIT
+    matched = [transition.owner for transition in transitions if transition.after is JobState.MATCHED]
     # Later, jobs that ran while a server was away are charged for seconds, all others for milliseconds.
     before_first_kill = Counter(matched[: jobs // (servers + 2)])
     assert 0.4 < before_first_kill["alice"] / (before_first_kill["alice"] + before_first_kill["bob"]) < 0.6

@@ -1,4 +1,4 @@
-"""A real Slurm worked by a site director: jobs run, and no outage loses one or doubles a pilot."""
+"""A site director with a real Slurm, directly and over ssh: outages lose no job and duplicate no pilot."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import pytest
 
 from support.processes import is_running
 from support.slurm import NODES, PARTITION, SlurmCluster
-from support.slurm_site import Site, running_site
+from support.slurm_site import Site, over_ssh, running_site
+from support.sshd import SshServer
 
 
 @pytest.fixture
 def site(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Site]:
-    with running_site(slurm, tmp_path) as found:
-        yield found
+    with running_site(slurm, tmp_path) as started:
+        yield started
 
 
-def test_jobs_run_in_pilots_that_slurm_starts_and_pilots_without_work_end_well(site: Site) -> None:
+def test_jobs_run_in_pilots_which_end_when_idle(site: Site) -> None:
     ids = site.submit(3)
     site.all_run(ids)
     site.open_gate()
@@ -30,7 +31,7 @@ def test_jobs_run_in_pilots_that_slurm_starts_and_pilots_without_work_end_well(s
     assert {(job.site, job.ce, job.queue) for job in site.jobs(ids)} == {("HERE", "slurm1", PARTITION)}
 
 
-def test_a_job_whose_node_is_lost_with_its_pilot_runs_once_more_elsewhere(site: Site) -> None:
+def test_job_on_a_lost_node_runs_again_elsewhere(site: Site) -> None:
     ids = site.submit(1)
     site.all_run(ids)
     node = site.node_at_work()
@@ -46,7 +47,7 @@ def test_a_job_whose_node_is_lost_with_its_pilot_runs_once_more_elsewhere(site: 
     site.comes_back(node)
 
 
-def test_a_job_on_a_node_that_only_slurm_has_lost_goes_on_or_runs_elsewhere_and_never_both(site: Site) -> None:
+def test_job_on_a_node_unreachable_for_slurm_runs_once_at_a_time(site: Site) -> None:
     ids = site.submit(1)
     site.all_run(ids)
     node = site.node_at_work()
@@ -56,12 +57,12 @@ def test_a_job_on_a_node_that_only_slurm_has_lost_goes_on_or_runs_elsewhere_and_
     site.open_gate()
     site.all_done(ids)
     assert len(site.lines("ended0")) == 1
-    # None for the job, where the pilot has taken it on again before the pause after the loss was over.
+    # Only one if the pilot has re-adopted the job before the pause after the loss ended.
     assert site.submissions() in (1, 2)
     site.comes_back(node)
 
 
-def test_a_controller_that_is_away_ends_no_pilot_and_doubles_none(site: Site) -> None:
+def test_controller_outage_ends_and_duplicates_no_pilot(site: Site) -> None:
     running = site.submit(1)
     site.all_run(running)
     site.slurm.stop_controller()
@@ -77,7 +78,7 @@ def test_a_controller_that_is_away_ends_no_pilot_and_doubles_none(site: Site) ->
     assert site.submissions() == 2
 
 
-def test_drained_nodes_with_words_in_their_reason_only_make_pilots_wait(site: Site) -> None:
+def test_pilots_wait_while_nodes_are_drained(site: Site) -> None:
     nodes, reason = ",".join(NODES), "disk is bad, see ticket 7 = ask Olga"
     site.slurm.run("scontrol", "update", f"NodeName={nodes}", "State=DRAIN", f"Reason={reason}")
     ids = site.submit(2)
@@ -90,7 +91,7 @@ def test_drained_nodes_with_words_in_their_reason_only_make_pilots_wait(site: Si
     assert not site.heard("batch system gives no answer")
 
 
-def test_jobs_whose_pilots_are_cancelled_behind_the_directors_back_run_in_new_ones(site: Site) -> None:
+def test_jobs_of_cancelled_pilots_run_in_new_pilots(site: Site) -> None:
     ids = site.submit(2)
     site.all_run(ids)
     site.slurm.run("scancel", *[job["id"] for job in site.slurm.jobs() if job["state"] == "RUNNING"])
@@ -99,3 +100,48 @@ def test_jobs_whose_pilots_are_cancelled_behind_the_directors_back_run_in_new_on
     site.all_done(ids)
     assert [len(site.lines(f"ended{n}")) for n in range(2)] == [1, 1]
     assert site.submissions() == 4
+
+
+@pytest.fixture
+def remote_folder(tmp_path: Path) -> Path:
+    """Return the folder on the cluster's host."""
+    return tmp_path / "remote folder"
+
+
+@pytest.fixture
+def ssh_site(slurm: SlurmCluster, sshd: SshServer, tmp_path: Path, remote_folder: Path) -> Iterator[Site]:
+    with running_site(slurm, tmp_path, over_ssh(sshd.settings(folder=str(remote_folder)))) as started:
+        yield started
+
+
+def test_pilot_files_and_output_are_transferred_over_ssh(ssh_site: Site, remote_folder: Path) -> None:
+    ids = ssh_site.submit(2)
+    ssh_site.all_run(ids)
+    uploaded = list(remote_folder.glob("glideins/*"))
+    assert sorted(folder.name for folder in uploaded) == sorted(pilot.stamp for pilot in ssh_site.pilots())
+    ssh_site.open_gate()
+    ssh_site.all_done(ids)
+    ssh_site.until(lambda: len(ssh_site.ended_pilots()) == ssh_site.submissions() == 2)
+    assert set(ssh_site.ended_pilots()) == {"it had no job for 1 s"}
+    ssh_site.until(lambda: not list(remote_folder.glob("glideins/*")))
+    logs = [ssh_site.folder / "director" / "pilots" / folder.name / "pilot.log" for folder in uploaded]
+    assert all("pilot starts" in log.read_text() for log in logs)
+
+
+def test_ssh_outage_ends_and_duplicates_no_pilot(ssh_site: Site, sshd: SshServer) -> None:
+    running = ssh_site.submit(1)
+    ssh_site.all_run(running)
+    sshd.stop()
+    try:
+        waiting = ssh_site.submit(1)
+        ssh_site.until(lambda: len(ssh_site.heard("batch system gives no answer")) >= 2)
+        ssh_site.until(lambda: len(ssh_site.heard("pilots could not be sent")) >= 1)
+        assert any("Connection refused" in line["reason"] for line in ssh_site.heard("batch system gives no answer"))
+        assert ssh_site.slurm.jobs()[-1]["state"] == "RUNNING"
+    finally:
+        sshd.start()
+    ssh_site.all_run(running + waiting)
+    ssh_site.open_gate()
+    ssh_site.all_done(running + waiting)
+    assert [job.attempt for job in ssh_site.jobs(running + waiting)] == [1, 1]
+    assert ssh_site.submissions() == 2

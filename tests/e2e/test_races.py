@@ -1,4 +1,4 @@
-"""A straggler that never ends on one site, and the copy of it that wins on another: real server, agents and pilots."""
+"""A race between a straggler and its copy at another site, with real server, agents and pilots."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ echo the answer is 42
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    with running_server(tmp_path / "server", heartbeat_s=1) as running:
-        yield running
+    with running_server(tmp_path / "server", heartbeat_s=1) as started:
+        yield started
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ interval_s = 0.3
 
 
 @pytest.mark.usefixtures("agents")
-async def test_the_copy_of_a_straggler_wins_and_the_straggler_is_stopped(pilotage: Command, tmp_path: Path) -> None:
+async def test_copy_of_a_straggler_wins_and_the_straggler_is_stopped(pilotage: Command, tmp_path: Path) -> None:
     (tmp_path / "tree.toml").write_text(TREE)
     pilotage("tree", "put", tmp_path / "tree.toml")
     (tmp_path / "answer.sh").write_text(SCRIPT)
@@ -100,7 +100,7 @@ async def test_the_copy_of_a_straggler_wins_and_the_straggler_is_stopped(pilotag
     (cost,) = pilotage.objects("races", "--costs")
     assert list(cost) == list(KEYS["races --costs"])
     assert (cost["races"], cost["won_by_copies"]) == (1, 1)
-    assert [each["id"] for each in pilotage.objects("status")] == [job_id], "its copy is no job of its owner's"
+    assert [status["id"] for status in pilotage.objects("status")] == [job_id], "the copy is hidden from the owner"
     pid = int((tmp_path / "straggles" / "pid").read_text())
     await until(lambda: not Path(f"/proc/{pid}").exists())
     assert "the job itself" in pilotage("races")

@@ -1,4 +1,4 @@
-"""The main path on real input: Requirements sections become pools, pools find queues, pilots run the jobs."""
+"""Real jobs on the real resource tree: each runs on an eligible queue or waits with the right explanation."""
 
 from __future__ import annotations
 
@@ -22,28 +22,26 @@ QUEUES, SITES, JOBS = 22, 8, 200
 PATIENCE_S = 120.0
 
 
-def test_every_real_job_runs_where_an_independent_check_says_it_may_or_waits_with_the_reason(
-    server: RunningServer, shared_data: Path, tmp_path: Path
-) -> None:
+def test_real_jobs_run_only_on_queues_of_the_oracle(server: RunningServer, shared_data: Path, tmp_path: Path) -> None:
     resources = shared_data / "data" / "resources"
     rows = read_rows(resources / "resolved.jsonl")
-    manned = manned_queues(rows, QUEUES, SITES)
-    jobs = real_jobs(shared_data, rows, manned, tmp_path)
+    served = manned_queues(rows, QUEUES, SITES)
+    jobs = real_jobs(shared_data, rows, served, tmp_path)
     assert len(jobs) >= JOBS
     with _client(server, Role.OPERATOR) as operator:
         operator.put_tree((resources / "tree.json").read_text(), "json")
-        with _pilots(server, operator, manned, tmp_path):
+        with _pilots(server, operator, served, tmp_path):
             submitted = _submit(server, jobs, tmp_path)
-            may_go = {job_id: eligible(job.wish, rows) for job_id, job in submitted.items()}
-            places = {row.place for row in manned}
-            runnable = [job_id for job_id, found in may_go.items() if found & places]
-            _run_to_the_end(operator, runnable)
-        _judge(operator.jobs(list(submitted)), may_go, places)
-        stuck = [job_id for job_id, found in may_go.items() if not found]
-        _explained(operator, stuck, submitted, rows)
+            eligible_queues = {job_id: eligible(job.wish, rows) for job_id, job in submitted.items()}
+            served_queues = {row.place for row in served}
+            runnable = [job_id for job_id, queues in eligible_queues.items() if queues & served_queues]
+            _wait_for_all(operator, runnable)
+        _check_results(operator.jobs(list(submitted)), eligible_queues, served_queues)
+        unmatched = [job_id for job_id, queues in eligible_queues.items() if not queues]
+        _check_explanations(operator, unmatched, submitted, rows)
     assert len({submitted[job_id].vo for job_id in runnable}) > 1
     assert len(runnable) > JOBS // 3
-    assert stuck
+    assert unmatched
 
 
 def _client(server: RunningServer, role: Role, vo: str = "ops") -> Client:
@@ -51,22 +49,22 @@ def _client(server: RunningServer, role: Role, vo: str = "ops") -> Client:
 
 
 def _submit(server: RunningServer, jobs: Sequence[RealJob], folder: Path) -> dict[int, RealJob]:
-    """Submit each VO's jobs in its own name; returns them by id."""
+    """Submit the jobs of each VO with its own token; return them by id."""
     submitted: dict[int, RealJob] = {}
     for vo in sorted({job.vo for job in jobs}):
-        mine = [job for job in jobs if job.vo == vo]
+        jobs_of_vo = [job for job in jobs if job.vo == vo]
         with _client(server, Role.USER, vo) as client:
-            answer = client.submit([resolve_local_files(job.description, folder) for job in mine])
-        submitted.update(zip(answer.job_ids, mine, strict=True))
+            answer = client.submit([resolve_local_files(job.description, folder) for job in jobs_of_vo])
+        submitted.update(zip(answer.job_ids, jobs_of_vo, strict=True))
     return submitted
 
 
 @contextmanager
-def _pilots(server: RunningServer, operator: Client, manned: Sequence[Row], folder: Path) -> Iterator[None]:
-    """Man each of the queues with one pilot that was started by hand."""
+def _pilots(server: RunningServer, operator: Client, served: Sequence[Row], folder: Path) -> Iterator[None]:
+    """Run one pilot for each queue."""
     with ExitStack() as stack:
         pilots = [
-            stack.enter_context(_pilot(server, operator, row, folder / f"pilot{n}")) for n, row in enumerate(manned)
+            stack.enter_context(_pilot(server, operator, row, folder / f"pilot{n}")) for n, row in enumerate(served)
         ]
         yield
         for pilot in pilots:
@@ -83,7 +81,7 @@ def _pilot(server: RunningServer, operator: Client, row: Row, folder: Path) -> I
         "server": [server.address],
         "token": credential.token,
         "scratch": str(folder),
-        # the pilot stands for a big node elsewhere: what the queue states is what bounds its jobs
+        # The pilot reports a large node, so that only the values of its queue limit the jobs.
         "cpus": 64,
         "memory_mib": 1 << 32,
         "disk_mib": 1 << 32,
@@ -101,33 +99,41 @@ def _pilot(server: RunningServer, operator: Client, row: Row, folder: Path) -> I
         pilot.wait()
 
 
-def _run_to_the_end(operator: Client, runnable: Sequence[int]) -> None:
+def _wait_for_all(operator: Client, runnable: Sequence[int]) -> None:
     for _ in range(4):
         if all(job.is_final for job in operator.wait(runnable, PATIENCE_S / 4)):
             return
     unfinished = [job for job in operator.jobs(runnable) if not job.is_final]
     answer = operator.explain(unfinished[0].id)
-    raise AssertionError(f"{len(unfinished)} jobs that fit a manned queue have not ended, the first: {answer}")
+    raise AssertionError(f"{len(unfinished)} jobs that fit a served queue have not ended, the first: {answer}")
 
 
-def _judge(statuses: Sequence[JobStatus], may_go: dict[int, set[Place]], places: set[Place]) -> None:
+def _check_results(
+    statuses: Sequence[JobStatus], eligible_queues: dict[int, set[Place]], served_queues: set[Place]
+) -> None:
     for job in statuses:
-        if may_go[job.id] & places:
+        if eligible_queues[job.id] & served_queues:
             assert (job.state, job.exit_code) == ("DONE", 0), job
-            assert (job.site, job.ce, job.queue) in may_go[job.id], job
+            assert (job.site, job.ce, job.queue) in eligible_queues[job.id], job
         else:
             assert job.state == "WAITING", job
             assert job.attempt == 0, job
 
 
-def _explained(operator: Client, stuck: Sequence[int], submitted: dict[int, RealJob], rows: Sequence[Row]) -> None:
-    """Each parameter that `why` blames excludes as many of the VO's queues as the independent check counts."""
-    for job_id in stuck:
+def _check_explanations(
+    operator: Client, unmatched: Sequence[int], submitted: dict[int, RealJob], rows: Sequence[Row]
+) -> None:
+    """Check that each parameter in an explanation excludes as many queues of the VO as the oracle counts."""
+    for job_id in unmatched:
         answer = operator.explain(job_id)
         assert not answer.eligible_queues
         wish = submitted[job_id].wish
-        objected = [found for found in (objections(wish, row) for row in rows) if "VOs" not in found]
-        assert answer.queues_of_vo == len(objected)
+        objections_per_queue = [queues for queues in (objections(wish, row) for row in rows) if "VOs" not in queues]
+        assert answer.queues_of_vo == len(objections_per_queue)
         for exclusion in answer.exclusions:
-            blamed = [found for found in objected if exclusion.parameter.lower() in {name.lower() for name in found}]
-            assert exclusion.queues == len(blamed), (job_id, exclusion)
+            excluded = [
+                queues
+                for queues in objections_per_queue
+                if exclusion.parameter.lower() in {name.lower() for name in queues}
+            ]
+            assert exclusion.queues == len(excluded), (job_id, exclusion)
