@@ -1,4 +1,4 @@
-"""What scripts hold on to (DESIGN §14): keys, exit codes, environment; the real command against a real stack."""
+"""Stable interfaces for scripts: JSON keys, exit codes and environment, with the real command and stack."""
 
 from __future__ import annotations
 

@@ -223,19 +223,19 @@ async def test_idle_pilot_receives_attribute_changes(
 
 
 def test_pilot_with_broker_needs_the_mqtt_package(tmp_path: Path) -> None:
-    code, lines, left = run_pilot(tmp_path, "aiomqtt", broker="mqtt://broker.example.org")
-    assert (code, left) == (2, [])
+    code, lines, leftovers = run_pilot(tmp_path, "aiomqtt", broker="mqtt://broker.example.org")
+    assert (code, leftovers) == (2, [])
     assert lines[-1].startswith("pilotage-pilot: broker: needs the Python package aiomqtt")
 
 
 def test_pilot_without_broker_needs_no_mqtt_package(tmp_path: Path) -> None:
-    code, lines, left = run_pilot(tmp_path, "aiomqtt", "paho")
-    assert (code, left) == (3, [])
+    code, lines, leftovers = run_pilot(tmp_path, "aiomqtt", "paho")
+    assert (code, leftovers) == (3, [])
     assert "the server could not be reached" in lines[-1]
 
 
 def test_error_of_invalid_broker_url_hides_the_password(tmp_path: Path) -> None:
-    code, lines, left = run_pilot(tmp_path, broker="http://pilot:PASSWORD@broker.example.org")
-    assert (code, left) == (2, [])
+    code, lines, leftovers = run_pilot(tmp_path, broker="http://pilot:PASSWORD@broker.example.org")
+    assert (code, leftovers) == (2, [])
     assert "broker: is not a URL such as mqtt://host:1883" in lines[-1]
     assert "PASSWORD" not in "".join(lines)

@@ -26,8 +26,8 @@ RATES = {
 }
 UNITS: Mapping[str, str] = {
     "empty call": "1/s",
-    **{f"rates-sqlite: {name}": transaction for name, transaction in RATES.items()},
-    **{f"rates-postgresql: {name}": transaction for name, transaction in RATES.items()},
+    **{f"rates-sqlite: {name}": unit for name, unit in RATES.items()},
+    **{f"rates-postgresql: {name}": unit for name, unit in RATES.items()},
     "growth: CPU of a match at 10,000 jobs": "µs",
     "growth: CPU of a match at 10 million jobs": "µs",
     "growth: CPU of a match, long queue to short": "ratio",

@@ -1,4 +1,4 @@
-"""Unpacking of the pilot bundle on a node, and the bundle as built on a Python without packages."""
+"""Unpacking of the pilot bundle on a node: atomic, shared by pilots, and only on a compatible machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pilot bundle as it is built, on a Python with nothing installed: it works for a real server."""
+"""The built pilot bundle on a Python without packages, with a real server."""
 
 from __future__ import annotations
 

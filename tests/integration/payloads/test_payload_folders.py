@@ -144,7 +144,7 @@ async def test_reused_folder_has_no_streams_of_the_last_job(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "left",
+    "script",
     [
         "echo secret",
         "echo secret >&2",
@@ -160,9 +160,9 @@ async def test_reused_folder_has_no_streams_of_the_last_job(tmp_path: Path) -> N
         'python3 -c \'import os; os.setxattr(".", "user.mark", b"x")\'',
     ],
 )
-async def test_next_job_gets_a_folder_like_a_new_one(tmp_path: Path, left: str) -> None:
+async def test_next_job_gets_a_folder_like_a_new_one(tmp_path: Path, script: str) -> None:
     async with a_workshop(tmp_path) as bench:
-        await run_to_end(bench, left)
+        await run_to_end(bench, script)
         work = bench.work_of(await bench.start(SLEEPS))
         root, temporary = work.parent, work.parent / "tmp"
         assert sorted(os.listdir(work)) == STREAM_NAMES

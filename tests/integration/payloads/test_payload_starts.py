@@ -61,8 +61,8 @@ async def test_environment_has_job_variables_and_no_pilot_secrets(
 
 async def test_program_among_input_files_takes_precedence(tmp_path: Path) -> None:
     async with a_workshop(tmp_path) as bench:
-        mine = bench.an_input("true", b"#!/bin/sh\necho mine\n")
-        _, files, _ = await bench.run(a_job(1, executable="true", input_files=(mine,)))
+        program = bench.an_input("true", b"#!/bin/sh\necho mine\n")
+        _, files, _ = await bench.run(a_job(1, executable="true", input_files=(program,)))
         no_shebang = bench.an_input("run", b"echo without a first line $1\n")
         _, more, _ = await bench.run(a_job(2, executable="./run", arguments="x", input_files=(no_shebang,)))
     assert files["stdout"].content == b"mine\n"
@@ -70,7 +70,7 @@ async def test_program_among_input_files_takes_precedence(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("description", "why"),
+    ("description", "message"),
     [
         ({"executable": "no-such-program"}, "there is no program no-such-program"),
         ({"executable": "/no/such/program"}, "there is no program /no/such/program"),
@@ -87,12 +87,12 @@ async def test_program_among_input_files_takes_precedence(tmp_path: Path) -> Non
     ],
 )
 async def test_invalid_program_or_stream_is_the_jobs_fault(
-    tmp_path: Path, description: dict[str, Any], why: str
+    tmp_path: Path, description: dict[str, Any], message: str
 ) -> None:
     async with a_workshop(tmp_path) as bench:
         job = a_job(1, **description)
         await bench.prepare(job)
-        with pytest.raises(JobFaultError, match=why):
+        with pytest.raises(JobFaultError, match=message):
             bench.workshop.start(job.key)
 
 
@@ -105,17 +105,17 @@ async def test_missing_interpreter_is_the_jobs_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "why"),
+    ("names", "message"),
     [
         (("a", "a/b"), "the same path"),
         (("a", "a/b/c"), "Not a directory"),
         (("a/" * 1500 + "x",), "more than 100 parts"),
     ],
 )
-async def test_conflicting_input_paths_are_the_jobs_fault(tmp_path: Path, names: tuple[str, ...], why: str) -> None:
+async def test_conflicting_input_paths_are_the_jobs_fault(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     async with a_workshop(tmp_path) as bench:
         job = a_job(1, input_files=tuple(bench.an_input(name, b"x") for name in names))
-        with pytest.raises(JobFaultError, match=why):
+        with pytest.raises(JobFaultError, match=message):
             await bench.prepare(job)
 
 

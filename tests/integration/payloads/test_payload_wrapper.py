@@ -43,8 +43,8 @@ async def test_wrapper_gets_the_path_of_an_input_program(tmp_path: Path) -> None
     wrapper = a_wrapper(tmp_path, '#!/bin/sh\nexec "$@"\n')
     async with a_workshop(tmp_path / "scratch") as bench:
         bench.workshop.wrap(wrapper)
-        mine = bench.an_input("run", b"#!/bin/sh\necho mine $1; exit 4\n")
-        job = a_job(1, executable="run", arguments="x", input_files=(mine,))
+        program = bench.an_input("run", b"#!/bin/sh\necho mine $1; exit 4\n")
+        job = a_job(1, executable="run", arguments="x", input_files=(program,))
         assert await output(bench, job) == (4, "mine x\n", "")
 
 

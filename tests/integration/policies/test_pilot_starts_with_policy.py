@@ -31,8 +31,8 @@ def test_invalid_policy_stops_the_pilot_at_start(tmp_path: Path, text: str | Non
     policy = tmp_path / "policy.conf"
     if text is not None:
         policy.write_text(text)
-    code, lines, left = run_pilot(tmp_path, policy=str(policy))
-    assert (code, left) == (2, [])
+    code, lines, leftovers = run_pilot(tmp_path, policy=str(policy))
+    assert (code, leftovers) == (2, [])
     assert lines[-1].startswith("pilotage-pilot: ")
     assert message in lines[-1]
 
@@ -40,14 +40,14 @@ def test_invalid_policy_stops_the_pilot_at_start(tmp_path: Path, text: str | Non
 def test_pilot_with_policy_needs_the_classad_library(tmp_path: Path) -> None:
     policy = tmp_path / "policy.conf"
     policy.write_text("START = True\n")
-    code, lines, left = run_pilot(tmp_path, *LIBRARY, policy=str(policy))
-    assert (code, left) == (2, [])
+    code, lines, leftovers = run_pilot(tmp_path, *LIBRARY, policy=str(policy))
+    assert (code, leftovers) == (2, [])
     assert "policy.conf: cannot be used: HTCondor's ClassAd library is not installed" in lines[-1]
 
 
 def test_pilot_without_library_logs_the_built_in_policy(tmp_path: Path) -> None:
-    code, lines, left = run_pilot(tmp_path, *LIBRARY)
-    assert (code, left) == (3, [])
+    code, lines, leftovers = run_pilot(tmp_path, *LIBRARY)
+    assert (code, leftovers) == (3, [])
     built_in = next(json.loads(line) for line in lines if "built-in policy" in line)
     assert "HTCondor's library, which a policy needs, is not installed" in built_in["why"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pilotage.errors import InvalidInputError, PermissionDeniedError
+from pilotage.errors import InvalidInputError, LeadershipLostError, PermissionDeniedError
 from pilotage.v1.race_service_pb2 import FindStragglersRequest, ListRacesRequest, NewRaceCopy, StartCopiesRequest
 from pilotage.v1.race_service_pb2_grpc import RaceServiceStub
 from pilotage.v1.values_pb2 import Turn
@@ -45,7 +45,7 @@ def test_copy_of_an_unknown_job_is_rejected(races: RaceServiceStub) -> None:
 
 
 def test_racer_without_leadership_starts_nothing(races: RaceServiceStub) -> None:
-    with pytest.raises(Exception, match="no longer leads"):
+    with pytest.raises(LeadershipLostError, match="no longer leads"):
         races.StartCopies(start_request(1, turn=Turn(agent="racer", holder="nobody")))
 
 

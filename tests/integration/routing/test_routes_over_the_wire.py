@@ -93,11 +93,11 @@ def test_routed_job_ends_with_the_output_of_its_copy(grid: WireGrid, router: Wir
     assert router.download(job_id, checksum) == content
     (listed,) = router.routes.ListCopies(ListCopiesRequest(router=router.turn.agent)).copies
     assert (listed.job_id, listed.route, listed.state) == (job_id, "north", jobs_pb2.JOB_STATE_MATCHED)
-    left = [
+    output_files = [
         jobs_pb2.OutputFile(name="out", checksum=router.upload(b"written"), size=7),
         jobs_pb2.OutputFile(name="log", checksum=hashlib.sha256(b"said").hexdigest(), size=4, content=b"said"),
     ]
-    (result,) = router.tell(an_end(job_id, output_files=left)).results
+    (result,) = router.tell(an_end(job_id, output_files=output_files)).results
     assert result.accepted
     assert grid.state_of(job_id) == "DONE"
     files = grid.jobs.ListOutputFiles(ListOutputFilesRequest(job_id=job_id)).files

@@ -60,10 +60,15 @@ def test_stop_leaves_no_processes(tmp_path: Path) -> None:
             up.until(lambda: any(pilot.node for pilot in client.pilots()))
         children = up.children()
         assert len(children) == 2
+        assert _processes_of(tmp_path) != []
         up.stop(signal.SIGTERM)
-    folder = f"{tmp_path}/".encode()
-    remaining = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if folder in _content(path)]
-    assert remaining == []
+    assert _processes_of(tmp_path) == []
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Return the ids of the processes whose command line contains the folder."""
+    mark = f"{folder}/".encode()
+    return [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if mark in _content(path)]
 
 
 def _content(path: Path) -> bytes:
@@ -119,10 +124,10 @@ Obstacle = Literal["port in use", "folder in the way", "no tree"]
 def test_start_error_is_one_line(tmp_path: Path, obstacle: Obstacle) -> None:
     data = tmp_path / "data"
     options, message = ["--port", "0"], ""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         match obstacle:
             case "port in use":
-                port = taken.getsockname()[1]
+                port = listener.getsockname()[1]
                 options, message = ["--port", str(port)], f"pilotage: port {port} is in use"
             case "folder in the way":
                 data.write_text("")
