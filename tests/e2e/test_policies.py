@@ -224,7 +224,7 @@ def test_whole_machine_job_is_suspended_until_single_core_jobs_end(grid: PolicyP
     assert [event.position > last_end for event in events if event.after == "RUNNING"] == [False, True]
 
 
-def test_waiting_wrapper_delays_the_whole_machine_job_instead(
+def test_waiting_wrapper_prevents_suspension_of_started_jobs(
     grid: PolicyProcesses,
 ) -> None:
     shipped = (SHIPPED / "whole_machine_job_wrapper").read_text()

@@ -78,7 +78,7 @@ interval_s = 0.3
 
 
 @pytest.mark.usefixtures("agents")
-async def test_copy_of_a_straggler_wins_and_the_straggler_is_stopped(pilotage: Command, tmp_path: Path) -> None:
+async def test_race_copy_wins_and_the_straggler_is_stopped(pilotage: Command, tmp_path: Path) -> None:
     (tmp_path / "tree.toml").write_text(TREE)
     pilotage("tree", "put", tmp_path / "tree.toml")
     (tmp_path / "answer.sh").write_text(SCRIPT)

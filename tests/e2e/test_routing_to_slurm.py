@@ -28,7 +28,7 @@ NAME = "pilotage-7-3"
 
 @dataclass
 class SlurmTarget:
-    """A target over a queue of a real Slurm, with its submitted copies."""
+    """A target over a queue of a real Slurm, with its routed jobs."""
 
     cluster: SlurmCluster
     folder: Path
@@ -37,7 +37,7 @@ class SlurmTarget:
     references: list[str]
 
     async def submit(self, *command: str, **fields: Any) -> str:
-        """Submit a copy and return its reference."""
+        """Submit a routed job and return its reference."""
         name = f"{NAME}{len(self.references)}"
         (reference,) = await submitted(self.target, self.files, a_copy(name, *command, **fields))
         self.references.append(reference)
@@ -58,7 +58,7 @@ async def slurm_target(tmp_path: Path, slurm: SlurmCluster) -> AsyncIterator[Slu
     await created.target.cancel(created.references)
 
 
-async def test_copy_gets_its_cores_and_returns_output(slurm_target: SlurmTarget) -> None:
+async def test_routed_job_gets_its_cores_and_returns_output(slurm_target: SlurmTarget) -> None:
     script = slurm_target.files.add("run.sh", "nproc > cores; cat data; exit 3", executable=True)
     data = slurm_target.files.add("data", "the input")
     reference = await slurm_target.submit(
@@ -71,7 +71,7 @@ async def test_copy_gets_its_cores_and_returns_output(slurm_target: SlurmTarget)
     assert texts.keys() == {"stdout", "stderr", "cores"}
 
 
-async def test_copy_on_a_lost_node_is_gone(slurm_target: SlurmTarget) -> None:
+async def test_routed_job_on_a_lost_node_is_gone(slurm_target: SlurmTarget) -> None:
     script = slurm_target.files.add("run.sh", "echo $$ > pid\nexec sleep 1000", executable=True)
     reference = await slurm_target.submit("run.sh", input_files=(script,))
     await status_when(slurm_target.target, reference, (RoutedJobState.RUNNING,))
@@ -89,7 +89,7 @@ async def test_copy_on_a_lost_node_is_gone(slurm_target: SlurmTarget) -> None:
     assert "NODE_FAIL" in status.reason
 
 
-async def test_cancelled_copy_is_gone(slurm_target: SlurmTarget) -> None:
+async def test_cancelled_routed_job_is_gone(slurm_target: SlurmTarget) -> None:
     reference = await slurm_target.submit("/bin/sleep", "1000")
     await status_when(slurm_target.target, reference, (RoutedJobState.RUNNING,))
     slurm_target.cluster.run("scancel", slurm_target.slurm_id(reference))
@@ -104,7 +104,7 @@ async def test_job_that_signals_its_process_group_has_completed(slurm_target: Sl
     assert (status.state, status.exit_code) == (RoutedJobState.COMPLETED, 6)
 
 
-async def test_copies_are_unknown_while_the_controller_is_down(slurm_target: SlurmTarget) -> None:
+async def test_routed_jobs_are_unknown_while_the_controller_is_down(slurm_target: SlurmTarget) -> None:
     reference = await slurm_target.submit("/bin/sleep", "1000")
     await status_when(slurm_target.target, reference, (RoutedJobState.RUNNING,))
     slurm_target.cluster.stop_controller()

@@ -219,6 +219,6 @@ def is_effectively_empty(value: str, warnings: set[str]) -> bool:
         ),
     ],
 )
-def test_values_of_selected_files(name: str, shown: list[dict[str, object]], shared_data: Path) -> None:
+def test_selected_files_give_the_expected_values(name: str, shown: list[dict[str, object]], shared_data: Path) -> None:
     jobs = [as_json(job) for job in read_jobs(shared_data / "data" / name)]
     assert [{key: job[key] for key in expected} for job, expected in zip(jobs, shown, strict=True)] == shown

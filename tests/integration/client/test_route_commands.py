@@ -41,7 +41,7 @@ def pilotage(grid: WireGrid, home: Path, *roles: Role, owner: str = "alice") -> 
     return Command(environment_of(home, PILOTAGE_SERVER=grid.server.address, PILOTAGE_TOKEN=token))
 
 
-def test_routes_list_shows_copies_states_and_constraints(grid: WireGrid, router: WireRouter, tmp_path: Path) -> None:
+def test_routes_list_shows_counts_states_and_constraints(grid: WireGrid, router: WireRouter, tmp_path: Path) -> None:
     show = pilotage(grid, tmp_path)
     assert show("routes", "list") == "no job router has reported a route\n"
     east = RouteOutline(name="east", target="server gone:1", max_jobs=5, closed=CLOSED)
@@ -123,7 +123,7 @@ def test_attributes_of_hooks_are_in_the_job_ad(grid: WireGrid, router: WireRoute
     assert (ad["Progress"], ad["Color"], ad["RouteName"]) == (70, "red", "north")
 
 
-def test_operator_gives_up_the_copies_of_a_stopped_router(grid: WireGrid, router: WireRouter, tmp_path: Path) -> None:
+def test_operator_gives_up_the_jobs_of_a_stopped_router(grid: WireGrid, router: WireRouter, tmp_path: Path) -> None:
     first, second = grid.submit(a_job(), a_job())
     router.put(NORTH)
     router.route(first, second)

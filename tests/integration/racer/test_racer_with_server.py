@@ -110,7 +110,7 @@ def run_all(grid: WireGrid, description: JobDescription) -> list[int]:
     ("free", "output"),
     [(0, "no copy: it is urgent, but no slot for a copy is free on another site"), (1, "a copy: it is urgent")],
 )
-def test_copy_may_need_a_free_slot_at_another_site(
+def test_race_copy_may_need_a_free_slot_at_another_site(
     grid: WireGrid, running_job: int, config: Path, capsys: pytest.CaptureFixture[str], free: int, output: str
 ) -> None:
     config.write_text(config.read_text() + "needs_free_slot = true\n")

@@ -29,7 +29,7 @@ def start_request(*job_ids: int, **fields: object) -> StartCopiesRequest:
     return StartCopiesRequest(request_id=request_id(), copies=copies, **fields)  # type: ignore[arg-type]
 
 
-def test_copies_need_ids_of_different_jobs(races: RaceServiceStub) -> None:
+def test_race_copies_need_ids_of_different_jobs(races: RaceServiceStub) -> None:
     with pytest.raises(InvalidInputError) as caught:
         races.StartCopies(start_request(1, -2, 0, turn=Turn(agent="racer")))
     assert fields_of(caught) == ["turn.holder", "copies[1].job_id", "copies[2].job_id"]
@@ -39,7 +39,7 @@ def test_copies_need_ids_of_different_jobs(races: RaceServiceStub) -> None:
         assert fields_of(caught) == ["copies"]
 
 
-def test_copy_of_an_unknown_job_is_rejected(races: RaceServiceStub) -> None:
+def test_race_copy_of_an_unknown_job_is_rejected(races: RaceServiceStub) -> None:
     (answer,) = races.StartCopies(start_request(12345)).copies
     assert (answer.job_id, answer.copy_id, answer.refusal) == (12345, 0, "there is no job 12345")
 

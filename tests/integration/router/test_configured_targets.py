@@ -79,7 +79,7 @@ async def test_unreadable_ca_file_is_named_in_the_error(tmp_path: Path) -> None:
         await targets.open(OTHER_SERVER)
 
 
-async def test_restarted_router_polls_copies_at_a_removed_queue(
+async def test_restarted_router_polls_routed_jobs_at_a_removed_queue(
     tmp_path: Path,
 ) -> None:
     batch = FakeBatchSystem()

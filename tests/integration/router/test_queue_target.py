@@ -31,7 +31,7 @@ HOSTILE = "it's $(touch pwned) `touch pwned` \"$HOME\" \\ ; touch pwned\n#'"
 
 @dataclass
 class Site:
-    """A target over the local batch system, with its submitted copies."""
+    """A target over the local batch system, with its routed jobs."""
 
     folder: Path
     target: BatchQueueTarget
@@ -41,13 +41,13 @@ class Site:
     def path(self, name: str) -> Path:
         return self.folder / STAMP / name
 
-    async def run(self, copy: RoutedJobRequest) -> RoutedJobStatus:
-        """Submit a copy and wait for its end."""
-        self.references += await submitted(self.target, self.files, copy)
+    async def run(self, request: RoutedJobRequest) -> RoutedJobStatus:
+        """Submit a routed job and wait for its end."""
+        self.references += await submitted(self.target, self.files, request)
         return await end_of(self.target, self.references[-1])
 
     async def script(self, text: str, **fields: Any) -> RoutedJobStatus:
-        """Submit a copy that runs this script and wait for its end."""
+        """Submit a routed job that runs this script and wait for its end."""
         script = self.files.add("run.sh", f"#!/bin/sh\n{text}\n", executable=True)
         input_file = fields.pop("input_files", ())
         assert isinstance(input_file, tuple)
@@ -67,13 +67,13 @@ def a_target(folder: Path) -> BatchQueueTarget:
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    folder = tmp_path / "copies of a router"
+    folder = tmp_path / "folder of a router"
     found = Site(folder, a_target(folder), HeldFiles(), [])
     yield found
     await found.target.cancel(found.references)
 
 
-async def test_copy_runs_in_its_folder_with_its_input(site: Site) -> None:
+async def test_routed_job_runs_in_its_folder_with_its_input(site: Site) -> None:
     data = site.files.add("deep/er/data.txt", "content")
     status = await site.script('cat deep/er/data.txt; [ "$PWD" = "$HOME" ] && [ -x run.sh ]', input_files=(data,))
     assert (status.state, status.exit_code) == (RoutedJobState.COMPLETED, 0)
@@ -83,7 +83,7 @@ async def test_copy_runs_in_its_folder_with_its_input(site: Site) -> None:
     assert status.ended is not None
 
 
-async def test_copy_has_the_environment_of_a_pilot_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_routed_job_has_the_environment_of_a_pilot_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTS_SECRET", "hidden")
     await site.script("env", environment={"GREETING": "hello"}, request_cpus=2, request_memory_mib=50)
     environment = dict(line.split("=", 1) for line in (await site.texts())["stdout"].splitlines())
@@ -113,7 +113,7 @@ async def test_copy_has_the_environment_of_a_pilot_job(site: Site, monkeypatch: 
 
 async def test_job_text_is_never_executed_by_the_shell(site: Site) -> None:
     printing = site.files.add("run it.sh", 'printf "%s|" "$1" "$TEXT" "$PILOTAGE_NODE"', executable=True)
-    copy = a_copy(
+    request = a_copy(
         NAME,
         "run it.sh",
         "'it'\"'\"'s $(touch pwned) `touch pwned`'",
@@ -122,7 +122,7 @@ async def test_job_text_is_never_executed_by_the_shell(site: Site) -> None:
         stderr="err;touch pwned",
         input_files=(printing,),
     )
-    assert (await site.run(copy)).exit_code == 0
+    assert (await site.run(request)).exit_code == 0
     printed = (await site.texts())["out $(touch pwned).txt"]
     assert printed == f"it's $(touch pwned) `touch pwned`|{HOSTILE}|{os.uname().nodename}|"
     assert not [*site.folder.rglob("pwned")]
@@ -136,7 +136,7 @@ async def test_environment_variables_may_have_any_name(site: Site) -> None:
     assert "UID=z\n" in printed
 
 
-async def test_files_of_a_copy_are_private(site: Site) -> None:
+async def test_files_of_a_routed_job_are_private(site: Site) -> None:
     await site.script("umask 022")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (site.folder / STAMP).iterdir()}
     assert stat.S_IMODE(site.path("").stat().st_mode) == 0o700
@@ -159,8 +159,8 @@ async def test_missing_program_is_named_in_stderr(site: Site, program: str) -> N
 
 async def test_standard_input_comes_from_an_input_file(site: Site) -> None:
     input_file = site.files.add("answers", "forty-two")
-    copy = a_copy(NAME, "/bin/cat", stdin="answers", input_files=(input_file,))
-    assert (await site.run(copy)).exit_code == 0
+    request = a_copy(NAME, "/bin/cat", stdin="answers", input_files=(input_file,))
+    assert (await site.run(request)).exit_code == 0
     assert (await site.texts())["stdout"] == "forty-two"
 
 
@@ -277,7 +277,7 @@ async def test_cancelled_job_may_shut_down_cleanly(site: Site) -> None:
     assert (await texts_of(site.target, reference))["stdout"] == "bye\n"
 
 
-async def test_copy_with_killed_processes_is_gone(site: Site) -> None:
+async def test_routed_job_with_killed_processes_is_gone(site: Site) -> None:
     (reference,) = await submitted(site.target, site.files, a_copy(NAME, "/bin/sleep", "1000"))
     await status_when(site.target, reference, (RoutedJobState.RUNNING,))
     os.killpg(int(reference.split(" ")[1].split(".")[-3]), 9)

@@ -33,8 +33,8 @@ MAX_BYTES = 20_000
 
 
 @dataclass
-class SubmittedCopy:
-    """A target over a fake batch system, and a copy that was submitted to it."""
+class SubmittedJob:
+    """A target over a fake batch system, and a routed job that was submitted to it."""
 
     batch: FakeBatchSystem
     target: BatchQueueTarget
@@ -47,73 +47,73 @@ class SubmittedCopy:
         return request
 
     async def status_when(self, status: GlideinStatus) -> RoutedJobStatus:
-        """Return the status of the copy when its batch job has this status."""
+        """Return the status of the routed job when its batch job has this status."""
         self.batch.statuses["fake.1"] = status
         return (await self.target.poll([self.reference]))[self.reference]
 
 
 @pytest.fixture
-async def submitted_copy(tmp_path: Path) -> SubmittedCopy:
+async def submitted_job(tmp_path: Path) -> SubmittedJob:
     batch = FakeBatchSystem()
     target = BatchQueueTarget(QUEUE, batch, RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES)), ORIGIN)
-    copy = a_copy(
+    request = a_copy(
         NAME, "/bin/true", request_cpus=4, request_memory_mib=800, request_gpus=1, wall_time=timedelta(hours=1)
     )
-    (reference,) = await submitted(target, HeldFiles(), copy)
-    return SubmittedCopy(batch, target, reference, tmp_path / STAMP)
+    (reference,) = await submitted(target, HeldFiles(), request)
+    return SubmittedJob(batch, target, reference, tmp_path / STAMP)
 
 
-async def test_request_has_the_jobs_shape_and_wall_time(submitted_copy: SubmittedCopy) -> None:
-    request = submitted_copy.request
-    assert (request.stamp, request.queue, request.folder) == (STAMP, "default", submitted_copy.folder)
+async def test_request_has_the_jobs_shape_and_wall_time(submitted_job: SubmittedJob) -> None:
+    request = submitted_job.request
+    assert (request.stamp, request.queue, request.folder) == (STAMP, "default", submitted_job.folder)
     assert (request.shape.cpus, request.shape.memory_mib, request.shape.gpus) == (4, 800, 1)
     assert request.wall_time_s == 3600
 
 
-async def test_lost_node_ends_a_copy_and_a_missing_answer_does_not(submitted_copy: SubmittedCopy) -> None:
-    silent = await submitted_copy.status_when(GlideinStatus(GlideinState.UNKNOWN, "no answer"))
+async def test_lost_node_ends_a_routed_job_and_a_missing_answer_not(submitted_job: SubmittedJob) -> None:
+    silent = await submitted_job.status_when(GlideinStatus(GlideinState.UNKNOWN, "no answer"))
     assert (silent.state, silent.reason) == (RoutedJobState.UNKNOWN, "no answer")
-    lost = await submitted_copy.status_when(GlideinStatus(GlideinState.ENDED, "NODE_FAIL"))
+    lost = await submitted_job.status_when(GlideinStatus(GlideinState.ENDED, "NODE_FAIL"))
     assert lost.state is RoutedJobState.GONE
     assert "NODE_FAIL" in lost.reason
 
 
-async def test_partly_written_end_record_is_ignored(submitted_copy: SubmittedCopy) -> None:
-    (submitted_copy.folder / "started").write_text("1000 node7")
-    (submitted_copy.folder / "ended").write_text("code 0\ntime 1010\n")
+async def test_partly_written_end_record_is_ignored(submitted_job: SubmittedJob) -> None:
+    (submitted_job.folder / "started").write_text("1000 node7")
+    (submitted_job.folder / "ended").write_text("code 0\ntime 1010\n")
     completed = GlideinStatus(GlideinState.ENDED, "COMPLETED", 0)
-    assert (await submitted_copy.status_when(completed)).state is RoutedJobState.UNKNOWN
-    (submitted_copy.folder / "ended").write_text("code 0\ntime 1010\nwhole\n")
-    status = await submitted_copy.status_when(completed)
+    assert (await submitted_job.status_when(completed)).state is RoutedJobState.UNKNOWN
+    (submitted_job.folder / "ended").write_text("code 0\ntime 1010\nwhole\n")
+    status = await submitted_job.status_when(completed)
     assert (status.state, status.exit_code, status.wall_s) == (RoutedJobState.COMPLETED, 0, 10.0)
 
 
-async def test_copy_without_end_record_is_gone_after_a_while(submitted_copy: SubmittedCopy) -> None:
+async def test_ended_job_without_end_record_is_gone_after_a_while(submitted_job: SubmittedJob) -> None:
     completed = GlideinStatus(GlideinState.ENDED, "COMPLETED", 0)
     async with asyncio.timeout(10):
-        while (status := await submitted_copy.status_when(completed)).state is RoutedJobState.UNKNOWN:
+        while (status := await submitted_job.status_when(completed)).state is RoutedJobState.UNKNOWN:
             pass
     assert status.state is RoutedJobState.GONE
 
 
-async def test_end_record_that_is_a_link_is_not_followed(submitted_copy: SubmittedCopy, tmp_path: Path) -> None:
+async def test_end_record_that_is_a_link_is_not_followed(submitted_job: SubmittedJob, tmp_path: Path) -> None:
     (tmp_path / "other").write_text("code 0\ntime 1010\nwhole\n")
-    (submitted_copy.folder / "ended").symlink_to(tmp_path / "other")
+    (submitted_job.folder / "ended").symlink_to(tmp_path / "other")
     assert (
-        await submitted_copy.status_when(GlideinStatus(GlideinState.ENDED, "FAILED", 1))
+        await submitted_job.status_when(GlideinStatus(GlideinState.ENDED, "FAILED", 1))
     ).state is RoutedJobState.GONE
 
 
-async def test_circular_links_lose_only_their_own_output(submitted_copy: SubmittedCopy) -> None:
+async def test_circular_links_lose_only_their_own_output(submitted_job: SubmittedJob) -> None:
     for name in ("stdout", "stderr"):
-        (submitted_copy.folder / "work" / name).unlink(missing_ok=True)
-    (submitted_copy.folder / "work" / "stdout").symlink_to("stdout")
-    (submitted_copy.folder / "work" / "stderr").write_text("x")
-    output = await submitted_copy.target.collect(submitted_copy.reference)
+        (submitted_job.folder / "work" / name).unlink(missing_ok=True)
+    (submitted_job.folder / "work" / "stdout").symlink_to("stdout")
+    (submitted_job.folder / "work" / "stderr").write_text("x")
+    output = await submitted_job.target.collect(submitted_job.reference)
     assert [file.name for file in output] == ["stderr"]
 
 
-async def test_ended_copy_without_answer_is_found_by_its_end_record(tmp_path: Path) -> None:
+async def test_unanswered_submission_is_found_by_its_end_record(tmp_path: Path) -> None:
     batch = FakeBatchSystem(loses_answers=True)
     target = BatchQueueTarget(QUEUE, batch, RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES)), ORIGIN)
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], HeldFiles())
@@ -126,26 +126,26 @@ async def test_ended_copy_without_answer_is_found_by_its_end_record(tmp_path: Pa
     assert (status.state, status.exit_code) == (RoutedJobState.COMPLETED, 4)
 
 
-async def test_unanswered_submission_is_not_repeated_blindly(tmp_path: Path) -> None:
+async def test_unanswered_submission_is_never_duplicated(tmp_path: Path) -> None:
     batch = FakeBatchSystem(loses_answers=True)
     target = BatchQueueTarget(QUEUE, batch, RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES)), ORIGIN)
-    copy = a_copy(NAME, "/bin/sleep", "1000")
-    await target.submit([copy], HeldFiles())
+    request = a_copy(NAME, "/bin/sleep", "1000")
+    await target.submit([request], HeldFiles())
     batch.is_reachable = False
-    (answer,) = await target.submit([copy], HeldFiles())
+    (answer,) = await target.submit([request], HeldFiles())
     assert not isinstance(answer, Submitted | NotSubmitted), "it may have been submitted"
     batch.is_reachable, batch.loses_answers = True, False
-    (answer,) = await target.submit([copy], HeldFiles())
+    (answer,) = await target.submit([request], HeldFiles())
     assert isinstance(answer, Submitted)
     assert len(batch.requests) == 1
 
 
-async def test_record_of_a_copy_has_no_secrets(submitted_copy: SubmittedCopy) -> None:
-    record = json.loads((submitted_copy.folder / "copy.json").read_text())
+async def test_record_of_a_routed_job_has_no_secrets(submitted_job: SubmittedJob) -> None:
+    record = json.loads((submitted_job.folder / "copy.json").read_text())
     assert record.keys() == {"stdout", "stderr", "output_files", "seen", "queue", "ce_type", "batch_id", "cut"}
 
 
-async def test_copy_with_its_folder_on_another_host_stays_unknown(tmp_path: Path) -> None:
+async def test_routed_job_with_its_folder_elsewhere_stays_unknown(tmp_path: Path) -> None:
     batch = FakeBatchSystem()
     elsewhere = BatchQueueTarget(
         QUEUE, batch, RoutedJobFolders(tmp_path / "elsewhere", OutputLimits(MAX_BYTES)), ORIGIN
@@ -172,7 +172,7 @@ def set_age(folder: Path, days: int) -> None:
     os.utime(folder, (modified, modified))
 
 
-async def test_leftovers_are_old_folders_of_this_router(submitted_copy: SubmittedCopy, tmp_path: Path) -> None:
+async def test_leftovers_are_old_folders_of_this_router(submitted_job: SubmittedJob, tmp_path: Path) -> None:
     other_router = BatchQueueTarget(
         QUEUE, FakeBatchSystem(), RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES)), "another"
     )
@@ -181,18 +181,18 @@ async def test_leftovers_are_old_folders_of_this_router(submitted_copy: Submitte
     for name, days in ((STAMP, 3), (f"{NAME}-another", 3), (f"pilotage-8-1-{ORIGIN}", 3)):
         set_age(tmp_path / name, days)
     yesterday = now() - timedelta(days=1)
-    found = {NAME: submitted_copy.reference, "pilotage-8-1": ""}
-    assert await submitted_copy.target.leftovers((), yesterday) == found, "a folder without a record has no reference"
-    assert await submitted_copy.target.leftovers([NAME, "pilotage-8-1"], yesterday) == {}
-    set_age(submitted_copy.folder, 0)
-    assert await submitted_copy.target.leftovers((), yesterday) == {"pilotage-8-1": ""}
+    found = {NAME: submitted_job.reference, "pilotage-8-1": ""}
+    assert await submitted_job.target.leftovers((), yesterday) == found, "a folder without a record has no reference"
+    assert await submitted_job.target.leftovers([NAME, "pilotage-8-1"], yesterday) == {}
+    set_age(submitted_job.folder, 0)
+    assert await submitted_job.target.leftovers((), yesterday) == {"pilotage-8-1": ""}
 
 
-async def test_running_copy_of_another_queue_is_no_leftover(submitted_copy: SubmittedCopy, tmp_path: Path) -> None:
+async def test_running_job_of_another_queue_is_no_leftover(submitted_job: SubmittedJob, tmp_path: Path) -> None:
     folders = RoutedJobFolders(tmp_path, OutputLimits(MAX_BYTES))
     other = BatchQueueTarget(QueueId("LOCAL", "here", "other"), FakeBatchSystem(), folders, ORIGIN)
     assert await other.leftovers((), now() + timedelta(days=1)) == {}
-    (submitted_copy.folder / "ended").write_text("code 0\ntime 1010\nwhole\n")
+    (submitted_job.folder / "ended").write_text("code 0\ntime 1010\nwhole\n")
     assert await other.leftovers((), now() + timedelta(days=1)) == {NAME: ""}
 
 
@@ -205,7 +205,7 @@ class FailingFiles(HeldFiles):
         await super().fetch(job_id, file, to)
 
 
-async def test_unexpected_error_of_one_copy_affects_no_other(
+async def test_unexpected_error_of_one_job_affects_no_other(
     tmp_path: Path,
 ) -> None:
     target = BatchQueueTarget(

@@ -82,7 +82,7 @@ def test_second_replica_collects_jobs_of_the_killed_leader(
         until(lambda: len(list(started.iterdir())) == 3)
         with a_router(second):
             until(lambda: "another copy of the agent acts" in log_of(second))
-            assert {copy.router for copy in copies(server)} == {"job router of jobrouter"}
+            assert {routed_job.router for routed_job in copies(server)} == {"job router of jobrouter"}
             leader.kill()
             (tmp_path / "go").touch()
             ended = user.done(jobs)
@@ -90,11 +90,11 @@ def test_second_replica_collects_jobs_of_the_killed_leader(
             user.done([late])
             until(lambda: not list((tmp_path / "shared" / "copies").glob("pilotage-*")))
     assert [(job.state, job.attempt) for job in ended] == [(jobs_pb2.JOB_STATE_DONE, 1)] * 3
-    assert len(list(started.iterdir())) == 3, "no copy ran twice"
+    assert len(list(started.iterdir())) == 3, "no job ran twice"
     assert user.stdout(late) == "hello\n"
 
 
-def test_old_folders_of_unknown_copies_are_removed(user: User, config: Path, tmp_path: Path) -> None:
+def test_old_folders_of_unknown_jobs_are_removed(user: User, config: Path, tmp_path: Path) -> None:
     (job,) = user.submit("sleep 0.1")
     assert run(["job-router", "--once", "--config", str(config)]) == 0
     copies = tmp_path / "router" / "copies"

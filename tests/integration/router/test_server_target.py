@@ -39,10 +39,10 @@ async def remote(grid: ProcessGrid, tmp_path: Path) -> AsyncIterator[Remote]:
         yield remote
 
 
-async def test_copy_is_submitted_with_the_routes_token_and_its_files(remote: Remote) -> None:
+async def test_job_is_submitted_with_the_routes_token_and_its_files(remote: Remote) -> None:
     script = remote.files.add("run.sh", f"echo {uuid4()}", executable=True)
     data = remote.files.add("data", f"{uuid4()}")
-    copy = a_copy(
+    request = a_copy(
         NAME,
         "run.sh",
         input_files=(script, data),
@@ -51,7 +51,7 @@ async def test_copy_is_submitted_with_the_routes_token_and_its_files(remote: Rem
         attributes={"Experiment": "atlas"},
         policy=JobPolicy(periodic_hold="NumJobStarts > 3"),
     )
-    (reference,) = await submitted(remote.target, remote.files, copy)
+    (reference,) = await submitted(remote.target, remote.files, request)
     assert (remote.job(reference).owner, remote.job(reference).name) == ("router", f"{NAME}-{remote.origin}")
     description = remote.description(reference)
     assert (description.executable, description.request_cpus, dict(description.environment)) == (
@@ -72,8 +72,10 @@ async def test_job_with_its_owners_token_is_submitted_as_the_owner(
 ) -> None:
     secret = remote.files.add("mine.token", remote.grid.server.token(owner="ann"))
     data = remote.files.add("data", "content")
-    copy = a_copy(NAME, "/bin/true", input_files=(secret, data), attributes={"scitokensfile": "/home/ann/mine.token"})
-    (reference,) = await submitted(remote.target, remote.files, copy)
+    request = a_copy(
+        NAME, "/bin/true", input_files=(secret, data), attributes={"scitokensfile": "/home/ann/mine.token"}
+    )
+    (reference,) = await submitted(remote.target, remote.files, request)
     assert remote.job(reference).owner == "ann"
     assert [file.name for file in remote.description(reference).input_files] == ["data"]
     token_file = remote.of() / "token"
@@ -88,22 +90,22 @@ async def test_job_with_its_owners_token_is_submitted_as_the_owner(
 
 async def test_malformed_token_is_rejected_without_quoting_it(remote: Remote) -> None:
     secret = remote.files.add("mine.token", "two words\nand lines")
-    copy = a_copy(NAME, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})
-    (answer,) = await remote.target.submit([copy], remote.files)
+    request = a_copy(NAME, "/bin/true", input_files=(secret,), attributes={"ScitokensFile": "mine.token"})
+    (answer,) = await remote.target.submit([request], remote.files)
     assert isinstance(answer, RefusedByJob)
     assert "token" in answer.reason
     assert "words" not in answer.reason
     assert not remote.of().exists()
 
 
-async def test_copy_without_any_token_is_not_submitted(remote: Remote) -> None:
+async def test_job_without_any_token_is_not_submitted(remote: Remote) -> None:
     target = remote.at(remote.folder, token="")
     (answer,) = await target.submit([a_copy(NAME, "/bin/true")], remote.files)
     assert isinstance(answer, RouteUnsuitable)
     assert "ScitokensFile" in answer.reason
 
 
-async def test_copy_that_the_server_rejects_affects_no_other(remote: Remote) -> None:
+async def test_job_that_the_server_rejects_affects_no_other(remote: Remote) -> None:
     bad = a_copy(NAME, "/bin/true", requirements={"Tags": ()})
     answers = await remote.target.submit([bad, a_copy(f"{NAME}1", "/bin/true")], remote.files)
     assert isinstance(answers[0], RefusedByJob)
@@ -111,7 +113,7 @@ async def test_copy_that_the_server_rejects_affects_no_other(remote: Remote) -> 
     assert isinstance(answers[1], Submitted)
 
 
-async def test_held_removed_and_idle_copies_are_reported(remote: Remote) -> None:
+async def test_held_removed_and_idle_jobs_are_reported(remote: Remote) -> None:
     held, removed, idle = await submitted(
         remote.target, remote.files, *(a_copy(f"{NAME}{n}", "/bin/true") for n in range(3))
     )
@@ -133,7 +135,7 @@ async def test_hidden_job_is_unknown_and_affects_no_other(remote: Remote) -> Non
     assert states == [RoutedJobState.UNKNOWN, RoutedJobState.IDLE, RoutedJobState.UNKNOWN]
 
 
-async def test_invalid_token_leaves_copies_unknown(remote: Remote) -> None:
+async def test_invalid_token_leaves_routed_jobs_unknown(remote: Remote) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     (remote.of() / "job-id").unlink()
     await asyncio.to_thread((remote.folder.parent / "token").write_text, "bad")
@@ -151,14 +153,14 @@ async def test_repeated_submission_keeps_the_first_description(remote: Remote) -
     assert await remote.target.find_again([NAME]) == {NAME: reference}
 
 
-async def test_copy_without_local_record_is_found_by_name(remote: Remote, tmp_path: Path) -> None:
+async def test_job_without_local_record_is_found_by_name(remote: Remote, tmp_path: Path) -> None:
     references = await submitted(remote.target, remote.files, *(a_copy(f"{NAME}{n}", "/bin/true") for n in range(2)))
     on_another_host = remote.at(tmp_path / "other")
     found = await on_another_host.find_again([f"{NAME}0", f"{NAME}1", "pilotage-9-9"])
     assert found == dict(zip([f"{NAME}0", f"{NAME}1"], references, strict=True))
 
 
-async def test_copies_at_an_unreachable_server_are_unknown(remote: Remote, tmp_path: Path) -> None:
+async def test_routed_jobs_at_an_unreachable_server_are_unknown(remote: Remote, tmp_path: Path) -> None:
     (reference,) = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     unreachable = RemoteServer(["localhost:1"], None)
     target = RemoteServerTarget(unreachable, RemoteJobFolders(remote.folder, remote.origin), tmp_path / "token")
@@ -170,7 +172,7 @@ async def test_copies_at_an_unreachable_server_are_unknown(remote: Remote, tmp_p
     assert (await remote.target.poll([reference]))[reference].state is RoutedJobState.IDLE
 
 
-async def test_routers_of_one_name_keep_their_copies_apart(remote: Remote, tmp_path: Path) -> None:
+async def test_routers_of_one_name_keep_their_jobs_apart(remote: Remote, tmp_path: Path) -> None:
     other = remote.at(tmp_path / "other", origin=f"{remote.origin}2")
     mine = await submitted(remote.target, remote.files, a_copy(NAME, "/bin/true"))
     theirs = await submitted(other, remote.files, a_copy(NAME, "/bin/true"))
@@ -190,7 +192,7 @@ async def write(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["two words", "refused"], ids=["malformed", "rejected"])
-async def test_invalid_token_of_one_owner_affects_no_other_copy(remote: Remote, token: str) -> None:
+async def test_invalid_token_of_one_owner_affects_no_other_job(remote: Remote, token: str) -> None:
     mine = remote.copy_of("ann")
     reference, other = await submitted(remote.target, remote.files, mine, a_copy(OTHER, "/bin/true"))
     for name in (NAME, OTHER):
@@ -238,7 +240,7 @@ async def test_hidden_job_is_gone_only_for_a_token_that_sees_all_jobs(remote: Re
     assert (await status_of(remote, NO_SUCH_JOB)).state is RoutedJobState.GONE
 
 
-async def test_copy_with_its_token_on_another_host_is_unknown(remote: Remote) -> None:
+async def test_job_with_its_token_on_another_host_is_unknown(remote: Remote) -> None:
     (reference,) = await submitted(remote.target, remote.files, remote.copy_of("ann"))
     elsewhere = remote.at(remote.folder.parent / "elsewhere")
     with capture_logs() as logs:

@@ -72,7 +72,7 @@ def test_jobs_beyond_the_response_budget_are_listed_as_unseen(grid: WireGrid, ro
     assert 1 < len(returned) < len(ids)
 
 
-async def test_router_link_loads_jobs_in_several_calls(grid: WireGrid) -> None:
+async def test_router_link_loads_waiting_jobs_in_several_calls(grid: WireGrid) -> None:
     ids = submit_large(grid)
     token = grid.server.token(Role.AGENT, owner="agent:router")
     async with grid.server.async_channel(token) as channel:
@@ -80,8 +80,8 @@ async def test_router_link_loads_jobs_in_several_calls(grid: WireGrid) -> None:
         assert [job.job_id for job in await link.load_jobs(ids)] == ids
 
 
-def test_routed_job_ends_with_the_output_of_its_copy(grid: WireGrid, router: WireRouter) -> None:
-    content = b"what the copy reads"
+def test_routed_job_ends_with_its_output(grid: WireGrid, router: WireRouter) -> None:
+    content = b"what the job reads"
     checksum = hashlib.sha256(content).hexdigest()
     grid.jobs.UploadFile(iter([UploadFileRequest(checksum=checksum, size=len(content), content=content)]))
     description = JobDescription("/bin/cat", input_files=(InputFile("in", checksum=checksum, size=len(content)),))
@@ -112,7 +112,7 @@ def test_repeated_request_routes_no_job_twice(grid: WireGrid, router: WireRouter
     assert router.route(job_id).jobs[0].refusal == "it is MATCHED"
 
 
-def test_empty_report_returns_unwanted_copies(grid: WireGrid, router: WireRouter) -> None:
+def test_empty_report_returns_unwanted_routed_jobs(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     router.route(job_id)
     assert not router.tell().unwanted
@@ -122,7 +122,7 @@ def test_empty_report_returns_unwanted_copies(grid: WireGrid, router: WireRouter
     assert "because" in unwanted.reason
 
 
-def test_repeated_report_returns_newly_unwanted_copies(grid: WireGrid, router: WireRouter) -> None:
+def test_repeated_report_returns_newly_unwanted_jobs(grid: WireGrid, router: WireRouter) -> None:
     first, second = grid.submit(JobDescription("/bin/true", count=2))
     router.route(first, second)
     report = ReportCopiesRequest(request_id=request_id(), turn=router.turn, copies=[an_end(first)])
@@ -130,10 +130,13 @@ def test_repeated_report_returns_newly_unwanted_copies(grid: WireGrid, router: W
     grid.change(JOB_CHANGE_HOLD, second)
     after = router.routes.ReportCopies(report)
     assert before.results == after.results
-    assert ([copy.job_id for copy in before.unwanted], [copy.job_id for copy in after.unwanted]) == ([], [second])
+    assert (
+        [routed_job.job_id for routed_job in before.unwanted],
+        [routed_job.job_id for routed_job in after.unwanted],
+    ) == ([], [second])
 
 
-async def test_router_link_loads_copies_in_several_calls(grid: WireGrid) -> None:
+async def test_router_link_loads_routed_jobs_in_several_calls(grid: WireGrid) -> None:
     ids = grid.submit(JobDescription("/bin/true", count=1003))
     router = WireRouter(grid)
     router.route(*ids[:1000])
@@ -144,8 +147,8 @@ async def test_router_link_loads_copies_in_several_calls(grid: WireGrid) -> None
     token = grid.server.token(Role.AGENT, owner="agent:router")
     async with grid.server.async_channel(token) as channel:
         link = RouterServerLink(channel, Leadership(router.turn.agent, router.turn.holder))
-        assert [copy.job_id for copy in await link.routed_jobs()] == ids
-        assert [copy.job_id for copy in (await link.report(request_id(), ())).unwanted] == ids
+        assert [routed_job.job_id for routed_job in await link.routed_jobs()] == ids
+        assert [routed_job.job_id for routed_job in (await link.report(request_id(), ())).unwanted] == ids
 
 
 def test_agent_sees_all_jobs_and_a_user_only_his_own(grid: WireGrid, router: WireRouter) -> None:
@@ -173,7 +176,7 @@ def test_users_see_the_routes_of_all_routers(grid: WireGrid, router: WireRouter)
     assert list(mine.left_out) == left_out
 
 
-def test_users_may_not_route_and_only_operators_give_up_copies(grid: WireGrid, router: WireRouter) -> None:
+def test_only_routers_route_and_only_operators_give_up(grid: WireGrid, router: WireRouter) -> None:
     (job_id,) = grid.submit(a_job())
     router.route(job_id)
     users = RouteServiceStub(grid.channel(grid.server.token(vo=grid.vo)))
@@ -184,8 +187,8 @@ def test_users_may_not_route_and_only_operators_give_up_copies(grid: WireGrid, r
         router.routes.GiveUpCopies(give_up)
     router.stop()
     operators = RouteServiceStub(grid.channel(grid.server.token(Role.OPERATOR, owner="olga")))
-    (copy,) = operators.GiveUpCopies(give_up).copies
-    assert (copy.job_id, copy.state) == (job_id, jobs_pb2.JOB_STATE_WAITING)
+    (routed_job,) = operators.GiveUpCopies(give_up).copies
+    assert (routed_job.job_id, routed_job.state) == (job_id, jobs_pb2.JOB_STATE_WAITING)
 
 
 def test_router_without_leadership_changes_nothing(grid: WireGrid, router: WireRouter) -> None:
@@ -205,7 +208,7 @@ def test_invalid_request_is_rejected_with_all_fields(router: WireRouter) -> None
     assert [violation.where for violation in caught.value.violations] == ["turn.agent", "turn.holder", "copies"]
 
 
-def test_malformed_copy_is_rejected_alone(grid: WireGrid, router: WireRouter) -> None:
+def test_malformed_routing_request_is_rejected_alone(grid: WireGrid, router: WireRouter) -> None:
     nameless, free = grid.submit(JobDescription("/bin/true", count=2))
     copies = [
         NewCopy(job_id=job_id, route=route, target=f"queue {QUEUE}", queue=queue_to_wire(QUEUE))
@@ -234,18 +237,24 @@ def test_malformed_report_is_rejected_alone_and_changes_nothing(grid: WireGrid, 
     for _ in range(2):
         answer = router.routes.ReportCopies(report)
         assert [(result.job_id, result.accepted) for result in answer.results] == [(sound, True)]
-        assert {(copy.job_id, copy.attempt): copy.fault.split(": ")[0] for copy in answer.malformed} == {
+        assert {
+            (routed_job.job_id, routed_job.attempt): routed_job.fault.split(": ")[0] for routed_job in answer.malformed
+        } == {
             (bad_text, 1): "reference",
             (wrong, 1): "report.output_files[0].content",
             (waits, 1): "report.state",
         }
     assert [grid.state_of(job_id) for job_id in ids] == ["MATCHED", "MATCHED", "MATCHED", "DONE"]
     listed = router.routes.ListCopies(ListCopiesRequest(router=router.turn.agent)).copies
-    assert [(copy.job_id, copy.reference) for copy in listed] == [(bad_text, ""), (wrong, ""), (waits, "")]
+    assert [(routed_job.job_id, routed_job.reference) for routed_job in listed] == [
+        (bad_text, ""),
+        (wrong, ""),
+        (waits, ""),
+    ]
     assert router.tell(an_end(wrong)).results[0].accepted
 
 
-def test_report_must_match_its_copy(router: WireRouter) -> None:
+def test_report_must_match_its_job_and_attempt(router: WireRouter) -> None:
     report = jobs_pb2.JobReport(job_id=3, attempt=1, state=jobs_pb2.JOB_STATE_RUNNING)
     (malformed,) = router.tell(CopyReport(job_id=2, attempt=1, report=report)).malformed
     assert (malformed.job_id, malformed.fault) == (2, "report: is of another job or attempt")
