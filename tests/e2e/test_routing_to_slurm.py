@@ -53,9 +53,9 @@ async def slurm_target(tmp_path: Path, slurm: SlurmCluster) -> AsyncIterator[Slu
     system = SlurmBatchSystem("slurm", settings, LocalHost())
     queue = QueueId("SITE", "slurm1", PARTITION)
     target = BatchQueueTarget(queue, system, RoutedJobFolders(tmp_path, OutputLimits(1 << 20)), "here")
-    created = SlurmTarget(slurm, tmp_path, target, HeldFiles(), [])
-    yield created
-    await created.target.cancel(created.references)
+    submitter = SlurmTarget(slurm, tmp_path, target, HeldFiles(), [])
+    yield submitter
+    await submitter.target.cancel(submitter.references)
 
 
 async def test_routed_job_gets_its_cores_and_returns_output(slurm_target: SlurmTarget) -> None:

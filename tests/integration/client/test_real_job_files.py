@@ -160,8 +160,8 @@ def test_no_attribute_of_a_jdl_file_is_lost(shared_data: Path) -> None:
             text = re.sub(r"(?s)(JobRequirements\s*=).*?\];", r"\1 0;", text)
         visible = re.sub(r"(?m)^\s*(#|//).*$", "", text)
         names = set(re.findall(r"(?m)^\s*\[?\s*([A-Za-z_][\w.]*)\s*=(?!=)", visible))
-        names = {name_ for name_ in names if name_.partition(".")[0].lower() not in PARAMETERS}
-        names = {name_ for name_ in names if not is_set_empty(name_, visible)}
+        names = {key for key in names if key.partition(".")[0].lower() not in PARAMETERS}
+        names = {key for key in names if not is_set_empty(key, visible)}
         if found := lost_names(names, text, descriptions):
             lost[name] = found
     assert lost == {}
@@ -180,9 +180,7 @@ def test_no_command_of_a_submit_file_is_lost(shared_data: Path) -> None:
         commands = re.findall(r"(?m)^[ \t]*(\+?)([A-Za-z_][\w.]*)[ \t]*=[ \t]*(.*)$", text)
         warnings = {warning for job in descriptions for warning in job.warnings}
         names = {
-            f"MY.{name_}" if plus else name_
-            for plus, name_, value in commands
-            if not is_effectively_empty(value, warnings)
+            f"MY.{key}" if plus else key for plus, key, value in commands if not is_effectively_empty(value, warnings)
         }
         if found := lost_names(names, text, descriptions):
             lost[name] = found

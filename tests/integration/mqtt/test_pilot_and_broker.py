@@ -132,11 +132,11 @@ async def test_pilot_publishes_its_slots_and_their_jobs(
         assert slot.items() >= {"name": "slot1", "state": "Unclaimed", "activity": "Idle", "cpus": 1}.items()
         assert slot["job"] is None
         (job_id,) = (await asyncio.to_thread(user.submit, [JobDescription("/bin/sleep", "600")])).job_ids
-        while not any(slot_["job"] == job_id and slot_["activity"] == "Busy" for slot_ in status.slots):
+        while not any(info["job"] == job_id and info["activity"] == "Busy" for info in status.slots):
             status = await next_status(pilot, listener)
             assert status is not None
         assert status.idle_slots == 0
-        assert [(slot_["name"], slot_["cpus"]) for slot_ in status.slots] == [("slot1", 0), ("slot1_1", 1)]
+        assert [(info["name"], info["cpus"]) for info in status.slots] == [("slot1", 0), ("slot1_1", 1)]
 
 
 async def test_killed_pilot_is_lost_at_once(

@@ -95,9 +95,8 @@ async def test_malformed_wake_up_is_ignored(mosquitto: MosquittoServer, payload:
 async def test_subscribed_pools_can_be_replaced(mosquitto: MosquittoServer) -> None:
     async with connected_pilot(mosquitto, SUBSCRIBED) as pilot:
         pilot.publisher.subscribe_pools([NEW])
-        pilot.others.publish(
-            replace(wake_up_message(TOPICS, NEW, 1, 1.0), retained=True)
-        )  # is received on subscription
+        # A retained message is received on subscription.
+        pilot.others.publish(replace(wake_up_message(TOPICS, NEW, 1, 1.0), retained=True))
         events = [await pilot.next() for _ in range(2)]
         assert JobsAnnounced() in events
         assert BrokerChanged(connected=True, jitter=0.5) in events, "earlier announcements may have been missed"

@@ -80,16 +80,16 @@ async def test_waiting_calls_do_not_count() -> None:
     async def wait(*_: Any) -> bytes:
         with idle():
             await event.wait()
-        return b"news"
+        return b"event"
 
-    async def stream_forever(*_: Any) -> AsyncIterator[bytes]:
+    async def wait_and_stream(*_: Any) -> AsyncIterator[bytes]:
         with idle():
             await event.wait()
-        yield b"news"
+        yield b"event"
 
     methods: dict[str, Any] = {
         "GetJobs": grpc.unary_unary_rpc_method_handler(wait, *CODERS),
-        "WatchEvents": grpc.unary_stream_rpc_method_handler(stream_forever, *CODERS),
+        "WatchEvents": grpc.unary_stream_rpc_method_handler(wait_and_stream, *CODERS),
     }
     held = HeldCalls()
     async with doorway(most=1, **methods, **hot_method(held.submit)) as channel:
@@ -98,7 +98,7 @@ async def test_waiting_calls_do_not_count() -> None:
         busy, server_call = await begin_call(channel, held)
         server_call.answer(b"busy")
         event.set()
-        assert {await call for call in (*waiting, stream)} == {b"news"}
+        assert {await call for call in (*waiting, stream)} == {b"event"}
         assert await busy == b"busy"
 
 
