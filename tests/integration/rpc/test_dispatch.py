@@ -87,8 +87,8 @@ async def test_finished_call_leaves_no_reference_cycle() -> None:
     try:
         async with doorway(GetJobs=grpc.unary_unary_rpc_method_handler(unary, *CODERS)) as channel:
             await channel.unary_unary(COROUTINE)(b"")
-        (marker,) = references
-        assert marker() is None
+        (reference,) = references
+        assert reference() is None
     finally:
         gc.enable()
 
