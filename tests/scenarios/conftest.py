@@ -1,4 +1,4 @@
-"""What scenarios share: a grid in virtual time, and policies as a site would write them."""
+"""Fixtures of all scenarios: a grid in virtual time, and policies as a site would write them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from support.virtual_grid import VirtualGrid
 
 @pytest.fixture
 def grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
-    """Return a grid with one queue and the usual rules."""
+    """Return a grid with one queue and the default rules."""
     return VirtualGrid(sqlite_database, clock)
 
 
 @pytest.fixture
 def policies(shared_data: Path, tmp_path: Path) -> SitePolicies:
-    """Return where policies come from."""
+    """Return the shipped and published policies, with a folder for changed ones."""
     folder = tmp_path / "policies"
     folder.mkdir()
     return SitePolicies(shared_data, folder)
 
 
 @pytest.fixture
-def patient_grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
-    """Return a grid whose pilots report seldom, for stories of days."""
+def long_lease_grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
+    """Return a grid whose pilots report seldom, for scenarios that last days."""
     rules = Rules(lease=timedelta(hours=4), heartbeat=timedelta(minutes=30), pilot_silence=timedelta(hours=8))
     return VirtualGrid(sqlite_database, clock, duties_every=timedelta(minutes=10), rules=rules)
 
 
 @pytest.fixture
-def turns(sqlite_database: Database) -> DatabaseTurns:
-    """Return the turns of agents, as the server keeps them."""
+def leadership(sqlite_database: Database) -> DatabaseTurns:
+    """Return the server's side of the leader election of agents."""
     return DatabaseTurns(sqlite_database)

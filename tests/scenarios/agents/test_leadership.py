@@ -1,4 +1,4 @@
-"""Copies of an agent on several hosts: one acts at a time, and another when that one is gone."""
+"""Replicas of an agent on several hosts: one leads at a time, and another takes over when it fails."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 from pilotage.errors import LeadershipLostError, ServerUnreachableError, StateConflictError
 from pilotage_agents.runtime.leadership import LeaderAgent
-from support.leadership import TURN_S, Beats, DatabaseTurns, Worker, a_copy
-from support.virtual_clock import VirtualClock
+from support.leadership import TURN_S, Beats, DatabaseTurns, OutlastingWorker, Worker, a_copy
+from support.virtual_clock import LoopTime, VirtualClock
 
-ASKED_EVERY = timedelta(seconds=TURN_S / 3)
+RENEWAL_INTERVAL = timedelta(seconds=TURN_S / 3)
 
 
-async def live(clock: VirtualClock, length: timedelta, *copies: LeaderAgent) -> None:
-    """Let copies live side by side for a while, each asking when it wants to."""
+async def run_replicas(clock: VirtualClock, length: timedelta, *replicas: LeaderAgent) -> None:
+    """Run replicas together for `length`; each runs again after the interval that it returned."""
     end = clock() + length
-    due = {copy: clock() for copy in copies}
+    due = {replica: clock() for replica in replicas}
     while (soonest := min(due.values())) < end:
         clock.advance(soonest - clock())
-        for copy in [copy for copy, time in due.items() if time == soonest]:
-            due[copy] = soonest + await copy.run_once()
+        for replica in [replica for replica, time in due.items() if time == soonest]:
+            due[replica] = soonest + await replica.run_once()
     clock.advance(end - clock())
 
 
@@ -30,80 +30,79 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def test_one_of_three_copies_acts_and_keeps_its_turn_between_rounds(
-    turns: DatabaseTurns, clock: VirtualClock
+async def test_one_of_three_replicas_leads_and_keeps_leadership_between_cycles(
+    leadership: DatabaseTurns, clock: VirtualClock
 ) -> None:
     workers = [Worker(interval=timedelta(minutes=20)) for _ in range(3)]
-    copies = [a_copy(name, worker, turns, clock) for name, worker in zip("abc", workers, strict=True)]
-    await live(clock, timedelta(hours=1), *copies)
+    replicas = [a_copy(name, worker, leadership, clock) for name, worker in zip("abc", workers, strict=True)]
+    await run_replicas(clock, timedelta(hours=1), *replicas)
     assert [worker.deeds for worker in workers] == [["began", "ended"] * 3, [], []]
 
 
-async def test_rounds_follow_at_the_interval_that_the_agent_names(turns: DatabaseTurns, clock: VirtualClock) -> None:
-    quick = Worker(interval=timedelta(seconds=4))
-    await live(clock, timedelta(minutes=1), a_copy("a", quick, turns, clock))
-    assert quick.deeds.count("began") == 15
+async def test_cycles_repeat_at_the_returned_interval(leadership: DatabaseTurns, clock: VirtualClock) -> None:
+    worker = Worker(interval=timedelta(seconds=4))
+    await run_replicas(clock, timedelta(minutes=1), a_copy("a", worker, leadership, clock))
+    assert worker.deeds.count("began") == 15
 
 
-async def test_a_copy_that_dies_is_followed_by_another_when_its_turn_is_over(
-    turns: DatabaseTurns, clock: VirtualClock
+async def test_another_replica_leads_after_a_dead_leaders_lease_expires(
+    leadership: DatabaseTurns, clock: VirtualClock
 ) -> None:
     first, second = Worker(), Worker()
-    copies = a_copy("a", first, turns, clock), a_copy("b", second, turns, clock)
-    await live(clock, timedelta(seconds=35), *copies)
+    replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
+    await run_replicas(clock, timedelta(seconds=35), *replicas)
     assert second.deeds == []
-    await live(clock, timedelta(seconds=TURN_S) + ASKED_EVERY, copies[1])
+    await run_replicas(clock, timedelta(seconds=TURN_S) + RENEWAL_INTERVAL, replicas[1])
     assert second.deeds == ["began", "ended"]
 
 
-async def test_a_copy_that_stops_gives_its_turn_back(turns: DatabaseTurns, clock: VirtualClock) -> None:
+async def test_stopped_leader_releases_leadership(leadership: DatabaseTurns, clock: VirtualClock) -> None:
     first, second = Worker(), Worker()
-    copies = a_copy("a", first, turns, clock), a_copy("b", second, turns, clock)
-    for copy in copies:
-        await copy.run_once()
-    await copies[0].stop()
-    await copies[1].run_once()
+    replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
+    for replica in replicas:
+        await replica.run_once()
+    await replicas[0].stop()
+    await replicas[1].run_once()
     assert (first.deeds, second.deeds) == (["began", "ended", "stopped"], ["began", "ended"])
 
 
-async def test_a_copy_that_does_not_act_leaves_all_as_it_is_when_it_stops(
-    turns: DatabaseTurns, clock: VirtualClock
-) -> None:
+async def test_stopped_follower_changes_nothing(leadership: DatabaseTurns, clock: VirtualClock) -> None:
     first, second = Worker(), Worker()
-    copies = a_copy("a", first, turns, clock), a_copy("b", second, turns, clock)
-    for copy in copies:
-        await copy.run_once()
-    await copies[1].stop()
-    await live(clock, timedelta(minutes=1), copies[0])
-    assert second.deeds == []
+    replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
+    for replica in replicas:
+        await replica.run_once()
+    await replicas[1].stop()
+    await run_replicas(clock, timedelta(minutes=1), replicas[0])
+    await replicas[1].run_once()
+    assert (first.deeds, second.deeds) == (["began", "ended"], [])
 
 
-@pytest.mark.parametrize("another_acts", [True, False])
-async def test_a_copy_whose_turn_has_run_out_ends_well_unless_another_acts(
-    turns: DatabaseTurns, clock: VirtualClock, another_acts: bool
+@pytest.mark.parametrize("another_leads", [True, False])
+async def test_expired_leader_stops_its_agent_unless_another_leads(
+    leadership: DatabaseTurns, clock: VirtualClock, another_leads: bool
 ) -> None:
-    asleep = Worker()
-    copy = a_copy("a", asleep, turns, clock)
-    await copy.run_once()
+    worker = Worker()
+    replica = a_copy("a", worker, leadership, clock)
+    await replica.run_once()
     clock.advance(seconds=TURN_S)
-    if another_acts:
-        await a_copy("b", Worker(), turns, clock).run_once()
-    await copy.stop()
-    assert asleep.deeds == ["began", "ended", *([] if another_acts else ["stopped"])]
+    if another_leads:
+        await a_copy("b", Worker(), leadership, clock).run_once()
+    await replica.stop()
+    assert worker.deeds == ["began", "ended", *([] if another_leads else ["stopped"])]
 
 
-async def test_a_round_that_outlasts_many_turns_is_done_in_one(turns: DatabaseTurns, clock: VirtualClock) -> None:
+async def test_long_cycle_renews_leadership(leadership: DatabaseTurns, clock: VirtualClock) -> None:
     beats, work_done = Beats(), asyncio.Event()
 
     async def work() -> None:
         await work_done.wait()
 
     first, second = Worker(work=work), Worker()
-    other = a_copy("b", second, turns, clock)
+    other = a_copy("b", second, leadership, clock)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(a_copy("a", first, turns, clock, beats).run_once())
+        group.create_task(a_copy("a", first, leadership, clock, beats).run_once())
         for _ in range(10):
-            clock.advance(ASKED_EVERY)
+            clock.advance(RENEWAL_INTERVAL)
             await beats.beat()
             await other.run_once()
         work_done.set()
@@ -111,48 +110,48 @@ async def test_a_round_that_outlasts_many_turns_is_done_in_one(turns: DatabaseTu
     assert second.deeds == []
 
 
-async def test_a_copy_that_was_asleep_while_another_took_the_turn_ends_its_round(
-    turns: DatabaseTurns, clock: VirtualClock
+async def test_cycle_is_cancelled_when_another_replica_took_leadership(
+    leadership: DatabaseTurns, clock: VirtualClock
 ) -> None:
     beats, first, second = Beats(), Worker(work=forever), Worker()
-    asleep = asyncio.ensure_future(a_copy("a", first, turns, clock, beats).run_once())
+    cycle = asyncio.ensure_future(a_copy("a", first, leadership, clock, beats).run_once())
     await beats.beat()
     clock.advance(seconds=TURN_S)
-    await a_copy("b", second, turns, clock).run_once()
+    await a_copy("b", second, leadership, clock).run_once()
     beats.last_beat()
     with pytest.raises(LeadershipLostError):
-        await asyncio.wait_for(asleep, 30)
+        await asyncio.wait_for(cycle, 30)
     assert first.deeds == ["began", "cut off"]
     assert second.deeds == ["began", "ended"]
 
 
-async def test_a_copy_that_cannot_reach_the_server_ends_its_round_before_another_may_begin(
-    turns: DatabaseTurns, clock: VirtualClock
+async def test_unreachable_server_cancels_the_cycle_before_the_lease_expires(
+    leadership: DatabaseTurns, clock: VirtualClock
 ) -> None:
     beats, first = Beats(), Worker(work=forever)
-    cut_off = asyncio.ensure_future(a_copy("a", first, turns, clock, beats).run_once())
+    cycle = asyncio.ensure_future(a_copy("a", first, leadership, clock, beats).run_once())
     await beats.begun()
-    turns.is_reachable = False
+    leadership.is_reachable = False
     for _ in range(2):
         await beats.beat()
-        clock.advance(ASKED_EVERY)
+        clock.advance(RENEWAL_INTERVAL)
     assert first.deeds == ["began"]
-    clock.advance(ASKED_EVERY)
+    clock.advance(RENEWAL_INTERVAL)
     beats.last_beat()
     with pytest.raises(LeadershipLostError):
-        await asyncio.wait_for(cut_off, 30)
+        await asyncio.wait_for(cycle, 30)
     assert first.deeds == ["began", "cut off"]
 
 
-async def all_that_can_happen() -> None:
-    """Return when everything has happened that waits for nothing but its turn in the event loop."""
+async def run_ready_tasks() -> None:
+    """Return when all tasks wait for something outside the event loop."""
     for _ in range(100):
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_renewal_under_way_when_the_round_ends_is_answered_before_the_turn_is_given_back(
-    turns: DatabaseTurns, clock: VirtualClock, fails: bool
+async def test_pending_renewal_completes_before_leadership_is_released(
+    leadership: DatabaseTurns, clock: VirtualClock, fails: bool
 ) -> None:
     beats, work_done = Beats(), asyncio.Event()
 
@@ -162,36 +161,34 @@ async def test_a_renewal_under_way_when_the_round_ends_is_answered_before_the_tu
             raise ServerUnreachableError("no answer")
 
     first, second = Worker(work=work), Worker()
-    ending = asyncio.ensure_future(a_copy("a", first, turns, clock, beats).run_one_cycle())
+    ending = asyncio.ensure_future(a_copy("a", first, leadership, clock, beats).run_one_cycle())
     await beats.begun()
-    turns.is_sent.clear()
-    turns.arrives.clear()
+    leadership.is_sent.clear()
+    leadership.arrives.clear()
     beats.last_beat()
-    await turns.is_sent.wait()
+    await leadership.is_sent.wait()
     work_done.set()
-    await all_that_can_happen()
-    turns.arrives.set()
+    await run_ready_tasks()
+    leadership.arrives.set()
     await asyncio.wait([ending])
     assert isinstance(ending.exception(), ServerUnreachableError) is fails
-    await a_copy("b", second, turns, clock).run_once()
+    await a_copy("b", second, leadership, clock).run_once()
     assert second.deeds == ["began", "ended"]
 
 
-async def test_a_copy_that_takes_long_to_stop_keeps_its_turn_until_it_has(
-    turns: DatabaseTurns, clock: VirtualClock
-) -> None:
+async def test_slow_stop_keeps_leadership_until_it_ends(leadership: DatabaseTurns, clock: VirtualClock) -> None:
     beats, end_done = Beats(), asyncio.Event()
 
     async def end() -> None:
         await end_done.wait()
 
     first, second = Worker(end=end), Worker()
-    copy, other = a_copy("a", first, turns, clock, beats), a_copy("b", second, turns, clock)
-    await copy.run_once()
+    replica, other = a_copy("a", first, leadership, clock, beats), a_copy("b", second, leadership, clock)
+    await replica.run_once()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(copy.stop())
+        group.create_task(replica.stop())
         for _ in range(10):
-            clock.advance(ASKED_EVERY)
+            clock.advance(RENEWAL_INTERVAL)
             await beats.beat()
             await other.run_once()
         end_done.set()
@@ -200,70 +197,133 @@ async def test_a_copy_that_takes_long_to_stop_keeps_its_turn_until_it_has(
     assert second.deeds == ["began", "ended"]
 
 
-async def test_a_copy_that_is_cut_off_brings_its_own_to_an_end_all_the_same(
-    turns: DatabaseTurns, clock: VirtualClock
+async def test_leader_stops_its_agent_though_the_server_is_unreachable(
+    leadership: DatabaseTurns, clock: VirtualClock
 ) -> None:
     worker = Worker()
-    copy = a_copy("a", worker, turns, clock)
-    await copy.run_once()
+    replica = a_copy("a", worker, leadership, clock)
+    await replica.run_once()
     clock.advance(seconds=TURN_S)
-    turns.is_reachable = False
+    leadership.is_reachable = False
     with pytest.raises(ServerUnreachableError):
-        await copy.stop()
+        await replica.stop()
     assert worker.deeds == ["began", "ended", "stopped"]
 
 
-async def test_a_copy_that_cannot_end_well_gives_its_turn_back(turns: DatabaseTurns, clock: VirtualClock) -> None:
+async def test_leadership_is_released_when_stopping_the_agent_fails(
+    leadership: DatabaseTurns, clock: VirtualClock
+) -> None:
     async def end() -> None:
         raise ServerUnreachableError("no answer")
 
     second = Worker()
-    copy = a_copy("a", Worker(end=end), turns, clock)
-    await copy.run_once()
+    replica = a_copy("a", Worker(end=end), leadership, clock)
+    await replica.run_once()
     with pytest.raises(ServerUnreachableError, match="no answer"):
-        await copy.stop()
-    await a_copy("b", second, turns, clock).run_once()
+        await replica.stop()
+    await a_copy("b", second, leadership, clock).run_once()
     assert second.deeds == ["began", "ended"]
 
 
-async def test_a_turn_that_is_over_when_the_copy_hears_of_it_begins_no_round(
-    turns: DatabaseTurns, clock: VirtualClock
+async def test_leadership_that_expires_before_the_answer_starts_no_cycle(
+    leadership: DatabaseTurns, clock: VirtualClock
 ) -> None:
-    turns.while_answered = lambda: clock.advance(seconds=TURN_S)
+    leadership.while_answered = lambda: clock.advance(seconds=TURN_S)
     worker = Worker()
     with pytest.raises(LeadershipLostError):
-        await a_copy("a", worker, turns, clock).run_once()
+        await a_copy("a", worker, leadership, clock).run_once()
     assert worker.deeds == []
 
 
-async def test_a_round_that_fails_fails_with_its_own_error_and_is_tried_again_at_once(
-    turns: DatabaseTurns, clock: VirtualClock
-) -> None:
+async def test_failed_cycle_raises_its_own_error_and_is_retried(leadership: DatabaseTurns, clock: VirtualClock) -> None:
     async def fail() -> None:
         raise ServerUnreachableError("no answer")
 
     worker = Worker(work=fail)
-    copy = a_copy("a", worker, turns, clock)
+    replica = a_copy("a", worker, leadership, clock)
     for _ in range(2):
         with pytest.raises(ServerUnreachableError, match="no answer"):
-            await copy.run_once()
+            await replica.run_once()
     assert worker.deeds == ["began"] * 2
 
 
-async def test_a_single_round_is_refused_while_another_copy_acts_and_gives_its_turn_back(
-    turns: DatabaseTurns, clock: VirtualClock
+async def test_single_cycle_is_rejected_while_another_leads_and_releases_leadership(
+    leadership: DatabaseTurns, clock: VirtualClock
 ) -> None:
     first, second = Worker(), Worker()
-    copies = a_copy("a", first, turns, clock), a_copy("b", second, turns, clock)
-    await copies[0].run_once()
+    replicas = a_copy("a", first, leadership, clock), a_copy("b", second, leadership, clock)
+    await replicas[0].run_once()
     with pytest.raises(StateConflictError, match="leads, on host of a"):
-        await copies[1].run_one_cycle()
-    await copies[0].stop()
-    await copies[1].run_one_cycle()
-    await copies[0].run_one_cycle()
+        await replicas[1].run_one_cycle()
+    await replicas[0].stop()
+    await replicas[1].run_one_cycle()
+    await replicas[0].run_one_cycle()
     assert second.deeds == ["began", "ended"]
 
 
-async def test_a_dry_run_needs_no_turn(turns: DatabaseTurns, clock: VirtualClock) -> None:
-    await a_copy("a", Worker(), turns, clock).run_once()
-    assert await a_copy("b", Worker(), turns, clock).dry_run() == ("would work",)
+async def test_dry_run_needs_no_leadership(leadership: DatabaseTurns, clock: VirtualClock) -> None:
+    await a_copy("a", Worker(), leadership, clock).run_once()
+    assert await a_copy("b", Worker(), leadership, clock).dry_run() == ("would work",)
+
+
+# Work between cycles -----------------------------------------------------------------------------------------------
+
+
+async def test_background_work_ends_when_another_replica_leads(leadership: DatabaseTurns, clock: VirtualClock) -> None:
+    first, second = OutlastingWorker(), Worker()
+    replica = a_copy("a", first, leadership, clock)
+    await replica.run_once()
+    clock.advance(seconds=TURN_S)
+    await a_copy("b", second, leadership, clock).run_once()
+    assert first.deeds == ["turn taken", "began", "ended"]
+    await replica.run_once()
+    assert first.deeds == ["turn taken", "began", "ended", "turn lost"]
+
+
+async def test_background_work_ends_when_leadership_is_not_renewed_in_time(
+    leadership: DatabaseTurns, clock: VirtualClock
+) -> None:
+    worker, loop_time = OutlastingWorker(), LoopTime()
+    replica = a_copy("a", worker, leadership, clock)
+    await replica.run_once()
+    loop_time.advance(TURN_S - 1)
+    clock.advance(seconds=TURN_S - 1)
+    await replica.run_once()
+    loop_time.advance(TURN_S - 1)
+    clock.advance(seconds=TURN_S - 1)
+    await asyncio.sleep(0)
+    assert not worker.ended.is_set(), "it was renewed"
+    loop_time.advance(1)
+    clock.advance(seconds=1)
+    async with asyncio.timeout(30):
+        await worker.ended.wait()
+
+
+async def test_work_started_after_leadership_expired_ends_with_the_cycle(
+    leadership: DatabaseTurns, clock: VirtualClock
+) -> None:
+    worker, beats = OutlastingWorker(), Beats()
+
+    async def start_work_when_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            worker.deeds.append("began more")
+
+    worker.work = start_work_when_cancelled
+    cycle = asyncio.create_task(a_copy("a", worker, leadership, clock, beats).run_once())
+    await beats.begun()
+    leadership.is_reachable = False
+    clock.advance(seconds=TURN_S)
+    beats.last_beat()
+    with pytest.raises(LeadershipLostError):
+        await cycle
+    assert worker.deeds[-3:] == ["began more", "cut off", "turn lost"]
+
+
+async def test_single_cycle_waits_for_background_work_before_releasing_leadership(
+    leadership: DatabaseTurns, clock: VirtualClock
+) -> None:
+    worker = OutlastingWorker()
+    await a_copy("a", worker, leadership, clock).run_one_cycle()
+    assert worker.deeds == ["turn taken", "began", "ended", "waited for the rest", "turn lost"]

@@ -1,4 +1,4 @@
-"""The virtual grid itself: a pilot without a policy runs what comes, in virtual time."""
+"""The virtual grid itself: a pilot without a policy runs jobs in virtual time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
     return VirtualGrid(sqlite_database, clock)
 
 
-def test_jobs_run_side_by_side_for_as_long_as_they_say(grid: VirtualGrid) -> None:
+def test_jobs_run_in_parallel_for_their_run_times(grid: VirtualGrid) -> None:
     grid.node(cpus=2)
     jobs = [grid.submit(run_s) for run_s in (100, 50, 50)]
     assert grid.until(lambda: grid.finished(*jobs[:2])) == pytest.approx(100, abs=1)
     assert grid.finished(*jobs)
 
 
-def test_a_job_that_comes_while_the_pilot_waits_starts_at_once(grid: VirtualGrid) -> None:
+def test_job_starts_at_once_on_a_waiting_pilot(grid: VirtualGrid) -> None:
     node = grid.node()
     grid.pass_time(7)
     job = grid.submit(30)

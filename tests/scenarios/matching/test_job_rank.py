@@ -1,4 +1,4 @@
-"""Jobs that prefer some slots to others, on nodes whose policies tell their slots apart."""
+"""Jobs whose rank prefers some slots, on nodes whose policies give the slots different attributes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DATA_SETS = "\n".join(
 )
 
 
-@pytest.mark.parametrize("wait", [False, True], ids=["one after the other", "all in one call"])
-def test_slots_per_slot_value_overrides(grid: VirtualGrid, policies: SitePolicies, wait: bool) -> None:
+@pytest.mark.parametrize("in_one_call", [False, True], ids=["one by one", "in one call"])
+def test_slots_per_slot_value_overrides(grid: VirtualGrid, policies: SitePolicies, in_one_call: bool) -> None:
     policy = policies.written(DATA_SETS)
-    if not wait:
+    if not in_one_call:
         grid.node(policy, cpus=5)
     jobs = {slot: grid.submit(60, rank=f"TARGET.MachineDataSet == {slot * 10}") for slot in reversed(SLOTS)}
-    if wait:
+    if in_one_call:
         grid.node(policy, cpus=5)
     grid.pass_time(5)
     assert {slot: grid.place(job) for slot, job in jobs.items()} == {slot: f"node1/slot{slot}" for slot in SLOTS}
@@ -28,9 +28,7 @@ def test_slots_per_slot_value_overrides(grid: VirtualGrid, policies: SitePolicie
     assert len(task_queues) == len(jobs)
 
 
-def test_a_job_takes_what_is_free_where_it_does_not_get_what_it_prefers(
-    grid: VirtualGrid, policies: SitePolicies
-) -> None:
+def test_job_takes_next_best_slot_when_the_preferred_one_is_busy(grid: VirtualGrid, policies: SitePolicies) -> None:
     grid.node(policies.written(DATA_SETS), cpus=5)
     first, second = (grid.submit(60, rank="TARGET.MachineDataSet") for _ in range(2))
     grid.pass_time(5)

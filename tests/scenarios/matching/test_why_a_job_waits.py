@@ -1,4 +1,4 @@
-"""`why JOB` and the demand, as owners, operators and site directors ask for them."""
+"""Explanations of waiting jobs (`why JOB`), and the demand that site directors read."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def demand(grid: Grid, *queues: str) -> DemandAnswer:
     )
 
 
-def test_a_job_that_fits_nowhere_hears_what_excludes_the_queues(grid: Grid) -> None:
+def test_why_names_the_parameters_that_exclude_queues(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000, "Disk": 100})
     why = grid.why(job_id)
     assert (why.queues_total, why.queues_of_vo, why.eligible_queues) == (3, 2, ())
-    assert [(each.parameter, each.queues, each.queues_alone) for each in why.exclusions] == [
+    assert [(exclusion.parameter, exclusion.queues, exclusion.queues_alone) for exclusion in why.exclusions] == [
         ("Disk", 2, 1),
         ("Memory", 1, 0),
     ]
@@ -55,27 +55,27 @@ def test_a_job_that_fits_nowhere_hears_what_excludes_the_queues(grid: Grid) -> N
     )
 
 
-def test_an_example_names_what_was_asked_what_is_offered_and_where(grid: Grid) -> None:
+def test_exclusion_example_names_requested_and_offered_value_and_queue(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     (exclusion,) = grid.why(job_id).exclusions
     assert (exclusion.parameter, exclusion.asked, exclusion.queues, exclusion.queues_alone) == ("Memory", "4000", 1, 1)
-    assert all(word in exclusion.example for word in (SMALL, "2000", "4000", "queue"))
+    assert all(part in exclusion.example for part in (SMALL, "2000", "4000", "queue"))
 
 
-def test_a_job_whose_vo_may_use_nothing_hears_that(grid: Grid) -> None:
+def test_why_says_that_the_vo_may_use_no_queue(grid: Grid) -> None:
     grid.put({"sites": {"FNAL": {"VOs": ["cms"], "ces": {"ce": {"queues": {"q": {}}}}}}})
     (job_id,) = grid.submit()
     assert grid.why(job_id).summary == "It waits because VO lhcb may use none of the 1 queues."
 
 
-def test_a_job_with_queues_and_no_pilot_waits_for_one(grid: Grid) -> None:
+def test_job_with_eligible_queues_waits_for_a_pilot(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     assert grid.why(job_id).summary == "It waits for a pilot: 1 queue can run it, but no pilot is there."
     grid.start_pilot()
     assert grid.why(job_id).summary.endswith("no pilot is there, 1 pilot on the way.")
 
 
-def test_a_job_before_busy_slots_hears_how_many_go_first(grid: Grid) -> None:
+def test_why_counts_the_jobs_ahead_at_busy_slots(grid: Grid) -> None:
     grid.start_pilot().show(a_busy_slot())
     grid.submit(count=4)
     (job_id,) = grid.submit()
@@ -84,7 +84,7 @@ def test_a_job_before_busy_slots_hears_how_many_go_first(grid: Grid) -> None:
     assert "1 pilot there, and all their slots are busy, and 4 jobs go first" in why.summary
 
 
-def test_a_slot_that_is_too_small_is_named_as_the_obstacle(grid: Grid) -> None:
+def test_why_names_a_slot_that_is_too_small(grid: Grid) -> None:
     grid.start_pilot().show(an_idle_slot(cpus=2), ends=grid.clock() + timedelta(hours=1))
     (wide,) = grid.submit(request_cpus=4)
     (long_,) = grid.submit(wall_time=timedelta(hours=2))
@@ -92,7 +92,7 @@ def test_a_slot_that_is_too_small_is_named_as_the_obstacle(grid: Grid) -> None:
     assert "wall time: 3600 s left, 7200 s asked" in grid.why(long_).summary
 
 
-def test_a_job_with_a_free_slot_waits_for_its_turn(grid: Grid) -> None:
+def test_job_with_a_free_slot_waits_for_its_turn(grid: Grid) -> None:
     grid.start_pilot().show(an_idle_slot())
     (job_id,) = grid.submit()
     why = grid.why(job_id)
@@ -100,7 +100,7 @@ def test_a_job_with_a_free_slot_waits_for_its_turn(grid: Grid) -> None:
     assert (why.eligible_queues[0].queue, why.eligible_queues[0].free_slots) == (QueueId.parse(LONG), 1)
 
 
-def test_those_who_have_used_less_go_first_and_that_is_said(grid: Grid) -> None:
+def test_why_explains_the_order_by_recent_use(grid: Grid) -> None:
     grid.submit(a_user("alice"))
     grid.start_pilot().take()
     grid.clock.advance(timedelta(hours=2))
@@ -111,7 +111,7 @@ def test_those_who_have_used_less_go_first_and_that_is_said(grid: Grid) -> None:
     assert "has recently used 1.94 core hours; 1 other account with work for the same queues" in why.order
 
 
-def test_a_pilot_that_drains_is_no_pilot_to_wait_for(grid: Grid) -> None:
+def test_why_does_not_count_draining_pilots(grid: Grid) -> None:
     pilot = grid.start_pilot()
     pilot.show(an_idle_slot())
     (job_id,) = grid.submit()
@@ -119,26 +119,26 @@ def test_a_pilot_that_drains_is_no_pilot_to_wait_for(grid: Grid) -> None:
     assert grid.why(job_id).summary == "It waits for a pilot: 2 queues can run it, but no pilot is there."
 
 
-def test_a_pool_without_a_mapping_is_named_as_the_obstacle(grid: Grid) -> None:
+def test_why_names_a_pool_without_mapping(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     mapping = grid.state.mappings.get(grid.job(job_id).pool_id)
     assert mapping is not None
     grid.state.mappings.remove([mapping])
-    assert [each.obstacle for each in grid.why(job_id).eligible_queues] == ["its pool has no mapping at present"]
+    assert [queue.obstacle for queue in grid.why(job_id).eligible_queues] == ["its pool has no mapping at present"]
     assert grid.start_pilot().claim() == []
 
 
-def test_a_banned_queue_is_an_exclusion_with_its_reason(grid: Grid) -> None:
+def test_banned_queue_is_an_exclusion_with_its_reason(grid: Grid) -> None:
     (job_id,) = grid.submit(requirements={"Memory": 4000})
     order = BanOrder(TreeNode("CERN", "ce01", "long"), "cooling is broken")
     grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))
     why = grid.why(job_id)
     assert why.eligible_queues == ()
-    assert any("cooling is broken" in each.example for each in why.exclusions if each.parameter == "Ban")
+    assert any("cooling is broken" in exclusion.example for exclusion in why.exclusions if exclusion.parameter == "Ban")
     assert grid.start_pilot().claim() == []
 
 
-def test_jobs_that_do_not_wait_say_where_they_are(grid: Grid) -> None:
+def test_why_says_where_a_job_runs_or_ran(grid: Grid) -> None:
     (job_id,) = grid.submit()
     pilot = grid.start_pilot()
     pilot.show(an_idle_slot())
@@ -151,20 +151,20 @@ def test_jobs_that_do_not_wait_say_where_they_are(grid: Grid) -> None:
     assert grid.why(job_id).summary == f"It failed on {place}: exit code 2."
 
 
-def test_a_held_job_says_why(grid: Grid) -> None:
+def test_why_explains_a_held_job(grid: Grid) -> None:
     (job_id,) = grid.submit()
     grid.change(JobChange.HOLD, job_id)
     assert grid.why(job_id).summary.startswith("It is held until it is released: ")
     assert "so it is wanted" in grid.why(job_id).summary
 
 
-def test_nobody_explains_the_jobs_of_others(grid: Grid) -> None:
+def test_why_rejects_the_jobs_of_others(grid: Grid) -> None:
     (job_id,) = grid.submit(a_user("alice"))
     with pytest.raises(NotFoundError):
         grid.why(job_id, a_user("mallory"))
 
 
-def test_demand_counts_each_job_once_and_names_all_queues_that_could_take_it(grid: Grid) -> None:
+def test_demand_counts_each_job_once_with_all_its_queues(grid: Grid) -> None:
     grid.submit(count=5, request_cpus=2)
     grid.submit(count=3, requirements={"Memory": 4000}, cpu_time=timedelta(hours=1))
     grid.submit(a_user(vo="cms"), count=2, sites=("FNAL",))
@@ -185,7 +185,7 @@ def test_demand_and_match_agree(grid: Grid) -> None:
         assert len(taken) == wanted
 
 
-def test_supplies_tell_pilots_and_idle_cores(grid: Grid) -> None:
+def test_supply_counts_pilots_and_idle_cores(grid: Grid) -> None:
     grid.start_pilot()
     grid.start_pilot().show(an_idle_slot("a", cpus=3), a_busy_slot("b"))
     draining = grid.start_pilot()
@@ -198,7 +198,7 @@ def test_supplies_tell_pilots_and_idle_cores(grid: Grid) -> None:
     assert not unknown.known
 
 
-def test_a_banned_queue_has_no_demand(grid: Grid) -> None:
+def test_banned_queue_has_no_demand(grid: Grid) -> None:
     grid.submit()
     order = BanOrder(TreeNode("CERN"), "power cut")
     grid.write(lambda transaction, state: ban(transaction, state, an_operator(), order))

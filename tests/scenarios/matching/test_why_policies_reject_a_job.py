@@ -1,4 +1,4 @@
-"""Why a job waits though slots are free: its own expression or the slots' policies, clause by clause."""
+"""Why a job waits while slots are free: the false clause of its own expression or of the slots' policies."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ def grid(sqlite_database: Database, clock: VirtualClock) -> Grid:
 
 
 def why(grid: Grid, *ads: str, **fields: Any) -> Explanation:
-    """Let a pilot show a slot with each of these ads, submit a job, and explain it."""
-    slots = [replace(an_idle_slot(f"slot{place}", memory_mib=2000), ad=ad) for place, ad in enumerate(ads, start=1)]
+    """Start a pilot that has a slot for each of these ads, submit a job, and explain it."""
+    slots = [replace(an_idle_slot(f"slot{number}", memory_mib=2000), ad=ad) for number, ad in enumerate(ads, start=1)]
     grid.start_pilot().show(*slots)
     (job_id,) = grid.submit(**fields)
     return grid.why(job_id)
 
 
 def obstacle(explanation: Explanation) -> str:
-    (outlook,) = explanation.eligible_queues
-    return outlook.obstacle
+    (queue,) = explanation.eligible_queues
+    return queue.obstacle
 
 
-def test_the_clause_of_the_jobs_expression_that_is_false_is_told_with_its_values(grid: Grid) -> None:
-    told = why(grid, "[]", requirements_expression="TARGET.Memory >= 4000 && State =!= undefined")
-    assert obstacle(told) == "of the job's expression, TARGET.Memory >= 4000 is false (TARGET.Memory = 2000)"
-    assert "it fits in none of the 1 free slot" in told.summary
-    assert "TARGET.Memory >= 4000 is false" in told.summary
+def test_why_names_the_false_clause_of_the_jobs_expression(grid: Grid) -> None:
+    explanation = why(grid, "[]", requirements_expression="TARGET.Memory >= 4000 && State =!= undefined")
+    assert obstacle(explanation) == "of the job's expression, TARGET.Memory >= 4000 is false (TARGET.Memory = 2000)"
+    assert "it fits in none of the 1 free slot" in explanation.summary
+    assert "TARGET.Memory >= 4000 is false" in explanation.summary
 
 
-def test_the_clause_of_the_slots_policy_that_is_false_is_told(grid: Grid) -> None:
+def test_why_names_the_false_clause_of_the_slots_policy(grid: Grid) -> None:
     ad = "[Start = LoadAvg < 0.3 && TARGET.BolognaBatchJob =?= true]"
     assert obstacle(why(grid, ad)) == (
         "of the slot's START, TARGET.BolognaBatchJob =?= true is false (TARGET.BolognaBatchJob = undefined)"
     )
 
 
-def test_a_job_that_both_sides_want_has_no_obstacle(grid: Grid) -> None:
+def test_job_that_matches_on_both_sides_has_no_obstacle(grid: Grid) -> None:
     ad = '[Start = TARGET.BolognaBatchJob =?= true && TARGET.Owner == "alice" && NumJobStarts < 3; Farm = "old"]'
-    own = {"BolognaBatchJob": True}
-    assert obstacle(why(grid, ad, attributes=own, requirements_expression='TARGET.Farm == "OLD"')) == ""
+    attributes = {"BolognaBatchJob": True}
+    assert obstacle(why(grid, ad, attributes=attributes, requirements_expression='TARGET.Farm == "OLD"')) == ""
 
 
-def test_the_obstacle_of_most_slots_is_told_with_one_of_them_as_the_example(grid: Grid) -> None:
+def test_why_names_the_most_common_obstacle_with_an_example(grid: Grid) -> None:
     ads = ['[Farm = "a"]', '[Farm = "b"]', "[Start = false]"]
-    told = obstacle(why(grid, *ads, requirements_expression='Farm == "c"'))
-    assert told.startswith('of the job\'s expression, Farm == "c" is false (Farm = "a") (2 of 3 free slots)')
+    text = obstacle(why(grid, *ads, requirements_expression='Farm == "c"'))
+    assert text.startswith('of the job\'s expression, Farm == "c" is false (Farm = "a") (2 of 3 free slots)')
 
 
-def test_an_owner_slot_is_asked_too_for_its_policy_may_want_some_job(grid: Grid) -> None:
+def test_why_evaluates_the_policy_of_owner_slots(grid: Grid) -> None:
     owner = replace(an_idle_slot("slot9", 8, 2000), state="Owner", ad="[Start = TARGET.RequiresWholeMachine =?= true]")
     grid.start_pilot().show(owner)
     (single,) = grid.submit()
@@ -66,7 +66,7 @@ def test_an_owner_slot_is_asked_too_for_its_policy_may_want_some_job(grid: Grid)
     assert obstacle(grid.why(whole)) == ""
 
 
-def test_what_another_slot_of_the_node_is_in_counts_too(grid: Grid) -> None:
+def test_why_evaluates_the_state_of_other_slots_of_the_node(grid: Grid) -> None:
     ads = [
         f'[SlotID = {number}; SharedSlotAttributes = "State"; Start = slot2_State =!= "Claimed"]' for number in (1, 2)
     ]
