@@ -1,4 +1,4 @@
-"""The drain controller with real pilots under the policies for it, in virtual time."""
+"""The drain controller with pilots under its policies, in virtual time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.virtual_grid import VirtualGrid
 
 CORES = 16
 LYON = "Lyon/ce1/q"
-A_HEARTBEAT_S = 31.0
+HEARTBEAT_INTERVAL_S = 31.0
 
 
 @pytest.fixture
@@ -28,17 +28,17 @@ def link(grid: VirtualGrid) -> GridDrainLink:
 
 
 def a_controller(link: GridDrainLink, setpoint: int = 16, **settings: object) -> DrainController:
-    read = DrainControllerSettings.model_validate({"setpoint": setpoint, "interval_s": 60, **settings})
-    return DrainController(read, link, link)
+    validated = DrainControllerSettings.model_validate({"setpoint": setpoint, "interval_s": 60, **settings})
+    return DrainController(validated, link, link)
 
 
 def busy_nodes(grid: VirtualGrid, policies: SitePolicies, policy: str, count: int = 2) -> list[int]:
-    """Start nodes that are full of single-core jobs, of which two end in a minute; return the jobs, and more wait."""
+    """Start nodes full of single-core jobs, of which two end in a minute, and queue more; return all jobs."""
     for _ in range(count):
         grid.node(policies.path(policy), cpus=CORES)
     jobs = [grid.submit(30.0 * (number % CORES + 1), request_cpus=1) for number in range(count * CORES)]
     jobs += [grid.submit(900.0, request_cpus=1) for _ in range(count * CORES)]
-    grid.pass_time(A_HEARTBEAT_S)
+    grid.pass_time(HEARTBEAT_INTERVAL_S)
     return jobs
 
 
@@ -47,24 +47,24 @@ def running(grid: VirtualGrid, jobs: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["multicore-drain.conf", "fallow.conf"])
-async def test_multicore_jobs_get_their_cores_though_single_core_jobs_wait_and_no_job_is_stopped(
+async def test_multicore_jobs_get_cores_without_evictions_while_single_core_jobs_wait(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink, policy: str
 ) -> None:
-    single = busy_nodes(grid, policies, policy)
-    wide = [grid.submit(36000.0, request_cpus=8) for _ in range(3)]
+    single_core = busy_nodes(grid, policies, policy)
+    multicore = [grid.submit(36000.0, request_cpus=8) for _ in range(3)]
     grid.pass_time(60)
-    assert running(grid, wide) == []
+    assert running(grid, multicore) == []
     controller = a_controller(link, setpoint=8)
     for _ in range(8):
         await controller.run_once()
         grid.pass_time(60)
-    assert len(running(grid, wide)) == 1
-    assert all(job.attempt <= 1 for job in grid.grid.jobs(single).values())
+    assert len(running(grid, multicore)) == 1
+    assert all(job.attempt <= 1 for job in grid.grid.jobs(single_core).values())
     assert [node.only_multicore for node in (await link.farm(())).nodes] == [False] * 2
-    assert len(running(grid, single)) == 2 * CORES - 8, "the rest of the cores is used"
+    assert len(running(grid, single_core)) == 2 * CORES - 8, "single-core jobs use the other cores"
 
 
-async def test_a_drained_node_is_put_back_only_after_the_negotiation_delay(
+async def test_drained_node_takes_all_jobs_only_after_the_negotiation_delay(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:
     grid.node(policies.path("multicore-drain.conf"), cpus=CORES)
@@ -73,7 +73,7 @@ async def test_a_drained_node_is_put_back_only_after_the_negotiation_delay(
     link.told.clear()
     for cores in (1, 4):
         grid.submit(3600.0, request_cpus=cores)
-    grid.pass_time(A_HEARTBEAT_S)
+    grid.pass_time(HEARTBEAT_INTERVAL_S)
     before = grid.clock()
     await a_controller(link, negotiation_delay_s=45).run_once()
     assert link.told == [("node1", False)]
@@ -81,7 +81,7 @@ async def test_a_drained_node_is_put_back_only_after_the_negotiation_delay(
 
 
 @pytest.mark.parametrize("waiting", [(), (1,), (4,)])
-async def test_a_drained_node_waits_for_the_delay_also_while_nothing_or_one_kind_of_jobs_waits(
+async def test_negotiation_delay_applies_without_both_kinds_of_waiting_jobs(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink, waiting: tuple[int, ...]
 ) -> None:
     grid.node(policies.path("multicore-drain.conf"), cpus=CORES)
@@ -89,14 +89,14 @@ async def test_a_drained_node_waits_for_the_delay_also_while_nothing_or_one_kind
     await link.set_only_multicore([NodeName("CERN", "node1")], True)
     for cores in waiting:
         grid.submit(3600.0, request_cpus=cores)
-    grid.pass_time(A_HEARTBEAT_S)
+    grid.pass_time(HEARTBEAT_INTERVAL_S)
     before = grid.clock()
     await a_controller(link, negotiation_delay_s=45).run_once()
     assert link.told[1:] == [("node1", False)]
     assert (grid.clock() - before).total_seconds() == 45
 
 
-async def test_controllers_whose_queues_overlap_leave_each_others_nodes_alone_and_say_so(
+async def test_overlapping_controllers_leave_each_others_nodes_alone_with_a_warning(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:
     busy_nodes(grid, policies, "multicore-drain.conf", count=3)
@@ -109,15 +109,15 @@ async def test_controllers_whose_queues_overlap_leave_each_others_nodes_alone_an
         for _ in range(4):
             await second.run_once()
             await first.run_once()
-    assert link.told == [("node1", True), ("node1", False)], "with the lower setpoint, one too many drains"
-    assert other.told == [("node2", True), ("node1", True)], "and nobody cancels what the other has begun"
-    warnings = [each["nodes"] for each in logs if each["log_level"] == "warning"]
+    assert link.told == [("node1", True), ("node1", False)], "at the lower setpoint one drain is too many"
+    assert other.told == [("node2", True), ("node1", True)], "no controller cancels a drain of the other"
+    warnings = [entry["nodes"] for entry in logs if entry["log_level"] == "warning"]
     assert warnings == [{"drain controller": 1}, {"drain controller of cern/*/*": 1}]
     line = "2 nodes drain for another controller and are left to it: drain controller of cern/*/*"
     assert (await first.dry_run())[0] == line
 
 
-async def test_nodes_of_a_controller_that_acts_no_more_are_taken_over(
+async def test_controller_takes_over_nodes_of_one_that_lost_leadership(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:
     busy_nodes(grid, policies, "multicore-drain.conf", count=1)
@@ -131,20 +131,20 @@ async def test_nodes_of_a_controller_that_acts_no_more_are_taken_over(
     assert other.told == [("node1", False)]
 
 
-async def test_without_waiting_multicore_jobs_every_node_takes_all_jobs_again(
+async def test_drains_end_when_no_multicore_job_waits(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:
     busy_nodes(grid, policies, "multicore-drain.conf")
-    wide = grid.submit(60.0, request_cpus=8, sites=("CERN",))
+    multicore = grid.submit(60.0, request_cpus=8, sites=("CERN",))
     controller = a_controller(link, setpoint=800)
     await controller.run_once()
     assert link.told == [("node1", True), ("node2", True)]
-    grid.until(lambda: grid.place(wide) != "", within_s=1200)
+    grid.until(lambda: grid.place(multicore) != "", within_s=1200)
     await controller.run_once()
     assert sorted(link.told[2:]) == [("node1", False), ("node2", False)]
 
 
-async def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(
+async def test_dry_run_reports_planned_drains_with_reasons_and_changes_nothing(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:
     busy_nodes(grid, policies, "multicore-drain.conf")
@@ -157,7 +157,7 @@ async def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(
     assert link.told == []
 
 
-async def test_only_nodes_of_the_queues_that_it_serves_are_told(
+async def test_controller_drains_only_nodes_of_its_queues(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:
     busy_nodes(grid, policies, "multicore-drain.conf", count=1)
@@ -168,16 +168,16 @@ async def test_only_nodes_of_the_queues_that_it_serves_are_told(
     assert link.told == [("node1", True)]
 
 
-async def test_settings_that_name_no_queue_of_the_tree_are_told_once(link: GridDrainLink) -> None:
+async def test_pattern_without_queue_is_logged_once(link: GridDrainLink) -> None:
     controller = a_controller(link, queues=("CERN/*/*", "CENR/*/*"))
     with capture_logs() as logs:
         for _ in range(2):
             await controller.run_once()
-    assert [each["patterns"] for each in logs if each["log_level"] == "warning"] == [("CENR/*/*",)]
+    assert [entry["patterns"] for entry in logs if entry["log_level"] == "warning"] == [("CENR/*/*",)]
     assert (await controller.dry_run())[0] == "CENR/*/*: no queue of the tree is called so"
 
 
-async def test_only_nodes_to_which_waiting_multicore_jobs_could_go_drain(
+async def test_drains_only_nodes_that_waiting_multicore_jobs_may_use(
     grid: VirtualGrid, policies: SitePolicies, link: GridDrainLink
 ) -> None:
     grid.grid.put(a_tree(LONG, LYON))
@@ -186,7 +186,7 @@ async def test_only_nodes_to_which_waiting_multicore_jobs_could_go_drain(
         grid.node(policy, cpus=CORES, queue=queue)
     for _ in range(4 * CORES):
         grid.submit(900.0, request_cpus=1)
-    grid.pass_time(A_HEARTBEAT_S)
+    grid.pass_time(HEARTBEAT_INTERVAL_S)
     grid.submit(60.0, request_cpus=8, sites=("Lyon",))
     controller = a_controller(link, setpoint=800)
     await controller.run_once()
@@ -197,33 +197,33 @@ async def test_only_nodes_to_which_waiting_multicore_jobs_could_go_drain(
 
 
 class FlakyLink(GridDrainLink):
-    """A server that knows five full nodes, some of which are gone when they are to be told."""
+    """A server with five full nodes, some of which end before their attribute is set."""
 
-    gone: frozenset[str] = frozenset()
-    in_turn = True
+    ended_nodes: frozenset[str] = frozenset()
+    is_leader = True
 
     async def farm(self, queues: Sequence[QueueId]) -> Farm:
         nodes = tuple(FarmNode(NodeName("CERN", f"n{number}"), (NodePart(0, {1: 16}),)) for number in range(5))
         return Farm(nodes, tuple(FarmDemand(cores, 1, frozenset({0})) for cores in (1, 8)))
 
     async def set_only_multicore(self, nodes: Sequence[NodeName], value: bool) -> None:
-        if not self.in_turn:
+        if not self.is_leader:
             raise LeadershipLostError("drain controller")
         for name in nodes:
-            if name.node in self.gone:
+            if name.node in self.ended_nodes:
                 raise NotFoundError("live pilot on node", str(name))
         self.told += [(name.node, value) for name in nodes]
 
 
-async def test_nodes_that_have_gone_meanwhile_keep_no_other_from_being_told(grid: VirtualGrid) -> None:
+async def test_ended_nodes_do_not_stop_changes_of_other_nodes(grid: VirtualGrid) -> None:
     link = FlakyLink(grid)
-    link.gone = frozenset({"n1", "n4"})
+    link.ended_nodes = frozenset({"n1", "n4"})
     await a_controller(link, setpoint=800).run_once()
     assert link.told == [("n0", True), ("n2", True), ("n3", True)]
 
 
-async def test_a_controller_that_has_lost_its_turn_ends_its_round(grid: VirtualGrid) -> None:
+async def test_lost_leadership_ends_the_cycle(grid: VirtualGrid) -> None:
     link = FlakyLink(grid)
-    link.in_turn = False
+    link.is_leader = False
     with pytest.raises(LeadershipLostError):
         await a_controller(link, setpoint=800).run_once()

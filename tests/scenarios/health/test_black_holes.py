@@ -1,4 +1,4 @@
-"""Black holes in virtual time: throttled soon, tried with single jobs, open again when they have proved well."""
+"""Black holes in virtual time: a circuit breaker opens soon, probes with single jobs, and closes after successes."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from support.grid import Grid, Pilot
 from support.jobs import a_user
 from support.virtual_clock import VirtualClock
 
-LOOK_EVERY_S = 4
+REVIEW_INTERVAL_S = 4
 BAD, GOOD = "S/ce/bad", "S/ce/good"
 
 
 @dataclass
 class Farm:
-    """A grid whose server looks after the health of places, as its duty does."""
+    """A grid whose server reviews the health of its locations as the background task does."""
 
     grid: Grid
     watch: HealthWatch = field(default_factory=HealthWatch)
 
     def __post_init__(self) -> None:
-        self.look()
+        self.review()
 
     def pilot(self, queue: str, node: str, *vos: str) -> Pilot:
         pilot = self.grid.start_pilot(queue, *vos)
         pilot.beat(node=NodeState(node, Amounts(1)))
         return pilot
 
-    def look(self) -> None:
-        look = self.grid.read(self.watch.review)
-        self.grid.write(lambda transaction, state: store_changes(transaction, state, look.changes))
-        self.watch.commit(look)
+    def review(self) -> None:
+        review = self.grid.read(self.watch.review)
+        self.grid.write(lambda transaction, state: store_changes(transaction, state, review.changes))
+        self.watch.commit(review)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass with a look at its end."""
+        """Advance the clock, then review."""
         self.grid.pass_time(seconds=seconds)
-        self.look()
+        self.review()
 
     def run(self, pilot: Pilot, *, fails: bool, runs_s: float = 1) -> bool:
-        """Let a pilot take a job and end it after so long; False = it got none."""
+        """Run one job of a pilot for `runs_s`; False = the pilot got no job."""
         matches = pilot.ask().matches
         if not matches:
             return False
@@ -57,7 +57,7 @@ class Farm:
         return True
 
     def plug(self, pilot: Pilot) -> bool:
-        """Let a pilot with a plug take a job that fails after a second; False = it got none."""
+        """Run one job that fails after a second on a pilot with a plug; False = the pilot got no job."""
         matches = pilot.ask().matches
         if not matches:
             return False
@@ -66,21 +66,21 @@ class Farm:
         self.pass_time(1)
         return True
 
-    def burn(self, pilot: Pilot, seconds: float) -> int:
-        """Let a black hole eat what it gets for so long; returns how many jobs that was."""
-        end, eaten = self.grid.clock() + timedelta(seconds=seconds), 0
+    def fail_jobs(self, pilot: Pilot, seconds: float) -> int:
+        """Fail all jobs that a pilot gets within this time; return their number."""
+        end, failed = self.grid.clock() + timedelta(seconds=seconds), 0
         while self.grid.clock() < end:
             if self.run(pilot, fails=True):
-                eaten += 1
+                failed += 1
             else:
-                self.pass_time(LOOK_EVERY_S)
-        return eaten
+                self.pass_time(REVIEW_INTERVAL_S)
+        return failed
 
     def states(self) -> dict[str, str]:
-        """Return the state of every place that is known."""
+        """Return the state of every known location."""
         return {
-            each.location.key: each.state.value
-            for each in self.grid.read(lambda transaction, _: list_health(transaction))
+            health.location.key: health.state.value
+            for health in self.grid.read(lambda transaction, _: list_health(transaction))
         }
 
 
@@ -91,33 +91,33 @@ def farm(sqlite_database: Database, clock: VirtualClock) -> Farm:
     return Farm(grid)
 
 
-def a_job_that_lasts(farm: Farm, pilot: Pilot) -> None:
-    """Let a pilot run a job for more than the time in which failures are fast."""
+def run_long_job(farm: Farm, pilot: Pilot) -> None:
+    """Run a job of a pilot for longer than fast failures take."""
     pilot.start(pilot.take())
     farm.pass_time(61)
 
 
-def test_a_black_hole_node_is_found_while_good_jobs_elsewhere_still_run(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+def test_black_hole_node_is_throttled_while_other_jobs_still_run(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
     hole = farm.pilot(GOOD, "hole")
-    assert farm.burn(hole, 120) <= 8
+    assert farm.fail_jobs(hole, 120) <= 8
     assert farm.states() == {"node S/hole": "throttled"}
 
 
-def test_a_black_hole_costs_a_bounded_number_of_jobs_in_a_day(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
-    assert farm.burn(farm.pilot(GOOD, "hole"), 3600) <= 16
+def test_black_hole_fails_few_jobs_in_an_hour(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
+    assert farm.fail_jobs(farm.pilot(GOOD, "hole"), 3600) <= 16
 
 
-def test_the_other_nodes_of_its_queue_get_jobs_as_before(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
-    farm.burn(farm.pilot(GOOD, "hole"), 60)
+def test_other_nodes_of_the_queue_still_get_jobs(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
+    farm.fail_jobs(farm.pilot(GOOD, "hole"), 60)
     assert len(farm.pilot(GOOD, "another").ask().matches) == 1
 
 
-def test_a_throttled_place_is_tried_with_one_job_at_a_time(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
-    farm.burn(farm.pilot(GOOD, "hole"), 60)
+def test_throttled_node_gets_one_probe_at_a_time(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
+    farm.fail_jobs(farm.pilot(GOOD, "hole"), 60)
     one, other = farm.pilot(GOOD, "hole"), farm.pilot(GOOD, "hole")
     assert not one.ask().matches
     farm.pass_time(101)
@@ -125,54 +125,54 @@ def test_a_throttled_place_is_tried_with_one_job_at_a_time(farm: Farm) -> None:
     assert not other.ask().matches
 
 
-def test_a_place_is_open_again_after_trials_in_a_row_that_went_well(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+def test_successful_probes_in_a_row_close_the_circuit_breaker(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
     hole = farm.pilot(GOOD, "hole")
-    farm.burn(hole, 60)
+    farm.fail_jobs(hole, 60)
     farm.pass_time(101)
     for _ in range(3):
         assert farm.states() == {"node S/hole": "throttled"}
         assert farm.run(hole, fails=False)
-        farm.look()
+        farm.review()
     assert farm.states() == {"node S/hole": "opened"}
     assert len(hole.ask().matches) == 1
     farm.pass_time(600)
     assert farm.states() == {}
 
 
-def test_a_trial_that_outlasts_fast_failures_proves_well_before_it_ends(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+def test_probe_that_outlasts_fast_failures_counts_as_success_before_its_end(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
     hole = farm.pilot(GOOD, "hole")
-    farm.burn(hole, 60)
+    farm.fail_jobs(hole, 60)
     farm.pass_time(101)
     for number in range(3):
-        a_job_that_lasts(farm, farm.pilot(GOOD, "hole"))
+        run_long_job(farm, farm.pilot(GOOD, "hole"))
         assert farm.states()["node S/hole"] == ("throttled" if number < 2 else "opened")
 
 
-def test_each_trial_that_fails_doubles_the_pause(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+def test_each_failed_probe_doubles_the_pause(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
     hole = farm.pilot(GOOD, "hole")
-    farm.burn(hole, 60)
+    farm.fail_jobs(hole, 60)
     farm.pass_time(101)
     assert farm.run(hole, fails=True)
-    farm.look()
+    farm.review()
     farm.pass_time(150)
     assert not hole.ask().matches
     farm.pass_time(51)
     assert hole.ask().matches
 
 
-def test_payloads_that_are_plugged_speak_against_their_node_at_once(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+def test_plugged_payloads_count_as_failures_at_once(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
     for _ in range(6):
         assert farm.plug(farm.pilot(GOOD, "hole"))
     assert farm.states() == {"node S/hole": "throttled"}
 
 
-def test_a_trial_that_is_plugged_has_failed_however_long_it_keeps_its_slot(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
-    farm.burn(farm.pilot(GOOD, "hole"), 60)
+def test_plugged_probe_has_failed_before_its_slot_is_free(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
+    farm.fail_jobs(farm.pilot(GOOD, "hole"), 60)
     farm.pass_time(101)
     one, other = farm.pilot(GOOD, "hole"), farm.pilot(GOOD, "hole")
     assert farm.plug(one)
@@ -184,16 +184,16 @@ def test_a_trial_that_is_plugged_has_failed_however_long_it_keeps_its_slot(farm:
     assert other.ask().matches
 
 
-def test_a_trial_for_which_no_job_waits_is_there_for_the_next_who_asks(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
-    farm.burn(farm.pilot(GOOD, "hole"), 60)
+def test_unused_probe_goes_to_the_next_pilot(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
+    farm.fail_jobs(farm.pilot(GOOD, "hole"), 60)
     farm.pass_time(101)
     of_another_vo = farm.pilot(GOOD, "hole", "atlas")
     assert not of_another_vo.ask().matches
     assert farm.pilot(GOOD, "hole").ask().matches
 
 
-def test_jobs_of_one_owner_that_fail_wherever_they_run_close_nothing(farm: Farm) -> None:
+def test_failures_of_one_owner_everywhere_throttle_nothing(farm: Farm) -> None:
     pilots = [farm.pilot(queue, f"node{number}") for number, queue in enumerate((BAD, BAD, GOOD, GOOD))]
     for _ in range(30):
         for pilot in pilots:
@@ -201,23 +201,23 @@ def test_jobs_of_one_owner_that_fail_wherever_they_run_close_nothing(farm: Farm)
     assert farm.states() == {}
 
 
-def test_a_queue_is_throttled_when_all_of_its_nodes_fail_and_another_queue_does_well(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+def test_queue_is_throttled_when_all_its_nodes_fail(farm: Farm) -> None:
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
     pilots = [farm.pilot(BAD, f"node{number}") for number in range(4)]
     for _ in range(5):
         for pilot in pilots:
             farm.run(pilot, fails=True)
-    farm.look()
+    farm.review()
     assert farm.states() == {"queue S/ce/bad": "throttled"}
 
 
 def test_why_names_the_throttle_and_its_evidence(farm: Farm) -> None:
-    a_job_that_lasts(farm, farm.pilot(GOOD, "fine"))
+    run_long_job(farm, farm.pilot(GOOD, "fine"))
     pilots = [farm.pilot(BAD, f"node{number}") for number in range(4)]
     for _ in range(5):
         for pilot in pilots:
             farm.run(pilot, fails=True)
-    farm.look()
+    farm.review()
     (job,) = farm.grid.submit(a_user())
-    (outlook,) = [each for each in farm.grid.why(job).eligible_queues if str(each.queue) == BAD]
-    assert "queue S/ce/bad is throttled: 18 of 18 attempts failed within 60 s" in outlook.obstacle
+    (explanation,) = [queue for queue in farm.grid.why(job).eligible_queues if str(queue.queue) == BAD]
+    assert "queue S/ce/bad is throttled: 18 of 18 attempts failed within 60 s" in explanation.obstacle

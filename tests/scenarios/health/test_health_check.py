@@ -1,4 +1,4 @@
-"""When a server looks for black holes: at once when jobs fail, else now and then."""
+"""When a server reviews the health of locations: soon after failures, otherwise at long intervals."""
 
 from __future__ import annotations
 
@@ -40,47 +40,47 @@ def end_jobs(pilot: Pilot, number: int, exit_code: int) -> None:
         pilot.report(pilot.take(), Outcome.EXITED, exit_code=exit_code, wall_s=1)
 
 
-async def test_as_many_failures_as_a_node_may_have_are_looked_at_at_once(grid: Grid) -> None:
-    duty = HealthTask(Transactions(grid.database, grid.state), lambda: 0)
-    await duty.run_once()
+async def test_many_failures_are_reviewed_after_the_shortest_interval(grid: Grid) -> None:
+    task = HealthTask(Transactions(grid.database, grid.state), lambda: 0)
+    await task.run_once()
     end_jobs(a_pilot(grid, "fine"), 1, 0)
     end_jobs(a_pilot(grid, "hole"), 6, 1)
     for _ in range(MIN_CYCLES_BETWEEN_CHECKS):
-        await duty.run_once()
+        await task.run_once()
     assert not grid.state.throttles
-    await duty.run_once()
-    assert [str(place) for place in grid.state.throttles] == ["CERN/hole"]
+    await task.run_once()
+    assert [str(location) for location in grid.state.throttles] == ["CERN/hole"]
 
 
-async def test_failures_that_another_server_has_heard_of_are_seen_at_the_next_look(grid: Grid) -> None:
+async def test_failures_reported_to_another_server_are_reviewed_at_the_longest_interval(grid: Grid) -> None:
     other = grid.restarted()
-    duty = HealthTask(Transactions(grid.database, other.state), lambda: 0)
-    await duty.run_once()
+    task = HealthTask(Transactions(grid.database, other.state), lambda: 0)
+    await task.run_once()
     end_jobs(a_pilot(grid, "fine"), 1, 0)
     end_jobs(a_pilot(grid, "hole"), 6, 1)
     for _ in range(MAX_CYCLES_BETWEEN_CHECKS - 1):
-        await duty.run_once()
+        await task.run_once()
     assert not other.state.throttles
-    await duty.run_once()
-    assert [str(place) for place in other.state.throttles] == ["CERN/hole"]
+    await task.run_once()
+    assert [str(location) for location in other.state.throttles] == ["CERN/hole"]
 
 
-async def test_where_jobs_go_on_failing_for_their_own_sake_it_looks_less_and_less_often(grid: Grid) -> None:
+async def test_constant_failures_without_black_hole_lengthen_the_interval(grid: Grid) -> None:
     grid.submit(count=300)
-    duty = HealthTask(Transactions(grid.database, grid.state), lambda: 0)
+    task = HealthTask(Transactions(grid.database, grid.state), lambda: 0)
     nodes = [a_pilot(grid, f"node{number}") for number in range(2)]
-    looks: list[int] = []
-    with statements(grid.database) as asked:
-        for turn in range(120):
+    reviews: list[int] = []
+    with statements(grid.database) as executed:
+        for cycle in range(120):
             for node in nodes:
                 end_jobs(node, 1, 1)
-            asked.clear()
-            await duty.run_once()
-            looks += [turn] if asked else []
-    assert [later - before for before, later in pairwise(looks)] == [6, 11, 21, 40, 40]
+            executed.clear()
+            await task.run_once()
+            reviews += [cycle] if executed else []
+    assert [later - before for before, later in pairwise(reviews)] == [6, 11, 21, 40, 40]
 
 
-async def test_the_longer_a_look_takes_the_longer_it_rests(grid: Grid) -> None:
+async def test_slow_reviews_lengthen_the_interval(grid: Grid) -> None:
     elapsed_s = 0.0
 
     def boot_clock() -> float:
@@ -88,14 +88,14 @@ async def test_the_longer_a_look_takes_the_longer_it_rests(grid: Grid) -> None:
         elapsed_s += 0.75
         return elapsed_s
 
-    duty = HealthTask(Transactions(grid.database, grid.state), boot_clock)
-    looks: list[int] = []
-    with statements(grid.database) as asked:
-        for turn in range(100):
-            asked.clear()
-            await duty.run_once()
-            looks += [turn] if asked else []
-    assert looks == [
+    task = HealthTask(Transactions(grid.database, grid.state), boot_clock)
+    reviews: list[int] = []
+    with statements(grid.database) as executed:
+        for cycle in range(100):
+            executed.clear()
+            await task.run_once()
+            reviews += [cycle] if executed else []
+    assert reviews == [
         0,
         MAX_CYCLES_BETWEEN_CHECKS + PAUSE_FACTOR - 1,
-    ]  # when it is time to look, each turn asks the clock once
+    ]  # when a review is due, each cycle reads the clock once

@@ -1,4 +1,4 @@
-"""A pilot from its start to its end, with a server in memory."""
+"""A whole pilot, from start to end, with a server in memory."""
 
 from __future__ import annotations
 
@@ -43,25 +43,29 @@ QUICK = PilotRules(wait_s=5, heartbeat_s=0.2, grace_s=0.5, goodbye_timeout_s=2)
 
 
 @dataclass
-class Running:
-    """A pilot that runs, and its server."""
+class RunningPilot:
+    """A running pilot and its server."""
 
     link: FakeLink
     runner: PilotRunner
     end: asyncio.Task[EndPilot]
 
     async def outcome(self, job: GrantedJob) -> Report:
-        """Return the outcome of a job as soon as the server has it."""
+        """Wait for the outcome of a job; return its report."""
         await until(lambda: any(report.key == job.key and report.outcome for report in self.link.reports))
         return next(report for report in self.link.reports if report.key == job.key and report.outcome)
 
-    async def says(self, job: GrantedJob, state: ReportedState) -> None:
-        """Return as soon as the server has heard that the job is in this state."""
+    async def wait_for_state(self, job: GrantedJob, state: ReportedState) -> None:
+        """Wait until the pilot has reported this state of a job."""
         await until(lambda: any(report.key == job.key and report.state is state for report in self.link.reports))
 
 
 def a_runner(
-    link: FakeLink, workshop: PayloadRunner, rules: PilotRules = QUICK, *faults: str, lifetime: Lifetime | None = None
+    link: FakeLink,
+    payload_runner: PayloadRunner,
+    rules: PilotRules = QUICK,
+    *faults: str,
+    lifetime: Lifetime | None = None,
 ) -> PilotRunner:
     now = Now(clock.now(), clock.boot_time_s())
     machine = PilotMachine("pilot", built_in_slots(SHARE, now), rules, lifetime or Lifetime(), now)
@@ -69,34 +73,34 @@ def a_runner(
     async def pools(fresh: bool) -> PoolsRead:
         return await link.read_pools() if fresh else PoolsRead(True, ("a" * 64,))
 
-    edges = PilotPorts(link, workshop, FakeNode(SHARE, *faults), clock.now, clock.boot_time_s)
-    return PilotRunner(machine, edges, NodeDescription("node1", SHARE), pools)
+    ports = PilotPorts(link, payload_runner, FakeNode(SHARE, *faults), clock.now, clock.boot_time_s)
+    return PilotRunner(machine, ports, NodeDescription("node1", SHARE), pools)
 
 
 @asynccontextmanager
 async def a_pilot(
-    workshop: PayloadRunner, rules: PilotRules = QUICK, link: FakeLink | None = None
-) -> AsyncIterator[Running]:
+    payload_runner: PayloadRunner, rules: PilotRules = QUICK, link: FakeLink | None = None
+) -> AsyncIterator[RunningPilot]:
     server = link or FakeLink()
-    runner = a_runner(server, workshop, rules)
+    runner = a_runner(server, payload_runner, rules)
     task = asyncio.create_task(runner.run())
     try:
-        yield Running(server, runner, task)
+        yield RunningPilot(server, runner, task)
     finally:
         task.cancel()
         await asyncio.wait([task])
 
 
 @pytest.fixture(params=["real", "fake"])
-def workshop(request: pytest.FixtureRequest, tmp_path: Path) -> object:
+def payload_runner(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     if request.param == "fake":
         return FakeWorkshop
-    # Made inside the event loop, as it wants to be.
+    # It has to be made inside the event loop.
     return lambda: LocalPayloadRunner(PilotFolder(tmp_path), FakeLink(), SITE, PayloadRules(watch_s=0.05), None)
 
 
-async def test_jobs_run_and_their_outcomes_are_told(workshop: type[FakeWorkshop]) -> None:
-    async with a_pilot(workshop()) as pilot:
+async def test_jobs_run_and_their_outcomes_are_reported(payload_runner: type[FakeWorkshop]) -> None:
+    async with a_pilot(payload_runner()) as pilot:
         jobs = [a_job(number, executable="/bin/true") for number in range(1, 21)]
         await pilot.link.put(*jobs)
         outcomes = [await pilot.outcome(job) for job in jobs]
@@ -104,7 +108,7 @@ async def test_jobs_run_and_their_outcomes_are_told(workshop: type[FakeWorkshop]
         assert all(len(report.output_files) == 2 for report in outcomes)
 
 
-async def test_jobs_that_are_over_in_no_time_take_few_requests_and_each_is_told_of_once() -> None:
+async def test_short_jobs_take_few_requests_and_are_reported_once() -> None:
     async with a_pilot(FakeWorkshop()) as pilot:
         jobs = [a_job(number, executable="/bin/true") for number in range(1, 201)]
         await pilot.link.put(*jobs)
@@ -114,8 +118,8 @@ async def test_jobs_that_are_over_in_no_time_take_few_requests_and_each_is_told_
         assert len(pilot.link.requests) < len(jobs) / 4
 
 
-async def test_a_job_that_cannot_be_started_is_refused_with_its_reason(workshop: type[FakeWorkshop]) -> None:
-    async with a_pilot(workshop()) as pilot:
+async def test_job_that_cannot_start_is_refused_with_the_reason(payload_runner: type[FakeWorkshop]) -> None:
+    async with a_pilot(payload_runner()) as pilot:
         job = a_job(1, executable="no-such-program")
         await pilot.link.put(job)
         report = await pilot.outcome(job)
@@ -123,23 +127,23 @@ async def test_a_job_that_cannot_be_started_is_refused_with_its_reason(workshop:
         assert "there is no program no-such-program" in report.reason
 
 
-async def test_a_removed_job_is_stopped(workshop: type[FakeWorkshop]) -> None:
-    async with a_pilot(workshop()) as pilot:
+async def test_removed_job_is_killed(payload_runner: type[FakeWorkshop]) -> None:
+    async with a_pilot(payload_runner()) as pilot:
         job = a_job(1, executable="/bin/sleep", arguments="600")
         await pilot.link.put(job)
-        await pilot.says(job, ReportedState.RUNNING)
+        await pilot.wait_for_state(job, ReportedState.RUNNING)
         await pilot.link.command(KillCommanded(job.key, "removed by alice"))
         report = await pilot.outcome(job)
         assert (report.outcome, report.reason) == (Outcome.KILLED, "removed by alice")
 
 
-async def test_a_pilot_that_is_told_to_stop_gives_its_jobs_back_and_says_good_bye(
-    workshop: type[FakeWorkshop],
+async def test_stopped_pilot_evicts_its_jobs_and_reports_its_end(
+    payload_runner: type[FakeWorkshop],
 ) -> None:
-    async with a_pilot(workshop()) as pilot:
+    async with a_pilot(payload_runner()) as pilot:
         job = a_job(1, executable="/bin/sleep", arguments="600")
         await pilot.link.put(job)
-        await pilot.says(job, ReportedState.RUNNING)
+        await pilot.wait_for_state(job, ReportedState.RUNNING)
         pilot.runner.feed(StopRequested("SIGTERM"))
         end = await asyncio.wait_for(pilot.end, 10)
         assert (end.reason, end.exit_code) == ("SIGTERM", ExitCode.AS_PLANNED)
@@ -147,7 +151,7 @@ async def test_a_pilot_that_is_told_to_stop_gives_its_jobs_back_and_says_good_by
         assert pilot.link.beats[-1].ending
 
 
-async def test_an_idle_pilot_told_to_stop_ends_at_once_though_its_request_waits() -> None:
+async def test_idle_pilot_stops_at_once_during_a_waiting_request() -> None:
     async with a_pilot(FakeWorkshop(), PilotRules(wait_s=600)) as pilot:
         await until(lambda: bool(pilot.link.requests))
         pilot.runner.feed(StopRequested("SIGTERM"))
@@ -156,20 +160,20 @@ async def test_an_idle_pilot_told_to_stop_ends_at_once_though_its_request_waits(
         assert [call.wait_s for call in pilot.link.requests] == [600, 0]
 
 
-async def test_a_payload_is_suspended_and_goes_on_with_its_glidein() -> None:
-    workshop = FakeWorkshop()
-    async with a_pilot(workshop) as pilot:
+async def test_payload_is_suspended_and_continued_with_its_glidein() -> None:
+    payload_runner = FakeWorkshop()
+    async with a_pilot(payload_runner) as pilot:
         job = a_job(1, executable="sleep")
         await pilot.link.put(job)
-        await pilot.says(job, ReportedState.RUNNING)
+        await pilot.wait_for_state(job, ReportedState.RUNNING)
         pilot.runner.feed(SuspendRequested())
-        await pilot.says(job, ReportedState.SUSPENDED)
-        assert workshop.suspended == {job.key}
+        await pilot.wait_for_state(job, ReportedState.SUSPENDED)
+        assert payload_runner.suspended == {job.key}
         pilot.runner.feed(ContinueRequested())
-        assert workshop.suspended == set()
+        assert payload_runner.suspended == set()
 
 
-async def test_calls_that_fail_are_made_again_and_nothing_is_lost() -> None:
+async def test_failed_calls_are_retried_without_loss() -> None:
     link = FakeLink()
     link.failures.extend(ServerUnreachableError("no server") for _ in range(4))
     async with a_pilot(FakeWorkshop(), link=link) as pilot:
@@ -178,7 +182,7 @@ async def test_calls_that_fail_are_made_again_and_nothing_is_lost() -> None:
         assert (await pilot.outcome(job)).outcome is Outcome.EXITED
 
 
-async def test_a_refused_credential_ends_the_pilot() -> None:
+async def test_rejected_credential_ends_the_pilot() -> None:
     link = FakeLink()
     link.failures.extend(UnauthenticatedError("the token has expired") for _ in range(50))
     async with a_pilot(FakeWorkshop(), link=link) as pilot:
@@ -187,66 +191,66 @@ async def test_a_refused_credential_ends_the_pilot() -> None:
         assert "the token has expired" in end.reason
 
 
-async def test_a_pilot_without_work_ends_and_closes_its_workshop() -> None:
-    workshop = FakeWorkshop()
-    async with a_pilot(workshop, PilotRules(max_idle_s=0)) as pilot:
+async def test_pilot_without_jobs_ends_and_closes_its_payload_runner() -> None:
+    payload_runner = FakeWorkshop()
+    async with a_pilot(payload_runner, PilotRules(max_idle_s=0)) as pilot:
         await pilot.link.put(a_job(1, executable="true"))
         end = await asyncio.wait_for(pilot.end, 10)
         assert "no job" in end.reason
-        assert workshop.closed
+        assert payload_runner.closed
         assert [report.outcome for report in pilot.link.reports if report.outcome] == [Outcome.EXITED]
 
 
-async def test_a_drained_pilot_lets_its_job_end() -> None:
-    workshop = FakeWorkshop()
-    async with a_pilot(workshop) as pilot:
+async def test_drained_pilot_lets_its_job_end() -> None:
+    payload_runner = FakeWorkshop()
+    async with a_pilot(payload_runner) as pilot:
         job = a_job(1, executable="sleep")
         await pilot.link.put(job)
-        await pilot.says(job, ReportedState.RUNNING)
+        await pilot.wait_for_state(job, ReportedState.RUNNING)
         await pilot.link.command(DrainCommanded("maintenance"))
         await until(lambda: any(beat.draining for beat in pilot.link.beats))
-        assert job.key in workshop.running
-        workshop.stop(job.key)
+        assert job.key in payload_runner.running
+        payload_runner.stop(job.key)
         assert (await asyncio.wait_for(pilot.end, 10)).reason == "maintenance"
 
 
-async def test_an_unfit_node_ends_its_pilot_before_it_asks_for_work() -> None:
+async def test_unfit_node_ends_its_pilot_before_the_first_request() -> None:
     link = FakeLink()
     end = await asyncio.wait_for(a_runner(link, FakeWorkshop(), QUICK, "disk full").run(), 10)
     assert (end.exit_code, link.requests) == (ExitCode.NODE_UNFIT, [])
 
 
 async def test_jobs_are_evicted_before_the_glidein_ends() -> None:
-    link, workshop = FakeLink(), FakeWorkshop()
+    link, payload_runner = FakeLink(), FakeWorkshop()
     lifetime = Lifetime(clock.boot_time_s() + 6, warn_before_s=4.8, stop_margin_s=3.2, least_useful_s=0.4)
-    task = asyncio.create_task(a_runner(link, workshop, lifetime=lifetime).run())
+    task = asyncio.create_task(a_runner(link, payload_runner, lifetime=lifetime).run())
     job = a_job(1, executable="sleep")
     await link.put(job)
     end = await asyncio.wait_for(task, 60)
-    assert job.key in workshop.warned
+    assert job.key in payload_runner.warned
     assert [report.outcome for report in link.reports if report.outcome] == [Outcome.EVICTED]
     assert "glidein" in end.reason
 
 
-async def test_an_error_of_the_pilots_own_is_not_hidden_and_leaves_nothing_running() -> None:
-    class BrokenWorkshop(FakeWorkshop):
+async def test_internal_error_ends_the_pilot_and_closes_its_payload_runner() -> None:
+    class BrokenPayloadRunner(FakeWorkshop):
         def suspend(self, key: object) -> None:
             raise RuntimeError("a fault in the code")
 
-    workshop = BrokenWorkshop()
-    async with a_pilot(workshop) as pilot:
+    payload_runner = BrokenPayloadRunner()
+    async with a_pilot(payload_runner) as pilot:
         job = a_job(1, executable="sleep")
         await pilot.link.put(job)
-        await pilot.says(job, ReportedState.RUNNING)
+        await pilot.wait_for_state(job, ReportedState.RUNNING)
         pilot.runner.feed(SuspendRequested())
         with pytest.raises(ExceptionGroup) as raised:
             await asyncio.wait_for(pilot.end, 10)
         assert raised.group_contains(RuntimeError, match="a fault in the code")
-        assert workshop.closed
+        assert payload_runner.closed
 
 
 @pytest.mark.parametrize(
-    ("breaks", "outcome"),
+    ("method", "outcome"),
     [
         ("prepare", Outcome.START_FAILED),
         ("fetch", Outcome.START_FAILED),
@@ -255,23 +259,23 @@ async def test_an_error_of_the_pilots_own_is_not_hidden_and_leaves_nothing_runni
         ("bring", Outcome.OUTPUT_LOST),
     ],
 )
-async def test_what_nobody_has_foreseen_fails_for_its_own_attempt_alone(breaks: str, outcome: Outcome) -> None:
+async def test_unexpected_error_fails_only_its_own_attempt(method: str, outcome: Outcome) -> None:
     file = InputFile("in", None, "ab" * 32, 1)
-    odd, beside = (
+    failing, healthy = (
         a_job(number, executable=program, input_files=(file,)) for number, program in ((1, "true"), (2, "sleep"))
     )
-    workshop = OddWorkshop(breaks)
+    payload_runner = OddWorkshop(method)
     with capture_logs() as logs:
-        async with a_pilot(workshop, replace(QUICK, store_timeout_s=0.0)) as pilot:
-            await pilot.link.put(beside)
-            await pilot.says(beside, ReportedState.RUNNING)
-            await pilot.link.put(odd)
-            report = await pilot.outcome(odd)
+        async with a_pilot(payload_runner, replace(QUICK, store_timeout_s=0.0)) as pilot:
+            await pilot.link.put(healthy)
+            await pilot.wait_for_state(healthy, ReportedState.RUNNING)
+            await pilot.link.put(failing)
+            report = await pilot.outcome(failing)
             assert report.outcome is outcome
             assert "internal error of the pilot: RecursionError('a path without end')" in report.reason
-            assert beside.key in workshop.running
-            workshop.stop(beside.key)
-            assert (await pilot.outcome(beside)).outcome is Outcome.EXITED
-    (line,) = [line for line in logs if line["event"] == "internal error while handling an attempt"]
-    assert (line["log_level"], line["job"]) == ("error", str(odd.key))
-    assert isinstance(line["exc_info"], RecursionError)
+            assert healthy.key in payload_runner.running
+            payload_runner.stop(healthy.key)
+            assert (await pilot.outcome(healthy)).outcome is Outcome.EXITED
+    (entry,) = [entry for entry in logs if entry["event"] == "internal error while handling an attempt"]
+    assert (entry["log_level"], entry["job"]) == ("error", str(failing.key))
+    assert isinstance(entry["exc_info"], RecursionError)

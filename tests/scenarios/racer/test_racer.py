@@ -39,7 +39,7 @@ def a_racer(link: GridRaceLink, **settings: Any) -> Racer:
 
 
 class Farm:
-    """A set of which every job runs on A, each in a slot of its own, and what their pilot tells."""
+    """A set of jobs that all run on A, each in its own slot of one pilot."""
 
     def __init__(self, grid: Grid, jobs: int) -> None:
         self.ids = grid.submit(count=jobs, attributes=REPEATABLE)
@@ -48,21 +48,19 @@ class Farm:
         self.pilot.beat(*(JobReport(job_id, 1, state=JobState.RUNNING) for job_id in self.ids))
 
     def end(self, *ids: int, wall_s: float) -> None:
-        """Let these end well after so long."""
-        done = (JobReport(each, 1, outcome=Outcome.EXITED, exit_code=0, wall_s=wall_s) for each in ids)
+        """End these jobs successfully after `wall_s`."""
+        done = (JobReport(job_id, 1, outcome=Outcome.EXITED, exit_code=0, wall_s=wall_s) for job_id in ids)
         self.pilot.beat(*done)
 
 
-async def test_a_straggler_at_the_tail_is_raced_and_its_copy_ends_the_wait_for_the_set(
-    grid: Grid, link: GridRaceLink
-) -> None:
+async def test_race_copy_of_a_straggler_completes_the_set(grid: Grid, link: GridRaceLink) -> None:
     farm = Farm(grid, 20)
     straggler = farm.ids[7]
     racer = a_racer(link)
     grid.pass_time(minutes=10)
-    farm.end(*(each for each in farm.ids if each != straggler), wall_s=600)
+    farm.end(*(job_id for job_id in farm.ids if job_id != straggler), wall_s=600)
     await racer.run_once()
-    assert link.started == [], "ten minutes are what the others took"
+    assert link.started == [], "the other jobs took ten minutes too"
     for _ in range(3):
         grid.pass_time(minutes=2)
         farm.pilot.beat()
@@ -78,7 +76,7 @@ async def test_a_straggler_at_the_tail_is_raced_and_its_copy_ends_the_wait_for_t
     assert len(link.started) == 1
 
 
-async def test_while_jobs_of_the_set_wait_none_of_it_is_raced(grid: Grid, link: GridRaceLink) -> None:
+async def test_set_with_waiting_jobs_is_not_raced(grid: Grid, link: GridRaceLink) -> None:
     farm = Farm(grid, 20)
     grid.pass_time(minutes=1)
     farm.end(*farm.ids[2:], wall_s=60)
@@ -92,15 +90,15 @@ async def test_while_jobs_of_the_set_wait_none_of_it_is_raced(grid: Grid, link: 
     assert [raced for raced, _ in link.started] == [farm.ids[1]]
 
 
-async def test_an_urgent_job_gets_its_copies_on_other_sites_one_after_the_other(grid: Grid, link: GridRaceLink) -> None:
+async def test_urgent_job_gets_copies_on_other_sites_one_by_one(grid: Grid, link: GridRaceLink) -> None:
     (job_id,) = grid.submit(attributes=URGENT)
     racer = a_racer(link, urgent_after_s=0)
     await racer.run_once()
-    assert link.started == [], "a job that waits needs no copy"
+    assert link.started == [], "a waiting job needs no copy"
     Runner(grid, A)
     for _ in range(3):
         await racer.run_once()
-    assert [raced for raced, _ in link.started] == [job_id], "where the first copy goes is not known yet"
+    assert [raced for raced, _ in link.started] == [job_id], "the site of the first copy is not known yet"
     Runner(grid, B)
     for _ in range(3):
         await racer.run_once()
@@ -110,9 +108,7 @@ async def test_an_urgent_job_gets_its_copies_on_other_sites_one_after_the_other(
     assert len(race_of(grid, job_id).copies) == 2
 
 
-async def test_an_urgent_job_far_behind_others_of_its_set_is_raced_after_some_rounds(
-    grid: Grid, link: GridRaceLink
-) -> None:
+async def test_urgent_job_beyond_the_tail_is_raced_after_some_cycles(grid: Grid, link: GridRaceLink) -> None:
     ids = grid.submit(count=3 * MAX_TAIL_JOBS + 5, attributes=URGENT)
     grid.change(JobChange.HOLD, *ids[: 3 * MAX_TAIL_JOBS])
     running = Runner(grid, A).job.id
@@ -120,12 +116,12 @@ async def test_an_urgent_job_far_behind_others_of_its_set_is_raced_after_some_ro
     assert await racer.dry_run() == ()
     for _ in range(2):
         await racer.run_once()
-    assert link.started == [], "these looks went to other jobs"
+    assert link.started == [], "these cycles examined other jobs"
     await racer.run_once()
     assert [raced for raced, _ in link.started] == [running]
 
 
-async def test_a_copy_that_fails_is_not_replaced_beyond_what_a_job_may_have(grid: Grid, link: GridRaceLink) -> None:
+async def test_failed_copies_count_towards_the_limit_of_copies(grid: Grid, link: GridRaceLink) -> None:
     grid.submit(attributes=URGENT)
     Runner(grid, A)
     racer = a_racer(link, urgent_after_s=0)
@@ -137,9 +133,7 @@ async def test_a_copy_that_fails_is_not_replaced_beyond_what_a_job_may_have(grid
     assert len(link.started) == 2
 
 
-async def test_the_bound_on_what_races_may_cost_an_owner_in_a_day_holds_for_those_that_run(
-    grid: Grid, link: GridRaceLink
-) -> None:
+async def test_daily_cost_limit_of_an_owner_includes_running_races(grid: Grid, link: GridRaceLink) -> None:
     ids = grid.submit(count=2, attributes=URGENT)
     runners = [Runner(grid, A) for _ in ids]
     racer = a_racer(link, urgent_after_s=0, most_copies_of_owner=1, most_lost_core_s_a_day=300)
@@ -158,7 +152,7 @@ async def test_the_bound_on_what_races_may_cost_an_owner_in_a_day_holds_for_thos
     assert [raced for raced, _ in link.started] == ids
 
 
-async def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(grid: Grid, link: GridRaceLink) -> None:
+async def test_dry_run_reports_planned_copies_with_reasons_and_starts_none(grid: Grid, link: GridRaceLink) -> None:
     farm = Farm(grid, 20)
     grid.pass_time(minutes=1)
     farm.end(*farm.ids[1:], wall_s=60)
@@ -172,33 +166,33 @@ async def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(grid: Gr
 
 
 class FlakyLink(GridRaceLink):
-    """A server that refuses the copies of some jobs, or has given the turn to another."""
+    """A server that rejects the copies of some jobs, or whose leader is another racer."""
 
-    refused: frozenset[int] = frozenset()
-    in_turn = True
+    rejected: frozenset[int] = frozenset()
+    is_leader = True
 
     async def start_copies(self, copies: Sequence[NewRaceCopy]) -> Sequence[StartedRaceCopy]:
-        if not self.in_turn:
+        if not self.is_leader:
             raise LeadershipLostError("racer")
-        made = await super().start_copies([copy for copy in copies if copy.job_id not in self.refused])
-        by_job = {each.job_id: each for each in made}
+        started = await super().start_copies([copy for copy in copies if copy.job_id not in self.rejected])
+        by_job = {copy.job_id: copy for copy in started}
         return [by_job.get(copy.job_id, StartedRaceCopy(copy.job_id, 0, "it has ended")) for copy in copies]
 
 
-async def test_a_copy_that_is_refused_keeps_no_other_from_being_made(grid: Grid) -> None:
+async def test_rejected_copy_does_not_stop_other_copies(grid: Grid) -> None:
     link = FlakyLink(grid)
     ids = grid.submit(count=3, attributes=URGENT)
     for _ in ids:
         Runner(grid, A)
-    link.refused = frozenset({ids[1]})
+    link.rejected = frozenset({ids[1]})
     await a_racer(link, urgent_after_s=0).run_once()
     assert [raced for raced, _ in link.started] == [ids[0], ids[2]]
 
 
-async def test_a_racer_that_has_lost_its_turn_ends_its_round(grid: Grid) -> None:
+async def test_lost_leadership_ends_the_cycle(grid: Grid) -> None:
     link = FlakyLink(grid)
     grid.submit(attributes=URGENT)
     Runner(grid, A)
-    link.in_turn = False
+    link.is_leader = False
     with pytest.raises(LeadershipLostError):
         await a_racer(link, urgent_after_s=0).run_once()
