@@ -1,6 +1,6 @@
-"""The Bologna Batch System: each numbered behaviour in virtual time, under our policy and the published one.
+"""The Bologna Batch System: each numbered behaviour in virtual time, under the shipped policy and the published one.
 
-A server of two processors has six slots: 1 and 2 for short jobs and for those of others, 3 to 6 for long ones.
+A server with two processors has six slots: 1 and 2 for short jobs and for non-batch jobs, 3 to 6 for long jobs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
     return VirtualGrid(sqlite_database, clock, rules=in_bologna(Rules()))
 
 
-@pytest.fixture(params=[True, False], ids=["ours", "theirs"])
+@pytest.fixture(params=[True, False], ids=["shipped", "published"])
 def bologna(request: pytest.FixtureRequest, grid: VirtualGrid, policies: SitePolicies) -> Bologna:
     return Bologna(grid, policies, request.param)
 
@@ -44,14 +44,14 @@ def bologna(request: pytest.FixtureRequest, grid: VirtualGrid, policies: SitePol
 
 
 def test_r1_batch_jobs_run_on_batch_servers_only(grid: VirtualGrid, bologna: Bologna) -> None:
-    plain = grid.node(cpus=8)
+    ordinary = grid.node(cpus=8)
     bologna.server()
     jobs = [bologna.job(SHORT, expression="(BolognaBatchServer == True)") for _ in range(3)]
     assert bologna.places(*jobs) == ["node2/slot1", "node2/slot2", ""]
-    assert plain.running() == {}
+    assert ordinary.running() == {}
 
 
-def test_r2_a_batch_job_from_elsewhere_is_an_other_job(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r2_batch_job_of_another_domain_is_an_other_job(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
     busy(grid, node)
     job = bologna.job(SHORT, user=MILANESE)
@@ -64,18 +64,16 @@ def test_r2_a_batch_job_from_elsewhere_is_an_other_job(grid: VirtualGrid, bologn
 
 
 @pytest.mark.parametrize("name", ["SUBMIT_SITE_DOMAIN", "Submit_Site_Domain"])
-def test_r2_what_a_user_says_of_his_domain_is_overwritten(grid: VirtualGrid, bologna: Bologna, name: str) -> None:
+def test_r2_submit_site_domain_of_the_user_is_overwritten(grid: VirtualGrid, bologna: Bologna, name: str) -> None:
     busy(grid, bologna.server())
-    from_afar = bologna.job({**SHORT, name: "bo.infn.it"}, user=MILANESE)
-    from_here = bologna.job({**SHORT, name: "mi.infn.it"})
+    foreign = bologna.job({**SHORT, name: "bo.infn.it"}, user=MILANESE)
+    local = bologna.job({**SHORT, name: "mi.infn.it"})
     grid.pass_time(10)
-    assert bologna.places(from_afar, from_here) == ["", "slot1"]
+    assert bologna.places(foreign, local) == ["", "slot1"]
 
 
 @pytest.mark.parametrize("universe", [1, 7])
-def test_r3a_a_batch_job_of_another_universe_is_an_other_job(
-    grid: VirtualGrid, bologna: Bologna, universe: int
-) -> None:
+def test_r3a_batch_job_of_another_universe_is_an_other_job(grid: VirtualGrid, bologna: Bologna, universe: int) -> None:
     node = bologna.server()
     busy(grid, node)
     job = bologna.job({**LONG, "JobUniverse": universe})
@@ -102,12 +100,12 @@ PREEMPT = TotalLoadAvg - TotalCondorLoadAvg > 1
 
 
 @pytest.mark.parametrize(
-    ("site", "others_are"),
+    ("site", "other_state"),
     [(SUSPENDING_SITE, "SUSPENDED"), (PREEMPTING_SITE, "WAITING")],
     ids=["suspends", "preempts"],
 )
-def test_r3b_a_sites_own_policy_touches_others_and_never_a_batch_job(
-    grid: VirtualGrid, bologna: Bologna, site: str, others_are: str
+def test_r3b_site_policy_affects_other_jobs_but_no_batch_job(
+    grid: VirtualGrid, bologna: Bologna, site: str, other_state: str
 ) -> None:
     node = bologna.server(site)
     batch = [bologna.job(SHORT, 200), bologna.job(LONG, 200)]
@@ -116,7 +114,7 @@ def test_r3b_a_sites_own_policy_touches_others_and_never_a_batch_job(
     assert grid.states(*batch, other) == ["RUNNING"] * 3
     busy(grid, node)
     grid.pass_time(10 * POLL_S)
-    assert grid.states(*batch, other) == ["RUNNING", "RUNNING", others_are]
+    assert grid.states(*batch, other) == ["RUNNING", "RUNNING", other_state]
     assert {"Claimed/Busy"} == set(node.shows("slot1", "slot3"))
     quiet(grid, node)
     grid.until(lambda: grid.finished(*batch, other), within_s=900)
@@ -126,7 +124,7 @@ def test_r3b_a_sites_own_policy_touches_others_and_never_a_batch_job(
 # 4 to 7: where and how they start -------------------------------------------------------------------------------
 
 
-def test_r4a_batch_jobs_start_whatever_the_load_and_whoever_types(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r4a_batch_jobs_start_despite_load_and_keyboard_use(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
     busy(grid, node)
     other, short, long = bologna.job(OTHER), bologna.job(SHORT), bologna.job(LONG)
@@ -134,7 +132,7 @@ def test_r4a_batch_jobs_start_whatever_the_load_and_whoever_types(grid: VirtualG
     assert bologna.places(other, short, long) == ["", "slot1", "slot3"]
 
 
-def test_r4b_a_free_slot_goes_to_a_batch_job_before_all_others(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r4b_free_slot_goes_to_a_batch_job_first(grid: VirtualGrid, bologna: Bologna) -> None:
     bologna.server()
     running = [bologna.job(SHORT, run_s, user="carla") for run_s in (100, 1000)]
     other, batch = bologna.job(OTHER, user="anna"), bologna.job(SHORT)
@@ -143,17 +141,17 @@ def test_r4b_a_free_slot_goes_to_a_batch_job_before_all_others(grid: VirtualGrid
     assert bologna.places(other, batch) == ["", "slot1"]
 
 
-def test_r5_a_job_is_short_unless_it_says_that_it_is_long(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r5_job_is_short_unless_long_running_job_is_true(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
-    for said in ({}, *({"LongRunningJob": value} for value in (False, "true", "True", 1))):
-        job = bologna.job({**BB, **said}, 10)
-        assert bologna.places(job) == ["slot1"], said
+    for attributes in ({}, *({"LongRunningJob": value} for value in (False, "true", "True", 1))):
+        job = bologna.job({**BB, **attributes}, 10)
+        assert bologna.places(job) == ["slot1"], attributes
         assert node.nice_of(job) == 5
         grid.pass_time(11)
     assert bologna.places(bologna.job({**BB, "LongRunningJob": True})) == ["slot3"]
 
 
-def test_r6a_a_short_job_does_not_wait_for_long_ones(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r6a_short_job_does_not_wait_for_long_jobs(grid: VirtualGrid, bologna: Bologna) -> None:
     bologna.server()
     long = [bologna.job(LONG, 5000) for _ in range(5)]
     grid.pass_time(60)
@@ -163,9 +161,7 @@ def test_r6a_a_short_job_does_not_wait_for_long_ones(grid: VirtualGrid, bologna:
     assert grid.until(lambda: grid.finished(short)) == pytest.approx(100, abs=1)
 
 
-def test_r6b_a_long_job_starts_beside_short_ones_six_jobs_on_two_processors(
-    grid: VirtualGrid, bologna: Bologna
-) -> None:
+def test_r6b_two_processors_run_two_short_and_four_long_jobs(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
     shorts = [bologna.job(SHORT) for _ in range(2)]
     grid.pass_time(60)
@@ -175,32 +171,30 @@ def test_r6b_a_long_job_starts_beside_short_ones_six_jobs_on_two_processors(
     assert set(node.shows()) == {"Claimed/Busy"}
 
 
-def test_r6c_each_kind_keeps_to_its_slots(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r6c_each_kind_of_job_uses_its_own_slots(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
     quiet(grid, node)
     jobs = [bologna.job(kind) for kind in (OTHER, LONG, SHORT, SHORT, OTHER, *[LONG] * 4)]
     grid.pass_time(30)
     others, shorts = [jobs[0], jobs[4]], jobs[2:4]
-    assert sorted(bologna.places(*shorts)) == ["slot1", "slot2"], "both shorts have their slots, the others none"
+    assert sorted(bologna.places(*shorts)) == ["slot1", "slot2"], "the short jobs have their slots, the other jobs none"
     assert bologna.places(*others) == ["", ""]
     assert bologna.places(jobs[1], *jobs[5:]) == ["slot3", "slot4", "slot5", "slot6", ""]
 
 
-def test_e14_idle_long_slots_show_as_their_owners_and_take_jobs_all_the_same(
-    grid: VirtualGrid, bologna: Bologna
-) -> None:
+def test_e14_idle_long_slots_are_in_owner_state_and_take_jobs(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
     assert node.shows() == ["Unclaimed/Idle"] * 2 + ["Owner/Idle"] * 4
     assert bologna.places(bologna.job(LONG)) == ["slot3"]
 
 
-def test_r7_short_jobs_run_before_long_and_other_ones(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r7_short_jobs_have_a_better_nice_value(grid: VirtualGrid, bologna: Bologna) -> None:
     node = bologna.server()
     kinds = [SHORT, LONG, OTHER]
     assert [node.nice_of(bologna.job(kind)) for kind in kinds] == [5, 15, 15]
 
 
-def test_r7_a_long_running_job_that_is_no_batch_job_runs_behind(bologna: Bologna) -> None:
+def test_r7_long_running_other_job_has_a_worse_nice_value(bologna: Bologna) -> None:
     node = bologna.server()
     assert node.nice_of(bologna.job({"LongRunningJob": True})) == 15
 
@@ -208,19 +202,19 @@ def test_r7_a_long_running_job_that_is_no_batch_job_runs_behind(bologna: Bologna
 # 9: batch jobs before others ------------------------------------------------------------------------------------
 
 
-def test_r9a_a_batch_job_drives_an_other_job_out_at_once(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r9a_batch_job_preempts_an_other_job_at_once(grid: VirtualGrid, bologna: Bologna) -> None:
     bologna.server()
-    kept, others = bologna.job(SHORT, 3000, user="carla"), bologna.job(OTHER, 3000, user="anna")
+    batch_running, others = bologna.job(SHORT, 3000, user="carla"), bologna.job(OTHER, 3000, user="anna")
     grid.pass_time(30)
-    assert bologna.places(kept, others) == ["slot1", "slot2"]
+    assert bologna.places(batch_running, others) == ["slot1", "slot2"]
     batch = bologna.job(SHORT)
     assert grid.until(lambda: grid.states(batch) == ["RUNNING"], within_s=POLL_S) < POLL_S
     assert bologna.places(batch, others) == ["slot2", ""]
     assert "RANK" in grid.job(others).reason
-    assert grid.job(others).spent_attempts == 0, "to be driven out is nobody's fault"
+    assert grid.job(others).spent_attempts == 0, "a preemption is no fault of the job"
 
 
-def test_r9a_no_job_is_driven_out_for_one_that_needs_another_slot(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r9a_no_job_is_preempted_for_one_that_needs_another_slot(grid: VirtualGrid, bologna: Bologna) -> None:
     bologna.server()
     others = [bologna.job(OTHER, 3000, user="anna") for _ in range(2)]
     grid.pass_time(30)
@@ -229,50 +223,46 @@ def test_r9a_no_job_is_driven_out_for_one_that_needs_another_slot(grid: VirtualG
     assert bologna.places(*others, long) == ["slot1", "slot2", "slot3"]
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_e7_a_batch_job_comes_before_others_by_preemption_requirements_too(
-    grid: VirtualGrid, bologna: Bologna, says: bool
-) -> None:
-    # In the published text an unscoped name is the candidate's where the running job says nothing under it.
-    is_seen = bologna.ours or says
+@pytest.mark.parametrize("states_kind", [True, False])
+def test_e7_preemption_requirements_prefer_batch_jobs(grid: VirtualGrid, bologna: Bologna, states_kind: bool) -> None:
+    # In the published text an unscoped name means the candidate's attribute if the running job has none.
+    is_preempted = bologna.ours or states_kind
     bologna.server(added="RANK = 0")
-    kind = {"BolognaBatchJob": False} if says else OTHER
+    kind = {"BolognaBatchJob": False} if states_kind else OTHER
     others = [bologna.job(kind, 3000, user="anna") for _ in range(2)]
     grid.pass_time(30)
     batch = [bologna.job(SHORT, 3000) for _ in range(2)]
     grid.pass_time(30)
     assert grid.states(*batch, *others) == (
-        ["RUNNING"] * 2 + ["WAITING"] * 2 if is_seen else ["WAITING"] * 2 + ["RUNNING"] * 2
+        ["RUNNING"] * 2 + ["WAITING"] * 2 if is_preempted else ["WAITING"] * 2 + ["RUNNING"] * 2
     )
-    assert ("user priority" in grid.job(others[0]).reason) is is_seen
+    assert ("user priority" in grid.job(others[0]).reason) is is_preempted
 
 
 # The templates of bbs_submit_short and bbs_submit_long ----------------------------------------------------------
 
 
-def test_point_12_a_template_adds_its_attributes_and_its_requirement(grid: VirtualGrid, bologna: Bologna) -> None:
-    plain, node = grid.node(cpus=8), bologna.server()
+def test_point_12_template_adds_its_attributes_and_requirements(grid: VirtualGrid, bologna: Bologna) -> None:
+    ordinary, node = grid.node(cpus=8), bologna.server()
     short, long = bologna.by_template("bologna-short"), bologna.by_template("bologna-long")
     assert bologna.places(short, long) == ["node2/slot1", "node2/slot3"]
     assert [node.nice_of(short), node.nice_of(long)] == [5, 15]
-    assert plain.running() == {}
+    assert ordinary.running() == {}
 
 
-def test_point_12_a_template_takes_nothing_away_from_what_the_user_requires(
-    grid: VirtualGrid, bologna: Bologna
-) -> None:
+def test_point_12_template_keeps_the_users_requirements(grid: VirtualGrid, bologna: Bologna) -> None:
     first, second = bologna.server(name="small", memory_mib=3000), bologna.server(name="large", memory_mib=60_000)
-    wants = "TARGET.Memory >= 5000 || TARGET.Memory == 1"
-    jobs = [bologna.by_template("bologna-short", requirements_expression=wants) for _ in range(3)]
+    requirements = "TARGET.Memory >= 5000 || TARGET.Memory == 1"
+    jobs = [bologna.by_template("bologna-short", requirements_expression=requirements) for _ in range(3)]
     assert [place.partition("/")[0] for place in bologna.places(*jobs)] == ["large", "large", ""]
     assert first.running() == {}
     assert len(second.running()) == 2
 
 
-def test_point_12_a_template_leaves_the_users_own_policies_in_force(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_point_12_template_keeps_the_users_periodic_policies(grid: VirtualGrid, bologna: Bologna) -> None:
     bologna.server()
-    own = "NumJobStarts > 0 && time() - JobCurrentStartDate > 300"
-    job = bologna.by_template("bologna-short", 3000, policy=JobPolicy(periodic_remove=own))
+    periodic_remove = "NumJobStarts > 0 && time() - JobCurrentStartDate > 300"
+    job = bologna.by_template("bologna-short", 3000, policy=JobPolicy(periodic_remove=periodic_remove))
     grid.pass_time(300)
     assert grid.states(job) == ["RUNNING"]
     grid.pass_time(timedelta(minutes=2).total_seconds())

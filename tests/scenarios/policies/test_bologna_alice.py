@@ -1,6 +1,6 @@
-"""ALICE's servers in the Bologna Batch System: each numbered behaviour, under our policy and the published one.
+"""ALICE's servers in the Bologna Batch System: each numbered behaviour, under the shipped and the published policy.
 
-A server of ALICE's with two processors has four slots: 1 and 2 for short jobs and those of others, 3 and 4 for ALICE.
+A server of ALICE with two processors has four slots: 1 and 2 for short and non-batch jobs, 3 and 4 for ALICE.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def grid(sqlite_database: Database, clock: VirtualClock) -> VirtualGrid:
     return VirtualGrid(sqlite_database, clock, rules=in_bologna(Rules()))
 
 
-@pytest.fixture(params=[True, False], ids=["ours", "theirs"])
+@pytest.fixture(params=[True, False], ids=["shipped", "published"])
 def bologna(request: pytest.FixtureRequest, grid: VirtualGrid, policies: SitePolicies) -> Bologna:
     return Bologna(grid, policies, request.param)
 
 
 @pytest.fixture
-def alices(bologna: Bologna) -> VirtualNode:
-    """Return a server of ALICE's."""
+def alice_server(bologna: Bologna) -> VirtualNode:
+    """Return a running server of ALICE."""
     return bologna.server(alice=True)
 
 
-def test_r10_alices_jobs_run_on_alices_servers_only(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_r10_alice_jobs_run_on_alice_servers_only(grid: VirtualGrid, bologna: Bologna) -> None:
     ordinary = bologna.server()
     jobs = [bologna.by_template("bologna-alice")]
     grid.pass_time(60)
@@ -42,16 +42,14 @@ def test_r10_alices_jobs_run_on_alices_servers_only(grid: VirtualGrid, bologna: 
     assert ordinary.running() == {}
 
 
-def test_e6_what_the_published_script_requires_lets_them_onto_ordinary_servers(
-    grid: VirtualGrid, bologna: Bologna
-) -> None:
+def test_e6_requirements_of_the_published_script_admit_ordinary_servers(grid: VirtualGrid, bologna: Bologna) -> None:
     bologna.server()
     job = bologna.job(ALICE, expression="(BolognaBatchServer == True)")
-    assert bologna.places(job) == ["slot3"], "it says that it is long, too"
+    assert bologna.places(job) == ["slot3"], "it is also a long-running job"
 
 
-def test_r11_alices_jobs_start_at_once_on_a_machine_full_of_short_ones(
-    grid: VirtualGrid, bologna: Bologna, alices: VirtualNode
+def test_r11_alice_jobs_start_at_once_beside_short_jobs(
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
     shorts = [bologna.job(SHORT) for _ in range(2)]
     grid.pass_time(30)
@@ -61,14 +59,16 @@ def test_r11_alices_jobs_start_at_once_on_a_machine_full_of_short_ones(
     assert grid.until(lambda: grid.finished(*jobs)) == pytest.approx(100, abs=2)
 
 
-def test_r12a_long_jobs_of_others_never_start_there(grid: VirtualGrid, bologna: Bologna, alices: VirtualNode) -> None:
+def test_r12a_other_long_jobs_never_start_on_alice_servers(
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
+) -> None:
     long = bologna.job(LONG)
     grid.pass_time(60)
     assert grid.states(long) == ["WAITING"]
 
 
 def test_r12b_short_jobs_start_while_fewer_than_two_other_slots_are_claimed(
-    grid: VirtualGrid, bologna: Bologna, alices: VirtualNode
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
     bologna.job(ALICE, 3000)
     grid.pass_time(10)
@@ -82,19 +82,19 @@ def test_r12b_short_jobs_start_while_fewer_than_two_other_slots_are_claimed(
 
 
 def test_r12b_short_jobs_wait_while_alice_has_two_slots(
-    grid: VirtualGrid, bologna: Bologna, alices: VirtualNode
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
-    hers = [bologna.job(ALICE, run_s) for run_s in (100, 3000)]
+    alice_jobs = [bologna.job(ALICE, run_s) for run_s in (100, 3000)]
     grid.pass_time(10)
     short = bologna.job(SHORT)
     grid.pass_time(60)
-    assert grid.states(*hers, short) == ["RUNNING", "RUNNING", "WAITING"]
-    grid.until(lambda: grid.finished(hers[0]))
+    assert grid.states(*alice_jobs, short) == ["RUNNING", "RUNNING", "WAITING"]
+    grid.until(lambda: grid.finished(alice_jobs[0]))
     grid.until(lambda: grid.states(short) == ["RUNNING"], within_s=10)
 
 
-def test_e9_a_slot_does_not_count_itself_so_what_was_matched_still_holds_when_it_is_claimed(
-    grid: VirtualGrid, bologna: Bologna, alices: VirtualNode
+def test_e9_start_does_not_count_the_slot_itself(
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
     shorts = []
     for _ in range(2):
@@ -104,24 +104,24 @@ def test_e9_a_slot_does_not_count_itself_so_what_was_matched_still_holds_when_it
     assert [grid.grid.history(job) for job in shorts] == [[(1, "")]] * 2, "nothing was declined"
 
 
-def test_r12b_of_two_short_jobs_matched_in_one_call_the_pilot_takes_only_what_still_holds(
-    grid: VirtualGrid, bologna: Bologna, alices: VirtualNode
+def test_r12b_pilot_declines_the_second_of_two_jobs_matched_together(
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
-    # The server decides on both free slots with one and the same look at them; the claim of one bars the other.
+    # The server matches both free slots against one snapshot; the claim of one slot closes the other.
     bologna.job(ALICE, 3000)
     grid.pass_time(10)
     shorts = grid.grid.submit(count=2, arguments="600 0", attributes=dict(SHORT))
     grid.settle()
     grid.pass_time(60)
     assert sorted(bologna.places(*shorts)) == ["", "slot1"]
-    (waits,) = [job for job in shorts if not grid.place(job)]
-    assert grid.states(waits) == ["WAITING"]
-    assert [outcome for _, outcome in grid.grid.history(waits)] == ["declined"], "once, not again and again"
-    assert "START of slot2 is not true" in grid.job(waits).reason
-    assert grid.job(waits).spent_attempts == 0
+    (waiting,) = [job for job in shorts if not grid.place(job)]
+    assert grid.states(waiting) == ["WAITING"]
+    assert [outcome for _, outcome in grid.grid.history(waiting)] == ["declined"], "declined only once"
+    assert "START of slot2 is not true" in grid.job(waiting).reason
+    assert grid.job(waiting).spent_attempts == 0
 
 
-def test_e12_jobs_of_others_need_a_quieter_machine_there(grid: VirtualGrid, bologna: Bologna) -> None:
+def test_e12_other_jobs_need_lower_load_on_alice_servers(grid: VirtualGrid, bologna: Bologna) -> None:
     alice, ordinary = bologna.server(alice=True), bologna.server()
     for node in (alice, ordinary):
         set_weather(node, 0.0, 7200)
@@ -130,20 +130,22 @@ def test_e12_jobs_of_others_need_a_quieter_machine_there(grid: VirtualGrid, bolo
     assert [grid.place(job) for job in first] == ["node1/slot3", "node2/slot3"]
     other = bologna.job(OTHER, 300)
     grid.pass_time(60)
-    assert grid.place(other) == "node2/slot1", "one job's load is too much for the stricter one"
+    assert grid.place(other) == "node2/slot1", "the load of one job exceeds the limit of ALICE's server"
 
 
-def test_r13_short_jobs_run_to_their_end_behind_alices(
-    grid: VirtualGrid, bologna: Bologna, alices: VirtualNode
+def test_r13_short_jobs_complete_at_a_worse_nice_value(
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
 ) -> None:
     shorts = [bologna.job(SHORT, 100) for _ in range(2)]
     grid.pass_time(60)
-    hers = [bologna.by_template("bologna-alice", 3000) for _ in range(2)]
+    alice_jobs = [bologna.by_template("bologna-alice", 3000) for _ in range(2)]
     assert grid.until(lambda: grid.finished(*shorts)) == pytest.approx(40, abs=1)
     assert [grid.job(job).attempt for job in shorts] == [1, 1]
-    assert [alices.nice_of(job) for job in (*shorts, *hers)] == [10, 10, 0, 0]
+    assert [alice_server.nice_of(job) for job in (*shorts, *alice_jobs)] == [10, 10, 0, 0]
 
 
-def test_r13_all_but_alices_run_behind(grid: VirtualGrid, bologna: Bologna, alices: VirtualNode) -> None:
-    quiet(grid, alices)
-    assert alices.nice_of(bologna.job(OTHER)) == 10
+def test_r13_other_jobs_have_a_worse_nice_value_than_alice_jobs(
+    grid: VirtualGrid, bologna: Bologna, alice_server: VirtualNode
+) -> None:
+    quiet(grid, alice_server)
+    assert alice_server.nice_of(bologna.job(OTHER)) == 10

@@ -1,6 +1,6 @@
-"""The fast queue: a short job starts at once beside a long one, which waits in memory and goes on where it was.
+"""The fast queue: a short job starts at once on the core of a long job, which is suspended in memory meanwhile.
 
-A node of two cores has four slots: 1 and 2 for normal jobs, 3 and 4, on the same cores, for fast ones.
+A node with two cores has four slots: 1 and 2 for normal jobs; 3 and 4, on the same cores, for fast jobs.
 """
 
 from __future__ import annotations
@@ -33,26 +33,24 @@ def a_fast(grid: VirtualGrid, run_s: float = 60.0) -> int:
     return grid.submit(run_s, user=a_user("fay"), attributes={"FastJob": True})
 
 
-def test_each_kind_of_job_has_its_slots(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_each_kind_of_job_uses_its_own_slots(grid: VirtualGrid, node: VirtualNode) -> None:
     jobs = [a_normal(grid) for _ in range(3)] + [a_fast(grid) for _ in range(3)]
     assert [grid.place(job) for job in jobs] == [
         "node1/slot1", "node1/slot2", "", "node1/slot3", "node1/slot4", ""
     ]  # fmt: skip
 
 
-def test_a_normal_job_is_suspended_within_a_poll_while_a_fast_one_runs_on_its_core(
-    grid: VirtualGrid, node: VirtualNode
-) -> None:
+def test_normal_job_is_suspended_while_a_fast_job_uses_its_core(grid: VirtualGrid, node: VirtualNode) -> None:
     normals = [a_normal(grid) for _ in range(2)]
     grid.pass_time(100)
     fast = a_fast(grid)
-    assert grid.place(fast) == "node1/slot3", "it does not wait for the other"
+    assert grid.place(fast) == "node1/slot3", "it does not wait for the normal job"
     grid.pass_time(POLL_S + 1)
     assert node.shows("slot1", "slot2", "slot3") == ["Claimed/Suspended", "Claimed/Busy", "Claimed/Busy"]
     assert grid.states(*normals, fast) == ["SUSPENDED", "RUNNING", "RUNNING"]
 
 
-def test_a_suspended_job_is_not_killed_and_goes_on_where_it_was(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_suspended_job_continues_without_a_restart(grid: VirtualGrid, node: VirtualNode) -> None:
     normal = a_normal(grid, 300)
     grid.pass_time(200)
     fast = a_fast(grid, 400)
@@ -64,7 +62,7 @@ def test_a_suspended_job_is_not_killed_and_goes_on_where_it_was(grid: VirtualGri
     assert job.suspended.total_seconds() == pytest.approx(400, abs=2 * POLL_S)
 
 
-def test_fast_jobs_one_after_the_other_cost_the_normal_one_only_their_own_time(
+def test_consecutive_fast_jobs_delay_the_normal_job_by_their_run_time(
     grid: VirtualGrid, policies: SitePolicies
 ) -> None:
     grid.node(policies.path("fast-queue.conf"), cpus=1)
@@ -76,7 +74,7 @@ def test_fast_jobs_one_after_the_other_cost_the_normal_one_only_their_own_time(
     assert grid.job(normal).attempt == 1
 
 
-def test_a_claim_that_is_kept_between_fast_jobs_suspends_nobody(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_idle_claim_of_fast_jobs_suspends_no_job(grid: VirtualGrid, node: VirtualNode) -> None:
     normal, fast = a_normal(grid, 300), a_fast(grid, 60)
     grid.until(lambda: grid.finished(fast))
     grid.pass_time(POLL_S + 1)
@@ -85,7 +83,7 @@ def test_a_claim_that_is_kept_between_fast_jobs_suspends_nobody(grid: VirtualGri
 
 
 @pytest.mark.parametrize(("discounts", "charged_s"), [(False, 1000), (True, 400)])
-def test_suspended_time_is_charged_or_not_as_the_server_is_told(
+def test_suspended_time_is_charged_as_the_server_is_configured(
     sqlite_database: Database, clock: VirtualClock, policies: SitePolicies, discounts: bool, charged_s: float
 ) -> None:
     sharing = Sharing(discount_suspended=discounts)

@@ -1,6 +1,6 @@
-"""Draining for multicore jobs: a node that is told so from afar takes nothing but jobs of eight cores.
+"""Draining for multicore jobs: a node whose OnlyMulticore is set to True takes only jobs of eight cores.
 
-Under our policy and the published one, on a node of sixteen cores.
+Under the shipped policy and the published one, on a node with sixteen cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from support.virtual_grid import VirtualGrid
 from support.virtual_node import VirtualNode
 
 NODE = NodeId("CERN", "node1")
-A_HEARTBEAT_S = 31.0
+HEARTBEAT_INTERVAL_S = 31.0
 CORES = 16
 
 
@@ -30,110 +30,108 @@ def policy(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def node(policy: str, grid: VirtualGrid, policies: SitePolicies) -> VirtualNode:
     """Return a node whose pilot has reported."""
-    found = grid.node(policies.path(policy), cpus=CORES)
+    started = grid.node(policies.path(policy), cpus=CORES)
     grid.pass_time(2)
-    return found
+    return started
 
 
-def tell(grid: VirtualGrid, expression: str, name: str = "OnlyMulticore", wait_s: float = A_HEARTBEAT_S) -> None:
-    """Set an attribute on the node from afar, and let the pilot hear of it."""
+def set_attribute(
+    grid: VirtualGrid, expression: str, name: str = "OnlyMulticore", wait_s: float = HEARTBEAT_INTERVAL_S
+) -> None:
+    """Set an attribute of the node through the server, and wait until its pilot has it."""
     change = ({name: expression}, ())
     grid.grid.write(lambda transaction, state: set_node_attributes(transaction, state, an_operator(), [NODE], change))
     grid.pass_time(wait_s)
 
 
 def jobs_of(grid: VirtualGrid, *widths: int, run_s: float = 600.0) -> list[int]:
-    """Submit a job of each of these numbers of cores."""
+    """Submit one job for each of these numbers of cores."""
     return [grid.submit(run_s, request_cpus=cpus) for cpus in widths]
 
 
 def cores_in_use(grid: VirtualGrid, jobs: list[int], widths: list[int]) -> list[int]:
-    """Return the widths of those of the jobs that are in a slot."""
+    """Return the widths of the jobs that are in a slot."""
     return [cpus for job, cpus in zip(jobs, widths, strict=True) if grid.place(job)]
 
 
 @pytest.mark.parametrize("widths", [[1, 4, 8], [16], [1] * 16])
-def test_a_node_that_is_told_nothing_takes_jobs_of_any_width(
-    grid: VirtualGrid, node: VirtualNode, widths: list[int]
-) -> None:
+def test_node_takes_jobs_of_any_width_by_default(grid: VirtualGrid, node: VirtualNode, widths: list[int]) -> None:
     jobs = jobs_of(grid, *widths)
     grid.pass_time(5)
     assert cores_in_use(grid, jobs, widths) == widths
 
 
-def test_a_draining_node_takes_jobs_of_eight_cores_and_bars_wider_and_narrower_ones(
-    grid: VirtualGrid, node: VirtualNode
-) -> None:
-    tell(grid, "True")
+def test_draining_node_takes_only_jobs_of_eight_cores(grid: VirtualGrid, node: VirtualNode) -> None:
+    set_attribute(grid, "True")
     widths = [1, 4, 16, 8]
     jobs = jobs_of(grid, *widths)
     grid.pass_time(60)
     assert cores_in_use(grid, jobs, widths) == [8]
 
 
-def test_a_pilot_that_waits_for_jobs_hears_of_it_at_once(grid: VirtualGrid, node: VirtualNode) -> None:
-    tell(grid, "True", wait_s=0)
+def test_waiting_pilot_receives_the_attribute_at_once(grid: VirtualGrid, node: VirtualNode) -> None:
+    set_attribute(grid, "True", wait_s=0)
     (single,) = jobs_of(grid, 1)
     grid.pass_time(5)
     assert grid.states(single) == ["WAITING"]
     assert grid.job(single).attempt == 0
 
 
-@pytest.mark.parametrize("said", ["False", '"True"', "1", "undefined"])
-def test_only_true_itself_makes_a_node_drain(grid: VirtualGrid, node: VirtualNode, said: str) -> None:
-    tell(grid, said)
+@pytest.mark.parametrize("expression", ["False", '"True"', "1", "undefined"])
+def test_only_boolean_true_starts_a_drain(grid: VirtualGrid, node: VirtualNode, expression: str) -> None:
+    set_attribute(grid, expression)
     (job,) = jobs_of(grid, 1)
     assert grid.place(job) == "node1/slot1_1"
 
 
-def test_a_drain_kills_nothing_and_ends_in_a_job_of_eight_cores(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_drain_evicts_nothing_and_makes_room_for_eight_cores(grid: VirtualGrid, node: VirtualNode) -> None:
     singles = [*jobs_of(grid, *[1] * 8, run_s=120), *jobs_of(grid, *[1] * 8, run_s=900)]
     grid.pass_time(60)
-    tell(grid, "True")
+    set_attribute(grid, "True")
     (late,) = jobs_of(grid, 1)
     (wide,) = jobs_of(grid, 8, run_s=60)
     grid.until(lambda: grid.place(wide) != "")
     assert grid.finished(*singles[:8])
     assert [grid.job(job).attempt for job in singles] == [1] * 16
-    assert grid.states(late) == ["WAITING"], "though it came first"
+    assert grid.states(late) == ["WAITING"], "although it was submitted first"
     grid.until(lambda: grid.finished(wide))
     assert grid.states(late) == ["WAITING"]
 
 
-def test_a_released_node_takes_single_core_jobs_again(grid: VirtualGrid, node: VirtualNode) -> None:
-    tell(grid, "True")
+def test_node_takes_single_core_jobs_after_the_drain(grid: VirtualGrid, node: VirtualNode) -> None:
+    set_attribute(grid, "True")
     (single,) = jobs_of(grid, 1)
     grid.pass_time(60)
     assert grid.states(single) == ["WAITING"]
-    tell(grid, "False")
+    set_attribute(grid, "False")
     assert grid.states(single) == ["RUNNING"]
 
 
-def test_what_was_set_survives_a_restart_of_the_pilot(
+def test_attribute_survives_a_restart_of_the_pilot(
     grid: VirtualGrid, node: VirtualNode, policy: str, policies: SitePolicies
 ) -> None:
-    tell(grid, "True")
+    set_attribute(grid, "True")
     node.feed(StopRequested("the site restarts its nodes"))
     grid.until(lambda: node.ended is not None, within_s=60)
     (single,) = jobs_of(grid, 1)
     again = grid.node(policies.path(policy), cpus=CORES, name="node1")
     (wide,) = jobs_of(grid, 8)
-    grid.pass_time(A_HEARTBEAT_S)
+    grid.pass_time(HEARTBEAT_INTERVAL_S)
     assert list(again.running().values()) == [wide]
-    assert grid.job(single).attempt == 0, "it was never let in, not even while the pilot was new"
-    tell(grid, "False")
+    assert grid.job(single).attempt == 0, "it was not matched even at the start of the pilot"
+    set_attribute(grid, "False")
     assert grid.states(single) == ["RUNNING"]
 
 
-def test_only_what_the_policy_lists_can_be_set(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_only_settable_attributes_can_be_set(grid: VirtualGrid, node: VirtualNode) -> None:
     with pytest.raises(InvalidInputError, match="SETTABLE_ATTRS_ADMINISTRATOR"):
-        tell(grid, "10", "Memory")
+        set_attribute(grid, "10", "Memory")
 
 
-def test_a_node_can_be_told_to_take_nothing_at_all(grid: VirtualGrid, policies: SitePolicies) -> None:
+def test_start_jobs_false_stops_all_jobs(grid: VirtualGrid, policies: SitePolicies) -> None:
     grid.node(policies.path("multicore-drain.conf"), cpus=CORES)
     grid.pass_time(2)
-    tell(grid, "False", "StartJobs")
+    set_attribute(grid, "False", "StartJobs")
     jobs = jobs_of(grid, 1, 8)
     grid.pass_time(30)
     assert grid.states(*jobs) == ["WAITING"] * 2

@@ -1,6 +1,6 @@
-"""Whole machines among single cores: each numbered behaviour in virtual time, under our texts and the recipe's own.
+"""Whole-machine jobs: each numbered behaviour in virtual time, under the shipped policies and HTCondor's recipe.
 
-A node of eight cores: slots 1 to 8 for single-core jobs, slot 9 for jobs that want all of it.
+A node with eight cores: slots 1 to 8 for single-core jobs, slot 9 for jobs that need the whole machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 
 @pytest.fixture(params=["whole-machine.conf", "whole_machine_suspend_wm.conf"])
 def node(request: pytest.FixtureRequest, grid: VirtualGrid, policies: SitePolicies) -> VirtualNode:
-    """Return a node on which a job that wants it all waits suspended for single-core jobs."""
+    """Return a node that suspends a whole-machine job while single-core jobs run."""
     return grid.node(policies.path(request.param))
 
 
@@ -32,11 +32,11 @@ def a_whole(grid: VirtualGrid, run_s: float = 600.0, expression: str | None = "C
     return grid.submit(run_s, attributes={"RequiresWholeMachine": True}, expression=expression)
 
 
-def test_whole_machine_1_its_slot_shows_as_owner_while_all_is_idle(node: VirtualNode) -> None:
+def test_whole_machine_1_idle_whole_slot_is_in_owner_state(node: VirtualNode) -> None:
     assert node.shows() == ["Unclaimed/Idle"] * 8 + ["Owner/Idle"]
 
 
-def test_whole_machine_2_each_kind_of_job_has_its_slots(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_whole_machine_2_each_kind_of_job_uses_its_own_slots(grid: VirtualGrid, node: VirtualNode) -> None:
     singles = [a_single(grid) for _ in range(9)]
     assert sorted(node.running()) == SINGLES
     assert grid.states(singles[8]) == ["WAITING"]
@@ -44,16 +44,12 @@ def test_whole_machine_2_each_kind_of_job_has_its_slots(grid: VirtualGrid, node:
     assert grid.place(whole) == "node1/slot9"
 
 
-def test_whole_machine_2_a_job_that_wants_it_all_and_does_not_say_so_starts_nowhere_else(
-    grid: VirtualGrid, node: VirtualNode
-) -> None:
+def test_whole_machine_2_whole_job_without_requirements_uses_slot_9_only(grid: VirtualGrid, node: VirtualNode) -> None:
     first, second = a_whole(grid, expression=None), a_whole(grid, expression=None)
     assert [grid.place(first), grid.place(second)] == ["node1/slot9", ""]
 
 
-def test_whole_machine_3_idle_slots_become_the_owners_and_running_jobs_go_on(
-    grid: VirtualGrid, node: VirtualNode
-) -> None:
+def test_whole_machine_3_idle_slots_enter_owner_state_and_jobs_continue(grid: VirtualGrid, node: VirtualNode) -> None:
     running = [a_single(grid, run_s) for run_s in (100, 200)]
     a_whole(grid)
     late = a_single(grid)
@@ -63,9 +59,7 @@ def test_whole_machine_3_idle_slots_become_the_owners_and_running_jobs_go_on(
     assert grid.until(lambda: grid.finished(*running)) == pytest.approx(200 - 2 * POLL_S, abs=2)
 
 
-def test_whole_machine_4_its_job_is_suspended_within_a_poll_while_singles_run(
-    grid: VirtualGrid, node: VirtualNode
-) -> None:
+def test_whole_machine_4_whole_job_is_suspended_while_singles_run(grid: VirtualGrid, node: VirtualNode) -> None:
     a_single(grid)
     whole = a_whole(grid)
     grid.pass_time(0.5)
@@ -75,9 +69,7 @@ def test_whole_machine_4_its_job_is_suspended_within_a_poll_while_singles_run(
     assert grid.states(whole) == ["SUSPENDED"]
 
 
-def test_whole_machine_5_its_job_goes_on_at_the_next_poll_after_the_last_single(
-    grid: VirtualGrid, node: VirtualNode
-) -> None:
+def test_whole_machine_5_whole_job_continues_after_the_last_single(grid: VirtualGrid, node: VirtualNode) -> None:
     singles = [a_single(grid, run_s) for run_s in (60, 300)]
     whole = a_whole(grid, 100)
     grid.until(lambda: grid.finished(singles[0]))
@@ -89,19 +81,17 @@ def test_whole_machine_5_its_job_goes_on_at_the_next_poll_after_the_last_single(
     grid.until(lambda: grid.finished(whole), within_s=110)
 
 
-def test_whole_machine_6_the_claim_of_a_single_that_is_kept_for_its_user_is_given_up(
-    grid: VirtualGrid, node: VirtualNode
-) -> None:
+def test_whole_machine_6_idle_claim_of_a_single_is_released(grid: VirtualGrid, node: VirtualNode) -> None:
     single = a_single(grid, 30)
     whole = a_whole(grid, 100)
     second = a_single(grid, 30)
     grid.until(lambda: grid.finished(single))
     grid.until(lambda: grid.finished(whole), within_s=130)
-    assert grid.job(second).starts == 0, "it started on a machine that was claimed"
+    assert grid.job(second).starts == 0, "it waits while the whole machine is claimed"
     grid.until(lambda: grid.finished(second), within_s=60)
 
 
-def test_whole_machine_10_one_users_jobs_follow_each_other_until_the_worklife_of_the_claim_ends(
+def test_whole_machine_10_jobs_reuse_the_claim_until_its_worklife_ends(
     grid: VirtualGrid, policies: SitePolicies
 ) -> None:
     grid.node(policies.path("whole-machine.conf", "CLAIM_WORKLIFE = 250"))
@@ -112,13 +102,13 @@ def test_whole_machine_10_one_users_jobs_follow_each_other_until_the_worklife_of
     grid.until(lambda: grid.place(single) != "", within_s=20)
 
 
-def test_whole_machine_13_the_node_advertises_twice_what_it_has(node: VirtualNode) -> None:
+def test_whole_machine_13_node_advertises_twice_its_resources(node: VirtualNode) -> None:
     ad = Ad.read(node.slots()["slot9"].ad)
     assert (ad.value("TotalCpus"), ad.value("Cpus"), ad.value("DetectedCpus")) == (16, 8, 8)
     assert (ad.value("TotalMemory"), ad.value("Memory")) == (2 * 16054, 16054)
 
 
-def test_whole_machine_14_slots_agree_on_one_another_soon_after_a_claim(grid: VirtualGrid, node: VirtualNode) -> None:
+def test_whole_machine_14_slots_update_their_states_soon_after_a_claim(grid: VirtualGrid, node: VirtualNode) -> None:
     a_whole(grid)
     grid.pass_time(2)
     assert node.shows() == ["Owner/Idle"] * 8 + ["Claimed/Busy"]
@@ -129,11 +119,11 @@ def test_whole_machine_14_slots_agree_on_one_another_soon_after_a_claim(grid: Vi
 
 @pytest.fixture(params=["whole-machine-suspend-single.conf", "whole_machine_suspend_single.conf"])
 def suspending(request: pytest.FixtureRequest, grid: VirtualGrid, policies: SitePolicies) -> VirtualNode:
-    """Return a node on which single-core jobs are suspended while one has it all."""
+    """Return a node that suspends single-core jobs while a whole-machine job runs."""
     return grid.node(policies.path(request.param))
 
 
-def test_whole_machine_7_singles_are_suspended_while_one_has_it_all_and_go_on_where_they_were(
+def test_whole_machine_7_singles_are_suspended_and_continue_without_restart(
     grid: VirtualGrid, suspending: VirtualNode
 ) -> None:
     single = a_single(grid, 100)
@@ -146,9 +136,7 @@ def test_whole_machine_7_singles_are_suspended_while_one_has_it_all_and_go_on_wh
     assert grid.job(single).attempt == 1
 
 
-def test_whole_machine_7_a_steady_stream_of_whole_jobs_starves_singles(
-    grid: VirtualGrid, suspending: VirtualNode
-) -> None:
+def test_whole_machine_7_stream_of_whole_jobs_starves_singles(grid: VirtualGrid, suspending: VirtualNode) -> None:
     single = a_single(grid, 100)
     wholes = [a_whole(grid, 300) for _ in range(4)]
     grid.until(lambda: grid.finished(*wholes[:3]))
@@ -156,12 +144,12 @@ def test_whole_machine_7_a_steady_stream_of_whole_jobs_starves_singles(
 
 
 @pytest.mark.parametrize("policy", ["whole-machine-kick.conf", "whole_machine_kick.conf"])
-def test_whole_machine_8_singles_may_run_for_a_day_and_are_then_kicked(
-    patient_grid: VirtualGrid, policies: SitePolicies, policy: str
+def test_whole_machine_8_singles_are_evicted_after_a_day(
+    long_lease_grid: VirtualGrid, policies: SitePolicies, policy: str
 ) -> None:
-    grid = patient_grid
-    seldom = PilotRules(wait_s=3600, sample_s=3600, node_refresh_s=3600)
-    node = grid.node(policies.path(policy, "POLLING_INTERVAL = 300"), rules=seldom)
+    grid = long_lease_grid
+    slow_updates = PilotRules(wait_s=3600, sample_s=3600, node_refresh_s=3600)
+    node = grid.node(policies.path(policy, "POLLING_INTERVAL = 300"), rules=slow_updates)
     short, long = a_single(grid, 3000), a_single(grid, 2 * DAY_S)
     grid.pass_time(1000)
     whole = a_whole(grid, 1000)
@@ -170,13 +158,13 @@ def test_whole_machine_8_singles_may_run_for_a_day_and_are_then_kicked(
     grid.until(lambda: grid.finished(short))
     assert node.shows("slot9") == ["Claimed/Suspended"]
     left = grid.until(lambda: grid.place(long) == "", within_s=DAY_S)
-    assert left + 3000 == pytest.approx(DAY_S, abs=700), "its vacate time lies within its day"
+    assert left + 3000 == pytest.approx(DAY_S, abs=700), "the day includes the vacate time"
     assert "PREEMPT" in grid.job(long).reason
     grid.until(lambda: grid.finished(whole), within_s=1400)
 
 
 @pytest.mark.parametrize("policy", ["whole-machine-sticky.conf", "whole_machine_sticky.conf"])
-def test_whole_machine_9_singles_wait_ten_minutes_after_the_machine_changed_hands(
+def test_whole_machine_9_singles_wait_ten_minutes_after_a_whole_job(
     grid: VirtualGrid, policies: SitePolicies, policy: str
 ) -> None:
     grid.node(policies.path(policy))
@@ -186,7 +174,7 @@ def test_whole_machine_9_singles_wait_ten_minutes_after_the_machine_changed_hand
     grid.pass_time(590)
     assert grid.states(single) == ["WAITING"]
     another = a_whole(grid, 100)
-    assert grid.place(another) == "node1/slot9", "jobs that want it all never wait for that"
+    assert grid.place(another) == "node1/slot9", "whole-machine jobs do not wait"
     grid.until(lambda: grid.finished(another))
     waited = grid.until(lambda: grid.place(single) != "", within_s=700)
     assert waited == pytest.approx(610, abs=15)
