@@ -1,4 +1,4 @@
-"""Jobs of which a route can make no copy: how often that is tried, in virtual time."""
+"""Jobs that a route cannot transform: how often the router retries them, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def scene(tmp_path: Path) -> RouterScene:
     return RouterScene(tmp_path, IMPOSSIBLE)
 
 
-async def test_a_route_that_can_make_no_copy_of_a_job_tries_it_ever_less_often(scene: RouterScene) -> None:
+async def test_failing_transform_is_retried_ever_less_often(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True, Threads="many")
-    tried = []
+    attempts = []
     for _ in range(4):
         await scene.rounds(60, every_s=60)
-        tried.append(scene.link.jobs[job].attempt)
-    assert tried == [3, 4, 5, 5]
+        attempts.append(scene.link.jobs[job].attempt)
+    assert attempts == [3, 4, 5, 5]
     await scene.rounds(24 * 7, every_s=3600)
     assert scene.link.jobs[job].attempt <= 5 + 10
 
 
-async def test_a_job_that_is_mended_meanwhile_goes_when_its_time_has_come(scene: RouterScene) -> None:
+async def test_corrected_job_is_routed_at_its_next_retry(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True, Threads="many")
     await scene.rounds()
     scene.link.jobs[job].ad["Threads"] = 3
@@ -37,13 +37,13 @@ async def test_a_job_that_is_mended_meanwhile_goes_when_its_time_has_come(scene:
     assert scene.spread() == {"A": 1}
 
 
-async def test_a_change_of_the_table_that_leaves_the_route_as_it_is_makes_it_try_no_job_again(
+async def test_table_change_retries_jobs_only_if_the_route_changes(
     scene: RouterScene,
 ) -> None:
     scene.link.submit(20, WantJobRouter=True, Threads="many")
     await scene.rounds()
-    for most in (1_000, 1_500, 3_000):
-        scene.change_table(IMPOSSIBLE.replace("2000", str(most)), a_route(f"B{most}", "false"))
+    for job_limit in (1_000, 1_500, 3_000):
+        scene.change_table(IMPOSSIBLE.replace("2000", str(job_limit)), a_route(f"B{job_limit}", "false"))
         await scene.rounds(2)
     assert {job.attempt for job in scene.link.jobs.values()} == {1}
     scene.change_table(a_route("A", set_RequestCpus=3))
@@ -51,7 +51,7 @@ async def test_a_change_of_the_table_that_leaves_the_route_as_it_is_makes_it_try
     assert scene.spread() == {"A": 20}
 
 
-async def test_it_is_not_forgotten_for_many_jobs_either(scene: RouterScene) -> None:
+async def test_failed_transforms_of_many_jobs_are_remembered(scene: RouterScene) -> None:
     scene.link.submit(12_000, WantJobRouter=True, Threads="many")
     await scene.rounds()
     scene.change_table(IMPOSSIBLE, a_route("B", "false"))

@@ -1,4 +1,4 @@
-"""What a job router does about what its copies leave at their targets, also those that nobody knows any more."""
+"""How a job router cleans up at targets, also after routed jobs that no server or router knows any more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pilotage_agents.router.core.model import RoutedJobState, RoutedJobStatus
 from support.router_scene import RouterScene
 
 
-async def test_a_copy_that_is_no_more_the_routers_is_stopped_before_it_is_forgotten_also_by_the_next_router(
+async def test_next_router_cancels_a_dropped_job_before_cleaning_up(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
@@ -30,7 +30,7 @@ async def test_a_copy_that_is_no_more_the_routers_is_stopped_before_it_is_forgot
     assert scene.place().forgotten == [f"pilotage-{job}-1"]
 
 
-async def test_what_was_made_ready_for_a_copy_that_was_never_submitted_is_forgotten_by_its_name(
+async def test_cleans_up_by_name_after_a_job_that_was_never_submitted(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
@@ -44,7 +44,7 @@ async def test_what_was_made_ready_for_a_copy_that_was_never_submitted_is_forgot
     assert f"pilotage-{job}-1" not in scene.place().since
 
 
-async def test_what_copies_have_left_that_nobody_knows_is_forgotten_after_a_day_and_all_else_stays(
+async def test_unknown_jobs_are_cleaned_up_after_a_day(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
@@ -59,11 +59,11 @@ async def test_what_copies_have_left_that_nobody_knows_is_forgotten_after_a_day_
     scene.clock.advance(seconds=2 * 3600)
     await scene.rounds(2)
     assert sorted(scene.place().forgotten) == ["pilotage-7-1", "pilotage-8-1"]
-    assert scene.place().cancelled == ["ref:pilotage-8-1"], "it is stopped before"
+    assert scene.place().cancelled == ["ref:pilotage-8-1"], "it is cancelled first"
     assert scene.link.jobs[job].state == "RUNNING"
 
 
-async def test_what_nobody_knows_and_cannot_be_stopped_now_is_stopped_later(scene: RouterScene) -> None:
+async def test_cleanup_of_unknown_jobs_waits_for_an_unreachable_target(scene: RouterScene) -> None:
     scene.place().since["pilotage-8-1"] = scene.clock()
     scene.place().statuses["ref:pilotage-8-1"] = RoutedJobStatus(RoutedJobState.RUNNING)
     scene.clock.advance(seconds=25 * 3600)
@@ -76,7 +76,7 @@ async def test_what_nobody_knows_and_cannot_be_stopped_now_is_stopped_later(scen
     assert scene.place().forgotten == ["pilotage-8-1"]
 
 
-async def test_a_copy_of_which_the_server_knows_nothing_more_is_stopped(scene: RouterScene) -> None:
+async def test_routed_job_that_the_server_does_not_know_is_cancelled(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.place().move(RoutedJobState.RUNNING)

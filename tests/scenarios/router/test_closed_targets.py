@@ -1,4 +1,4 @@
-"""A job router and targets that cannot be opened, or that take no copies: no job is taken for them in vain."""
+"""Targets that cannot be opened or that reject all jobs: the router takes no job for them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ UNKNOWN = 'no batch system is configured for its CEType "slurm"'
 
 
 @dataclass
-class RefusingPlace(ScenePlace):
-    """A place that says the same to all copies, and keeps when it was asked."""
+class RejectingTarget(ScenePlace):
+    """A target that gives the same answer to all submissions and records their times."""
 
     answer: RoutedJobAnswer = field(default_factory=lambda: NotSubmitted("its disk is away", was_tried=False))
-    asked: list[float] = field(default_factory=list)
+    submission_times: list[float] = field(default_factory=list)
 
     async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
-        self.asked.append(self.clock().timestamp())
+        self.submission_times.append(self.clock().timestamp())
         return (self.answer,) * len(copies)
 
 
 @dataclass
-class SlowlyOpened:
-    """Places that are not open before a round that does not wait for them is over."""
+class SlowlyOpenedTargets:
+    """Targets that open only after the end of a cycle that does not wait for them."""
 
     scene: RouterScene
     time: LoopTime
@@ -47,100 +47,104 @@ class SlowlyOpened:
         return await self.scene.places.open(target)
 
 
-def closed_to(scene: RouterScene, route: str, why: str = UNKNOWN) -> None:
-    """Let the target of a route be one that cannot be opened."""
-    scene.places.closed[str(target_of(route))] = why
+def close_target(scene: RouterScene, route: str, reason: str = UNKNOWN) -> None:
+    """Make the target of a route fail to open."""
+    scene.places.closed[str(target_of(route))] = reason
 
 
-def opened_to(scene: RouterScene, route: str) -> None:
-    """Let the target of a route be one that can be opened."""
+def open_target(scene: RouterScene, route: str) -> None:
+    """Make the target of a route open again."""
     del scene.places.closed[str(target_of(route))]
 
 
-def refusing(scene: RouterScene, route: str, answer: RoutedJobAnswer | None = None) -> RefusingPlace:
-    """Put a place where a route goes to that refuses all copies; returns it."""
-    place = RefusingPlace(scene.place(route).folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), clock=scene.clock)
-    place.answer = answer or place.answer
-    scene.places.places[str(target_of(route))] = place
-    return place
+def make_target_reject(scene: RouterScene, route: str, answer: RoutedJobAnswer | None = None) -> RejectingTarget:
+    """Replace the target of a route by one that rejects all jobs; return it."""
+    target = RejectingTarget(
+        scene.place(route).folder, lambda _: RoutedJobStatus(RoutedJobState.IDLE), clock=scene.clock
+    )
+    target.answer = answer or target.answer
+    scene.places.places[str(target_of(route))] = target
+    return target
 
 
-async def test_a_route_whose_target_cannot_be_opened_gets_no_job_and_says_why(tmp_path: Path) -> None:
+async def test_route_with_unopenable_target_gets_no_job_and_states_the_reason(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B", requirements="TARGET.OnlyB"))
-    closed_to(scene, "A")
+    close_target(scene, "A")
     jobs = scene.link.submit(3, WantJobRouter=True)
     scene.link.submit(2, OnlyB=True)
     await scene.rounds(60)
     assert [scene.link.jobs[job].attempt for job in jobs] == [0, 0, 0]
     assert scene.spread() == {"B": 2}
-    told = {route.name: (route.closed, route.throttled) for route in scene.link.told[-1].routes}
-    assert told == {"A": (f"its target cannot be opened: queue SITE/ce/A: {UNKNOWN}", ""), "B": ("", "")}
+    published = {route.name: (route.closed, route.throttled) for route in scene.link.told[-1].routes}
+    assert published == {"A": (f"its target cannot be opened: queue SITE/ce/A: {UNKNOWN}", ""), "B": ("", "")}
 
 
-async def test_a_route_goes_on_by_itself_when_its_target_can_be_opened(tmp_path: Path) -> None:
+async def test_route_resumes_when_its_target_can_be_opened(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    closed_to(scene, "A")
+    close_target(scene, "A")
     scene.link.submit(3, WantJobRouter=True)
     await scene.rounds(60)
-    opened_to(scene, "A")
+    open_target(scene, "A")
     await scene.rounds(7)
     assert scene.spread() == {"A": 3}
     assert scene.link.told[-1].routes[0].closed == ""
 
 
-async def test_a_dry_run_opens_targets_and_says_which_cannot_be(tmp_path: Path) -> None:
+async def test_dry_run_reports_targets_that_cannot_be_opened(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
-    closed_to(scene, "A")
+    close_target(scene, "A")
     scene.link.submit(3, WantJobRouter=True)
     lines = await scene.router.dry_run()
     assert any(
-        f"A -> queue SITE/ce/A: no job: its target cannot be opened: queue SITE/ce/A: {UNKNOWN}" in each
-        for each in lines
+        f"A -> queue SITE/ce/A: no job: its target cannot be opened: queue SITE/ce/A: {UNKNOWN}" in line
+        for line in lines
     )
-    assert any("B -> queue SITE/ce/B: 3 jobs" in each for each in lines)
+    assert any("B -> queue SITE/ce/B: 3 jobs" in line for line in lines)
 
 
-async def test_a_single_round_waits_until_its_targets_are_open(tmp_path: Path) -> None:
+async def test_single_cycle_waits_until_its_targets_are_open(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    router = scene.start(places=SlowlyOpened(scene, LoopTime()))
+    router = scene.start(places=SlowlyOpenedTargets(scene, LoopTime()))
     scene.link.submit(3, WantJobRouter=True)
     await router.run_to_completion()
     assert scene.spread() == {"A": 3}
 
 
-async def test_jobs_that_were_taken_for_a_target_that_cannot_be_opened_then_wait_again_at_once(tmp_path: Path) -> None:
+async def test_jobs_of_a_target_that_fails_to_open_are_requeued_at_once(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
     await scene.rounds()
-    closed_to(scene, "A")
+    close_target(scene, "A")
     scene.link.submit(3, WantJobRouter=True)
     await scene.rounds()
     assert scene.link.states() == {"WAITING": 3}
     assert {job.outcomes[-1].outcome for job in scene.link.jobs.values()} == {"DECLINED"}
     await scene.rounds(30)
-    assert {job.attempt for job in scene.link.jobs.values()} == {1}, "none is taken while it cannot be opened"
-    opened_to(scene, "A")
+    assert {job.attempt for job in scene.link.jobs.values()} == {1}, "no job is taken while the target is closed"
+    open_target(scene, "A")
     await scene.rounds(7)
     assert scene.spread() == {"A": 3}
 
 
-async def test_a_target_that_tries_no_copy_is_left_alone_ever_longer(tmp_path: Path) -> None:
+async def test_pauses_grow_for_a_target_that_tries_no_submission(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    place = refusing(scene, "A")
+    target = make_target_reject(scene, "A")
     (job,) = scene.link.submit(1, WantJobRouter=True)
     await scene.rounds(360)
     assert scene.link.jobs[job].state == "WAITING"
-    pauses = [later - earlier for earlier, later in zip(place.asked, place.asked[1:], strict=False)]
+    pauses = [
+        later - earlier for earlier, later in zip(target.submission_times, target.submission_times[1:], strict=False)
+    ]
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(300)
     assert scene.link.told[-1].routes[0].closed == "its target gives no answer: its disk is away"
 
 
-async def test_a_job_that_lacks_what_one_way_needs_takes_another_and_is_not_sent_that_way_again(tmp_path: Path) -> None:
+async def test_job_that_is_unsuitable_for_one_route_takes_another(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B", requirements="TARGET.WantJobRouter && TARGET.MayB"))
-    place = refusing(scene, "A", RouteUnsuitable("it brings no token"))
+    target = make_target_reject(scene, "A", RouteUnsuitable("it brings no token"))
     both, one = scene.link.submit(1, WantJobRouter=True, MayB=True) + scene.link.submit(1, WantJobRouter=True)
     await scene.rounds(50)
     assert (scene.spread(), scene.link.jobs[both].state) == ({"B": 1}, "MATCHED")
     assert (scene.link.jobs[one].state, scene.link.jobs[one].attempt) == ("WAITING", 1)
-    assert len(place.asked) <= 2
-    assert scene.link.told[-1].routes[0].closed == "", "it speaks against no route"
+    assert len(target.submission_times) <= 2
+    assert scene.link.told[-1].routes[0].closed == "", "one unsuitable job does not close the route"

@@ -1,4 +1,4 @@
-"""What becomes of jobs that a job router has sent, and of their copies, in virtual time."""
+"""The life cycle of jobs that a job router routes, in virtual time."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ def scene(tmp_path: Path) -> RouterScene:
     return RouterScene(tmp_path)
 
 
-async def test_a_copy_says_what_its_route_sets_and_where_it_comes_from(tmp_path: Path) -> None:
+async def test_routed_ad_has_attributes_of_its_route_and_original(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(set_remote_queue='"long"', set_RequestMemory=4000))
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
-    copy = scene.place().of_job(job)
-    assert copy.name == f"pilotage-{job}-1"
-    assert (copy.ad["remote_queue"], copy.ad["WantJobRouter"], copy.description.request_memory_mib) == (
+    routed_job = scene.place().of_job(job)
+    assert routed_job.name == f"pilotage-{job}-1"
+    assert (
+        routed_job.ad["remote_queue"],
+        routed_job.ad["WantJobRouter"],
+        routed_job.description.request_memory_mib,
+    ) == (
         "long",
         True,
         4000,
     )
-    said = {name: copy.ad[name] for name in ("RoutedFromJobId", "RoutedBy", "RouteName")}
-    assert said == {"RoutedFromJobId": str(job), "RoutedBy": "jobrouter", "RouteName": "A"}
+    origin = {name: routed_job.ad[name] for name in ("RoutedFromJobId", "RoutedBy", "RouteName")}
+    assert origin == {"RoutedFromJobId": str(job), "RoutedBy": "jobrouter", "RouteName": "A"}
 
 
-async def test_the_original_shows_where_its_copy_is(scene: RouterScene) -> None:
+async def test_original_job_follows_the_state_of_its_routed_job(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.place().tell(job, RoutedJobState.RUNNING, node="n17")
@@ -54,7 +58,7 @@ async def test_the_original_shows_where_its_copy_is(scene: RouterScene) -> None:
     assert scene.place().forgotten == [f"pilotage-{job}-1"]
 
 
-async def test_a_copy_that_is_removed_at_its_target_lets_the_job_wait_and_take_the_present_table(
+async def test_job_removed_at_its_target_is_requeued_and_follows_the_new_table(
     scene: RouterScene,
 ) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
@@ -67,23 +71,21 @@ async def test_a_copy_that_is_removed_at_its_target_lets_the_job_wait_and_take_t
     assert scene.link.jobs[job].outcomes[0].outcome == "EVICTED"
 
 
-@pytest.mark.parametrize("deed", ["remove", "hold"])
-async def test_a_job_that_is_taken_away_has_its_copy_stopped_before_anything_else(
-    scene: RouterScene, deed: str
-) -> None:
+@pytest.mark.parametrize("change", ["remove", "hold"])
+async def test_removed_or_held_job_is_cancelled_at_its_target(scene: RouterScene, change: str) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.place().tell(job, RoutedJobState.RUNNING)
     await scene.rounds()
-    getattr(scene.link, deed)(job)
+    getattr(scene.link, change)(job)
     await scene.rounds(10)
     assert scene.place().cancelled == [f"ref:pilotage-{job}-1"]
     assert scene.place().copies == {}
     assert [end.outcome for end in scene.link.jobs[job].outcomes] == ["KILLED"]
-    assert scene.link.jobs[job].state == {"remove": "REMOVED", "hold": "HELD"}[deed]
+    assert scene.link.jobs[job].state == {"remove": "REMOVED", "hold": "HELD"}[change]
 
 
-async def test_a_released_job_is_routed_anew_once_its_first_copy_is_over(scene: RouterScene) -> None:
+async def test_released_job_is_routed_again_after_its_first_attempt_ends(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.link.hold(job)
@@ -96,7 +98,7 @@ async def test_a_released_job_is_routed_anew_once_its_first_copy_is_over(scene: 
     assert list(scene.place().made) == [f"pilotage-{job}-1", f"pilotage-{job}-2"]
 
 
-async def test_only_jobs_that_wait_follow_a_new_table(tmp_path: Path) -> None:
+async def test_only_waiting_jobs_follow_a_new_table(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=10))
     scene.link.submit(30, WantJobRouter=True)
     await scene.rounds()
@@ -109,7 +111,7 @@ async def test_only_jobs_that_wait_follow_a_new_table(tmp_path: Path) -> None:
     assert scene.link.states() == {"DONE": 20, "WAITING": 10}
 
 
-async def test_a_faulty_new_table_is_refused_whole_and_the_old_one_stays(scene: RouterScene) -> None:
+async def test_faulty_new_table_is_rejected_and_the_old_one_stays(scene: RouterScene) -> None:
     scene.link.submit(1, WantJobRouter=True)
     await scene.rounds()
     scene.change_table(a_route("B"), a_route("C", "TARGET.WantJobRouter &&"))
@@ -121,12 +123,12 @@ async def test_a_faulty_new_table_is_refused_whole_and_the_old_one_stays(scene: 
     assert 'route 2 "C"' in left_out.reason
 
 
-async def test_people_are_told_of_the_routes_and_what_is_on_them(tmp_path: Path) -> None:
+async def test_routes_are_published_with_their_jobs_when_they_change(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=5), a_route("B", "false"))
     scene.link.submit(9, WantJobRouter=True)
     await scene.rounds(2)
-    told = scene.link.told[-1]
-    assert [(route.name, route.target, route.copies, route.idle) for route in told.routes] == [
+    published = scene.link.told[-1]
+    assert [(route.name, route.target, route.copies, route.idle) for route in published.routes] == [
         ("A", "queue SITE/ce/A", 5, 5),
         ("B", "queue SITE/ce/B", 0, 0),
     ]
@@ -135,10 +137,10 @@ async def test_people_are_told_of_the_routes_and_what_is_on_them(tmp_path: Path)
     assert len(scene.link.told) == before
     scene.router.leadership_gained()
     await scene.rounds(2)
-    assert scene.link.told[before:] == [told], "another copy may have told of other routes meanwhile"
+    assert scene.link.told[before:] == [published], "another replica may have published other routes meanwhile"
 
 
-async def test_a_route_with_a_name_that_the_server_does_not_take_is_left_out_and_disturbs_no_other(
+async def test_route_with_a_too_long_name_is_left_out(
     tmp_path: Path,
 ) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B").replace('name = "B"', f'name = "{"B" * 501}"'))
@@ -149,16 +151,16 @@ async def test_a_route_with_a_name_that_the_server_does_not_take_is_left_out_and
     assert left_out == LeftOutRoute("B" * 500, "its name has 501 characters, and may have 500")
 
 
-class TakesNoWord(FakeRouterLink):
-    """A server that refuses what it is told of routes."""
+class RejectsRoutes(FakeRouterLink):
+    """A server that rejects published routes."""
 
     async def publish_routes(self, table: PublishedRoutes) -> None:
         raise InvalidInputError(Violation("routes", "names 1001, and one call may name 1000"))
 
 
-async def test_a_server_that_takes_no_word_of_the_routes_keeps_nothing_else_from_being_done(tmp_path: Path) -> None:
+async def test_jobs_are_routed_though_the_server_rejects_published_routes(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path)
-    scene.link = TakesNoWord()
+    scene.link = RejectsRoutes()
     scene.start()
     scene.link.submit(10, WantJobRouter=True)
     await scene.rounds(2)
@@ -166,7 +168,7 @@ async def test_a_server_that_takes_no_word_of_the_routes_keeps_nothing_else_from
     assert RouterFolder(tmp_path / "router", tmp_path / "shared").load_mark().position > 0
 
 
-async def test_what_the_server_does_not_give_is_asked_for_again_later_and_disturbs_no_other_route(
+async def test_jobs_that_the_server_refuses_are_requested_again_later(
     tmp_path: Path,
 ) -> None:
     scene = RouterScene(
@@ -183,7 +185,7 @@ async def test_what_the_server_does_not_give_is_asked_for_again_later_and_distur
     assert scene.spread() == {"A": 30, "B": 30}
 
 
-async def test_jobs_that_the_server_never_gives_keep_none_waiting_that_came_after_them(tmp_path: Path) -> None:
+async def test_jobs_that_the_server_always_refuses_do_not_block_later_jobs(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=50))
     never = scene.link.submit(500, WantJobRouter=True)
     scene.link.never_gives = frozenset(never)
@@ -191,13 +193,13 @@ async def test_jobs_that_the_server_never_gives_keep_none_waiting_that_came_afte
     await scene.rounds()
     assert scene.spread() == {"A": 20}
     scene.place().finish()
-    asked = scene.link.calls.count("route")
+    before = scene.link.calls.count("route")
     await scene.rounds(360)
     assert scene.link.states() == {"DONE": 20, "WAITING": 500}
-    assert scene.link.calls.count("route") - asked < 150
+    assert scene.link.calls.count("route") - before < 150
 
 
-async def test_a_place_that_gives_no_answer_disturbs_no_other_route_and_loses_nothing(tmp_path: Path) -> None:
+async def test_unreachable_target_loses_no_job_and_delays_no_other_route(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
     scene.link.submit(20, WantJobRouter=True)
     await scene.rounds()
@@ -214,35 +216,35 @@ async def test_a_place_that_gives_no_answer_disturbs_no_other_route_and_loses_no
     assert all(times == 1 for route in "AB" for times in scene.place(route).made.values())
 
 
-class GivesOut(ScenePlace):
-    """A place that takes one call, and answers no other."""
+class FailsAfterOneCall(ScenePlace):
+    """A target that accepts one submission call and fails all others."""
 
     calls = 0
 
     async def submit(self, copies: Sequence[RoutedJobRequest], files: InputFiles) -> tuple[RoutedJobAnswer, ...]:
         self.calls += 1
         if self.calls > 1:
-            raise WorldError("the place has gone", transient=True)
+            raise WorldError("the target has gone", transient=True)
         return await super().submit(copies, files)
 
 
-class ForgetsWithTheOthers(ScenePlace):
-    """A place that has nothing forgotten before all others are asked as well."""
+class SynchronizedCleanupTarget(ScenePlace):
+    """A target that cleans up only when all others do so at the same time."""
 
-    meeting: asyncio.Barrier
+    barrier: asyncio.Barrier
 
     async def forget(self, names: Collection[str]) -> None:
-        await self.meeting.wait()
+        await self.barrier.wait()
         await super().forget(names)
 
 
-async def test_places_are_tidied_beside_one_another(tmp_path: Path) -> None:
+async def test_targets_are_cleaned_up_concurrently(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
-    meeting = asyncio.Barrier(2)
+    barrier = asyncio.Barrier(2)
     for route in "AB":
-        place = ForgetsWithTheOthers(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
-        place.meeting = meeting
-        scene.places.places[str(target_of(route))] = place
+        target = SynchronizedCleanupTarget(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
+        target.barrier = barrier
+        scene.places.places[str(target_of(route))] = target
     scene.link.submit(4, WantJobRouter=True)
     await scene.rounds()
     scene.place("A").finish()
@@ -252,18 +254,18 @@ async def test_places_are_tidied_beside_one_another(tmp_path: Path) -> None:
     assert [len(scene.place(route).forgotten) for route in "AB"] == [2, 2]
 
 
-async def test_what_a_place_that_falls_silent_was_not_asked_for_goes_back_at_once(tmp_path: Path) -> None:
+async def test_jobs_not_yet_submitted_to_a_failing_target_are_requeued_at_once(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=200, MaxIdleJobs=-1))
-    place = GivesOut(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
-    scene.places.places[str(target_of("A"))] = place
+    target = FailsAfterOneCall(tmp_path, lambda _: RoutedJobStatus(RoutedJobState.IDLE))
+    scene.places.places[str(target_of("A"))] = target
     scene.link.submit(150, WantJobRouter=True)
     await scene.router.run_once()
-    assert place.calls == 2
+    assert target.calls == 2
     assert scene.link.states() == {"MATCHED": 100, "WAITING": 50}
     assert {job.outcomes[0].outcome for job in scene.link.jobs.values() if job.state == "WAITING"} == {"DECLINED"}
 
 
-async def test_a_job_that_cannot_be_submitted_goes_back_with_the_reason(scene: RouterScene) -> None:
+async def test_rejected_submission_requeues_the_job_with_the_reason(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     scene.place().refuses = "no such account"
     await scene.router.run_once()
@@ -274,7 +276,7 @@ async def test_a_job_that_cannot_be_submitted_goes_back_with_the_reason(scene: R
     )
 
 
-async def test_a_job_of_which_a_route_can_make_nothing_takes_another_and_not_that_one_again(tmp_path: Path) -> None:
+async def test_job_with_failing_transform_takes_another_route(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", eval_set_RequestCpus="Threads"), a_route("B"))
     jobs = scene.link.submit(4, WantJobRouter=True, Threads="many")
     await scene.rounds(4)

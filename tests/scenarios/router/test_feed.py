@@ -1,4 +1,4 @@
-"""How a job router learns which jobs wait, and what that costs, in virtual time."""
+"""How a job router finds waiting jobs through the feed, and at what cost, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def scene(tmp_path: Path) -> RouterScene:
     return RouterScene(tmp_path)
 
 
-async def test_the_feed_is_followed_from_where_it_was_left(tmp_path: Path) -> None:
+async def test_feed_is_read_from_the_saved_cursor(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=10))
     scene.link.submit(2_500, WantJobRouter=True)
     await scene.rounds()
@@ -31,16 +31,16 @@ async def test_the_feed_is_followed_from_where_it_was_left(tmp_path: Path) -> No
     assert scene.link.states() == {"DONE": 10, "MATCHED": 10, "WAITING": 2480}
 
 
-async def test_a_full_route_costs_no_look_at_the_jobs_that_wait(tmp_path: Path) -> None:
+async def test_full_routes_load_no_waiting_jobs(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=10))
     scene.link.submit(5_000, WantJobRouter=True)
     await scene.rounds()
-    looked_at = scene.link.looked_at
+    loaded = scene.link.looked_at
     await scene.rounds(20)
-    assert scene.link.looked_at == looked_at <= 1000
+    assert scene.link.looked_at == loaded <= 1000
 
 
-async def test_jobs_that_no_route_takes_are_looked_at_once(scene: RouterScene) -> None:
+async def test_jobs_without_route_are_loaded_once(scene: RouterScene) -> None:
     scene.link.submit(3_000)
     await scene.rounds(5)
     assert scene.link.looked_at == 3_000
@@ -49,7 +49,7 @@ async def test_jobs_that_no_route_takes_are_looked_at_once(scene: RouterScene) -
     assert scene.link.looked_at == 6_000
 
 
-async def test_what_a_job_fulfils_with_time_alone_is_seen_within_ten_minutes(tmp_path: Path) -> None:
+async def test_time_dependent_requirements_are_reevaluated(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", "time() - TARGET.QDate > 3600"))
     start_s = int(scene.clock().timestamp())
     (job,) = scene.link.submit(QDate=start_s)
@@ -60,7 +60,7 @@ async def test_what_a_job_fulfils_with_time_alone_is_seen_within_ten_minutes(tmp
     assert scene.link.looked_at <= 10
 
 
-async def test_jobs_that_pilots_take_meanwhile_are_left_to_them(tmp_path: Path) -> None:
+async def test_jobs_that_pilots_took_are_not_routed(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=2))
     jobs = scene.link.submit(10, WantJobRouter=True)
     await scene.rounds()
@@ -68,10 +68,10 @@ async def test_jobs_that_pilots_take_meanwhile_are_left_to_them(tmp_path: Path) 
         scene.link.take(job)
     scene.place().finish()
     await scene.rounds()
-    assert [copy.job_id for copy in scene.place().copies.values()] == jobs[9:]
+    assert [routed_job.job_id for routed_job in scene.place().copies.values()] == jobs[9:]
 
 
-async def test_a_dry_run_says_what_would_be_sent_and_why_not_and_changes_nothing(tmp_path: Path) -> None:
+async def test_dry_run_reports_routable_jobs_and_changes_nothing(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=2), a_route("B", "false"))
     scene.link.submit(5, WantJobRouter=True)
     assert await scene.router.dry_run() == (
@@ -83,16 +83,16 @@ async def test_a_dry_run_says_what_would_be_sent_and_why_not_and_changes_nothing
     assert scene.spread() == {}
 
 
-def written(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-async def test_a_mark_that_cannot_be_read_lets_the_feed_be_read_anew(tmp_path: Path) -> None:
+async def test_unreadable_cursor_restarts_the_feed(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path)
     scene.link.submit(3, WantJobRouter=True)
     await scene.rounds()
     path = tmp_path / "router" / "feed.json"
-    assert written(path)["position"] > 0
+    assert read_json(path)["position"] > 0
     path.write_text("[" + os.linesep)
     scene.link.submit(3, WantJobRouter=True)
     scene.start()

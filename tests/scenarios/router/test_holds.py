@@ -1,4 +1,4 @@
-"""Copies that their targets hold: their originals are held, and nobody forgets why, in virtual time."""
+"""Routed jobs that their targets hold: the original is held for the same reason, in virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotage_agents.router.core.model import RoutedJobState
 from support.processes import Death, DiedError, Mortal, MortalPlaces
 from support.router_scene import RouterScene, a_route
 
-WHY = "the proxy has expired"
+REASON = "the proxy has expired"
 
 
 @pytest.fixture
@@ -19,27 +19,27 @@ def scene(tmp_path: Path) -> RouterScene:
     return RouterScene(tmp_path, a_route(FailureRateThreshold=0.0001))
 
 
-async def a_held_copy(scene: RouterScene) -> int:
-    """Let the copy of a job be held at its target; returns the job."""
+async def job_held_at_its_target(scene: RouterScene) -> int:
+    """Route a job and hold it at its target; return its id."""
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
-    scene.place().tell(job, RoutedJobState.HELD, reason=WHY)
+    scene.place().tell(job, RoutedJobState.HELD, reason=REASON)
     return job
 
 
-async def test_a_copy_that_its_target_holds_holds_its_job_for_that_reason_and_ends(scene: RouterScene) -> None:
-    job = await a_held_copy(scene)
+async def test_target_hold_holds_the_original_and_cancels_the_routed_job(scene: RouterScene) -> None:
+    job = await job_held_at_its_target(scene)
     await scene.rounds()
-    assert (scene.link.jobs[job].state, scene.link.jobs[job].reason) == ("HELD", WHY)
+    assert (scene.link.jobs[job].state, scene.link.jobs[job].reason) == ("HELD", REASON)
     await scene.rounds(2)
     assert scene.place().cancelled == [f"ref:pilotage-{job}-1"]
     assert "1 failed" in scene.link.told[-1].routes[0].throttled
     assert scene.link.jobs[job].history.count("HELD") == 1
 
 
-async def test_a_job_that_is_released_is_routed_anew_once_the_held_copy_is_over(tmp_path: Path) -> None:
+async def test_released_job_is_routed_again_after_the_held_attempt_ends(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route())
-    job = await a_held_copy(scene)
+    job = await job_held_at_its_target(scene)
     await scene.router.run_once()
     scene.link.release(job)
     assert list(scene.place().made) == [f"pilotage-{job}-1"]
@@ -48,12 +48,10 @@ async def test_a_job_that_is_released_is_routed_anew_once_the_held_copy_is_over(
     assert scene.place().cancelled == [f"ref:pilotage-{job}-1"]
 
 
-@pytest.mark.parametrize("is_done", [True, False], ids=["after it was done", "before it was done"])
+@pytest.mark.parametrize("is_done", [True, False], ids=["after the call", "before the call"])
 @pytest.mark.parametrize("at_call", range(1, 13))
-async def test_a_router_that_dies_meanwhile_leaves_the_job_held_also_when_the_next_is_on_another_host(
-    scene: RouterScene, at_call: int, is_done: bool
-) -> None:
-    job = await a_held_copy(scene)
+async def test_job_stays_held_when_the_router_dies(scene: RouterScene, at_call: int, is_done: bool) -> None:
+    job = await job_held_at_its_target(scene)
     death = Death(at_call, is_done=is_done)
     router = scene.start(link=Mortal(scene.link, death), places=MortalPlaces(scene.places, death))
     died = False
@@ -67,13 +65,13 @@ async def test_a_router_that_dies_meanwhile_leaves_the_job_held_also_when_the_ne
     assert died
     scene.start(folder="another host")
     await scene.rounds(10)
-    assert (scene.link.jobs[job].state, scene.link.jobs[job].reason) == ("HELD", WHY)
+    assert (scene.link.jobs[job].state, scene.link.jobs[job].reason) == ("HELD", REASON)
     assert scene.link.jobs[job].attempt == 1
     assert scene.spread() == {}
 
 
-async def test_a_held_copy_that_ends_by_itself_before_the_server_hears_is_no_held_job(scene: RouterScene) -> None:
-    job = await a_held_copy(scene)
+async def test_unreported_hold_is_dropped_when_the_routed_job_completes(scene: RouterScene) -> None:
+    job = await job_held_at_its_target(scene)
     scene.place().is_reachable = False
     await scene.rounds()
     scene.place().is_reachable = True

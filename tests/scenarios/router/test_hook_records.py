@@ -1,4 +1,4 @@
-"""What a job router keeps of hooks: each copy whose hooks began is cleaned up once, whoever brings it to its end."""
+"""Records of hooks: each routed job with hooks is cleaned up once, by whichever router ends it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pilotage_agents.router.core.model import RoutedJobState
 from pilotage_agents.router.hooks import HookRecords
 from support.router_scene import hooked_scene, written
 
-CLEANS = "grep RoutedFromJobId >> $HERE/cleaned"
+APPEND_JOB_ID = "grep RoutedFromJobId >> $HERE/cleaned"
 
 
 def records(folder: Path) -> list[str]:
@@ -23,11 +23,9 @@ def cleaned(*jobs: int) -> str:
 
 
 @pytest.mark.parametrize("is_elsewhere", [True, False], ids=["on another host", "on the same host"])
-async def test_a_router_whose_turn_comes_knows_the_hooks_of_the_copies_that_the_other_has_made(
-    tmp_path: Path, is_elsewhere: bool
-) -> None:
-    scene = hooked_scene(tmp_path, finalise="cat > $HERE/given", update="echo 'Progress = 70'", cleanup=CLEANS)
-    second = scene.start(folder="elsewhere" if is_elsewhere else "router")  # it waits for its turn from now on
+async def test_new_leader_runs_the_hooks_of_the_other_routers_jobs(tmp_path: Path, is_elsewhere: bool) -> None:
+    scene = hooked_scene(tmp_path, finalise="cat > $HERE/given", update="echo 'Progress = 70'", cleanup=APPEND_JOB_ID)
+    second = scene.start(folder="elsewhere" if is_elsewhere else "router")  # it waits for leadership
     scene.start()
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
@@ -36,16 +34,18 @@ async def test_a_router_whose_turn_comes_knows_the_hooks_of_the_copies_that_the_
     scene.router = second
     scene.place().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
     await scene.rounds()
-    source, copy = written(tmp_path, "given").split("------\n")
+    source, routed_job = written(tmp_path, "given").split("------\n")
     assert "Progress = 70\n" in source
-    assert 'Color = "blue"\n' in copy
+    assert 'Color = "blue"\n' in routed_job
     assert written(tmp_path, "cleaned") == cleaned(job)
     assert scene.link.jobs[job].state == "DONE"
     assert records(tmp_path) == []
 
 
-async def test_what_has_been_finalised_is_not_finalised_again_by_the_next_router(tmp_path: Path) -> None:
-    scene = hooked_scene(tmp_path, finalise="echo once >> $HERE/finalised", cleanup=f"test -e $HERE/may && {CLEANS}")
+async def test_next_router_does_not_finalise_again(tmp_path: Path) -> None:
+    scene = hooked_scene(
+        tmp_path, finalise="echo once >> $HERE/finalised", cleanup=f"test -e $HERE/may && {APPEND_JOB_ID}"
+    )
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.place().finish()
@@ -57,8 +57,8 @@ async def test_what_has_been_finalised_is_not_finalised_again_by_the_next_router
     assert written(tmp_path, "cleaned") == cleaned(job)
 
 
-async def test_a_copy_whose_report_is_refused_is_cleaned_up(tmp_path: Path) -> None:
-    scene = hooked_scene(tmp_path, cleanup=CLEANS)
+async def test_routed_job_with_a_rejected_report_is_cleaned_up(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=APPEND_JOB_ID)
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.link.jobs[job].holder = 0
@@ -69,14 +69,14 @@ async def test_a_copy_whose_report_is_refused_is_cleaned_up(tmp_path: Path) -> N
     assert records(tmp_path) == []
 
 
-async def test_a_copy_that_the_server_lists_no_more_is_cleaned_up_once_it_is_stopped(tmp_path: Path) -> None:
-    scene = hooked_scene(tmp_path, cleanup=CLEANS)
+async def test_unlisted_routed_job_is_cleaned_up_after_its_cancellation(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=APPEND_JOB_ID)
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.link.jobs[job].holder = 0
     scene.place().is_reachable = False
     await scene.rounds(60)
-    assert written(tmp_path, "cleaned") == "", "it may run yet"
+    assert written(tmp_path, "cleaned") == "", "it may still run"
     scene.place().is_reachable = True
     await scene.rounds(60)
     assert scene.place().cancelled[0] == f"ref:pilotage-{job}-1"
@@ -84,8 +84,8 @@ async def test_a_copy_that_the_server_lists_no_more_is_cleaned_up_once_it_is_sto
     assert records(tmp_path) == []
 
 
-async def test_what_a_router_that_died_has_left_is_cleaned_up_by_the_next_until_that_goes_well(tmp_path: Path) -> None:
-    scene = hooked_scene(tmp_path, cleanup=f"test -e $HERE/may && {CLEANS}")
+async def test_next_router_retries_cleanup_until_it_succeeds(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=f"test -e $HERE/may && {APPEND_JOB_ID}")
     jobs = scene.link.submit(20, WantJobRouter=True)
     await scene.rounds()
     for job in jobs:
@@ -99,8 +99,8 @@ async def test_what_a_router_that_died_has_left_is_cleaned_up_by_the_next_until_
     assert records(tmp_path) == []
 
 
-async def test_a_record_that_cannot_be_read_keeps_no_copy_from_its_end(tmp_path: Path) -> None:
-    scene = hooked_scene(tmp_path, cleanup=CLEANS)
+async def test_unreadable_record_does_not_prevent_completion(tmp_path: Path) -> None:
+    scene = hooked_scene(tmp_path, cleanup=APPEND_JOB_ID)
     first, second = scene.link.submit(2, WantJobRouter=True)
     await scene.rounds()
     (tmp_path / "shared" / "hooks" / f"pilotage-{first}-1.json").write_text('{"form": 99}')
@@ -111,7 +111,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_copy_from_its_end(tmp_path:
     assert written(tmp_path, "cleaned") == cleaned(second)
 
 
-def test_of_a_folder_that_is_not_there_nobody_says_that_it_is_empty(tmp_path: Path) -> None:
+def test_missing_shared_folder_is_an_error(tmp_path: Path) -> None:
     assert HookRecords(tmp_path / "router" / "hooks").names() == frozenset()
     with pytest.raises(WorldError, match="is not there"):
         HookRecords(tmp_path / "mount" / "router" / "hooks").names()

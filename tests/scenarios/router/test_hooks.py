@@ -1,7 +1,8 @@
-"""Hooks of the job router: real commands that see copies begin, run and end."""
+"""Hooks of the job router: real commands that run at the start, updates and end of routed jobs."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from pilotage_agents.router.core.model import RoutedJobState
+from pilotage_agents.router.hooks import HookKind, HookSettings
 from support.router_scene import RouterScene, a_route, hooked_scene, written
 
 
 @pytest.fixture
 def hooked(tmp_path: Path) -> Callable[..., RouterScene]:
-    """Return what makes a scene with hooks."""
+    """Return a maker of scenes with hooks."""
     return partial(hooked_scene, tmp_path)
 
 
-async def test_translate_sees_route_and_job_and_says_what_the_route_starts_from(
+async def test_translate_reads_route_and_job_and_prints_the_ad_to_transform(
     tmp_path: Path, hooked: Callable[..., RouterScene]
 ) -> None:
     scene = hooked(
@@ -35,7 +37,7 @@ async def test_translate_sees_route_and_job_and_says_what_the_route_starts_from(
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("script", "reason"),
     [
         ("echo 'no space' >&2; exit 3", "hook translate: no space"),
         ("echo 'this is no ad'", "is not of the form Name = value"),
@@ -44,8 +46,8 @@ async def test_translate_sees_route_and_job_and_says_what_the_route_starts_from(
         ("head -c 2000000 /dev/zero | tr '\\0' x", "prints more than"),
     ],
 )
-async def test_a_job_whose_translation_fails_is_not_sent_and_that_counts_as_a_failure(
-    hooked: Callable[..., RouterScene], script: str, why: str
+async def test_failing_translate_declines_the_job_and_counts_as_failure(
+    hooked: Callable[..., RouterScene], script: str, reason: str
 ) -> None:
     scene = hooked(translate=script, timeout_s=0.3 if "sleep" in script else 10.0)
     (job,) = scene.link.submit(WantJobRouter=True)
@@ -53,13 +55,11 @@ async def test_a_job_whose_translation_fails_is_not_sent_and_that_counts_as_a_fa
     assert scene.spread() == {}
     (end,) = scene.link.jobs[job].outcomes
     assert (scene.link.jobs[job].state, end.outcome) == ("WAITING", "DECLINED")
-    assert why in end.reason
+    assert reason in end.reason
     assert "1 failed" in scene.link.told[-1].routes[0].throttled
 
 
-async def test_no_more_than_eight_hooks_of_a_route_run_at_a_time_whatever_the_number_of_jobs(
-    tmp_path: Path, hooked: Callable[..., RouterScene]
-) -> None:
+async def test_at_most_eight_hooks_of_a_route_run_at_a_time(tmp_path: Path, hooked: Callable[..., RouterScene]) -> None:
     scene = hooked(
         translate="cat > $HERE/$$.given; mkdir $HERE/now.$$; ls -d $HERE/now.* | wc -l >> $HERE/counts; "
         "sed '1,/^------$/d' $HERE/$$.given; rmdir $HERE/now.$$"
@@ -71,7 +71,7 @@ async def test_no_more_than_eight_hooks_of_a_route_run_at_a_time_whatever_the_nu
     assert max(map(int, written(tmp_path, "counts").split())) <= 8
 
 
-async def test_finalise_sees_the_job_with_its_end_and_the_copy(
+async def test_finalise_reads_the_completed_job_and_the_routed_job(
     tmp_path: Path, hooked: Callable[..., RouterScene]
 ) -> None:
     scene = hooked(finalise="cat > $HERE/given", update="cat > $HERE/update; echo 'Progress = 70'")
@@ -81,17 +81,17 @@ async def test_finalise_sees_the_job_with_its_end_and_the_copy(
     await scene.rounds()
     scene.place().move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=7)
     await scene.rounds()
-    source, copy = written(tmp_path, "given").split("------\n")
+    source, routed_job = written(tmp_path, "given").split("------\n")
     assert "ExitCode = 7\n" in source
     assert "Progress = 70\n" in source
     assert 'Color = "blue"' not in source
-    assert 'Color = "blue"\n' in copy
-    assert f'RoutedFromJobId = "{job}"\n' in copy
+    assert 'Color = "blue"\n' in routed_job
+    assert f'RoutedFromJobId = "{job}"\n' in routed_job
     assert 'Color = "blue"\n' in written(tmp_path, "update")
     assert scene.link.jobs[job].state == "FAILED"
 
 
-async def test_a_job_that_cannot_be_finalised_waits_again_and_that_counts_as_a_failure(
+async def test_failing_finalise_requeues_the_job_and_counts_as_failure(
     hooked: Callable[..., RouterScene],
 ) -> None:
     scene = hooked(finalise="echo 'no route to host' >&2; exit 1")
@@ -105,7 +105,7 @@ async def test_a_job_that_cannot_be_finalised_waits_again_and_that_counts_as_a_f
 
 
 @pytest.mark.parametrize("end", ["done", "removed", "vanished", "refused"])
-async def test_cleanup_runs_at_every_end_and_until_it_goes_well(
+async def test_cleanup_runs_after_every_end_until_it_succeeds(
     tmp_path: Path, hooked: Callable[..., RouterScene], end: str
 ) -> None:
     scene = hooked(
@@ -123,7 +123,7 @@ async def test_cleanup_runs_at_every_end_and_until_it_goes_well(
     elif end == "vanished":
         scene.place().move(RoutedJobState.GONE)
     await scene.rounds(2)
-    assert scene.link.jobs[job].outcomes == [], "nothing ends before all is clean"
+    assert scene.link.jobs[job].outcomes == [], "no outcome is reported before the cleanup succeeds"
     (tmp_path / "here" / "may").touch()
     await scene.rounds(8)
     assert len(scene.link.jobs[job].outcomes) >= 1
@@ -134,10 +134,10 @@ async def test_cleanup_runs_at_every_end_and_until_it_goes_well(
         assert written(tmp_path, "finalised") == "once\n"
 
 
-async def test_jobs_choose_their_hooks_by_keyword(tmp_path: Path, hooked: Callable[..., RouterScene]) -> None:
+async def test_hook_keyword_selects_the_hooks(tmp_path: Path, hooked: Callable[..., RouterScene]) -> None:
     scene = hooked(default="", translate="cat >> $HERE/given; exit 1")
     scene.link.submit(WantJobRouter=True)
-    scene.link.submit(WantJobRouter=True, HookKeyword="nobody's")
+    scene.link.submit(WantJobRouter=True, HookKeyword="unknown")
     await scene.rounds()
     assert scene.spread() == {"A": 2}
     scene.link.submit(WantJobRouter=True, HookKeyword="Staging")
@@ -146,7 +146,7 @@ async def test_jobs_choose_their_hooks_by_keyword(tmp_path: Path, hooked: Callab
     assert 'HookKeyword = "Staging"' in written(tmp_path, "given")
 
 
-async def test_a_router_that_starts_again_runs_the_hooks_of_the_copies_that_it_adopts(
+async def test_restarted_router_runs_the_hooks_of_adopted_jobs(
     tmp_path: Path, hooked: Callable[..., RouterScene]
 ) -> None:
     scene = hooked(finalise="cat > $HERE/given", cleanup="cat > $HERE/cleaned")
@@ -159,3 +159,44 @@ async def test_a_router_that_starts_again_runs_the_hooks_of_the_copies_that_it_a
     assert 'Color = "blue"\n' in written(tmp_path, "cleaned")
     assert scene.link.jobs[job].state == "DONE"
     assert list((tmp_path / "shared" / "hooks").iterdir()) == []
+
+
+# Hooks that hang -----------------------------------------------------------------------------------------------------
+
+
+JOBS = 24
+"""More jobs on each route than hooks of one kind that run at a time."""
+
+TIMEOUT_S = 60.0
+
+
+def hooks_that_hang_on_route_a(kind: HookKind, folder: Path) -> HookSettings:
+    """Return settings with one hook that hangs for jobs on route A and works for others."""
+    input_file = f"{folder}/input_file.$$"
+    script = f"cat > {input_file}; grep -q '\"A\"' {input_file} && exec sleep 1000; sed '1,/^------$/d' {input_file}"
+    return HookSettings({"staging": {kind: ("/bin/sh", "-c", script)}}, "STAGING", 1000.0)
+
+
+@pytest.mark.parametrize("kind", HookKind)
+async def test_hanging_hook_delays_no_other_route(tmp_path: Path, kind: HookKind) -> None:
+    routes = (a_route("A"), a_route("B"))
+    scene = RouterScene(tmp_path, *routes, hooks=hooks_that_hang_on_route_a(kind, tmp_path), round_waits_s=0.2)
+    scene.link.submit(JOBS, WantJobRouter=True)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while done_on_route(scene, "B") < JOBS // 2:
+                await scene.rounds()
+                for target in (scene.place("A"), scene.place("B")):
+                    target.move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
+                    target.move(RoutedJobState.RUNNING)
+    finally:
+        await scene.router.stop()
+    assert done_on_route(scene, "A") == (JOBS // 2 if kind is HookKind.UPDATE else 0), (
+        "completion does not wait for an update hook"
+    )
+
+
+def done_on_route(scene: RouterScene, route: str) -> int:
+    """Return the number of jobs that have completed on a route."""
+    routed_jobs = [job.copy for job in scene.link.jobs.values() if job.state == "DONE"]
+    return len([routed_job for routed_job in routed_jobs if routed_job is not None and routed_job.route == route])

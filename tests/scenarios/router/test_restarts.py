@@ -1,4 +1,4 @@
-"""A job router that dies, is cut off or takes turns with another: nothing is lost and nothing runs twice."""
+"""A job router that crashes, loses the server or loses leadership: no job is lost and none runs twice."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from support.processes import Death, DiedError, Mortal, MortalPlaces
 from support.router_scene import FakeRouterLink, RouterScene, a_route
 
 CALLS = 24
-"""So many calls the rounds below make at least; each may be the last one."""
+"""The minimum number of calls in the cycles below; the router dies at each of them in turn."""
 
 
-async def live_until_death(scene: RouterScene, death: Death) -> bool:
-    """Let a mortal router do rounds while its copies end; returns whether it died."""
+async def run_until_death(scene: RouterScene, death: Death) -> bool:
+    """Run cycles of a mortal router while its routed jobs end; return whether it died."""
     router = scene.start(link=Mortal(scene.link, death), places=MortalPlaces(scene.places, death))
     died = False
     try:
@@ -35,14 +35,14 @@ async def live_until_death(scene: RouterScene, death: Death) -> bool:
     return died
 
 
-@pytest.mark.parametrize("is_done", [True, False], ids=["after it was done", "before it was done"])
+@pytest.mark.parametrize("is_done", [True, False], ids=["after the call", "before the call"])
 @pytest.mark.parametrize("at_call", range(1, CALLS + 1))
-async def test_a_router_that_dies_in_any_of_its_calls_loses_no_job_and_doubles_none(
+async def test_router_that_dies_in_any_call_neither_loses_nor_doubles_jobs(
     tmp_path: Path, at_call: int, is_done: bool
 ) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=3), a_route("B", MaxJobs=3))
     jobs = scene.link.submit(8, WantJobRouter=True)
-    assert await live_until_death(scene, Death(at_call, is_done=is_done))
+    assert await run_until_death(scene, Death(at_call, is_done=is_done))
     scene.start()
     for _ in range(20):
         await scene.rounds()
@@ -50,21 +50,21 @@ async def test_a_router_that_dies_in_any_of_its_calls_loses_no_job_and_doubles_n
         scene.place("B").finish()
     made = {**scene.place("A").made, **scene.place("B").made}
     assert scene.link.states() == {"DONE": 8}
-    assert set(made.values()) == {1}, "no attempt was made twice"
+    assert set(made.values()) == {1}, "no attempt was submitted twice"
     assert all(scene.link.jobs[job].history.count("DONE") == 1 for job in jobs)
-    assert sorted(name.split("-")[1] for name in made) == sorted(str(job) for job in jobs), "no job had two copies"
-    assert scene.spread() == {}, "nothing is left behind"
+    assert sorted(name.split("-")[1] for name in made) == sorted(str(job) for job in jobs), "no job was routed twice"
+    assert scene.spread() == {}, "no routed job is left"
 
 
-async def test_no_call_of_these_rounds_is_left_out(tmp_path: Path) -> None:
+async def test_number_of_calls_covers_all_cycles(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxJobs=3), a_route("B", MaxJobs=3))
     scene.link.submit(8, WantJobRouter=True)
     death = Death(10**9, is_done=True)
-    assert not await live_until_death(scene, death)
+    assert not await run_until_death(scene, death)
     assert death.calls >= CALLS
 
 
-async def test_a_router_on_another_host_adopts_the_copies(scene: RouterScene) -> None:
+async def test_router_on_another_host_adopts_routed_jobs(scene: RouterScene) -> None:
     scene.link.submit(5, WantJobRouter=True)
     await scene.rounds()
     scene.place().move(RoutedJobState.RUNNING, most=2)
@@ -77,7 +77,7 @@ async def test_a_router_on_another_host_adopts_the_copies(scene: RouterScene) ->
     assert set(scene.place().made.values()) == {1}
 
 
-async def test_a_submission_whose_answer_was_lost_is_found_again_by_its_name(scene: RouterScene) -> None:
+async def test_submission_with_a_lost_answer_is_found_by_name(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     scene.place().loses_answers = True
     await scene.rounds(2)
@@ -87,7 +87,7 @@ async def test_a_submission_whose_answer_was_lost_is_found_again_by_its_name(sce
     assert scene.link.states() == {"DONE": 1}
 
 
-async def test_a_copy_that_was_never_seen_is_given_up_after_ten_minutes_and_counts_as_a_failure(
+async def test_unfound_submission_counts_as_failure_after_ten_minutes(
     tmp_path: Path,
 ) -> None:
     scene = RouterScene(tmp_path, a_route(FailureRateThreshold=0.0001, MaxJobs=1))
@@ -105,7 +105,7 @@ async def test_a_copy_that_was_never_seen_is_given_up_after_ten_minutes_and_coun
     assert scene.place().forgotten == [f"pilotage-{job}-1"]
 
 
-async def test_a_copy_whose_output_is_lost_for_good_is_no_success(scene: RouterScene) -> None:
+async def test_job_with_lost_output_does_not_succeed(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.place().loses_output = True
@@ -116,7 +116,7 @@ async def test_a_copy_whose_output_is_lost_for_good_is_no_success(scene: RouterS
     assert "DONE" not in scene.link.jobs[job].history
 
 
-async def test_a_place_that_cannot_say_ends_no_copy_however_long_that_lasts(scene: RouterScene) -> None:
+async def test_unreachable_target_never_ends_a_routed_job(scene: RouterScene) -> None:
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.place().is_reachable = False
@@ -128,7 +128,7 @@ async def test_a_place_that_cannot_say_ends_no_copy_however_long_that_lasts(scen
     assert scene.link.jobs[job].state == "DONE"
 
 
-async def test_a_copy_of_which_its_target_cannot_say_whether_it_has_it_keeps_no_other_from_being_followed(
+async def test_unclear_submission_does_not_block_other_routed_jobs(
     scene: RouterScene,
 ) -> None:
     first, second = scene.link.submit(2, WantJobRouter=True)
@@ -138,13 +138,13 @@ async def test_a_copy_of_which_its_target_cannot_say_whether_it_has_it_keeps_no_
     scene.place().finish()
     await scene.rounds(200)
     assert scene.link.jobs[second].state == "DONE"
-    assert scene.link.jobs[first].history == ["WAITING", "MATCHED"], "however long it cannot be said"
+    assert scene.link.jobs[first].history == ["WAITING", "MATCHED"], "however long the target gives no clear answer"
     scene.place().unclear = set()
     await scene.rounds(2)
     assert scene.link.jobs[first].state == "DONE"
 
 
-async def test_a_server_that_is_not_reached_loses_nothing(scene: RouterScene) -> None:
+async def test_unreachable_server_loses_no_outcome(scene: RouterScene) -> None:
     scene.link.submit(3, WantJobRouter=True)
     await scene.rounds()
     scene.place().finish()
@@ -158,16 +158,16 @@ async def test_a_server_that_is_not_reached_loses_nothing(scene: RouterScene) ->
     assert scene.link.states() == {"DONE": 3}
 
 
-class Unheard(FakeRouterLink):
-    """A server that is not heard the first time that it is asked for jobs."""
+class LosesFirstAnswer(FakeRouterLink):
+    """A server whose answer to the first request for jobs is lost."""
 
     is_done = False
-    was_asked = False
+    was_called = False
 
     async def route(self, request: str, copies: Sequence[NewRoutedJob]) -> tuple[Routed | NotRouted, ...]:
-        if self.was_asked:
+        if self.was_called:
             return await super().route(request, copies)
-        self.was_asked = True
+        self.was_called = True
         if self.is_done:
             await super().route(request, copies)
         raise ServerUnreachableError("the answer was lost")
@@ -180,26 +180,24 @@ class WithoutFeed(FakeRouterLink):
         raise ServerUnreachableError("no feed")
 
 
-@pytest.mark.parametrize("is_done", [True, False], ids=["after it was done", "before it was done"])
-@pytest.mark.parametrize("lives_on", [True, False], ids=["same router", "next router"])
-async def test_jobs_that_were_asked_for_and_not_heard_of_are_not_lost(
-    scene: RouterScene, is_done: bool, lives_on: bool
-) -> None:
-    scene.link = link = Unheard()
+@pytest.mark.parametrize("is_done", [True, False], ids=["after the call", "before the call"])
+@pytest.mark.parametrize("same_router", [True, False], ids=["same router", "next router"])
+async def test_jobs_of_a_lost_answer_are_not_lost(scene: RouterScene, is_done: bool, same_router: bool) -> None:
+    scene.link = link = LosesFirstAnswer()
     link.is_done = is_done
     router = scene.start()
     link.submit(8, WantJobRouter=True)
     with pytest.raises(ServerUnreachableError):
         await router.run_once()
     await router.stop()
-    scene.router = router if lives_on else scene.start()
+    scene.router = router if same_router else scene.start()
     for _ in range(10):
         await scene.rounds()
         scene.place().finish()
     assert link.states() == {"DONE": 8}
 
 
-async def test_copies_are_looked_after_though_the_table_has_a_fault_when_the_router_starts_again(
+async def test_adopted_jobs_complete_though_the_table_is_faulty(
     scene: RouterScene,
 ) -> None:
     scene.link.submit(5, WantJobRouter=True)
@@ -214,7 +212,7 @@ async def test_copies_are_looked_after_though_the_table_has_a_fault_when_the_rou
     assert scene.link.states() == {"DONE": 5}
 
 
-async def test_copies_are_looked_after_though_the_feed_cannot_be_read(scene: RouterScene) -> None:
+async def test_adopted_jobs_complete_though_the_feed_is_unreadable(scene: RouterScene) -> None:
     scene.link.submit(5, WantJobRouter=True)
     await scene.rounds()
     scene.link = WithoutFeed(scene.link.jobs, scene.link.events)
@@ -225,12 +223,12 @@ async def test_copies_are_looked_after_though_the_feed_cannot_be_read(scene: Rou
     assert scene.link.states() == {"DONE": 5}
 
 
-async def test_what_another_copy_of_the_router_did_meanwhile_is_heard_of(tmp_path: Path) -> None:
+async def test_new_leader_loads_the_work_of_another_replica(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=4))
     scene.link.submit(12, WantJobRouter=True)
     first = scene.router
     await scene.rounds()
-    second = scene.start(folder="second")
+    scene.start(folder="second")
     scene.place().finish()
     await scene.rounds()
     scene.router = first
@@ -238,11 +236,10 @@ async def test_what_another_copy_of_the_router_did_meanwhile_is_heard_of(tmp_pat
     await scene.rounds()
     assert len(scene.place().copies) == 4
     assert scene.link.states() == {"DONE": 4, "MATCHED": 4, "WAITING": 4}
-    assert second is not first
     assert set(scene.place().made.values()) == {1}
 
 
-async def test_a_router_out_of_turn_sends_nothing(scene: RouterScene) -> None:
+async def test_router_without_leadership_submits_nothing(scene: RouterScene) -> None:
     scene.link.submit(3, WantJobRouter=True)
     scene.link.is_in_turn = False
     with pytest.raises(LeadershipLostError):

@@ -1,4 +1,4 @@
-"""Which jobs a job router sends along which routes, and how many, in virtual time."""
+"""Which jobs take which routes, and how many, in virtual time."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def scene(tmp_path: Path) -> RouterScene:
     return RouterScene(tmp_path)
 
 
-async def test_never_more_copies_than_the_route_may_have_and_new_ones_as_they_finish(tmp_path: Path) -> None:
+async def test_route_refills_up_to_max_jobs(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxJobs=500, MaxIdleJobs=-1))
     scene.link.submit(10_000, WantJobRouter=True)
-    place = scene.place()
+    target = scene.place()
     for _ in range(3):
         await scene.rounds()
-        assert len(place.copies) == 500
-        place.move(RoutedJobState.RUNNING)
+        assert len(target.copies) == 500
+        target.move(RoutedJobState.RUNNING)
         await scene.rounds()
-        assert place.move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, most=200, exit_code=0) == 200
+        assert target.move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, most=200, exit_code=0) == 200
     await scene.rounds()
     assert scene.link.states() == {"DONE": 600, "MATCHED": 200, "RUNNING": 300, "WAITING": 8900}
 
 
-async def test_a_copy_that_begins_to_run_lets_one_more_idle_one_in(tmp_path: Path) -> None:
+async def test_started_job_makes_room_for_one_more_idle_job(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxIdleJobs=10), a_route("B", MaxIdleJobs=10))
     scene.link.submit(100, WantJobRouter=True)
     await scene.rounds(3)
@@ -39,7 +39,7 @@ async def test_a_copy_that_begins_to_run_lets_one_more_idle_one_in(tmp_path: Pat
     assert scene.spread() == {"A": 11, "B": 10}
 
 
-async def test_a_copy_that_its_target_put_back_into_its_queue_is_idle_again(tmp_path: Path) -> None:
+async def test_requeued_job_at_the_target_counts_as_idle(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route(MaxIdleJobs=10))
     scene.link.submit(100, WantJobRouter=True)
     await scene.rounds()
@@ -51,14 +51,14 @@ async def test_a_copy_that_its_target_put_back_into_its_queue_is_idle_again(tmp_
     assert scene.spread() == {"A": 20}
 
 
-async def test_routes_that_take_the_same_jobs_get_them_in_turn(tmp_path: Path) -> None:
+async def test_equal_routes_get_jobs_round_robin(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"), a_route("C", MaxJobs=5))
     scene.link.submit(45, WantJobRouter=True)
     await scene.rounds()
     assert scene.spread() == {"A": 20, "B": 20, "C": 5}
 
 
-async def test_the_first_route_gets_all_where_the_table_says_so(tmp_path: Path) -> None:
+async def test_first_route_gets_all_jobs_without_round_robin(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path)
     scene.table.write_text(
         "JOB_ROUTER_ROUND_ROBIN_SELECTION = False\nJOB_ROUTER_ROUTE_NAMES = A B\n"
@@ -70,7 +70,7 @@ async def test_the_first_route_gets_all_where_the_table_says_so(tmp_path: Path) 
     assert scene.spread() == {"A": 7, "B": 3}
 
 
-async def test_all_routes_together_have_no_more_copies_than_the_table_says(tmp_path: Path) -> None:
+async def test_max_jobs_of_the_table_limits_all_routes_together(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path)
     scene.table.write_text(
         "JOB_ROUTER_MAX_JOBS = 5\nJOB_ROUTER_ROUTE_NAMES = A B\n"
@@ -85,17 +85,17 @@ async def test_all_routes_together_have_no_more_copies_than_the_table_says(tmp_p
     assert sum(scene.spread().values()) == 5
 
 
-async def test_jobs_that_did_not_ask_are_left_alone(scene: RouterScene) -> None:
+async def test_jobs_that_match_no_route_stay_waiting(scene: RouterScene) -> None:
     scene.link.submit(5)
     scene.link.submit(5, WantJobRouter=False)
-    (asking,) = scene.link.submit(1, WantJobRouter=True)
+    (routable,) = scene.link.submit(1, WantJobRouter=True)
     await scene.rounds()
     assert scene.spread() == {"A": 1}
-    assert scene.link.jobs[asking].state == "MATCHED"
+    assert scene.link.jobs[routable].state == "MATCHED"
     assert scene.link.states() == {"MATCHED": 1, "WAITING": 10}
 
 
-async def test_an_attribute_steers_jobs_to_a_site(tmp_path: Path) -> None:
+async def test_attribute_selects_the_route(tmp_path: Path) -> None:
     scene = RouterScene(
         tmp_path, a_route("A", 'TARGET.Dataset == "MinBias"'), a_route("B", 'TARGET.Dataset == "TTbar"')
     )

@@ -1,21 +1,31 @@
-"""A job router and targets that are slow or hang: nothing else waits for them, and nothing is done twice."""
+"""Targets that are slow, hang or raise unexpected errors: nothing else waits for them, and nothing is done twice."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from pilotage_agents.router.core.model import RoutedJobState
-from support.router_scene import TARGET_TIMEOUT_S, RouterScene, StuckPlace, a_route, a_stuck_place, target_of
+from pilotage_agents.router.core.model import CollectedFile, RoutedJobState
+from support.router_scene import (
+    TARGET_TIMEOUT_S,
+    RouterScene,
+    ScenePlace,
+    StuckPlace,
+    a_route,
+    a_stuck_place,
+    target_of,
+)
 
 METHODS = ("submit", "find_again", "poll", "collect", "cancel", "forget")
 
 
-async def bring_all_home(scene: RouterScene, *routes: str, rounds: int = 40) -> None:
-    """Let copies run and end until nothing changes any more."""
+async def complete_all(scene: RouterScene, *routes: str, rounds: int = 40) -> None:
+    """Run cycles in which all jobs at these targets complete."""
     for _ in range(rounds):
         await scene.rounds()
         for route in routes:
@@ -23,9 +33,9 @@ async def bring_all_home(scene: RouterScene, *routes: str, rounds: int = 40) -> 
             scene.place(route).move(RoutedJobState.COMPLETED, of=RoutedJobState.RUNNING, exit_code=0)
 
 
-async def stuck_in(scene: RouterScene, place: StuckPlace, method: str) -> None:
-    """Let a router come to where the place hangs in a method."""
-    place.loses_answers = method == "find_again"
+async def wait_until_stuck(scene: RouterScene, target: StuckPlace, method: str) -> None:
+    """Run a router until its target hangs in a method."""
+    target.loses_answers = method == "find_again"
     scene.link.submit(4, WantJobRouter=True)
     await scene.rounds()
     if method == "cancel":
@@ -34,116 +44,112 @@ async def stuck_in(scene: RouterScene, place: StuckPlace, method: str) -> None:
                 scene.link.remove(job.job_id)
     scene.place("A").finish(most=0 if method == "cancel" else 10**9)
     await scene.rounds(3)
-    assert method in place.hung
+    assert method in target.hung
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_place_that_hangs_in_any_of_its_methods_keeps_no_other_from_its_work(
-    tmp_path: Path, method: str
-) -> None:
+async def test_hanging_target_delays_no_other_target(tmp_path: Path, method: str) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
-    place = a_stuck_place(scene, "A", method)
-    await stuck_in(scene, place, method)
+    target = a_stuck_place(scene, "A", method)
+    await wait_until_stuck(scene, target, method)
     scene.link.submit(10, WantJobRouter=True)
-    await bring_all_home(scene, "B", rounds=8)
-    assert len(scene.place("B").made) >= 7, "its share of the ten, and of the first four"
-    assert scene.place("B").copies == {}, "all that it had has come home"
-    place.let_go.set()
-    await bring_all_home(scene, "A", "B")
-    gone = 2 if method == "cancel" else 0
-    assert scene.link.states() == {"DONE": 14 - gone, **({"REMOVED": gone} if gone else {})}
-    assert {**place.made, **scene.place("B").made}.keys() == {f"pilotage-{job}-1" for job in scene.link.jobs}
-    assert {*place.made.values(), *scene.place("B").made.values()} == {1}
+    await complete_all(scene, "B", rounds=8)
+    assert len(scene.place("B").made) >= 7, "its share of the ten and of the first four jobs"
+    assert scene.place("B").copies == {}, "all its routed jobs have completed"
+    target.let_go.set()
+    await complete_all(scene, "A", "B")
+    removed = 2 if method == "cancel" else 0
+    assert scene.link.states() == {"DONE": 14 - removed, **({"REMOVED": removed} if removed else {})}
+    assert {**target.made, **scene.place("B").made}.keys() == {f"pilotage-{job}-1" for job in scene.link.jobs}
+    assert {*target.made.values(), *scene.place("B").made.values()} == {1}
     assert scene.spread() == {}
 
 
-async def test_copies_that_are_on_their_way_are_neither_looked_for_nor_ended(tmp_path: Path) -> None:
+async def test_pending_submissions_are_neither_polled_nor_ended(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    place = a_stuck_place(scene, "A", "submit")
+    target = a_stuck_place(scene, "A", "submit")
     scene.link.submit(3, WantJobRouter=True)
     await scene.rounds(100)
-    assert place.hung == ["submit"]
-    assert place.asked == []
+    assert target.hung == ["submit"]
+    assert target.asked == []
     assert scene.link.states() == {"MATCHED": 3}
 
 
-async def test_a_route_gets_no_more_jobs_while_its_target_has_not_taken_the_last_ones(tmp_path: Path) -> None:
+async def test_route_gets_no_jobs_during_a_pending_submission(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
-    place = a_stuck_place(scene, "A", "submit")
+    target = a_stuck_place(scene, "A", "submit")
     scene.link.submit(2, WantJobRouter=True)
     await scene.rounds()
     scene.link.submit(10, WantJobRouter=True)
     await scene.rounds(2)
-    assert (place.hung, len(scene.place("B").made)) == (["submit"], 11)
+    assert (target.hung, len(scene.place("B").made)) == (["submit"], 11)
 
 
-@pytest.mark.parametrize("after", [True, False], ids=["after it was made", "before it was made"])
-async def test_a_job_that_is_removed_while_its_copy_is_on_its_way_has_it_stopped_once_it_has_arrived(
-    tmp_path: Path, after: bool
-) -> None:
+@pytest.mark.parametrize("after", [True, False], ids=["after the submission", "before the submission"])
+async def test_job_removed_during_its_submission_is_cancelled_afterwards(tmp_path: Path, after: bool) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    place = a_stuck_place(scene, "A", "submit", after=after)
+    target = a_stuck_place(scene, "A", "submit", after=after)
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
     scene.link.remove(job)
     await scene.rounds(3)
-    assert (scene.link.jobs[job].outcomes, place.asked, place.cancelled) == ([], [], [])
-    place.let_go.set()
+    assert (scene.link.jobs[job].outcomes, target.asked, target.cancelled) == ([], [], [])
+    target.let_go.set()
     await scene.rounds(3)
-    assert (place.cancelled, place.forgotten) == ([f"ref:pilotage-{job}-1"], [f"pilotage-{job}-1"])
+    assert (target.cancelled, target.forgotten) == ([f"ref:pilotage-{job}-1"], [f"pilotage-{job}-1"])
     assert [end.outcome for end in scene.link.jobs[job].outcomes] == ["KILLED"]
 
 
-async def test_what_a_copy_left_is_fetched_no_further_once_its_job_is_removed(tmp_path: Path) -> None:
+async def test_removing_a_job_cancels_the_transfer_of_its_output(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    place = a_stuck_place(scene, "A", "collect")
+    target = a_stuck_place(scene, "A", "collect")
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
-    place.finish()
+    target.finish()
     await scene.rounds(3)
     assert scene.link.jobs[job].state == "COMPLETING"
-    assert [asked for asked in place.asked if asked.startswith("collect")] == [f"collect ref:pilotage-{job}-1"]
+    assert [request for request in target.asked if request.startswith("collect")] == [f"collect ref:pilotage-{job}-1"]
     scene.link.remove(job)
     await scene.rounds(3)
-    assert place.cut_off == ["collect"]
+    assert target.cut_off == ["collect"]
     assert [end.outcome for end in scene.link.jobs[job].outcomes] == ["KILLED"]
-    assert place.forgotten == [f"pilotage-{job}-1"]
+    assert target.forgotten == [f"pilotage-{job}-1"]
 
 
-async def test_output_that_takes_long_comes_home_whole_as_long_as_it_moves_on(tmp_path: Path) -> None:
+async def test_slow_output_arrives_whole_while_it_makes_progress(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    place = a_stuck_place(scene, "A", slow_s=0.9 * TARGET_TIMEOUT_S)
+    target = a_stuck_place(scene, "A", slow_s=0.9 * TARGET_TIMEOUT_S)
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
-    place.finish()
+    target.finish()
     await scene.rounds(20)
     assert scene.link.jobs[job].state == "DONE"
     assert list(scene.link.jobs[job].output) == ["stdout"]
-    assert len([asked for asked in place.asked if asked.startswith("collect")]) == 1
+    assert len([request for request in target.asked if request.startswith("collect")]) == 1
 
 
-async def test_a_copy_whose_output_does_not_move_is_asked_for_it_again_and_its_neighbours_come_home(
+async def test_stalled_output_is_requested_again_without_delaying_others(
     tmp_path: Path,
 ) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    place = a_stuck_place(scene, "A", "collect")
+    target = a_stuck_place(scene, "A", "collect")
     first, second = scene.link.submit(2, WantJobRouter=True)
-    place.only = f"ref:pilotage-{first}-1"
+    target.only = f"ref:pilotage-{first}-1"
     await scene.rounds()
-    place.finish()
+    target.finish()
     await scene.rounds(2)
-    place.time.advance(TARGET_TIMEOUT_S)
+    target.time.advance(TARGET_TIMEOUT_S)
     (third,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
-    place.finish()
+    target.finish()
     await scene.rounds()
     assert [scene.link.jobs[job].state for job in (first, second, third)] == ["COMPLETING", "DONE", "DONE"]
-    place.let_go.set()
+    target.let_go.set()
     await scene.rounds(3)
     assert scene.link.states() == {"DONE": 3}
 
 
-async def test_files_that_are_long_on_their_way_to_the_server_hold_up_nothing_else(tmp_path: Path) -> None:
+async def test_slow_upload_delays_nothing_else(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"), round_waits_s=0.1)
     scene.link.submit(2, WantJobRouter=True)
     await scene.rounds()
@@ -159,31 +165,29 @@ async def test_files_that_are_long_on_their_way_to_the_server_hold_up_nothing_el
     assert scene.link.states() == {"DONE": 1, "MATCHED": 2, "RUNNING": 1}
 
 
-async def test_copies_that_come_home_for_long_do_not_count_as_idle(tmp_path: Path) -> None:
+async def test_completing_jobs_do_not_count_as_idle(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A", MaxIdleJobs=2))
-    place = a_stuck_place(scene, "A", "collect")
+    target = a_stuck_place(scene, "A", "collect")
     scene.link.submit(4, WantJobRouter=True)
     await scene.rounds()
-    place.finish()
+    target.finish()
     await scene.rounds(2)
-    assert len(place.made) == 4
+    assert len(target.made) == 4
 
 
-@pytest.mark.parametrize("after", [True, False], ids=["after it was made", "before it was made"])
-async def test_a_turn_that_is_lost_amid_a_submission_ends_it_before_another_router_acts(
-    tmp_path: Path, after: bool
-) -> None:
+@pytest.mark.parametrize("after", [True, False], ids=["after the submission", "before the submission"])
+async def test_lost_leadership_cancels_a_submission_before_another_router_acts(tmp_path: Path, after: bool) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    first, place = scene.router, a_stuck_place(scene, "A", "submit", after=after)
+    first, target = scene.router, a_stuck_place(scene, "A", "submit", after=after)
     jobs = scene.link.submit(3, WantJobRouter=True)
     await scene.rounds()
     first.leadership_lost()
-    place.let_go.set()
+    target.let_go.set()
     scene.start(folder="second")
-    await bring_all_home(scene, "A")
-    assert place.cut_off == ["submit"]
+    await complete_all(scene, "A")
+    assert target.cut_off == ["submit"]
     assert scene.link.states() == {"DONE": 3}
-    assert set(place.made.values()) == {1}
+    assert set(target.made.values()) == {1}
     assert {end.outcome for job in jobs for end in scene.link.jobs[job].outcomes} == (
         {"EXITED"} if after else {"EVICTED", "EXITED"}
     )
@@ -194,52 +198,87 @@ async def test_a_turn_that_is_lost_amid_a_submission_ends_it_before_another_rout
 
 
 @pytest.mark.parametrize("method", ["submit", "poll", "collect", "forget"])
-async def test_a_router_that_is_stopped_leaves_nothing_going_on(tmp_path: Path, method: str) -> None:
+async def test_stopped_router_leaves_no_task_running(tmp_path: Path, method: str) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
-    place = a_stuck_place(scene, "A", method)
-    await stuck_in(scene, place, method)
+    target = a_stuck_place(scene, "A", method)
+    await wait_until_stuck(scene, target, method)
     await scene.router.stop()
-    assert set(place.cut_off) == {method}
+    assert set(target.cut_off) == {method}
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_single_round_waits_for_what_it_has_begun(tmp_path: Path) -> None:
+async def test_single_cycle_waits_for_its_submissions(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
-    place = a_stuck_place(scene, "A", "submit")
+    target = a_stuck_place(scene, "A", "submit")
     (job,) = scene.link.submit(WantJobRouter=True)
     single = asyncio.create_task(scene.router.run_to_completion())
-    while not place.hung:
+    while not target.hung:
         await asyncio.wait([single], timeout=0.01)
     assert not single.done()
-    place.let_go.set()
+    target.let_go.set()
     await single
     assert scene.link.jobs[job].reference == f"ref:pilotage-{job}-1"
 
 
-async def test_a_fault_of_our_own_in_one_place_is_logged_and_keeps_no_other_from_its_work(tmp_path: Path) -> None:
+async def test_unexpected_error_at_one_target_is_logged_and_delays_no_other(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"), a_route("B"))
-    place = a_stuck_place(scene, "A", "poll")
+    target = a_stuck_place(scene, "A", "poll")
     scene.link.submit(4, WantJobRouter=True)
     await scene.rounds(2)
-    del place.statuses  # what the place itself cannot do without
-    place.let_go.set()
+    del target.statuses  # without it the target raises AttributeError
+    target.let_go.set()
     with capture_logs() as logs:
-        await bring_all_home(scene, "B", rounds=3)
+        await complete_all(scene, "B", rounds=3)
     assert scene.link.states()["DONE"] == 2
-    (target,) = {line["target"] for line in logs if line["log_level"] == "error"}
-    assert target == str(target_of("A"))
+    assert {entry["target"] for entry in logs if entry["log_level"] == "error"} == {str(target_of("A"))}
 
 
-async def test_copies_that_may_live_on_are_stopped_again_at_each_look_and_not_in_between(tmp_path: Path) -> None:
+async def test_cancellation_is_repeated_once_per_polling_interval(tmp_path: Path) -> None:
     scene = RouterScene(tmp_path, a_route("A"))
     (job,) = scene.link.submit(WantJobRouter=True)
     await scene.rounds()
-    place = scene.place("A")
+    target = scene.place("A")
     del scene.link.jobs[job]
     scene.router.leadership_gained()
-    place.is_reachable = False
+    target.is_reachable = False
     for _ in range(5):
         await scene.router.run_once()
-    assert len(place.cancelled) == 1
+    assert len(target.cancelled) == 1
     await scene.rounds(2)
-    assert len(place.cancelled) == 2
+    assert len(target.cancelled) == 2
+
+
+# Unexpected errors ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BrokenCollectTarget(ScenePlace):
+    """A target where collecting the output of job `broken` raises an unexpected error."""
+
+    broken: int = 0
+
+    async def collect(self, reference: str) -> tuple[CollectedFile, ...]:
+        if self.broken and self.copies[reference].job_id == self.broken:
+            raise RecursionError("a path without end")
+        return await super().collect(reference)
+
+
+def error_events(logs: list[Any]) -> set[str]:
+    return {line["event"] for line in logs if line["log_level"] == "error"}
+
+
+async def test_unexpected_error_of_collect_delays_only_its_own_job(tmp_path: Path) -> None:
+    scene = RouterScene(tmp_path)
+    target = BrokenCollectTarget(tmp_path / "left", scene.place().begins, clock=scene.clock)
+    scene.places.places[str(target_of("A"))] = target
+    target.broken = scene.link.submit(1, WantJobRouter=True)[0]
+    scene.link.submit(3, WantJobRouter=True)
+    with capture_logs() as logs:
+        await scene.rounds()
+        target.finish()
+        await scene.rounds(3)
+    assert scene.link.states()["DONE"] == 3
+    assert error_events(logs) == {"unexpected error in a request to a target"}
+    target.broken = 0
+    await scene.rounds(10)
+    assert scene.link.states() == {"DONE": 4}

@@ -1,4 +1,4 @@
-"""Where a job router's table comes from, and what becomes of one that is faulty or cannot be had."""
+"""Sources of a job router's table, and tables that are faulty or unavailable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.router_scene import a_route
 from support.virtual_clock import VirtualClock
 
 
-def to_lyon() -> Targets:
+def lyon_targets() -> Targets:
     return Targets({}, {target_key("batch A"): QueueTarget(QueueId("Lyon", "ce", "long"))})
 
 
@@ -27,14 +27,14 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def source(tmp_path: Path, clock: VirtualClock) -> Callable[..., RouteSource]:
-    """Return what makes a source of the file `table` in the test's folder."""
+    """Return a maker of sources that read the file `table` in the test's folder."""
 
-    def make(command: str = "", refresh_s: float | None = None, **said: object) -> RouteSource:
+    def make(command: str = "", refresh_s: float | None = None, **fields: object) -> RouteSource:
         settings = TableSettings(
             tmp_path / "table",
             ("/bin/sh", "-c", command) if command else (),
             timedelta(seconds=refresh_s) if refresh_s else None,
-            **{"targets": to_lyon, **said},  # type: ignore[arg-type]
+            **{"targets": lyon_targets, **fields},  # type: ignore[arg-type]
         )
         return RouteSource(settings, clock)
 
@@ -45,9 +45,7 @@ def names(table: object) -> list[str]:
     return [route.name for route in getattr(table, "routes", ())]
 
 
-async def test_a_file_is_read_again_when_it_has_changed_alone(
-    tmp_path: Path, source: Callable[..., RouteSource]
-) -> None:
+async def test_file_is_read_again_only_after_a_change(tmp_path: Path, source: Callable[..., RouteSource]) -> None:
     (tmp_path / "table").write_text(a_route("A"))
     table = source()
     assert names(await table.load_newer()) == ["A"]
@@ -56,9 +54,7 @@ async def test_a_file_is_read_again_when_it_has_changed_alone(
     assert names(await table.load_newer()) == ["Other"]
 
 
-async def test_the_targets_file_is_looked_at_for_changes_too(
-    tmp_path: Path, source: Callable[..., RouteSource]
-) -> None:
+async def test_changed_targets_file_is_read_again(tmp_path: Path, source: Callable[..., RouteSource]) -> None:
     (tmp_path / "table").write_text(a_route("A"))
     targets = tmp_path / "targets.toml"
     targets.write_text('[grid_resources]\n"batch A" = { queue = "Lyon/ce/long" }\n')
@@ -68,10 +64,10 @@ async def test_the_targets_file_is_looked_at_for_changes_too(
     targets.write_text('[grid_resources]\n"batch A" = { queue = "Lyon/ce/other" }\n')
     second = await table.load_newer()
     assert second is not None
-    assert [str(each.routes[0].target) for each in (first, second)] == ["queue Lyon/ce/long", "queue Lyon/ce/other"]
+    assert [str(loaded.routes[0].target) for loaded in (first, second)] == ["queue Lyon/ce/long", "queue Lyon/ce/other"]
 
 
-async def test_a_command_is_run_again_at_intervals(
+async def test_command_runs_at_intervals(
     tmp_path: Path, source: Callable[..., RouteSource], clock: VirtualClock
 ) -> None:
     (tmp_path / "printed").write_text(a_route("A"))
@@ -87,7 +83,7 @@ async def test_a_command_is_run_again_at_intervals(
     assert len((tmp_path / "runs").read_text().splitlines()) == 2
 
 
-async def test_a_file_that_could_not_be_read_for_a_while_is_read_again_though_it_has_not_changed_since(
+async def test_unchanged_file_is_read_again_after_a_transient_fault(
     tmp_path: Path, source: Callable[..., RouteSource]
 ) -> None:
     faults: list[PilotageError] = []
@@ -95,7 +91,7 @@ async def test_a_file_that_could_not_be_read_for_a_while_is_read_again_though_it
     def targets() -> Targets:
         if faults:
             raise faults.pop()
-        return to_lyon()
+        return lyon_targets()
 
     (tmp_path / "table").write_text(a_route("A"))
     table = source(targets=targets)
@@ -110,15 +106,15 @@ async def test_a_file_that_could_not_be_read_for_a_while_is_read_again_though_it
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
+    ("command", "reason"),
     [
         ("echo 'no database' >&2; exit 1", "no database"),
         ("echo '[ name = \"B\"'", "[ is not closed"),
         ("sleep 60", "no answer within 5 s"),
     ],
 )
-async def test_a_command_that_fails_leaves_the_table_that_was_and_says_so_until_it_is_mended(
-    tmp_path: Path, source: Callable[..., RouteSource], clock: VirtualClock, command: str, why: str
+async def test_failing_command_keeps_the_table_and_states_the_fault(
+    tmp_path: Path, source: Callable[..., RouteSource], clock: VirtualClock, command: str, reason: str
 ) -> None:
     script = tmp_path / "script"
     script.write_text(f"cat <<'END'\n{a_route('A')}\nEND\n")
@@ -128,14 +124,14 @@ async def test_a_command_that_fails_leaves_the_table_that_was_and_says_so_until_
     script.write_text(command)
     clock.advance(seconds=60)
     assert await table.load_newer() is None
-    assert why in table.fault
+    assert reason in table.fault
     script.write_text(good)
     clock.advance(seconds=60)
     assert await table.load_newer() is None
     assert table.fault == ""
 
 
-async def test_without_any_table_a_fault_is_an_error(tmp_path: Path, source: Callable[..., RouteSource]) -> None:
+async def test_fault_without_an_earlier_table_is_an_error(tmp_path: Path, source: Callable[..., RouteSource]) -> None:
     with pytest.raises(InvalidInputError):
         await source().load_newer()
     (tmp_path / "table").write_text("JOB_ROUTER_ROUTE_NAMES = A\nJOB_ROUTER_ROUTE_A @=end\nSET X 1 +\n@end\n")

@@ -1,4 +1,4 @@
-"""A job router and routes that fail: how fast jobs are sent there, in virtual time."""
+"""The failure rate of routes: how fast the router sends jobs to failing targets, in virtual time."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ INTERVAL_S = 600
 """The time over which failures are counted."""
 
 
-def a_scene(folder: Path, **said: str) -> RouterScene:
-    return RouterScene(folder, a_route(MaxJobs=100, MaxIdleJobs=-1, FailureRateThreshold=0.01, **said))
+def a_scene(folder: Path, **attributes: str) -> RouterScene:
+    return RouterScene(folder, a_route(MaxJobs=100, MaxIdleJobs=-1, FailureRateThreshold=0.01, **attributes))
 
 
-async def fails_all(scene: RouterScene, intervals: int) -> list[int]:
-    """Let a site fail everything; returns how many copies failed in each interval."""
+async def fail_all(scene: RouterScene, intervals: int) -> list[int]:
+    """Fail all routed jobs of a site; return the number of failures in each interval."""
     failed = []
     for _ in range(intervals):
         count = 0
         for _ in range(INTERVAL_S // 60):
             await scene.rounds(every_s=60)
-            count += scene.place().move(RoutedJobState.GONE, reason="the node ate it")
+            count += scene.place().move(RoutedJobState.GONE, reason="the node failed")
         failed.append(count)
     return failed
 
 
-async def test_a_site_that_fails_everything_gets_jobs_at_the_threshold_after_an_interval_and_stays_there(
+async def test_failing_site_gets_jobs_at_the_threshold_after_an_interval(
     tmp_path: Path,
 ) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(5_000, WantJobRouter=True)
-    first, *others = await fails_all(scene, 6)
-    assert first <= 107, "more than 100 copies at a time never are there, and 6 may fail"
-    assert all(4 <= each <= 7 for each in others), others
+    first, *others = await fail_all(scene, 6)
+    assert first <= 107, "at most 100 jobs are at the site at a time, and 6 more may fail"
+    assert all(4 <= failed <= 7 for failed in others), others
     assert scene.link.states().get("DONE", 0) == 0
 
 
-async def test_success_relaxes_the_throttle_step_by_step_until_there_is_none(tmp_path: Path) -> None:
+async def test_successes_relax_the_throttle_step_by_step(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(50_000, WantJobRouter=True)
-    await fails_all(scene, 2)
+    await fail_all(scene, 2)
     done = []
     for _ in range(6):
         before = scene.link.states().get("DONE", 0)
@@ -57,57 +57,57 @@ async def test_success_relaxes_the_throttle_step_by_step_until_there_is_none(tmp
     assert done[-1] > 50 * done[0]
 
 
-async def test_the_throttle_of_a_route_outlives_a_change_of_the_table(tmp_path: Path) -> None:
+async def test_throttle_survives_a_change_of_the_table(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(1_000, WantJobRouter=True)
-    await fails_all(scene, 1)
+    await fail_all(scene, 1)
     scene.put_table(a_route("B", "false"), a_route(MaxJobs=200, MaxIdleJobs=-1, FailureRateThreshold=0.01))
-    (second,) = await fails_all(scene, 1)
+    (second,) = await fail_all(scene, 1)
     assert second <= 7
     assert scene.link.told[-1].routes[1].throttled
 
 
-@pytest.mark.parametrize("is_next", [True, False], ids=["on another host", "on the same host"])
-async def test_a_restart_opens_no_throttled_route(tmp_path: Path, is_next: bool) -> None:
+@pytest.mark.parametrize("is_other_host", [True, False], ids=["on another host", "on the same host"])
+async def test_throttle_survives_restarts(tmp_path: Path, is_other_host: bool) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(5_000, WantJobRouter=True)
-    await fails_all(scene, 2)
-    for number in range(4):  # it dies each time: nobody stops it
-        scene.start(folder=f"host {number}" if is_next else "router")
+    await fail_all(scene, 2)
+    for number in range(4):  # it crashes each time, without stop()
+        scene.start(folder=f"host {number}" if is_other_host else "router")
         await scene.rounds(2, every_s=20)
-        scene.place().move(RoutedJobState.GONE, reason="the node ate it")
-    (failed,) = await fails_all(scene, 1)
+        scene.place().move(RoutedJobState.GONE, reason="the node failed")
+    (failed,) = await fail_all(scene, 1)
     assert failed <= 7
     assert sum(scene.place().made.values()) < 100 + 7 * 3
 
 
-async def test_a_router_whose_turn_comes_goes_by_what_the_other_has_seen_meanwhile(tmp_path: Path) -> None:
+async def test_new_leader_uses_the_failure_rates_of_the_other_router(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(5_000, WantJobRouter=True)
     first = scene.router
     await scene.rounds()
     scene.start(folder="other host")
-    await fails_all(scene, 2)
+    await fail_all(scene, 2)
     scene.router = first
     first.leadership_gained()
-    (failed,) = await fails_all(scene, 1)
+    (failed,) = await fail_all(scene, 1)
     assert failed <= 7
 
 
 @pytest.mark.parametrize(
-    "kept", ["no JSON", '{"form": 99, "routes": {}}', '{"form": 1, "routes": {"A": {"since": 3}}}']
+    "text", ["no JSON", '{"form": 99, "routes": {}}', '{"form": 1, "routes": {"A": {"since": 3}}}']
 )
-async def test_rates_that_cannot_be_read_keep_no_router_from_its_work(tmp_path: Path, kept: str) -> None:
+async def test_router_works_with_unreadable_rates(tmp_path: Path, text: str) -> None:
     scene = a_scene(tmp_path)
     (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "failure-rates.json").write_text(kept)
+    (tmp_path / "shared" / "failure-rates.json").write_text(text)
     scene.start()
     scene.link.submit(3, WantJobRouter=True)
     await scene.rounds()
     assert scene.spread() == {"A": 3}
 
 
-async def test_rates_that_cannot_be_kept_keep_no_router_from_its_work(tmp_path: Path) -> None:
+async def test_router_works_though_rates_cannot_be_written(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     (tmp_path / "shared").write_text("no folder")
     scene.link.submit(3, WantJobRouter=True)
@@ -117,7 +117,7 @@ async def test_rates_that_cannot_be_kept_keep_no_router_from_its_work(tmp_path: 
     assert scene.link.states() == {"DONE": 3}
 
 
-async def test_copies_of_jobs_that_were_taken_away_count_neither_way(tmp_path: Path) -> None:
+async def test_removed_and_held_jobs_count_neither_as_failure_nor_success(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     jobs = scene.link.submit(60, WantJobRouter=True)
     await scene.rounds()
@@ -138,7 +138,7 @@ async def test_copies_of_jobs_that_were_taken_away_count_neither_way(tmp_path: P
         ('target.JobStatus == 4 && target.Owner == "ann"', 30.0, True),
     ],
 )
-async def test_what_counts_as_a_failure_is_asked_of_the_job_with_its_end(
+async def test_job_failure_test_is_evaluated_on_the_completed_job(
     tmp_path: Path, test: str, wall_s: float, is_failure: bool
 ) -> None:
     scene = a_scene(tmp_path, JobFailureTest=test)
@@ -150,7 +150,7 @@ async def test_what_counts_as_a_failure_is_asked_of_the_job_with_its_end(
     assert bool(scene.link.told[-1].routes[0].throttled) is is_failure
 
 
-async def test_a_job_that_ends_badly_is_no_failure_of_a_route_without_a_test(tmp_path: Path) -> None:
+async def test_failed_job_is_no_route_failure_without_a_test(tmp_path: Path) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(60, WantJobRouter=True)
     await scene.rounds()
@@ -159,7 +159,7 @@ async def test_a_job_that_ends_badly_is_no_failure_of_a_route_without_a_test(tmp
     assert scene.link.told[-1].routes[0].throttled == ""
 
 
-async def test_jobs_that_cannot_run_as_they_are_described_fail_at_once_and_throttle_nobodys_route(
+async def test_jobs_with_invalid_descriptions_fail_without_throttling_the_route(
     tmp_path: Path,
 ) -> None:
     scene = a_scene(tmp_path)
@@ -171,18 +171,18 @@ async def test_jobs_that_cannot_run_as_they_are_described_fail_at_once_and_throt
     assert scene.link.told[-1].routes[0].throttled == ""
 
 
-@pytest.mark.parametrize(("failing_s", "is_throttled"), [(10, True), (1200, False)], ids=["at once", "plugged"])
-async def test_one_node_that_eats_jobs_throttles_its_whole_site_unless_each_failure_takes_twenty_minutes(
+@pytest.mark.parametrize(("failing_s", "is_throttled"), [(10, True), (1200, False)], ids=["fast failures", "plugged"])
+async def test_black_hole_node_throttles_its_site_unless_failures_are_plugged(
     tmp_path: Path, failing_s: int, is_throttled: bool
 ) -> None:
     scene = a_scene(tmp_path)
     scene.link.submit(5_000, WantJobRouter=True)
-    place = scene.place()
+    target = scene.place()
     throttled = []
     for _ in range(3 * INTERVAL_S // failing_s):
         await scene.rounds()
-        place.move(RoutedJobState.RUNNING, most=1, node="hole")
+        target.move(RoutedJobState.RUNNING, most=1, node="hole")
         scene.clock.advance(seconds=failing_s - 10)
-        place.move(RoutedJobState.GONE, of=RoutedJobState.RUNNING, reason="the disk of hole is full")
+        target.move(RoutedJobState.GONE, of=RoutedJobState.RUNNING, reason="the disk of hole is full")
         throttled.append(scene.link.told[-1].routes[0].throttled)
     assert any(throttled) is is_throttled
