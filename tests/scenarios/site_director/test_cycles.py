@@ -1,4 +1,4 @@
-"""Rounds of a site director with a batch system and a server in memory."""
+"""Cycles of a site director with a batch system and a server in memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def read_private(path: Path) -> str:
     return path.read_text()
 
 
-async def test_a_round_asks_for_the_pools_of_all_queues_in_one_call(grid: DirectorGrid) -> None:
-    grid.link.tree = tuple(a_queue(QueueId("Lyon", "ce1", str(place))) for place in range(50))
+async def test_cycle_reads_the_pools_of_all_queues_in_one_call(grid: DirectorGrid) -> None:
+    grid.link.tree = tuple(a_queue(QueueId("Lyon", "ce1", str(number))) for number in range(50))
     director = grid.director()
     await director.run_once()
     grid.link.calls.clear()
@@ -40,7 +40,7 @@ async def test_a_round_asks_for_the_pools_of_all_queues_in_one_call(grid: Direct
     assert grid.link.calls == ["pools_of", "demand"]
 
 
-async def test_waiting_jobs_call_pilots_and_the_same_jobs_call_no_more(grid: DirectorGrid) -> None:
+async def test_waiting_jobs_get_pilots_once(grid: DirectorGrid) -> None:
     grid.link.waiting = 3
     director = grid.director()
     await director.run_once()
@@ -51,7 +51,7 @@ async def test_waiting_jobs_call_pilots_and_the_same_jobs_call_no_more(grid: Dir
     ]
 
 
-async def test_a_pilot_is_given_server_queue_pools_and_a_token_for_itself_alone(grid: DirectorGrid) -> None:
+async def test_glidein_gets_server_queue_pools_and_its_own_token(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.link.pools = 1, ("p1", "p2")
     grid.link.tree = (a_queue(Memory="2 GB", MaxWallTime="1 h"),)
     await grid.director(pilot={"grace_s": 3}, pilot_command=("the-pilot",)).run_once()
@@ -66,15 +66,15 @@ async def test_a_pilot_is_given_server_queue_pools_and_a_token_for_itself_alone(
     assert (request.queue, request.wall_time_s) == ("short", 3600)
 
 
-async def test_a_pilots_settings_name_no_path_of_the_directors_machine(grid: DirectorGrid) -> None:
+async def test_pilot_configuration_names_no_local_path(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director().run_once()
     (request,) = grid.batch.requests.values()
     assert str(grid.folder) not in (request.folder / "pilot.json").read_text()
-    assert not [word for word in request.command if str(grid.folder) in word]
+    assert not [argument for argument in request.command if str(grid.folder) in argument]
 
 
-async def test_every_pilot_gets_a_copy_of_the_files_that_are_for_all(grid: DirectorGrid, tmp_path: Path) -> None:
+async def test_every_glidein_gets_the_common_files(grid: DirectorGrid, tmp_path: Path) -> None:
     (tmp_path / "authorities").write_text("PEM")
     folders = GlideinFolders(tmp_path / "another", {"ca.pem": tmp_path / "authorities"})
     folders.open()
@@ -82,7 +82,7 @@ async def test_every_pilot_gets_a_copy_of_the_files_that_are_for_all(grid: Direc
     assert (folder / "ca.pem").read_text() == "PEM"
 
 
-async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_token_does(grid: DirectorGrid) -> None:
+async def test_default_wall_time_ends_the_pilot_before_its_token_expires(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director(default_wall_time_s=1000, credential_s=50).run_once()
     (request,) = grid.batch.requests.values()
@@ -90,14 +90,14 @@ async def test_a_pilot_of_a_queue_without_wall_time_knows_an_end_before_its_toke
     assert grid.link.lifetimes_s == [1050]
 
 
-async def test_pilots_that_the_batch_system_refused_are_reported_as_ended(grid: DirectorGrid) -> None:
+async def test_glideins_that_the_batch_system_rejects_are_reported_as_ended(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.refuses = 2, "the partition is down"
     await grid.director().run_once()
     assert grid.link.ended == {"stamp0": "the partition is down", "stamp1": "the partition is down"}
     assert not list(grid.folder.glob("pilots/*/token"))
 
 
-async def test_a_queue_that_refuses_pilots_is_left_alone_for_growing_whiles(grid: DirectorGrid) -> None:
+async def test_rejecting_queue_is_paused_with_growing_back_off(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.refuses = 1, "no"
     director = grid.director()
     for _ in range(60):
@@ -106,7 +106,7 @@ async def test_a_queue_that_refuses_pilots_is_left_alone_for_growing_whiles(grid
     assert grid.link.calls.count("register_pilots") == 5  # at 0, 2, 6, 14 and 30 s
 
 
-async def test_a_director_that_has_lost_its_turn_ends_its_round_and_blames_no_queue(grid: DirectorGrid) -> None:
+async def test_lost_leadership_ends_the_cycle_without_pausing_queues(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.link.is_in_turn = 1, False
     director = grid.director()
     with pytest.raises(LeadershipLostError):
@@ -116,7 +116,7 @@ async def test_a_director_that_has_lost_its_turn_ends_its_round_and_blames_no_qu
     assert len(grid.submitted) == 1
 
 
-def test_a_director_that_starts_again_in_its_folder_is_the_same_copy(grid: DirectorGrid, tmp_path: Path) -> None:
+def test_replica_id_is_kept_in_the_folder(grid: DirectorGrid, tmp_path: Path) -> None:
     grid.director()
     other = GlideinFolders(tmp_path / "another")
     other.open()
@@ -124,7 +124,7 @@ def test_a_director_that_starts_again_in_its_folder_is_the_same_copy(grid: Direc
     assert grid.folders().replica_id() != other.replica_id()
 
 
-async def test_a_glidein_that_ended_is_reported_once_and_its_token_removed(grid: DirectorGrid) -> None:
+async def test_ended_glidein_is_reported_once_and_its_token_removed(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     director = grid.director()
     await director.run_once()
@@ -137,7 +137,7 @@ async def test_a_glidein_that_ended_is_reported_once_and_its_token_removed(grid:
     assert not list(grid.folder.glob("pilots/*/token"))
 
 
-async def test_a_batch_system_that_gives_no_answer_kills_nobody_and_doubles_nobody(grid: DirectorGrid) -> None:
+async def test_unreachable_batch_system_neither_ends_nor_doubles_glideins(grid: DirectorGrid) -> None:
     grid.link.waiting = 2
     director = grid.director()
     await director.run_once()
@@ -148,7 +148,7 @@ async def test_a_batch_system_that_gives_no_answer_kills_nobody_and_doubles_nobo
     assert len(grid.link.registered) == 2
 
 
-async def test_the_next_director_adopts_the_glideins_of_the_last_one(grid: DirectorGrid) -> None:
+async def test_restarted_director_adopts_glideins(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director().run_once()
     grid.batch.end("fake.1", 0, "done")
@@ -157,7 +157,7 @@ async def test_the_next_director_adopts_the_glideins_of_the_last_one(grid: Direc
     assert grid.link.ended == {"stamp0": "done"}
 
 
-async def test_an_end_that_the_server_did_not_hear_is_told_again(grid: DirectorGrid) -> None:
+async def test_end_is_reported_again_after_a_failed_report(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     director = grid.director()
     await director.run_once()
@@ -170,7 +170,7 @@ async def test_an_end_that_the_server_did_not_hear_is_told_again(grid: DirectorG
     assert grid.link.ended == {"stamp0": "done"}
 
 
-async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_end(grid: DirectorGrid) -> None:
+async def test_restarted_director_finds_submitted_glideins_and_ends_the_others(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director().run_once()
     grid.folders().save(GlideinRecord("stamp0", QUEUE, "local"))
@@ -178,14 +178,16 @@ async def test_a_submission_whose_answer_was_lost_is_found_again_and_the_others_
     grid.folders().prepare(GlideinRecord("stamp1", QUEUE, "local"), "token", (), {})
     grid.link.reports.clear()
     await grid.director().run_once()
-    assert [(each.stamp, each.glidein_id) for each in grid.link.reports if each.glidein_id] == [("stamp0", "fake.1")]
+    assert [(report.stamp, report.glidein_id) for report in grid.link.reports if report.glidein_id] == [
+        ("stamp0", "fake.1")
+    ]
     grid.now += timedelta(minutes=10)
     await grid.director().run_once()
     assert grid.link.ended == {"stamp1": "it was never submitted"}
     assert [record.glidein_id for record in grid.folders().records()] == ["fake.1"]
 
 
-async def test_a_submission_that_was_not_answered_is_adopted_by_a_later_round_and_not_repeated(
+async def test_unanswered_submission_is_adopted_later_and_not_repeated(
     grid: DirectorGrid,
 ) -> None:
     grid.link.waiting, grid.batch.loses_answers = 1, True
@@ -193,14 +195,14 @@ async def test_a_submission_that_was_not_answered_is_adopted_by_a_later_round_an
     await director.run_once()
     assert grid.link.reports == []
     await director.run_once()
-    assert [(each.stamp, each.glidein_id, each.ended) for each in grid.link.reports] == [
+    assert [(report.stamp, report.glidein_id, report.ended) for report in grid.link.reports] == [
         ("stamp0", "", False),
         ("stamp0", "fake.1", False),
     ]
     assert grid.submitted == ["stamp0"]
 
 
-async def test_glideins_that_cannot_be_looked_for_are_kept_and_stop_no_round(grid: DirectorGrid) -> None:
+async def test_unreachable_batch_system_does_not_stop_the_cycle(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.loses_answers = 1, True
     director = grid.director()
     await director.run_once()
@@ -221,16 +223,14 @@ async def test_glideins_that_cannot_be_looked_for_are_kept_and_stop_no_round(gri
     ],
     ids=["banned", "not enabled", "of another batch system"],
 )
-async def test_a_queue_that_is_not_to_be_used_gets_no_pilot(
-    grid: DirectorGrid, close: Callable[[DirectorGrid], None]
-) -> None:
+async def test_unusable_queue_gets_no_pilot(grid: DirectorGrid, close: Callable[[DirectorGrid], None]) -> None:
     grid.link.waiting = 5
     close(grid)
     await grid.director(min_idle_pilots=1).run_once()
     assert grid.submitted == []
 
 
-async def test_a_new_tree_is_served_from_the_round_that_sees_it(grid: DirectorGrid) -> None:
+async def test_new_tree_is_used_in_the_next_cycle(grid: DirectorGrid) -> None:
     director = grid.director()
     await director.run_once()
     other = QueueId("Bologna", "ce1", "day")
@@ -239,7 +239,7 @@ async def test_a_new_tree_is_served_from_the_round_that_sees_it(grid: DirectorGr
     assert set(grid.link.registered.values()) == {other}
 
 
-async def test_patterns_and_overrides_choose_queues_without_regard_to_case(grid: DirectorGrid) -> None:
+async def test_queue_patterns_and_overrides_ignore_case(grid: DirectorGrid) -> None:
     queues = [QueueId(site, "ce1", "q") for site in ("Lyon", "Bologna", "Geneva")]
     grid.link.tree = tuple(a_queue(queue) for queue in queues)
     override = {"queues": ["bologna/*/*"], "min_idle_pilots": 2}
@@ -247,24 +247,24 @@ async def test_patterns_and_overrides_choose_queues_without_regard_to_case(grid:
     assert list(grid.link.registered.values()) == [queues[1]] * 2
 
 
-async def test_a_dry_run_says_what_it_would_send_and_why_and_sends_nothing(grid: DirectorGrid) -> None:
+async def test_dry_run_reports_planned_pilots_and_submits_nothing(grid: DirectorGrid) -> None:
     grid.link.waiting = 4
     assert await grid.director().dry_run() == ("Lyon/ce1/short: 4 pilots (4 jobs more to run)",)
     assert grid.link.registered == {}
 
 
-async def test_a_stopped_director_ends_its_pilots_only_where_it_is_told_to(grid: DirectorGrid) -> None:
+async def test_stopped_director_cancels_glideins_only_if_configured(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
-    leaving = grid.director()
-    await leaving.run_once()
-    await leaving.stop()
+    keeping = grid.director()
+    await keeping.run_once()
+    await keeping.stop()
     assert grid.link.ended == {}
     await grid.director(when_stopped="cancel").stop()
     assert grid.link.ended == {"stamp0": "cancelled"}
     assert [report.called_back for report in grid.link.reports] == [False, True]
 
 
-async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: DirectorGrid) -> None:
+async def test_throttled_queue_gets_one_pilot_for_probes(grid: DirectorGrid) -> None:
     grid.link.waiting = 50
     grid.link.throttled[QUEUE] = "9 of 9 attempts failed within 60 s"
     director = grid.director(min_idle_pilots=5)
@@ -275,7 +275,7 @@ async def test_a_throttled_queue_has_one_pilot_for_its_trials(grid: DirectorGrid
     assert "its pilots are enough for probes: 9 of 9 attempts failed within 60 s" in line
 
 
-async def test_a_queue_that_an_operator_holds_is_sent_no_pilot_at_all(grid: DirectorGrid) -> None:
+async def test_queue_held_by_an_operator_gets_no_pilot(grid: DirectorGrid) -> None:
     grid.link.waiting = 50
     grid.link.throttled[QUEUE] = "site SITE is held by olga: the cooling is broken"
     grid.link.held.add(QUEUE)
@@ -287,9 +287,7 @@ async def test_a_queue_that_an_operator_holds_is_sent_no_pilot_at_all(grid: Dire
 
 
 @pytest.mark.parametrize(("vos", "sent"), [(["VO"], 2), (["other"], 0)])
-async def test_jobs_of_vos_that_the_pilots_of_a_queue_do_not_serve_call_for_none_there(
-    grid: DirectorGrid, vos: list[str], sent: int
-) -> None:
+async def test_jobs_of_unserved_vos_get_no_pilots(grid: DirectorGrid, vos: list[str], sent: int) -> None:
     grid.link.waiting = 2  # of the VO "vo"
     await grid.director(overrides=[{"queues": ["Lyon/*/*"], "vos": vos}]).run_once()
     assert len(grid.submitted) == sent

@@ -1,4 +1,4 @@
-"""What becomes of the folders of a site director's glideins, here and where its batch systems have them."""
+"""Folders of glideins: collected from batch systems, kept for a while, and deleted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def grid(tmp_path: Path) -> DirectorGrid:
     return DirectorGrid(tmp_path)
 
 
-class Counted(FakeBatchSystem):
-    """A batch system that counts how often it is asked for output."""
+class CountingBatchSystem(FakeBatchSystem):
+    """A batch system that counts the requests for output."""
 
     times = 0
 
@@ -32,39 +32,41 @@ class Counted(FakeBatchSystem):
         await super().collect(folders)
 
 
-class Watched(GlideinFolders):
-    """Folders that say which of their work has held up the event loop."""
+class WatchedFolders(GlideinFolders):
+    """Folders that record their operations, and which of them ran in the thread of the event loop."""
 
-    held_up: ClassVar[set[str]] = set()
+    operations: ClassVar[set[str]] = set()
+    blocking: ClassVar[set[str]] = set()
 
     def uncollected(self) -> tuple[GlideinRecord, ...]:
-        self._note("to_collect")
+        self._record("uncollected")
         return super().uncollected()
 
     def mark_ended(self, stamp: str) -> None:
-        self._note("ended")
+        self._record("mark_ended")
         super().mark_ended(stamp)
 
     def mark_collected(self, stamps: Iterable[str]) -> None:
-        self._note("collected")
+        self._record("mark_collected")
         super().mark_collected(stamps)
 
     def prune(self, keep: int, now: datetime) -> None:
-        self._note("prune")
+        self._record("prune")
         super().prune(keep, now)
 
-    def _note(self, work: str) -> None:
+    def _record(self, operation: str) -> None:
+        self.operations.add(operation)
         if threading.current_thread() is threading.main_thread():
-            self.held_up.add(work)
+            self.blocking.add(operation)
 
 
-def some_ended(grid: DirectorGrid, count: int) -> GlideinFolders:
+def ended_glideins(grid: DirectorGrid, count: int) -> GlideinFolders:
     """Return the folders of `count` glideins that have ended and whose output is still to be collected."""
     folders = grid.folders()
     folders.open()
-    for place in range(count):
-        folders.prepare(GlideinRecord(f"stamp{place:04}", QUEUE, "local"), "token", (), {})
-        folders.mark_ended(f"stamp{place:04}")
+    for number in range(count):
+        folders.prepare(GlideinRecord(f"stamp{number:04}", QUEUE, "local"), "token", (), {})
+        folders.mark_ended(f"stamp{number:04}")
     return folders
 
 
@@ -79,7 +81,7 @@ async def test_only_the_newest_folders_of_ended_glideins_are_kept(grid: Director
     assert len(list(grid.folder.glob("pilots/*"))) == 2
 
 
-async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: DirectorGrid) -> None:
+async def test_unreadable_record_does_not_affect_other_glideins(grid: DirectorGrid) -> None:
     grid.link.waiting = 2
     await grid.director().run_once()
     (grid.folder / "pilots" / "stamp0" / "glidein.json").write_text("{")
@@ -89,7 +91,7 @@ async def test_a_record_that_cannot_be_read_disturbs_no_other(grid: DirectorGrid
     assert grid.link.ended == {"stamp1": "done"}
 
 
-async def test_the_output_of_ended_pilots_is_collected_once_and_when_it_can_be(grid: DirectorGrid) -> None:
+async def test_output_of_ended_glideins_is_collected_once_when_available(grid: DirectorGrid) -> None:
     grid.link.waiting = 2
     director = grid.director(keep_ended=0)
     await director.run_once()
@@ -105,7 +107,7 @@ async def test_the_output_of_ended_pilots_is_collected_once_and_when_it_can_be(g
     assert not (grid.folder / "pilots" / "stamp0").exists()
 
 
-async def test_what_was_brought_for_pilots_that_were_refused_is_collected_too(grid: DirectorGrid) -> None:
+async def test_folders_of_rejected_glideins_are_collected_too(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.refuses = 1, "no"
     director = grid.director()
     await director.run_once()
@@ -113,10 +115,8 @@ async def test_what_was_brought_for_pilots_that_were_refused_is_collected_too(gr
     assert grid.batch.collected == ["stamp0"]
 
 
-async def test_a_disk_that_is_slow_holds_up_no_lease_of_the_directors_turn(
-    grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched = Watched(grid.folder / "pilots")
+async def test_file_operations_do_not_block_the_event_loop(grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = WatchedFolders(grid.folder / "pilots")
     monkeypatch.setattr(grid, "folders", lambda: watched)
     grid.link.waiting = 2
     director = grid.director()
@@ -127,11 +127,12 @@ async def test_a_disk_that_is_slow_holds_up_no_lease_of_the_directors_turn(
     await director.run_once()
     assert {"stamp0", "stamp2"} <= grid.link.ended.keys()
     assert "stamp0" in grid.batch.collected
-    assert watched.held_up == set()
+    assert watched.operations == {"uncollected", "mark_ended", "mark_collected", "prune"}
+    assert watched.blocking == set()
 
 
-async def test_one_folder_that_nobody_can_have_holds_up_no_other(grid: DirectorGrid) -> None:
-    some_ended(grid, 150)
+async def test_uncollectable_folder_does_not_delay_others(grid: DirectorGrid) -> None:
+    ended_glideins(grid, 150)
     grid.batch.stuck = {"stamp0003"}
     director = grid.director()
     for _ in range(10):
@@ -139,23 +140,23 @@ async def test_one_folder_that_nobody_can_have_holds_up_no_other(grid: DirectorG
     assert sorted(grid.batch.collected) == [f"stamp{n:04}" for n in range(150) if n != 3]
 
 
-async def test_a_folder_that_nobody_can_have_is_asked_for_ever_more_seldom_until_it_comes(grid: DirectorGrid) -> None:
-    asked = Counted(stuck={"stamp0000"})
-    grid.batch = asked
-    some_ended(grid, 1)
+async def test_uncollectable_folder_is_retried_with_growing_back_off(grid: DirectorGrid) -> None:
+    batch_system = CountingBatchSystem(stuck={"stamp0000"})
+    grid.batch = batch_system
+    ended_glideins(grid, 1)
     director = grid.director()
     for _ in range(60):
         await director.run_once()
         grid.now += timedelta(minutes=1)
-    assert asked.times == 2 + 5  # in the first rounds, then after 1, 2, 4, 8 and 16 minutes
-    asked.stuck = set()
+    assert batch_system.times == 2 + 5  # in the first cycles, then after 1, 2, 4, 8 and 16 minutes
+    batch_system.stuck = set()
     grid.now += timedelta(hours=1)
     await director.run_once()
     assert grid.batch.collected == ["stamp0000"]
 
 
-async def test_what_a_batch_system_does_not_give_back_fills_no_disk_and_is_not_forgotten(grid: DirectorGrid) -> None:
-    folders = some_ended(grid, 1010)
+async def test_uncollected_folders_are_bounded_and_collected_later(grid: DirectorGrid) -> None:
+    folders = ended_glideins(grid, 1010)
     grid.batch.keeps_output = True
     director = grid.director(keep_ended=5)
     await director.run_once()
@@ -167,19 +168,19 @@ async def test_what_a_batch_system_does_not_give_back_fills_no_disk_and_is_not_f
     assert len(list(folders.root.glob("stamp*"))) == 5
 
 
-def test_a_folder_that_could_not_be_filled_is_gone_with_its_token(tmp_path: Path) -> None:
-    class NoRecords(GlideinFolders):
+def test_failed_preparation_deletes_the_folder_and_its_token(tmp_path: Path) -> None:
+    class FullDiskFolders(GlideinFolders):
         def save(self, record: GlideinRecord) -> None:
             raise WorldError("no space left on device", transient=True)
 
-    folders = NoRecords(tmp_path / "pilots")
+    folders = FullDiskFolders(tmp_path / "pilots")
     folders.open()
     with pytest.raises(WorldError):
         folders.prepare(GlideinRecord("ab12", QUEUE, "local"), "secret", (), {})
     assert list(folders.root.iterdir()) == []
 
 
-def test_a_file_that_is_for_all_and_is_not_there_is_named_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_missing_common_file_is_named_and_leaves_no_folder(tmp_path: Path) -> None:
     folders = GlideinFolders(tmp_path / "pilots", {"ca.pem": tmp_path / "gone"})
     folders.open()
     with pytest.raises(WorldError, match="gone: No such file or directory"):
@@ -187,7 +188,7 @@ def test_a_file_that_is_for_all_and_is_not_there_is_named_and_leaves_no_folder(t
     assert list(folders.root.iterdir()) == []
 
 
-def test_a_folder_that_is_there_already_is_left_as_it_is(tmp_path: Path) -> None:
+def test_existing_folder_is_not_changed(tmp_path: Path) -> None:
     folders = GlideinFolders(tmp_path / "pilots")
     folders.open()
     record = GlideinRecord("ab12", QUEUE, "local")
@@ -197,16 +198,16 @@ def test_a_folder_that_is_there_already_is_left_as_it_is(tmp_path: Path) -> None
     assert (folders.path_of("ab12") / "token").read_text() == "first"
 
 
-async def test_a_folder_over_which_a_director_was_stopped_goes_in_time(grid: DirectorGrid) -> None:
-    folders = some_ended(grid, 1)
+async def test_unfinished_folder_is_deleted_after_an_hour(grid: DirectorGrid) -> None:
+    folders = ended_glideins(grid, 1)
     for name, minutes in (("old", 61), ("young", 59)):
         (folders.root / name).mkdir()
         (folders.root / name / "token").write_text("secret")
-        changed(folders.root / name, grid.now - timedelta(minutes=minutes))
-    changed(folders.path_of("stamp0000"), grid.now - timedelta(days=1))
+        set_mtime(folders.root / name, grid.now - timedelta(minutes=minutes))
+    set_mtime(folders.path_of("stamp0000"), grid.now - timedelta(days=1))
     await grid.director().run_once()
     assert sorted(path.name for path in folders.root.iterdir() if path.is_dir()) == ["stamp0000", "young"]
 
 
-def changed(path: Path, then: datetime) -> None:
-    os.utime(path, (then.timestamp(), then.timestamp()))
+def set_mtime(path: Path, time: datetime) -> None:
+    os.utime(path, (time.timestamp(), time.timestamp()))

@@ -1,4 +1,4 @@
-"""What a site director makes of queues that are left alone for a while, and of patterns that name none."""
+"""Queues that a site director pauses after failures, and patterns that match no queue."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pilotage.resources.tree import QueueId
 from pilotage_agents.batch_systems.base import GlideinState, GlideinStatus
-from support.director_grid import QUEUE, DirectorGrid, a_queue
+from support.director_grid import DirectorGrid, a_queue
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def grid(tmp_path: Path) -> DirectorGrid:
     return DirectorGrid(tmp_path)
 
 
-async def test_a_pilot_that_failed_sends_the_jobs_of_the_others_there_to_no_other_queue(grid: DirectorGrid) -> None:
+async def test_failed_glidein_moves_only_its_own_demand_to_another_queue(grid: DirectorGrid) -> None:
     grid.link.waiting = 4
     director = grid.director()
     await director.run_once()
@@ -29,7 +30,7 @@ async def test_a_pilot_that_failed_sends_the_jobs_of_the_others_there_to_no_othe
 
 
 @pytest.mark.parametrize("exit_codes", [(0, 1), (1, 0)])
-async def test_of_pilots_that_end_together_one_in_error_pauses_the_queue(
+async def test_one_failure_among_ended_glideins_pauses_the_queue(
     grid: DirectorGrid, exit_codes: tuple[int, int]
 ) -> None:
     grid.link.waiting = 2
@@ -43,7 +44,7 @@ async def test_of_pilots_that_end_together_one_in_error_pauses_the_queue(
 
 
 @pytest.mark.parametrize(("has_run_jobs", "failures"), [(False, 2), (True, 1)], ids=["empty", "worked"])
-async def test_only_a_pilot_that_has_run_a_job_ends_the_failures_of_its_queue(
+async def test_only_a_pilot_that_ran_a_job_resets_the_failures(
     grid: DirectorGrid, *, has_run_jobs: bool, failures: int
 ) -> None:
     grid.link.waiting = 1
@@ -59,7 +60,7 @@ async def test_only_a_pilot_that_has_run_a_job_ends_the_failures_of_its_queue(
     assert f"after {failures} failures in a row" in line
 
 
-async def test_patterns_that_name_no_queue_are_said_in_a_dry_run(grid: DirectorGrid) -> None:
+async def test_dry_run_names_patterns_without_queue(grid: DirectorGrid) -> None:
     override = {"queues": ["Lyon/*/*", "Lyon/ce1/log"], "min_idle_pilots": 2}
     director = grid.director(queues=["*/*/*", "Bologna/*/*"], overrides=[override])
     unused = [line for line in await director.dry_run() if "no queue of the tree" in line]
@@ -68,7 +69,10 @@ async def test_patterns_that_name_no_queue_are_said_in_a_dry_run(grid: DirectorG
     assert "Bologna" not in (await director.dry_run())[0]
 
 
-async def test_a_tree_that_has_no_queue_yet_makes_no_word_of_the_pattern_for_all(grid: DirectorGrid) -> None:
+async def test_default_pattern_is_not_reported_for_an_empty_tree(grid: DirectorGrid) -> None:
     grid.link.tree = ()
-    assert await grid.director().dry_run() == ()
-    assert QUEUE not in grid.link.registered.values()
+    director = grid.director()
+    assert await director.dry_run() == ()
+    with capture_logs() as logs:
+        await director.run_once()
+    assert [entry for entry in logs if entry["log_level"] == "warning"] == []

@@ -1,4 +1,4 @@
-"""The bundles that a site director sends its pilots with."""
+"""Pilot bundles that a site director submits with its glideins."""
 
 from __future__ import annotations
 
@@ -45,30 +45,28 @@ def pilot_in(path: Path) -> str:
         return bundle.read("pilot").decode()
 
 
-async def test_a_bundle_goes_with_each_pilot_and_is_run_in_its_folder(grid: DirectorGrid, bundle: Path) -> None:
+async def test_each_glidein_has_the_bundle_in_its_folder(grid: DirectorGrid, bundle: Path) -> None:
     grid.link.waiting = 2
     await grid.director(pilot_bundle=bundle, python="python3.11").run_once()
     first, second = grid.batch.requests.values()
     assert first.command == ("python3.11", "pilot-cp311.pyz", "run", "--config", "pilot.json")
     assert pilot_in(first.folder / "pilot-cp311.pyz") == "the pilot"
-    # However many pilots are sent, the disk holds it once.
+    # The folders share one file on disk.
     assert (first.folder / "pilot-cp311.pyz").samefile(second.folder / "pilot-cp311.pyz")
 
 
-async def test_a_new_bundle_goes_with_the_next_pilots_and_changes_none_that_was_sent(
-    grid: DirectorGrid, bundle: Path
-) -> None:
+async def test_new_bundle_is_used_for_later_glideins_only(grid: DirectorGrid, bundle: Path) -> None:
     director = grid.director(pilot_bundle=bundle)
     grid.link.waiting = 1
     await director.run_once()
-    await asyncio.to_thread(put_bundle, bundle, "the pilot of tomorrow")
+    await asyncio.to_thread(put_bundle, bundle, "the new pilot")
     grid.link.waiting = 2
     await director.run_once()
     sent = [pilot_in(request.folder / bundle.name) for request in grid.batch.requests.values()]
-    assert sent == ["the pilot", "the pilot of tomorrow"]
+    assert sent == ["the pilot", "the new pilot"]
 
 
-async def test_queues_may_have_bundles_of_their_own(grid: DirectorGrid, bundle: Path, tmp_path: Path) -> None:
+async def test_overrides_select_bundles_for_queues(grid: DirectorGrid, bundle: Path, tmp_path: Path) -> None:
     arm = tmp_path / "pilot-aarch64.pyz"
     put_bundle(arm, "for arm")
     grid.link.tree = (a_queue(), a_queue(QueueId("Lyon", "ce1", "arm")))
@@ -82,7 +80,7 @@ async def test_queues_may_have_bundles_of_their_own(grid: DirectorGrid, bundle: 
     }
 
 
-async def test_a_bundle_that_is_not_there_is_named_and_no_pilot_registered(grid: DirectorGrid, tmp_path: Path) -> None:
+async def test_missing_bundle_is_named_and_no_pilot_registered(grid: DirectorGrid, tmp_path: Path) -> None:
     grid.link.waiting = 1
     director = grid.director(pilot_bundle=tmp_path / "none.pyz")
     await director.run_once()
@@ -91,9 +89,7 @@ async def test_a_bundle_that_is_not_there_is_named_and_no_pilot_registered(grid:
     assert f"{tmp_path}/none.pyz: No such file or directory" in line
 
 
-async def test_a_bundle_that_is_half_written_goes_with_no_pilot_and_its_queue_is_not_to_blame(
-    grid: DirectorGrid, bundle: Path
-) -> None:
+async def test_half_written_bundle_is_not_used_and_pauses_no_queue(grid: DirectorGrid, bundle: Path) -> None:
     grid.link.waiting = 1
     whole = await asyncio.to_thread(bundle.read_bytes)
     await asyncio.to_thread(bundle.write_bytes, whole[: len(whole) // 2])
@@ -107,7 +103,7 @@ async def test_a_bundle_that_is_half_written_goes_with_no_pilot_and_its_queue_is
     assert pilot_in(request.folder / bundle.name) == "the pilot"
 
 
-def test_of_a_bundle_that_is_written_again_and_again_every_copy_is_whole(tmp_path: Path) -> None:
+def test_copies_of_a_frequently_written_bundle_are_whole(tmp_path: Path) -> None:
     bundle, store = tmp_path / "pilot.pyz", BundleStore(tmp_path / "bundles")
     versions = []
     for size in range(30):  # each longer than the one before
@@ -124,22 +120,22 @@ def test_of_a_bundle_that_is_written_again_and_again_every_copy_is_whole(tmp_pat
     assert store.stored_copy(bundle).read_bytes() == versions[-1]
 
 
-def test_a_bundle_that_another_takes_the_place_of_as_it_is_copied_is_not_kept_for_that_one(
+def test_bundle_replaced_during_its_copy_is_rejected(
     tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = BundleStore(tmp_path / "bundles")
     os.utime(bundle, (1, 1))
     copy_times = shutil.copystat
 
-    def overwritten_before(*arguments: Any, **options: Any) -> None:
-        put_bundle(bundle, "the other")
+    def overwrite_then_copy(*arguments: Any, **options: Any) -> None:
+        put_bundle(bundle, "the new pilot")
         copy_times(*arguments, **options)
 
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(shutil, "copystat", overwritten_before)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copystat", overwrite_then_copy)
         with pytest.raises(UnfinishedBundleError):
             store.stored_copy(bundle)
-    assert pilot_in(store.stored_copy(bundle)) == "the other"
+    assert pilot_in(store.stored_copy(bundle)) == "the new pilot"
 
 
 def write_slowly(path: Path, versions: Iterable[bytes]) -> None:
@@ -149,7 +145,7 @@ def write_slowly(path: Path, versions: Iterable[bytes]) -> None:
                 file.write(version[start : start + 4096])
 
 
-def test_relative_paths_of_bundles_start_from_the_folder_of_the_configuration(tmp_path: Path) -> None:
+def test_relative_bundle_paths_start_from_the_configuration_folder(tmp_path: Path) -> None:
     (tmp_path / "agents.toml").write_text("""
 server = "127.0.0.1:1"
 token = "t"
@@ -162,16 +158,14 @@ overrides = [{ queues = ["*/*/arm"], pilot_bundle = "arm/pilot.pyz" }, { queues 
     director = read_settings(tmp_path / "agents.toml").site_director
     assert director is not None
     assert director.pilot_bundle == tmp_path / "pilot.pyz"
-    assert [each.pilot_bundle for each in director.overrides] == [tmp_path / "arm" / "pilot.pyz", None]
+    assert [override.pilot_bundle for override in director.overrides] == [tmp_path / "arm" / "pilot.pyz", None]
 
 
 def a_slurm(**settings: str) -> dict[str, object]:
     return {"local": {"type": "slurm", "ce_types": ["local"], **settings}}
 
 
-async def test_where_nodes_see_no_folder_of_the_directors_a_pilot_gets_all_in_its_script(
-    grid: DirectorGrid, bundle: Path
-) -> None:
+async def test_nodes_without_shared_folder_get_everything_in_the_script(grid: DirectorGrid, bundle: Path) -> None:
     grid.link.waiting, grid.link.pools = 1, ("p1", "p2")
     slurm = a_slurm(node_folder="/tmp", node_bundle="/opt/pilot.pyz")
     await grid.director(pilot_bundle=bundle, batch_systems=slurm).run_once()
@@ -180,13 +174,13 @@ async def test_where_nodes_see_no_folder_of_the_directors_a_pilot_gets_all_in_it
     assert request.self_contained is not None
     assert request.self_contained.command == ("python3", "/opt/pilot.pyz", "run", "--config", "-")
     assert (request.self_contained.program, request.self_contained.sha256) == ("/opt/pilot.pyz", sha256)
-    given = json.loads(request.self_contained.input_text)
-    assert (given["token"], given["pools"], given["server"]) == ("token of stamp0", ["p1", "p2"], ["127.0.0.1:1"])
-    assert not [name for name in given if name.endswith("_file")]
+    config = json.loads(request.self_contained.input_text)
+    assert (config["token"], config["pools"], config["server"]) == ("token of stamp0", ["p1", "p2"], ["127.0.0.1:1"])
+    assert not [name for name in config if name.endswith("_file")]
     assert not (request.folder / bundle.name).exists()
 
 
-async def test_without_a_bundle_such_nodes_have_the_pilots_command(grid: DirectorGrid) -> None:
+async def test_nodes_without_bundle_use_the_pilot_command(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     await grid.director(pilot_command=("/opt/pilot",), batch_systems=a_slurm(node_folder="/tmp")).run_once()
     (request,) = grid.batch.requests.values()
@@ -195,22 +189,22 @@ async def test_without_a_bundle_such_nodes_have_the_pilots_command(grid: Directo
     assert request.self_contained.program == ""
 
 
-def test_the_certificates_of_the_authorities_are_among_what_such_a_pilot_is_given(tmp_path: Path) -> None:
+def test_inline_config_contains_the_certificates_of_authorities(tmp_path: Path) -> None:
     (tmp_path / "authorities").write_text("PEM")
     folders = GlideinFolders(tmp_path / "pilots", {"ca.pem": tmp_path / "authorities"})
     assert json.loads(folders.inline_config("t", (), {"ca_file": "ca.pem"})) == {"ca": "PEM", "pools": [], "token": "t"}
 
 
 @pytest.mark.parametrize(
-    ("slurm", "words"),
+    ("slurm", "message"),
     [
         ({"node_folder": "/tmp"}, "batch_systems.local needs a node_bundle"),
         ({"node_bundle": "/opt/pilot.pyz"}, "node_bundle needs a node_folder"),
     ],
-    ids=["no bundle there", "nowhere to start it"],
+    ids=["no bundle", "no folder"],
 )
-def test_half_of_what_such_nodes_need_is_refused(
-    grid: DirectorGrid, bundle: Path, slurm: dict[str, str], words: str
+def test_incomplete_node_settings_are_rejected(
+    grid: DirectorGrid, bundle: Path, slurm: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ValidationError, match=words):
+    with pytest.raises(ValidationError, match=message):
         grid.director(pilot_bundle=bundle, batch_systems=a_slurm(**slurm))

@@ -1,4 +1,4 @@
-"""Tokens of pilots that wait long in their batch queues are renewed, so that each is of use when its pilot starts."""
+"""Tokens of glideins that wait long in batch queues are renewed, so that they are valid at the start of the pilot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pilotage_agents.site_director.director import SiteDirector
 from support.director_grid import DirectorGrid
 
 HOUR = timedelta(hours=1)
-TOKENS_LIVE = {"default_wall_time_s": 1000, "credential_s": 2 * HOUR.total_seconds()}
+TOKEN_SETTINGS = {"default_wall_time_s": 1000, "credential_s": 2 * HOUR.total_seconds()}
 
 
 @pytest.fixture
@@ -21,9 +21,9 @@ def grid(tmp_path: Path) -> DirectorGrid:
     return DirectorGrid(tmp_path)
 
 
-async def a_director_with_a_waiting_pilot(grid: DirectorGrid) -> SiteDirector:
+async def director_with_waiting_glidein(grid: DirectorGrid) -> SiteDirector:
     grid.link.waiting = 1
-    director = grid.director(**TOKENS_LIVE)
+    director = grid.director(**TOKEN_SETTINGS)
     await director.run_once()
     grid.link.waiting = 0
     grid.batch.statuses["fake.1"] = GlideinStatus(GlideinState.WAITING)
@@ -36,8 +36,8 @@ def token(grid: DirectorGrid) -> str:
     return (grid.folder / "pilots" / "stamp0" / "token").read_text()
 
 
-async def test_a_pilot_that_waits_gets_a_new_token_when_half_of_its_patience_is_over(grid: DirectorGrid) -> None:
-    director = await a_director_with_a_waiting_pilot(grid)
+async def test_token_of_a_waiting_glidein_is_renewed_at_half_its_lifetime(grid: DirectorGrid) -> None:
+    director = await director_with_waiting_glidein(grid)
     for number, minutes in ((1, 60), (2, 1), (2, 59), (3, 2)):
         grid.now += timedelta(minutes=minutes)
         await director.run_once()
@@ -47,8 +47,8 @@ async def test_a_pilot_that_waits_gets_a_new_token_when_half_of_its_patience_is_
     assert (grid.folder / "pilots" / "stamp0" / "token").stat().st_mode & 0o077 == 0
 
 
-async def test_a_token_that_could_not_be_brought_is_renewed_again(grid: DirectorGrid, tmp_path: Path) -> None:
-    director = await a_director_with_a_waiting_pilot(grid)
+async def test_token_that_could_not_be_delivered_is_renewed_again(grid: DirectorGrid, tmp_path: Path) -> None:
+    director = await director_with_waiting_glidein(grid)
     grid.batch.keeps_tokens = True
     grid.now += 2 * HOUR
     await director.run_once()
@@ -59,28 +59,28 @@ async def test_a_token_that_could_not_be_brought_is_renewed_again(grid: Director
     assert grid.batch.renewed == ["token 3 of stamp0"]
 
 
-async def test_a_pilot_that_the_server_knows_no_more_is_asked_for_no_more_often_than_others(grid: DirectorGrid) -> None:
-    director = await a_director_with_a_waiting_pilot(grid)
+async def test_renewal_for_an_unknown_pilot_is_retried_at_the_usual_interval(grid: DirectorGrid) -> None:
+    director = await director_with_waiting_glidein(grid)
     del grid.link.registered["stamp0"]
-    asked = 0
+    renewals = 0
     for minutes, more in ((61, 1), (1, 0), (58, 0), (2, 1)):
         grid.now += timedelta(minutes=minutes)
         await director.run_once()
-        asked += more
-        assert grid.link.calls.count("renew_credentials") == asked
+        renewals += more
+        assert grid.link.calls.count("renew_credentials") == renewals
     assert token(grid) == "token of stamp0"
 
 
-async def test_the_next_director_knows_how_old_tokens_are(grid: DirectorGrid) -> None:
-    await a_director_with_a_waiting_pilot(grid)
+async def test_restarted_director_knows_the_age_of_tokens(grid: DirectorGrid) -> None:
+    await director_with_waiting_glidein(grid)
     grid.now += timedelta(minutes=61)
-    await grid.director(**TOKENS_LIVE).run_once()
+    await grid.director(**TOKEN_SETTINGS).run_once()
     assert grid.batch.renewed == ["token 2 of stamp0"]
 
 
 @pytest.mark.parametrize("state", [GlideinState.RUNNING, GlideinState.UNKNOWN])
-async def test_a_pilot_that_does_not_wait_keeps_its_token(grid: DirectorGrid, state: GlideinState) -> None:
-    director = await a_director_with_a_waiting_pilot(grid)
+async def test_token_is_renewed_only_for_waiting_glideins(grid: DirectorGrid, state: GlideinState) -> None:
+    director = await director_with_waiting_glidein(grid)
     grid.batch.statuses["fake.1"] = GlideinStatus(state)
     grid.now += 5 * HOUR
     await director.run_once()

@@ -1,4 +1,4 @@
-"""Glideins of a site director whose submission, record or output is lost for a while."""
+"""Glideins whose submission, record or report is lost for a while, and their reports to the server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from support.director_grid import QUEUE, DirectorGrid, FakeDirectorLink
 from support.fake_batch_systems import FakeBatchSystem
 
 
-class Forgetful(FakeDirectorLink):
-    """Does not hear the first report."""
+class LosesFirstReport(FakeDirectorLink):
+    """A server that does not receive the first report."""
 
     async def report_glideins(self, reports: Sequence[GlideinReport]) -> GlideinReportAnswer:
         if "report_glideins" not in self.calls:
@@ -36,7 +36,7 @@ def grid(tmp_path: Path) -> DirectorGrid:
     return DirectorGrid(tmp_path)
 
 
-async def test_a_pilot_that_its_batch_system_comes_to_late_is_adopted_and_its_like_is_not_sent(
+async def test_glidein_that_appears_late_is_adopted_and_not_replaced(
     grid: DirectorGrid,
 ) -> None:
     grid.link.waiting, grid.batch.loses_answers = 1, True
@@ -51,11 +51,11 @@ async def test_a_pilot_that_its_batch_system_comes_to_late_is_adopted_and_its_li
     await director.run_once()
     grid.now += timedelta(minutes=10)
     await director.run_once()
-    assert [(each.stamp, each.glidein_id) for each in grid.link.reports] == [("stamp0", ""), ("stamp0", "fake.1")]
+    assert [(report.stamp, report.glidein_id) for report in grid.link.reports] == [("stamp0", ""), ("stamp0", "fake.1")]
     assert len(grid.link.registered) == 1
 
 
-async def test_a_pilot_that_may_be_in_a_batch_system_which_is_away_calls_for_no_other(grid: DirectorGrid) -> None:
+async def test_glidein_of_unknown_fate_is_not_replaced(grid: DirectorGrid) -> None:
     grid.link.waiting, grid.batch.loses_answers = 1, True
     director = grid.director()
     await director.run_once()
@@ -64,28 +64,28 @@ async def test_a_pilot_that_may_be_in_a_batch_system_which_is_away_calls_for_no_
         grid.now += timedelta(minutes=1)
         await director.run_once()
     assert len(grid.link.registered) == 1
-    assert [(each.stamp, each.ended) for each in grid.link.reports] == [("stamp0", False)]
+    assert [(report.stamp, report.ended) for report in grid.link.reports] == [("stamp0", False)]
 
 
-async def test_pilots_of_a_round_that_was_cut_off_are_found_again_by_the_next(grid: DirectorGrid) -> None:
-    class Slow(FakeBatchSystem):
-        taken = asyncio.Event()
+async def test_glideins_of_a_cancelled_cycle_are_found_by_the_next(grid: DirectorGrid) -> None:
+    class SlowBatchSystem(FakeBatchSystem):
+        submitted = asyncio.Event()
 
         async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
             await super().submit_many(requests)
-            self.taken.set()
+            self.submitted.set()
             return await asyncio.Future()
 
-    slow = Slow()
+    slow = SlowBatchSystem()
     grid.batch, grid.link.waiting = slow, 2
     director = grid.director()
-    first_round = asyncio.create_task(director.run_once())
-    await slow.taken.wait()
-    first_round.cancel()
-    await asyncio.wait([first_round])
+    first_cycle = asyncio.create_task(director.run_once())
+    await slow.submitted.wait()
+    first_cycle.cancel()
+    await asyncio.wait([first_cycle])
     grid.now += timedelta(minutes=1)
     await director.run_once()
-    assert [(each.stamp, each.glidein_id) for each in grid.link.reports if each.glidein_id] == [
+    assert [(report.stamp, report.glidein_id) for report in grid.link.reports if report.glidein_id] == [
         ("stamp0", "fake.1"),
         ("stamp1", "fake.2"),
     ]
@@ -96,21 +96,21 @@ async def test_pilots_of_a_round_that_was_cut_off_are_found_again_by_the_next(gr
     assert grid.link.ended == dict.fromkeys(["stamp0", "stamp1"], "done")
 
 
-async def test_pilots_of_a_round_that_was_cut_off_before_they_were_submitted_are_given_up(grid: DirectorGrid) -> None:
-    class Stuck(FakeBatchSystem):
-        asked = asyncio.Event()
+async def test_unsubmitted_glideins_of_a_cancelled_cycle_are_given_up(grid: DirectorGrid) -> None:
+    class StuckBatchSystem(FakeBatchSystem):
+        called = asyncio.Event()
 
         async def submit_many(self, requests: Sequence[GlideinRequest]) -> tuple[Submission, ...]:
-            self.asked.set()
+            self.called.set()
             return await asyncio.Future()
 
-    stuck = Stuck()
+    stuck = StuckBatchSystem()
     grid.batch, grid.link.waiting = stuck, 1
     director = grid.director(lost_after_s=60)
-    first_round = asyncio.create_task(director.run_once())
-    await stuck.asked.wait()
-    first_round.cancel()
-    await asyncio.wait([first_round])
+    first_cycle = asyncio.create_task(director.run_once())
+    await stuck.called.wait()
+    first_cycle.cancel()
+    await asyncio.wait([first_cycle])
     grid.link.waiting = 0
     await director.run_once()
     assert grid.link.ended == {}
@@ -119,16 +119,16 @@ async def test_pilots_of_a_round_that_was_cut_off_before_they_were_submitted_are
     assert grid.link.ended == {"stamp0": "it was never submitted"}
 
 
-async def test_pilots_whose_records_cannot_be_written_are_watched_all_the_same(
+async def test_glideins_are_watched_though_their_records_cannot_be_written(
     grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class FullDisk(GlideinFolders):
+    class FullDiskFolders(GlideinFolders):
         def save(self, record: GlideinRecord) -> None:
             if record.glidein_id:
                 raise WorldError("no space left on device", transient=True)
             super().save(record)
 
-    monkeypatch.setattr(grid, "folders", lambda: FullDisk(grid.folder / "pilots"))
+    monkeypatch.setattr(grid, "folders", lambda: FullDiskFolders(grid.folder / "pilots"))
     grid.link.waiting = 3
     director = grid.director()
     await director.run_once()
@@ -140,8 +140,8 @@ async def test_pilots_whose_records_cannot_be_written_are_watched_all_the_same(
     assert set(grid.link.ended) == {"stamp0", "stamp1", "stamp2"}
 
 
-async def test_a_refusal_that_the_server_did_not_hear_is_told_later(grid: DirectorGrid) -> None:
-    grid.link = Forgetful(grid.link.tree, waiting=2)
+async def test_rejection_is_reported_later_after_a_failed_report(grid: DirectorGrid) -> None:
+    grid.link = LosesFirstReport(grid.link.tree, waiting=2)
     grid.batch.refuses = "no"
     director = grid.director(lost_after_s=60)
     await director.run_once()
@@ -153,54 +153,54 @@ async def test_a_refusal_that_the_server_did_not_hear_is_told_later(grid: Direct
     assert grid.link.ended == dict.fromkeys(["stamp0", "stamp1"], "it was never submitted")
 
 
-def told(grid: DirectorGrid) -> list[tuple[str, str, bool]]:
-    """Return what the server has heard of glideins since this was last asked, in order."""
-    heard = [(each.stamp, each.glidein_id, each.ended) for each in grid.link.reports]
+def new_reports(grid: DirectorGrid) -> list[tuple[str, str, bool]]:
+    """Return the reports since the last call, in order: stamp, glidein id, ended."""
+    reports = [(report.stamp, report.glidein_id, report.ended) for report in grid.link.reports]
     grid.link.reports.clear()
-    return heard
+    return reports
 
 
-async def test_an_id_that_the_server_did_not_hear_is_told_at_the_next_look_whatever_the_batch_system_says(
+async def test_unreported_id_is_reported_though_the_batch_system_is_unreachable(
     grid: DirectorGrid,
 ) -> None:
-    grid.link = Forgetful(grid.link.tree, waiting=1)
+    grid.link = LosesFirstReport(grid.link.tree, waiting=1)
     director = grid.director()
     await director.run_once()
-    assert told(grid) == []
+    assert new_reports(grid) == []
     grid.batch.is_reachable = False
     await director.run_once()
-    assert told(grid) == [("stamp0", "fake.1", False)]
+    assert new_reports(grid) == [("stamp0", "fake.1", False)]
 
 
-async def test_the_server_hears_every_hour_of_glideins_that_their_batch_system_has(grid: DirectorGrid) -> None:
+async def test_living_glideins_are_reported_every_hour(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     director = grid.director()
     await director.run_once()
-    assert told(grid) == [("stamp0", "fake.1", False)]
+    assert new_reports(grid) == [("stamp0", "fake.1", False)]
     grid.link.waiting = 0
     for minutes, is_reachable, times in ((59, True, 0), (1, True, 1), (60, False, 0), (0, True, 1), (1, True, 0)):
         grid.now += timedelta(minutes=minutes)
         grid.batch.is_reachable = is_reachable
         await director.run_once()
-        assert told(grid) == [("stamp0", "fake.1", False)] * times
+        assert new_reports(grid) == [("stamp0", "fake.1", False)] * times
 
 
-async def test_a_director_that_was_restarted_tells_what_its_batch_system_has_and_nothing_that_it_does_not_know(
+async def test_restarted_director_reports_only_confirmed_glideins(
     grid: DirectorGrid,
 ) -> None:
     grid.link.waiting = 1
     await grid.director().run_once()
-    told(grid)
+    new_reports(grid)
     director = grid.director()
     grid.batch.is_reachable = False
     await director.run_once()
-    assert told(grid) == []
+    assert new_reports(grid) == []
     grid.batch.is_reachable = True
     await director.run_once()
-    assert told(grid) == [("stamp0", "fake.1", False)]
+    assert new_reports(grid) == [("stamp0", "fake.1", False)]
 
 
-async def test_many_glideins_are_told_in_several_reports(grid: DirectorGrid) -> None:
+async def test_many_glideins_are_reported_in_batches(grid: DirectorGrid) -> None:
     grid.folders().open()
     for number in range(2001):
         record = GlideinRecord(f"stamp{number}", QUEUE, "local", f"fake.{number}")
@@ -208,24 +208,24 @@ async def test_many_glideins_are_told_in_several_reports(grid: DirectorGrid) -> 
         grid.batch.statuses[record.glidein_id] = GlideinStatus(GlideinState.WAITING)
     await grid.director().run_once()
     assert grid.link.calls.count("report_glideins") == 3
-    assert len({stamp for stamp, _, _ in told(grid)}) == 2001
+    assert len({stamp for stamp, _, _ in new_reports(grid)}) == 2001
 
 
-async def test_records_are_read_beside_the_event_loop(grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_are_read_outside_the_event_loop(grid: DirectorGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     readers: list[threading.Thread] = []
 
-    class Watched(GlideinFolders):
+    class WatchedFolders(GlideinFolders):
         def records(self) -> tuple[GlideinRecord, ...]:
             readers.append(threading.current_thread())
             return super().records()
 
-    monkeypatch.setattr(grid, "folders", lambda: Watched(grid.folder / "pilots"))
+    monkeypatch.setattr(grid, "folders", lambda: WatchedFolders(grid.folder / "pilots"))
     await grid.director().run_once()
     assert len(readers) == 1
     assert readers[0] is not threading.current_thread()
 
 
-async def test_a_queue_whose_pilots_cannot_be_started_is_left_alone_for_a_while(grid: DirectorGrid) -> None:
+async def test_queue_whose_glideins_fail_to_start_is_paused(grid: DirectorGrid) -> None:
     grid.link.waiting = 1
     director = grid.director()
     await director.run_once()
@@ -236,21 +236,21 @@ async def test_a_queue_whose_pilots_cannot_be_started_is_left_alone_for_a_while(
     assert "the last: a pilot ended with LAUNCH_FAILED" in line
 
 
-async def test_batch_systems_are_asked_at_the_same_time(grid: DirectorGrid) -> None:
-    both = asyncio.Barrier(2)
+async def test_batch_systems_are_polled_concurrently(grid: DirectorGrid) -> None:
+    barrier = asyncio.Barrier(2)
 
-    class Other(FakeBatchSystem):
+    class MeetingBatchSystem(FakeBatchSystem):
         async def poll_all(self, glidein_ids: Sequence[str]) -> Mapping[str, GlideinStatus]:
             async with asyncio.timeout(30):
-                await both.wait()
+                await barrier.wait()
             return await super().poll_all(glidein_ids)
 
     folders = grid.folders()
     folders.open()
-    systems = {"a": Other(), "b": Other()}
+    systems = {"a": MeetingBatchSystem(), "b": MeetingBatchSystem()}
     for name in systems:
         folders.prepare(GlideinRecord(f"stamp-{name}", QUEUE, name, "id"), "token", (), {})
-    terms = WatchLimits(keep_ended=5, lost_after=timedelta(), credential=timedelta(days=1))
-    watch = GlideinWatch(DirectorContext(folders, grid.link, systems, lambda: grid.now), terms)
+    limits = WatchLimits(keep_ended=5, lost_after=timedelta(), credential=timedelta(days=1))
+    watch = GlideinWatch(DirectorContext(folders, grid.link, systems, lambda: grid.now), limits)
     await watch.refresh(QueueFailures())
     assert grid.link.reports == []
