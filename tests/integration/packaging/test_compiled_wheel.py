@@ -21,8 +21,8 @@ ORACLES = (
     "tests/unit/matching/test_match_encoding.py",
     "tests/unit/matching/test_requests_from_the_wire.py",
     "tests/unit/queueing/test_index.py",
-    "tests/model/test_match_board_model.py",
-    "tests/model/test_reports_together.py",
+    "tests/model/matching/test_matcher_model.py",
+    "tests/model/attempts/test_report_batches.py",
 )
 """Tests that quickly show whether compiled modules decide like their sources, with few examples.
 

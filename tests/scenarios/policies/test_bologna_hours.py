@@ -139,7 +139,7 @@ def test_e4_hour_restarts_when_a_suspended_job_continues(grid: VirtualGrid, bolo
     assert grid.states(short) == ["WAITING"]
 
 
-# 9: other jobs among themselves ---------------------------------------------------------------------------------
+# 9: preemption among other jobs ---------------------------------------------------------------------------------
 
 FREQUENT_REQUESTS = replace(SLOW_UPDATES, wait_s=60)
 ONE_SHORT_SLOT = "BB_SHORT_SLOTS = 1\nNUM_SHORT_RUNNING_VMS = 1"

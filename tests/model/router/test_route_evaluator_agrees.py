@@ -1,4 +1,4 @@
-"""The quick judgement of which routes a job may take is that of the slow one, which gives reasons."""
+"""`RouteEvaluator` finds the same routes as `route_decisions`, which evaluates slowly and gives reasons."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from pilotage_agents.router.core.route_selection import RouteEvaluator, route_de
 from pilotage_agents.router.core.table import RouteTable
 from support.route_tables import ROUTERS, constrained
 
-PLAIN: list[AdValue] = [True, False, 0, 1, 1.0, 5, 4000, "", "ann", "true", ("a", "Analysis")]
-OTHERS: list[AdValue] = [Expression("undefined"), Expression("RequestCpus * 2"), Expression("TARGET.queue"), {"a": 1}]
+VALUES: list[AdValue] = [True, False, 0, 1, 1.0, 5, 4000, "", "ann", "true", ("a", "Analysis")]
+UNUSUAL_VALUES: list[AdValue] = [
+    Expression("undefined"),
+    Expression("RequestCpus * 2"),
+    Expression("TARGET.queue"),
+    {"a": 1},
+]
 
 
-def slowly_fulfilled(table: RouteTable, job: Mapping[str, AdValue]) -> tuple[int, ...]:
-    return tuple(place for place, said in enumerate(route_decisions(table, JobScopes.of(job), {})) if said.is_accepted)
+def accepted_routes(table: RouteTable, job: Mapping[str, AdValue]) -> tuple[int, ...]:
+    return tuple(
+        number for number, decision in enumerate(route_decisions(table, JobScopes.of(job), {})) if decision.is_accepted
+    )
 
 
 def texts_of(table: RouteTable) -> Iterator[str]:
@@ -33,14 +40,14 @@ def texts_of(table: RouteTable) -> Iterator[str]:
         yield from map(expression_text, (route.own_attributes or {}).values())
 
 
-def jobs_about(table: RouteTable) -> st.SearchStrategy[dict[str, AdValue]]:
-    """Return jobs that say something of what the table's expressions are about."""
+def jobs_for(table: RouteTable) -> st.SearchStrategy[dict[str, AdValue]]:
+    """Return jobs with attributes that the table's expressions refer to."""
     texts = list(texts_of(table))
     found = [references(text) for text in texts]
     names = sorted({"queue", "RequestCpus"}.union(*(each.in_my | each.target for each in found)))
     spelled = {token.text[1:-1] for text in texts for token in tokens(text) if token.kind is TokenKind.STRING}
-    values = st.sampled_from([*PLAIN, *PLAIN, *OTHERS, *sorted(spelled)])
-    return st.dictionaries(st.sampled_from(names), values).map(lambda said: {"WantJobRouter": True} | said)
+    values = st.sampled_from([*VALUES, *VALUES, *UNUSUAL_VALUES, *sorted(spelled)])
+    return st.dictionaries(st.sampled_from(names), values).map(lambda attributes: {"WantJobRouter": True} | attributes)
 
 
 def real_tables() -> Iterator[RouteTable]:
@@ -53,27 +60,27 @@ def real_tables() -> Iterator[RouteTable]:
             yield table
 
 
-def answers_agreed_on(table: RouteTable, most_jobs: int) -> set[bool]:
-    """Return whether some jobs could go somewhere, after both have judged each of them alike."""
-    judge, answers = RouteEvaluator(table), set[bool]()
+def acceptance_of_jobs(table: RouteTable, most_jobs: int) -> set[bool]:
+    """Compare both evaluations on random jobs; return whether jobs have been accepted, rejected or both."""
+    evaluator, answers = RouteEvaluator(table), set[bool]()
 
     @settings(max_examples=most_jobs, deadline=None)
-    @given(job=jobs_about(table))
+    @given(job=jobs_for(table))
     def agrees(job: dict[str, AdValue]) -> None:
-        slow = slowly_fulfilled(table, job)
-        assert [judge.matching_routes(job), judge.matching_routes(job)] == [slow, slow]
-        answers.add(bool(slow))
+        expected = accepted_routes(table, job)
+        assert [evaluator.matching_routes(job), evaluator.matching_routes(job)] == [expected, expected]
+        answers.add(bool(expected))
 
     agrees()
     return answers
 
 
 @pytest.mark.usefixtures("shared_data")
-def test_the_quick_judgement_is_that_of_the_verdicts_for_every_real_table() -> None:
-    assert set[bool]().union(*(answers_agreed_on(table, 30) for table in real_tables())) == {True, False}
+def test_evaluators_agree_for_every_real_table() -> None:
+    assert set[bool]().union(*(acceptance_of_jobs(table, 30) for table in real_tables())) == {True, False}
 
 
 @pytest.mark.usefixtures("shared_data")
-def test_the_quick_judgement_is_that_of_the_verdicts_for_all_real_routes_together() -> None:
+def test_evaluators_agree_for_all_real_routes_in_one_table() -> None:
     table = RouteTable(tuple(route for table in real_tables() for route in table.routes), constraint="WantJobRouter")
-    assert answers_agreed_on(table, 100) == {True, False}
+    assert acceptance_of_jobs(table, 100) == {True, False}

@@ -1,4 +1,4 @@
-"""Any sequence of wishes and steps: jobs keep to the table, events tell all of it, and the memory agrees."""
+"""Random changes and transitions of jobs: the transition table holds, events are complete, and memory agrees."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ ALICE = a_user("alice")
 memories = st.sampled_from([None, 1000, 2000])
 
 
-class JobsMachine(RuleBasedStateMachine):
-    """Jobs in a database, moved in every way that there is."""
+class JobTransitions(RuleBasedStateMachine):
+    """Jobs in a database with all changes and transitions."""
 
     jobs: Bundle[int] = Bundle("jobs")
 
@@ -46,8 +46,8 @@ class JobsMachine(RuleBasedStateMachine):
         folder = self.open.enter_context(TemporaryDirectory())
         self.database = self.open.enter_context(quick_sqlite(Path(folder, "pilotage.db"), self.clock))
         self.state = ServerState()
-        self.heard: list[FeedEvent] = []
-        self.state.event_listeners.append(self.heard.extend)
+        self.received: list[FeedEvent] = []
+        self.state.event_listeners.append(self.received.extend)
 
     def teardown(self) -> None:
         self.open.close()
@@ -111,7 +111,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.clock.advance(minutes=minutes)
 
     @invariant()
-    def the_memory_counts_the_jobs_that_wait(self) -> None:
+    def memory_counts_waiting_jobs(self) -> None:
         wanted = JobFilter(states=frozenset({JobState.WAITING}))
         waiting = [
             job
@@ -122,7 +122,7 @@ class JobsMachine(RuleBasedStateMachine):
         assert counts == Counter(job.task_queue_id for job in waiting)
 
     @invariant()
-    def the_events_of_a_job_are_the_steps_to_its_state(self) -> None:
+    def events_lead_to_the_state_of_the_job(self) -> None:
         for job in self.database.read(lambda transaction: list_jobs(transaction, ALICE, JobFilter())).jobs:
             events = self.database.read(partial(get_events, identity=ALICE, job_id=job.id))
             assert events[0].from_state is JobState.RECEIVED
@@ -134,15 +134,15 @@ class JobsMachine(RuleBasedStateMachine):
             assert job.lease_until is not None or job.state not in LEASED
 
     @invariant()
-    def listeners_heard_what_the_feed_tells_in_its_order(self) -> None:
-        positions = [event.position for event in self.heard]
+    def listeners_receive_the_feed_in_order(self) -> None:
+        positions = [event.position for event in self.received]
         assert positions == sorted(set(positions))
         feed = {
             event.position: event
             for event in self.database.read(lambda transaction: read_feed(transaction, ALICE, 0)).events
         }
-        assert all(feed[event.position] == event for event in self.heard)
+        assert all(feed[event.position] == event for event in self.received)
 
 
-JobsMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-TestJobsMachine = JobsMachine.TestCase
+JobTransitions.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestJobTransitions = JobTransitions.TestCase

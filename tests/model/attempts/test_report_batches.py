@@ -1,4 +1,4 @@
-"""Reports of pilots and a router recorded together leave what the same reports leave one by one."""
+"""Reports recorded in one batch have the same effect as the same reports recorded one by one."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ RULES = Rules(attempt_limit=2, sharing=Sharing(discount_suspended=True))
 
 ROUTER = router_stamp("router of sky")
 MINUTE_ONE = VirtualClock()() + timedelta(minutes=1)
-ALIKE = 9
-"""So many jobs run, and nothing else can be said of them."""
+EQUAL_JOBS = 9
+"""The number of running jobs without further differences."""
 EVENT = "job_id, time, from_state, to_state, cause, reason, attempt, actor"
 
-Told = tuple[int, JobReport]
-"""Number of the pilot, or of the router, which comes after them, and what it reports."""
-Record = Callable[[Grid, Sequence[Pilot], Sequence[Told]], list[ReportResult]]
+Sent = tuple[int, JobReport]
+"""The number of the sender and its report; the router's number follows those of the pilots."""
+Record = Callable[[Grid, Sequence[Pilot], Sequence[Sent]], list[ReportResult]]
 
 
-class Left(NamedTuple):
-    """What reports have left: answers, rows, events by job, use by account in memory and on disk, and what waits."""
+class Effect(NamedTuple):
+    """The effect of reports: answers, rows, events by job, use by account in memory and on disk, and waiting jobs."""
 
     results: list[ReportResult]
     jobs: list[Any]
@@ -57,7 +57,7 @@ class Left(NamedTuple):
 
 
 def a_busy_grid(folder: Path) -> tuple[Path, datetime]:
-    """Return the file of a database with a job for each way in which an attempt may stand, and its time."""
+    """Return the file of a database with a job for each state of an attempt, and its time."""
     path, clock = folder / "busy.db", VirtualClock()
     with quick_sqlite(path, clock) as database:
         grid = Grid(database, clock, rules=RULES)
@@ -66,7 +66,7 @@ def a_busy_grid(folder: Path) -> tuple[Path, datetime]:
         grid.submit(count=17)
         lost, lost_and_matched, _, *others = [first.take() for _ in range(19)]
         suspended, completing, _, removed, held, done, *rest = others
-        for match in (lost, lost_and_matched, *others[:6], *rest[:ALIKE]):
+        for match in (lost, lost_and_matched, *others[:6], *rest[:EQUAL_JOBS]):
             first.start(match)
         first.report(suspended, state=JobState.SUSPENDED)
         first.report(completing, state=JobState.COMPLETING)
@@ -97,7 +97,7 @@ files = st.builds(
 
 
 def a_report(fields: dict[str, Any]) -> JobReport:
-    """Return a report that tells these fields, and in which all others are as usual."""
+    """Return a report with these fields and defaults for all others."""
     return JobReport(**fields)
 
 
@@ -131,35 +131,35 @@ reports = st.builds(
     output_files=st.lists(files, max_size=2).map(tuple),
     hold=st.none() | st.builds(JobHold, st.sampled_from(["", "so its slot wants"]), st.integers(0, 3)),
 )
-told = st.lists(st.tuples(st.integers(0, 2), numbers | reports), min_size=1, max_size=20)
+sent = st.lists(st.tuples(st.integers(0, 2), numbers | reports), min_size=1, max_size=20)
 
 
-def one_by_one(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
+def one_by_one(grid: Grid, pilots: Sequence[Pilot], sent: Sequence[Sent]) -> list[ReportResult]:
     def record(identity: Identity, report: JobReport) -> ReportResult:
         (refusal,) = grid.write(lambda transaction, state: recorded_singly(transaction, state, identity, [report]))
         return ReportResult(report.job_id, report.attempt, refusal)
 
-    return [record(pilots[number].identity, report) for number, report in told]
+    return [record(pilots[number].identity, report) for number, report in sent]
 
 
-def together(grid: Grid, pilots: Sequence[Pilot], told: Sequence[Told]) -> list[ReportResult]:
-    calls = [(pilots[number].identity, [report]) for number, report in told]
+def together(grid: Grid, pilots: Sequence[Pilot], sent: Sequence[Sent]) -> list[ReportResult]:
+    calls = [(pilots[number].identity, [report]) for number, report in sent]
     return [result for (result,) in grid.write(lambda transaction, state: record_reports(transaction, state, calls))]
 
 
-def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -> Left:
-    """Return what is left when the reports are recorded that way."""
+def effect_of(record: Record, busy: tuple[Path, datetime], sent: Sequence[Sent]) -> Effect:
+    """Return the effect of recording the reports that way."""
     template, time = busy
     path = Path(shutil.copy(template, template.with_name(f"{record.__name__}.db")))
     with closing(without_fsync(Database(f"sqlite:///{path}", VirtualClock(time)))) as database:
         grid = Grid(database, VirtualClock(time), rules=RULES)
         pilots = [Pilot(grid, a_pilot_identity(stamp, LONG)) for stamp in ("p1", "p2", ROUTER)]
-        results = record(grid, pilots, told)
+        results = record(grid, pilots, sent)
 
         def rows(query: str) -> list[Any]:
             return grid.read(lambda transaction, _: [tuple(row) for row in transaction.session.execute(text(query))])
 
-        return Left(
+        return Effect(
             results,
             rows("SELECT * FROM jobs ORDER BY id"),
             rows("SELECT * FROM attempts ORDER BY job_id, attempt"),
@@ -175,20 +175,20 @@ def left_by(record: Record, busy: tuple[Path, datetime], told: Sequence[Told]) -
         )
 
 
-PAUSES = JobReport(6, 1, state=JobState.SUSPENDED)
-ENDS = JobReport(5, 1, state=JobState.DONE, outcome=Outcome.EXITED, exit_code=0)
-COPIES_END = [(2, ENDS._replace(job_id=20 + nth, started=MINUTE_ONE if nth > 1 else None)) for nth in range(5)]
-MANY_END = [(0, ENDS._replace(job_id=10 + nth, cpu_s=float(nth), wall_s=60.0)) for nth in range(ALIKE)]
+SUSPENDED_REPORT = JobReport(6, 1, state=JobState.SUSPENDED)
+DONE_REPORT = JobReport(5, 1, state=JobState.DONE, outcome=Outcome.EXITED, exit_code=0)
+ROUTED_JOBS_DONE = [
+    (2, DONE_REPORT._replace(job_id=20 + nth, started=MINUTE_ONE if nth > 1 else None)) for nth in range(5)
+]
+MANY_DONE = [(0, DONE_REPORT._replace(job_id=10 + nth, cpu_s=float(nth), wall_s=60.0)) for nth in range(EQUAL_JOBS)]
 
 
-@given(told=told)
-@example(told=[(0, PAUSES), (0, ENDS)])  # each is charged to the same account, for another reason
-@example(told=MANY_END)
-@example(told=COPIES_END)
-def test_reports_recorded_together_leave_what_they_leave_one_by_one(
-    busy: tuple[Path, datetime], told: Sequence[Told]
-) -> None:
-    expected, found = left_by(one_by_one, busy, told), left_by(together, busy, told)
+@given(sent=sent)
+@example(sent=[(0, SUSPENDED_REPORT), (0, DONE_REPORT)])  # both change the use of one account
+@example(sent=MANY_DONE)
+@example(sent=ROUTED_JOBS_DONE)
+def test_batch_of_reports_has_the_effect_of_single_reports(busy: tuple[Path, datetime], sent: Sequence[Sent]) -> None:
+    expected, found = effect_of(one_by_one, busy, sent), effect_of(together, busy, sent)
     assert found._replace(used={}, charged={}) == expected._replace(used={}, charged={})
     assert found.used == pytest.approx(expected.used)
     assert found.charged == pytest.approx(expected.charged)

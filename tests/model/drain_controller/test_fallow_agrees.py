@@ -1,4 +1,4 @@
-"""The drain controller decides as Fallow does, written down plainly here, on any farm that stands still meanwhile."""
+"""The drain controller decides as Fallow does, which is reimplemented here, on any unchanging farm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = 8
 
 @dataclass
 class Machine:
-    """A node as Fallow reads it from its slots."""
+    """A node as Fallow sees it."""
 
     name: str
     slack: int
@@ -37,8 +37,8 @@ class Machine:
 
 
 def fallow(machines: list[Machine], single_queued: int, multi_queued: int, setpoint: int) -> dict[str, bool]:
-    """Return what Fallow leaves OnlyMulticore at, by node."""
-    flags = {each.name: each.only_multicore for each in machines}
+    """Return the value of OnlyMulticore that Fallow sets, by node."""
+    flags = {machine.name: machine.only_multicore for machine in machines}
     for each in machines:
         if flags[each.name] and each.slack >= WIDTH:
             flags[each.name] = False
@@ -73,7 +73,7 @@ machines = st.lists(
 
 
 @given(machines, st.integers(0, 2), st.integers(0, 2), st.integers(0, 200))
-def test_nodes_are_told_what_fallow_would_tell_them(
+def test_controller_sets_the_same_attributes_as_fallow(
     machines: list[Machine], single_queued: int, multi_queued: int, setpoint: int
 ) -> None:
     nodes = tuple(
@@ -88,8 +88,8 @@ def test_nodes_are_told_what_fallow_would_tell_them(
     here = frozenset({0})
     farm = Farm(nodes, (FarmDemand(1, single_queued, here), FarmDemand(WIDTH, multi_queued, here)))
     plan = plan_drains(farm, Goal(setpoint, WIDTH), drained_nodes(farm, WIDTH))
-    told = {each.node.node: each.only_multicore for each in plan.decisions}
-    before = {each.name: each.only_multicore for each in machines}
-    assert {**before, **told} == fallow(machines, single_queued, multi_queued, setpoint)
-    assert len(told) == len(plan.decisions), "no node is told twice"
-    assert all(before[name] is not value for name, value in told.items()), "none is told what it knows"
+    changes = {each.node.node: each.only_multicore for each in plan.decisions}
+    before = {machine.name: machine.only_multicore for machine in machines}
+    assert {**before, **changes} == fallow(machines, single_queued, multi_queued, setpoint)
+    assert len(changes) == len(plan.decisions), "no node is changed twice"
+    assert all(before[name] is not value for name, value in changes.items()), "every decision changes its node"

@@ -1,4 +1,4 @@
-"""Whatever happens to a slot, and whatever its policy says, its machine keeps its word."""
+"""Random events and policy values of a slot: the state machine keeps its invariants."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from pilotage_pilot.core.slots import events as ev
 from pilotage_pilot.core.slots.states import STATES, Activity, DrainHow, Draining, SlotState
 from support.slot_bench import ANN, BOB, Answers, ObedientNode, at
 
-QUIET = {"IS_OWNER": False, "WANT_SUSPEND": False, "SUSPEND": False, "CONTINUE": True, "PREEMPT": False, "KILL": False}
-MOODS = st.sampled_from(
+INACTIVE_POLICY = {
+    "IS_OWNER": False,
+    "WANT_SUSPEND": False,
+    "SUSPEND": False,
+    "CONTINUE": True,
+    "PREEMPT": False,
+    "KILL": False,
+}
+POLICY_CHANGES = st.sampled_from(
     [
-        QUIET,
+        INACTIVE_POLICY,
         {"WANT_SUSPEND": True, "SUSPEND": True, "CONTINUE": False},
         {"SUSPEND": False, "CONTINUE": True},
         {"SUSPEND": False, "CONTINUE": None},
@@ -25,15 +32,15 @@ MOODS = st.sampled_from(
         {"KILL": True},
         {"IS_OWNER": True},
         {"START": True},
-        dict.fromkeys(QUIET, "True"),
+        dict.fromkeys(INACTIVE_POLICY, "True"),
     ]
 )
 NUMBERS = ("MaxJobRetirementTime", "MachineMaxVacateTime", "CLAIM_WORKLIFE", "POLLING_INTERVAL", "UPDATE_INTERVAL")
-SAID_NUMBER = st.sampled_from([None, -1, 0, 1, 30, 100, 1000])
+POLICY_NUMBERS = st.sampled_from([None, -1, 0, 1, 30, 100, 1000])
 WAITS = st.sampled_from([0, 1, 5, 29, 30, 100, 1000])
 GRACES = st.sampled_from([None, 0, 20, 700])
-REASON = "somebody wants it"
-LATE = st.sampled_from(
+REASON = "requested"
+LATE_ORDERS = st.sampled_from(
     [
         ev.PreemptionOrdered(REASON),
         ev.PreemptionWithdrawn(),
@@ -46,8 +53,8 @@ LATE = st.sampled_from(
 FREE = (SlotState.OWNER, SlotState.UNCLAIMED)
 
 
-class SlotWorld(ObedientNode, RuleBasedStateMachine):
-    """A node that does what the slot says, a policy that says anything, and people who order anything."""
+class SlotModel(ObedientNode, RuleBasedStateMachine):
+    """A node that executes the slot's instructions, with random policy values and random orders."""
 
     @initialize(dynamic=st.booleans(), polls=st.booleans())
     def begin(self, dynamic: bool, polls: bool) -> None:
@@ -56,13 +63,13 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
         self.job_starts()
 
     def _make_slot(self, dynamic: bool) -> None:
-        self.judge.said |= QUIET
+        self.judge.said |= INACTIVE_POLICY
         self._serve_slot(dynamic=dynamic)
         if not dynamic:
             self._feed(ev.Polled())
         self.job_is_granted(ANN)
 
-    # What the node does -----------------------------------------------------------------------------------------
+    # The node -----------------------------------------------------------------------------------------
 
     @rule(seconds=WAITS)
     def time_passes(self, seconds: float) -> None:
@@ -78,21 +85,21 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
         self._is_refused(ev.Polled())
         self._make_slot(dynamic)
 
-    # What the policy says ---------------------------------------------------------------------------------------
+    # The policy ---------------------------------------------------------------------------------------
 
     @precondition(lambda self: not self.slot.deleted)
-    @rule(mood=MOODS)
-    def policy_says(self, mood: dict[str, Any]) -> None:
-        self.judge.said |= mood
+    @rule(change=POLICY_CHANGES)
+    def policy_changes(self, change: dict[str, Any]) -> None:
+        self.judge.said |= change
         self._feed(ev.Polled())
 
     @precondition(lambda self: not self.slot.deleted)
-    @rule(name=st.sampled_from(NUMBERS), number=SAID_NUMBER)
-    def policy_counts(self, name: str, number: float | None) -> None:
+    @rule(name=st.sampled_from(NUMBERS), number=POLICY_NUMBERS)
+    def policy_number_changes(self, name: str, number: float | None) -> None:
         self.judge.said[name] = number
         self._feed(ev.Polled())
 
-    # What the job does ------------------------------------------------------------------------------------------
+    # The job ------------------------------------------------------------------------------------------
 
     @property
     def _takes_jobs(self) -> bool:
@@ -102,15 +109,15 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
     @rule(holder=st.sampled_from([ANN, ANN, BOB]))
     def job_is_granted(self, holder: Account) -> None:
         before, activations = self._seen(), self.slot.claim.activations if self.slot.claim else 0
-        said = self._feed(ev.ClaimGranted(holder))
-        if any(isinstance(effect, ev.RefuseClaim) for effect in said):
-            assert len(said) == 1, "a refused claim does more than that"
+        effects = self._feed(ev.ClaimGranted(holder))
+        if any(isinstance(effect, ev.RefuseClaim) for effect in effects):
+            assert len(effects) == 1, "a refused claim has other effects"
             assert before == self._seen(), "a refused claim has changed the slot"
             return
         assert self.slot.claim is not None
         assert self.slot.claim.holder == holder
-        goes_on = before[3] is not None and not said
-        assert self.slot.claim.activations == (activations if goes_on else 0)
+        is_continued = before[3] is not None and not effects
+        assert self.slot.claim.activations == (activations if is_continued else 0)
         self._forget_job()
         self.has_job = True
 
@@ -125,13 +132,13 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
     def job_ends(self) -> None:
         asked = self.asked
         self._forget_job()
-        said = self._feed(ev.JobEnded())
-        assert not asked or any(isinstance(effect, ev.EndClaim) for effect in said), "a preempted claim goes on"
+        effects = self._feed(ev.JobEnded())
+        assert not asked or any(isinstance(effect, ev.EndClaim) for effect in effects), "a preempted claim continues"
         assert self.slot.state is not SlotState.PREEMPTING
 
     @precondition(lambda self: not self.slot.deleted)
     @rule()
-    def what_cannot_be_is_refused(self) -> None:
+    def illegal_events_are_rejected(self) -> None:
         if not self.has_job or self.started:
             self._is_refused(ev.JobStarted())
         if not self.has_job:
@@ -141,7 +148,7 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
         if self.slot.state is not SlotState.DRAINED:
             self._is_refused(ev.NodeDrained())
 
-    # What people and the server order ---------------------------------------------------------------------------
+    # Orders of operators and the server ---------------------------------------------------------------------------
 
     @precondition(lambda self: self.slot.state is SlotState.CLAIMED)
     @rule()
@@ -177,8 +184,8 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
         self._feed(ev.ContinueOrdered())
 
     @precondition(lambda self: self.slot.state is not SlotState.CLAIMED and not self.slot.deleted and not self.has_job)
-    @rule(order=LATE)
-    def an_order_comes_too_late(self, order: ev.SlotEvent) -> None:
+    @rule(order=LATE_ORDERS)
+    def late_order_arrives(self, order: ev.SlotEvent) -> None:
         claim = self.slot.claim
         self._feed(order)
         assert self.slot.claim is claim
@@ -199,10 +206,10 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
         self._feed(ev.NodeDrained())
         assert self.slot.activity is Activity.IDLE
 
-    # What always holds ------------------------------------------------------------------------------------------
+    # Invariants ------------------------------------------------------------------------------------------
 
     @invariant()
-    def states_and_jobs_go_together(self) -> None:
+    def states_agree_with_jobs(self) -> None:
         pair = (self.slot.state, self.slot.activity)
         assert pair in STATES
         assert (self.slot.job is not None) == self.has_job
@@ -213,22 +220,22 @@ class SlotWorld(ObedientNode, RuleBasedStateMachine):
         assert self.slot.deleted <= self.dynamic
 
     @invariant()
-    def a_job_that_does_not_end_itself_is_killed(self) -> None:
+    def vacated_job_is_killed_in_time(self) -> None:
         if self.asked and not self.killed:
-            assert self.boot_s < self.stop_end_s, "a preempted job goes on for ever"
+            assert self.boot_s < self.stop_end_s, "a preempted job is never killed"
 
     @invariant()
-    def retirement_is_never_longer_than_the_policy_allows(self) -> None:
-        """Hold against the policy, not against the machine's own arithmetic."""
+    def retirement_stays_within_the_policy(self) -> None:
+        """Compare with the policy's value, not with the machine's own arithmetic."""
         slot, draining = self.slot, self.slot.draining
-        has_to_go = slot.preemption is not None or draining is not None or slot.activity is Activity.RETIRING
-        stays = slot.state is SlotState.CLAIMED and self.started
-        if has_to_go and stays and _has_its_own_retirement_only(draining):
+        must_leave = slot.preemption is not None or draining is not None or slot.activity is Activity.RETIRING
+        is_running = slot.state is SlotState.CLAIMED and self.started
+        if must_leave and is_running and _has_its_own_retirement_only(draining):
             granted_s = self.judge.number("MaxJobRetirementTime") or 0.0
-            assert self.ran_s < max(granted_s, 0.0), "a job stays that has no retirement left"
+            assert self.ran_s < max(granted_s, 0.0), "a job runs beyond its retirement time"
 
     @invariant()
-    def the_time_that_a_job_ran_adds_up(self) -> None:
+    def run_time_adds_up(self) -> None:
         if self.slot.job is not None:
             assert self.slot.job.run.seconds(at(self.boot_s)) == self.ran_s
 
@@ -240,5 +247,5 @@ def _has_its_own_retirement_only(draining: Draining | None) -> bool:
     return draining.how is not DrainHow.PEACEFUL and not counted
 
 
-TestSlotWorld = SlotWorld.TestCase
-TestSlotWorld.settings = settings(stateful_step_count=60)
+TestSlotModel = SlotModel.TestCase
+TestSlotModel.settings = settings(stateful_step_count=60)

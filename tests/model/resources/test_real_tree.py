@@ -1,4 +1,4 @@
-"""The tree of a real grid: its oracle, and the evaluator against an independent one."""
+"""The tree of a real grid: its recorded effective values, and eligibility against an independent evaluator."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ def tree_of(folder: Path) -> ResourceTree:
 
 @cache
 def oracle_of(folder: Path) -> dict[Place, Parameters]:
-    """Return what each queue offers, as it was written down beside the tree."""
+    """Return the recorded parameters of each queue."""
     lines = (folder / "data/resources/resolved.jsonl").read_text().splitlines()
     return {(line["site"], line["ce"], line["queue"]): line["params"] for line in map(json.loads, lines)}
 
 
 def fits(requirements: Parameters, vo: str, offered: Parameters) -> bool:
-    """Return whether a queue of the oracle is eligible, written anew for the types that it has."""
+    """Return whether a queue of the oracle is eligible, for the types that occur in the tree."""
     admitted = offered.get("VOs") or [vo]
     if offered.get("Enabled") is False or vo.lower() not in [str(one).lower() for one in _list(admitted)]:
         return False
-    return all(name in offered and _one_fits(name, asked, offered[name]) for name, asked in requirements.items())
+    return all(name in offered and _one_fits(name, required, offered[name]) for name, required in requirements.items())
 
 
-def _one_fits(name: str, asked: object, offered: object) -> bool:
-    if isinstance(asked, bool):
-        return asked is offered
-    if isinstance(asked, int | float):
-        return isinstance(offered, int | float) and not isinstance(offered, bool) and offered >= asked
-    wanted, there = ({str(one).lower() for one in _list(each)} for each in (asked, offered))
-    return wanted <= there if name == "Tags" else bool(wanted & there)
+def _one_fits(name: str, required: object, offered: object) -> bool:
+    if isinstance(required, bool):
+        return required is offered
+    if isinstance(required, int | float):
+        return isinstance(offered, int | float) and not isinstance(offered, bool) and offered >= required
+    required_texts, offered_texts = ({str(one).lower() for one in _list(each)} for each in (required, offered))
+    return required_texts <= offered_texts if name == "Tags" else bool(required_texts & offered_texts)
 
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def drawn(folder: Path) -> Iterator[tuple[Parameters, str]]:
-    """Return sections of values that occur in the tree, and VOs that may use some of it."""
+def random_sections(folder: Path) -> Iterator[tuple[Parameters, str]]:
+    """Yield sections with values of the tree, each with a VO that may use a part of the tree."""
     random = Random(1)
     offers = list(oracle_of(folder).values())
     while True:
@@ -73,14 +73,14 @@ def drawn(folder: Path) -> Iterator[tuple[Parameters, str]]:
 
 @pytest.fixture(scope="module")
 def pools(shared_data: Path) -> list[tuple[Parameters, Requirements]]:
-    """Return sections as they were drawn, with what they are read as."""
-    sections = drawn(shared_data)
+    """Return random sections, each with the requirements that it is read as."""
+    sections = random_sections(shared_data)
     found = [(section, read_requirements(section, vo)) for section, vo in (next(sections) for _ in range(POOLS))]
     assert len({requirements.vo for _, requirements in found}) > 20
     return found
 
 
-def test_the_real_tree_resolves_to_its_oracle_with_the_order_inside_lists(shared_data: Path) -> None:
+def test_effective_values_equal_the_oracle_in_list_order(shared_data: Path) -> None:
     queues = effective_queues(tree_of(shared_data), None)
     resolved = {(queue.id.site, queue.id.ce, queue.id.queue): queue.parameters() for queue in queues}
     oracle = oracle_of(shared_data)
@@ -92,7 +92,7 @@ def test_the_real_tree_resolves_to_its_oracle_with_the_order_inside_lists(shared
     assert sum(not queue.is_enabled() for queue in queues) == 123
 
 
-def test_the_hosts_that_lie_in_two_sites_are_told_apart(shared_data: Path) -> None:
+def test_computing_elements_in_two_sites_are_distinct(shared_data: Path) -> None:
     ids = list(tree_of(shared_data).queue_ids())
     sites: dict[str, set[str]] = {}
     for queue in ids:
@@ -101,7 +101,7 @@ def test_the_hosts_that_lie_in_two_sites_are_told_apart(shared_data: Path) -> No
     assert len(set(ids)) == 683
 
 
-def test_an_independent_evaluator_agrees_on_every_queue(
+def test_mapping_agrees_with_the_oracle_on_every_queue(
     shared_data: Path, pools: list[tuple[Parameters, Requirements]]
 ) -> None:
     tree = tree_of(shared_data)
@@ -114,7 +114,7 @@ def test_an_independent_evaluator_agrees_on_every_queue(
         assert {(queue.site, queue.ce, queue.queue) for queue in found} == expected
 
 
-def test_the_mapping_of_pools_agrees_with_the_plain_evaluator_on_every_queue(
+def test_mapping_agrees_with_eligibility_on_every_queue(
     shared_data: Path, pools: list[tuple[Parameters, Requirements]]
 ) -> None:
     tree = tree_of(shared_data)
@@ -126,6 +126,6 @@ def test_the_mapping_of_pools_agrees_with_the_plain_evaluator_on_every_queue(
         assert tuple(mapping[pool_id(requirements)]) == eligible
 
 
-def test_the_real_tree_reads_the_same_from_yaml(shared_data: Path) -> None:
+def test_real_tree_is_equal_when_read_as_yaml(shared_data: Path) -> None:
     text = (shared_data / "data/resources/tree.json").read_text()
     assert tree_from_mapping(read_tree_text(text, "yaml"))[0] == tree_of(shared_data)

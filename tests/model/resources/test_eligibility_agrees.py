@@ -1,4 +1,4 @@
-"""The evaluator and the mapper against a second opinion, on the real tree and on wishes made of its values."""
+"""Eligibility and mapping agree with an independent implementation, on the real tree and random requirements."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pilotage_server.core.resources.tree import ActiveTree
 from pilotage_server.operations.resources.tree import parse_tree
 from support.brute_force import Place, Row, Wish, eligible, objections, read_rows
 
-WISHES = 400
-ODD = ("auto", "slot", "2 GB", "1.5 GB", "2000 MB", "rhel7", True, False, 1, 2.5, 8)
+REQUEST_COUNT = 400
+UNUSUAL_VALUES = ("auto", "slot", "2 GB", "1.5 GB", "2000 MB", "rhel7", True, False, 1, 2.5, 8)
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,11 @@ def tree(shared_data: Path) -> ActiveTree:
     return ActiveTree(1, parse_tree(text, "json").tree)
 
 
-def a_wish(draw: random.Random, rows: list[Row]) -> Wish:
-    """Return what a job might ask that has looked at one queue, with a mistake or two."""
+def random_request(draw: random.Random, rows: list[Row]) -> Wish:
+    """Return requirements that mostly match one queue, with a mistake or two."""
     model = draw.choice(rows)
     names = draw.sample(sorted(set(model.offers) - {"requiredtags", "platform"}), k=draw.randint(0, 3))
-    requirements = {name: _asked(draw, name, model.offers[name]) for name in names}
+    requirements = {name: _required_value(draw, name, model.offers[name]) for name in names}
     others = tuple(row.site for row in draw.sample(rows, k=3))
     return Wish(
         vo=str(draw.choice([*model.offers.get("vos", []), "cms", "lhcb"])),
@@ -45,45 +45,45 @@ def a_wish(draw: random.Random, rows: list[Row]) -> Wish:
     )
 
 
-def _asked(draw: random.Random, name: str, offered: Any) -> Any:
+def _required_value(draw: random.Random, name: str, offered: Any) -> Any:
     capacity = name in {"memory", "cpus", "maxwalltime"}
-    odd = [one for one in ODD if not capacity or isinstance(one, int | float)]
+    unusual = [one for one in UNUSUAL_VALUES if not capacity or isinstance(one, int | float)]
     if draw.random() < 0.1 or (capacity and isinstance(offered, str)):
-        return draw.choice([one for one in odd if not isinstance(one, bool)] if capacity else odd)
+        return draw.choice([one for one in unusual if not isinstance(one, bool)] if capacity else unusual)
     if isinstance(offered, str):
         return draw.choice([offered, offered.upper(), [offered, "another"]])
     return draw.sample(offered, k=min(2, len(offered))) if isinstance(offered, list) else offered
 
 
-def ours(wish: Wish, tree: ActiveTree) -> set[Place]:
-    """Return where our own packages say that the job may go."""
-    requirements = read_requirements(wish.requirements, wish.vo, tree.declarations)
+def product_queues(job_request: Wish, tree: ActiveTree) -> set[Place]:
+    """Return the queues that the product finds eligible."""
+    requirements = read_requirements(job_request.requirements, job_request.vo, tree.declarations)
     needs = JobNeeds(
-        sites=tuple(sorted(site.casefold() for site in wish.sites)),
-        banned_sites=tuple(sorted(site.casefold() for site in wish.banned_sites)),
-        cpus=None if wish.cpus is None else int(wish.cpus),
-        memory_mib=None if wish.memory_mib is None else int(wish.memory_mib),
+        sites=tuple(sorted(site.casefold() for site in job_request.sites)),
+        banned_sites=tuple(sorted(site.casefold() for site in job_request.banned_sites)),
+        cpus=None if job_request.cpus is None else int(job_request.cpus),
+        memory_mib=None if job_request.memory_mib is None else int(job_request.memory_mib),
     )
-    view = tree.view_for(wish.vo)
+    view = tree.view_for(job_request.vo)
     fitting = (
         queue for queue in tree.mapper.queues_of(requirements) if isinstance(job_fit(needs, view[queue]), Eligible)
     )
     return {(queue.site, queue.ce, queue.queue) for queue in fitting}
 
 
-def test_two_independent_opinions_agree_on_every_queue_of_the_real_tree(rows: list[Row], tree: ActiveTree) -> None:
+def test_product_and_oracle_agree_on_every_queue_of_the_real_tree(rows: list[Row], tree: ActiveTree) -> None:
     draw = random.Random(20260328)
-    somewhere = 0
-    for _ in range(WISHES):
-        wish = a_wish(draw, rows)
-        expected = eligible(wish, rows)
-        assert ours(wish, tree) == expected, wish
-        somewhere += bool(expected)
-    assert WISHES // 4 < somewhere < WISHES, "wishes that all fit or all do not would prove little"
+    eligible_count = 0
+    for _ in range(REQUEST_COUNT):
+        job_request = random_request(draw, rows)
+        expected = eligible(job_request, rows)
+        assert product_queues(job_request, tree) == expected, job_request
+        eligible_count += bool(expected)
+    assert REQUEST_COUNT // 4 < eligible_count < REQUEST_COUNT, "requests that all fit or all fail would prove little"
 
 
 @pytest.mark.parametrize(
-    ("wish", "against"),
+    ("job_request", "expected"),
     [
         (Wish("cms", {"Memory": "2 GB"}), []),
         (Wish("cms", {"Memory": 2049}), ["Memory"]),
@@ -99,6 +99,6 @@ def test_two_independent_opinions_agree_on_every_queue_of_the_real_tree(rows: li
     ],
     ids=str,
 )
-def test_the_second_opinion_is_right_where_people_can_see_it(wish: Wish, against: list[str]) -> None:
+def test_oracle_is_right_in_simple_cases(job_request: Wish, expected: list[str]) -> None:
     offers = {"memory": 2048, "cpus": "auto", "os": "el9", "tags": ["GPU"], "production": True, "vos": ["CMS"]}
-    assert objections(wish, Row("T2_X", "ce", "q", offers)) == against
+    assert objections(job_request, Row("T2_X", "ce", "q", offers)) == expected

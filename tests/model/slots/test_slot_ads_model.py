@@ -1,4 +1,4 @@
-"""Whatever happens on a node: what a slot is offered with is what its expressions see."""
+"""Random changes of a node: the offered ad of a slot has the values that its own expressions see."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OTHER_POLICY = {**POLICY, "STARTD_SLOT_ATTRS": "Activity", "STARTD_ATTRS": "Open
 
 
 class Node:
-    """A node to which anything may happen."""
+    """A node with random changes."""
 
     def __init__(self) -> None:
         self.slots = LiveSlots(policy_of(**POLICY))
@@ -77,11 +77,11 @@ class Node:
         for name in self.names:
             offered = self._offered(name)
             claims = [f"({attribute} =?= {value_text(value)})" for attribute, value in offered.items()]
-            question = ad_text({"Ask": " && ".join(claims)})
-            assert self.slots.ads.starts(name, question, self.slots.now) is True, (name, offered)
+            job = ad_text({"Ask": " && ".join(claims)})
+            assert self.slots.ads.starts(name, job, self.slots.now) is True, (name, offered)
 
     def _offered(self, name: str) -> dict[str, AdValue]:
-        """Return the values that the server finds in the ad that is offered of a slot."""
+        """Return the values that the server finds in the offered ad of a slot."""
         offer = self.slots.ads.offer(name, self.slots.now)
         ad = Ad({"MyCurrentTime": int(self.slots.now.utc.timestamp())})
         for text in (*(self.slots.ads.part(key) for key in offer.part_keys), offer.changes):
@@ -105,14 +105,14 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=12))
-def test_a_slots_expressions_see_what_its_offer_says(steps: list[tuple[str, ...]]) -> None:
+def test_slot_expressions_see_the_offered_values(steps: list[tuple[str, ...]]) -> None:
     node = Node()
     for step in steps:
-        _take(node, step)
+        apply_step(node, step)
     node.validate()
 
 
-def _take(node: Node, step: tuple[object, ...]) -> None:
+def apply_step(node: Node, step: tuple[object, ...]) -> None:
     match step:
         case ("start", int(slot)):
             node.start(slot)

@@ -1,4 +1,4 @@
-"""Whatever a route says, it is read or refused with its place, and makes a copy or is told why not: nothing else."""
+"""Any route text is read or rejected with its faults, and any route transforms a job or names the faulty statement."""
 
 from __future__ import annotations
 
@@ -31,62 +31,63 @@ JOB: dict[str, AdValue] = {
     "List": (1, "a"),
 }
 
-words = st.sampled_from([*NAMES, *VALUES])
+operands = st.sampled_from([*NAMES, *VALUES])
 statements = st.one_of(
-    st.builds("{} {} {}".format, st.sampled_from(VERBS), words, words),
-    st.builds("{} = {}".format, words, words),
+    st.builds("{} {} {}".format, st.sampled_from(VERBS), operands, operands),
+    st.builds("{} = {}".format, operands, operands),
     st.text(alphabet="aA $(:)=/\\\"'x1.!;{}[]", max_size=20),
 )
 assignments = st.builds(
-    "{}{} = {}".format, st.sampled_from(["copy_", "delete_", "set_", "eval_set_", "", "'"]), words, words
+    "{}{} = {}".format, st.sampled_from(["copy_", "delete_", "set_", "eval_set_", "", "'"]), operands, operands
 )
 
 
 def read(lines: list[str]) -> Route | None:
-    """Return the route that a program says, None = it is refused; each fault says why."""
+    """Return the route of these statements, None = it is rejected; each fault has a reason."""
     try:
         return read_route("A", "\n".join(lines), {"most": "$(size)"}, RouteLimits())
     except InvalidInputError as error:
-        refused = error
-    assert all(violation.why for violation in refused.violations)
+        rejection = error
+    assert all(violation.why for violation in rejection.violations)
     return None
 
 
-def makes_a_copy(route: Route) -> bool:
-    """Return whether a job has a copy that goes along the route; where it has none, the statement is told."""
+def transforms_job(route: Route) -> bool:
+    """Return whether the route transforms a job; if not, each fault names its statement."""
     try:
         routed_ad(JOB, route, RouteTable((route,), macros={"size": "3"}))
     except InvalidRoutesError as error:
-        refused = error
+        rejection = error
     else:
         return True
-    assert all(violation.where.startswith("A, ") for violation in refused.violations)
+    assert all(violation.where.startswith("A, ") for violation in rejection.violations)
     return False
 
 
 @settings(deadline=None)
 @given(st.lists(statements, max_size=12))
-def test_a_program_is_read_and_makes_a_copy_or_is_refused(lines: list[str]) -> None:
+def test_programare_read_and_applied_or_rejected(lines: list[str]) -> None:
     for program in (lines, [line for line in lines if read([line])]):
         if route := read(program):
-            makes_a_copy(route)
+            transforms_job(route)
 
 
 @settings(deadline=None)
 @given(st.lists(assignments, max_size=6))
-def test_an_ad_is_read_and_makes_a_copy_or_is_refused(said: list[str]) -> None:
+def test_ads_are_read_and_applied_or_rejected(lines: list[str]) -> None:
     try:
-        found, _ = routes_of(read_ads('[name = "A"; ' + "; ".join(said) + "]"), RouteLimits())
+        routes, _ = routes_of(read_ads('[name = "A"; ' + "; ".join(lines) + "]"), RouteLimits())
     except InvalidInputError as error:
-        refused = error
+        rejection = error
     else:
-        assert all(makes_a_copy(route) in (True, False) for route in found)
+        for route in routes:
+            transforms_job(route)
         return
-    assert all(violation.where for violation in refused.violations)
+    assert all(violation.where for violation in rejection.violations)
 
 
 @pytest.mark.parametrize("statement", ["DELETE /.*/", r"RENAME /([a-z]*)/ x_\1", r"COPY /Owner|List/ y_\0"])
-def test_attributes_whose_names_need_quotes_are_taken_for_what_they_are(statement: str) -> None:
+def test_attributes_with_quoted_names_are_transformed(statement: str) -> None:
     route = read([statement])
     assert route is not None
-    assert makes_a_copy(route)
+    assert transforms_job(route)

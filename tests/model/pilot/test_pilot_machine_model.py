@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order, the pilot's machine keeps its word."""
+"""Random events in random order: the pilot's machine keeps its invariants."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pilotage_pilot.core.rules import PilotRules
 from support.pilot_bench import ObedientShell, PilotBench, built_in_slots, slots_with
 
 KINDS = st.sampled_from(ev.FailureKind)
-LOT, UNLIKELY = st.integers(0, 20), 13
-"""What is drawn where something is to happen now and then only; the ends of a range are drawn more often."""
+CHANCE, UNLIKELY = st.integers(0, 20), 13
+"""An event happens when `UNLIKELY` is drawn; it is not an end of the range, as those are drawn more often."""
 
-LIVELY = {
+BUSY_POLICY = {
     "rank": "TARGET.Wanted",
     "want_suspend": "KeyboardIdle < 60",
     "suspend": "KeyboardIdle < 60",
@@ -41,11 +41,11 @@ LIVELY = {
     "settable_attrs_administrator": "OnlyWanted Pitiless",
     "startd_slot_attrs": "State",
 }
-NEIGHBOURLY = {**LIVELY, "is_owner": 'SlotID == 1 && slot2_State == "Claimed"', "update_interval": "20"}
+CROSS_SLOT_POLICY = {**BUSY_POLICY, "is_owner": 'SlotID == 1 && slot2_State == "Claimed"', "update_interval": "20"}
 NODES = {
     "without a policy": built_in_slots,
-    "divided": slots_with(**LIVELY),
-    "three slots": slots_with(num_slots="3", num_cpus="6", memory="9000", **NEIGHBOURLY),
+    "divided": slots_with(**BUSY_POLICY),
+    "three slots": slots_with(num_slots="3", num_cpus="6", memory="9000", **CROSS_SLOT_POLICY),
 }
 RULES = PilotRules(
     grace_s=5,
@@ -59,8 +59,8 @@ RULES = PilotRules(
 )
 
 
-class PilotWorld(ObedientShell, RuleBasedStateMachine):
-    """A shell, a server and a node that answer when and how they like."""
+class PilotModel(ObedientShell, RuleBasedStateMachine):
+    """A shell, a server and a node that answer at random times and in random ways."""
 
     @initialize(cpus=st.integers(1, 4), ends=st.none() | st.integers(100, 6000), node=st.sampled_from(sorted(NODES)))
     def begin(self, cpus: int, ends: int | None, node: str) -> None:
@@ -71,16 +71,16 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         self.bench.feed(ev.PoolsRead(True))
         self._do()
         self._feed(ev.HeartbeatAnswered(self.beats.popitem()[0], next_s=8))
-        self.all_goes_well(3000.0)
+        self.everything_succeeds(3000.0)
 
-    @rule(seconds=st.sampled_from([0.01, 0.2, 1.0, 5.0, 20.0]), lot=LOT)
-    def time_passes(self, seconds: float, lot: int) -> None:
-        self.bench.pass_time(100.0 if lot == UNLIKELY else seconds)
+    @rule(seconds=st.sampled_from([0.01, 0.2, 1.0, 5.0, 20.0]), chance=CHANCE)
+    def time_passes(self, seconds: float, chance: int) -> None:
+        self.bench.pass_time(100.0 if chance == UNLIKELY else seconds)
         self._do()
 
     @rule(lease=st.sampled_from([300.0, 3000.0]))
-    def all_goes_well(self, lease: float) -> None:
-        """Let everybody answer, every slot that is asked for get small jobs, and all jobs start."""
+    def everything_succeeds(self, lease: float) -> None:
+        """Answer all requests, grant small jobs to all free slots, and start all jobs."""
         for request_id in sorted(self.beats):
             self._renew(request_id, self.beats.pop(request_id))
         for request_id in sorted(self.calls):
@@ -109,12 +109,12 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         wanted = data.draw(st.sets(st.sampled_from(occupied))) if occupied else set()
         orders = tuple(VacateOrder(name, "better") for name in sorted(wanted))
         parts = [key for offer in call.slots for key in offer.ad_parts]
-        unknown = (data.draw(st.sampled_from(parts)),) if parts and data.draw(LOT) == UNLIKELY else ()
+        unknown = (data.draw(st.sampled_from(parts)),) if parts and data.draw(CHANCE) == UNLIKELY else ()
         pools_changed = data.draw(st.booleans())
-        told = self._attributes(data)
-        if told is not None:
-            jobs, orders = (), ()  # the server matches nothing before the pilot has heard them
-        self._feed(ev.JobsGranted(request_id, jobs, results, pools_changed, (), orders, unknown, told))
+        attributes = self._attributes(data)
+        if attributes is not None:
+            jobs, orders = (), ()  # the server matches nothing before the pilot has the attributes
+        self._feed(ev.JobsGranted(request_id, jobs, results, pools_changed, (), orders, unknown, attributes))
 
     def _new_job(self, data: st.DataObject, call: ins.RequestJobs) -> GrantedJob:
         amounts = Amounts(
@@ -131,9 +131,9 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         return self._keep(replace(job, owner=owner, job_ad=f"[JobUniverse = 5; Wanted = {wanted}]"))
 
     @precondition(lambda self: self.calls)
-    @rule(data=st.data(), kind=KINDS, lot=LOT)
-    def request_fails(self, data: st.DataObject, kind: ev.FailureKind, lot: int) -> None:
-        kind = kind if lot == UNLIKELY else ev.FailureKind.TRANSIENT
+    @rule(data=st.data(), kind=KINDS, chance=CHANCE)
+    def request_fails(self, data: st.DataObject, kind: ev.FailureKind, chance: int) -> None:
+        kind = kind if chance == UNLIKELY else ev.FailureKind.TRANSIENT
         request_id = data.draw(st.sampled_from(sorted(self.calls)))
         if kind is not ev.FailureKind.TRANSIENT:
             del self.calls[request_id]
@@ -141,26 +141,26 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
 
     @precondition(lambda self: self.beats)
     @rule(data=st.data())
-    def server_hears(self, data: st.DataObject) -> None:
+    def heartbeat_is_answered(self, data: st.DataObject) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.beats)))
         beat = self.beats.pop(request_id)
-        lost = {key for key in beat.leases if data.draw(LOT) == UNLIKELY}
+        lost = {key for key in beat.leases if data.draw(CHANCE) == UNLIKELY}
         results = tuple(
             ReportResult(*report.key, data.draw(st.sampled_from(("", "refused")))) for report in beat.reports
         )
         self._renew(request_id, beat, lost=lost, results=results, node_attributes=self._attributes(data))
 
     def _attributes(self, data: st.DataObject) -> ev.NodeAttributes | None:
-        if data.draw(LOT) != UNLIKELY:
+        if data.draw(CHANCE) != UNLIKELY:
             return None
         self.attributes_version += 1
         names = data.draw(st.sets(st.sampled_from(["OnlyWanted", "Pitiless", "Unheard"])))
         return ev.NodeAttributes(self.attributes_version, dict.fromkeys(sorted(names), "true"))
 
     @precondition(lambda self: self.beats)
-    @rule(data=st.data(), kind=KINDS, lot=LOT)
-    def heartbeat_fails(self, data: st.DataObject, kind: ev.FailureKind, lot: int) -> None:
-        kind = kind if lot == UNLIKELY else ev.FailureKind.TRANSIENT
+    @rule(data=st.data(), kind=KINDS, chance=CHANCE)
+    def heartbeat_fails(self, data: st.DataObject, kind: ev.FailureKind, chance: int) -> None:
+        kind = kind if chance == UNLIKELY else ev.FailureKind.TRANSIENT
         request_id = data.draw(st.sampled_from(sorted(self.beats)))
         del self.beats[request_id]
         self._feed(ev.HeartbeatFailed(request_id, ev.Failure(kind, "no")))
@@ -183,7 +183,7 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
 
     @precondition(lambda self: self.running & self.killed)
     @rule()
-    def kills_work(self) -> None:
+    def killed_payloads_exit(self) -> None:
         for key in sorted(self.running & self.killed):
             self._exits(key, None, 9)
 
@@ -197,7 +197,7 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
-    def command_comes(self, data: st.DataObject) -> None:
+    def command_arrives(self, data: st.DataObject) -> None:
         if not self.beats:
             return
         key = data.draw(st.sampled_from(sorted(self.jobs)))
@@ -211,36 +211,40 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         self._feed(ev.SuspendRequested() if suspend else ev.ContinueRequested())
 
     @rule(idle_s=st.sampled_from([None, 0, 30, 600]))
-    def people_come_and_go(self, idle_s: int | None) -> None:
+    def keyboard_idle_time_changes(self, idle_s: int | None) -> None:
         self.bench.sample = NodeSample(self.bench.boot_s, load=1.0, keyboard_idle_s=idle_s)
 
-    @rule(said=st.sampled_from((BrokerChanged(True), BrokerChanged(False), JobsAnnounced(), ContactRequested())))
-    def broker_says(self, said: BrokerEvent) -> None:
-        self._feed(said)
+    @rule(event=st.sampled_from((BrokerChanged(True), BrokerChanged(False), JobsAnnounced(), ContactRequested())))
+    def broker_event_arrives(self, event: BrokerEvent) -> None:
+        self._feed(event)
 
-    @rule(knobs=st.sampled_from([LIVELY, NEIGHBOURLY, {}, {"start": "False", "preempt": "True", "want_hold": "True"}]))
-    def policy_is_read_anew(self, knobs: dict[str, str]) -> None:
+    @rule(
+        knobs=st.sampled_from(
+            [BUSY_POLICY, CROSS_SLOT_POLICY, {}, {"start": "False", "preempt": "True", "want_hold": "True"}]
+        )
+    )
+    def policy_is_reloaded(self, knobs: dict[str, str]) -> None:
         self._feed(ev.PolicyReloaded(Policy(knobs)))
 
     @precondition(lambda self: self.beats)
-    @rule(lot=LOT, evict=st.booleans())
-    def operator_drains(self, lot: int, evict: bool) -> None:
-        if lot == UNLIKELY:
+    @rule(chance=CHANCE, evict=st.booleans())
+    def operator_drains(self, chance: int, evict: bool) -> None:
+        if chance == UNLIKELY:
             request_id = next(iter(self.beats))
             self.beats.pop(request_id)
             self._feed(ev.HeartbeatAnswered(request_id, commands=(ev.DrainCommanded("maintenance", evict),)))
 
-    @rule(lot=LOT)
-    def pilot_is_stopped(self, lot: int) -> None:
-        if lot == UNLIKELY:
+    @rule(chance=CHANCE)
+    def pilot_is_stopped(self, chance: int) -> None:
+        if chance == UNLIKELY:
             self._feed(ev.StopRequested("SIGTERM"))
 
     @invariant()
-    def no_payload_outlives_its_lease_unkilled(self) -> None:
+    def payloads_are_killed_when_their_lease_ends(self) -> None:
         if not hasattr(self, "bench") or self.ended:
             return
-        over = {key for key in self.running if self.lease_ends[key] < self.bench.boot_s}
-        assert over <= self.killed, f"{over - self.killed} run though their leases have ended"
+        expired = {key for key in self.running if self.lease_ends[key] < self.bench.boot_s}
+        assert expired <= self.killed, f"{expired - self.killed} run after the end of their leases"
 
     @invariant()
     def slots_in_use_never_exceed_the_share(self) -> None:
@@ -250,7 +254,7 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
         assert used.fits_in(self.bench.machine.payloads.slots.total)
 
     @invariant()
-    def an_attempt_has_one_outcome(self) -> None:
+    def each_attempt_has_one_outcome(self) -> None:
         if hasattr(self, "bench"):
             assert all(len(outcomes) == 1 for outcomes in self.outcomes.values()), self.outcomes
 
@@ -259,10 +263,10 @@ class PilotWorld(ObedientShell, RuleBasedStateMachine):
             return
         self.bench.feed(ev.StopRequested("the test is over", at_once=True))
         self.bench.pass_time(200)
-        assert self.bench.machine.phase is Phase.ENDED, "a pilot that is told to stop ends, whatever is the matter"
+        assert self.bench.machine.phase is Phase.ENDED, "a stopped pilot always ends"
         done = [report for report in self.bench.reports() if report.state is ReportedState.DONE]
         assert all(report.outcome is not None for report in done)
 
 
-TestPilotWorld = PilotWorld.TestCase
-TestPilotWorld.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestPilotModel = PilotModel.TestCase
+TestPilotModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

@@ -1,4 +1,4 @@
-"""The board chooses what a round of the plain way would choose, whatever waits and whoever asks."""
+"""The matcher chooses the same jobs as the general matcher, for any waiting jobs and any pilot."""
 
 from __future__ import annotations
 
@@ -131,15 +131,15 @@ def slots(draw: st.DrawFn, name: str) -> SlotOffer:
 
 @st.composite
 def pilots(draw: st.DrawFn) -> tuple[QueueId, tuple[str, ...], list[SlotOffer]]:
-    """A batch queue, VOs, and slots, some of them alike."""
+    """Return a batch queue, VOs, and slots, some of them equal."""
     kinds = [draw(slots(f"s{number}")) for number in range(draw(st.integers(1, 3)))]
     alike = draw(st.integers(0, 2))
     offered = [*kinds, *(SlotOffer(f"t{number}", kinds[-1].free) for number in range(alike))]
     return draw(st.sampled_from(QUEUES)), draw(st.sampled_from([(), (), ("lhcb",), ("CMS", "lhcb")])), offered
 
 
-class BothWays(RuleBasedStateMachine):
-    """The same world twice, served in both ways."""
+class MatcherModel(RuleBasedStateMachine):
+    """The same waiting jobs twice: one served by the matcher, one by the general matcher."""
 
     @initialize(sharing=sharings, limits=limits, queues=st.lists(st.tuples(traits, counts), min_size=1, max_size=8))
     def begin(self, sharing: Sharing, limits: dict[RunningLimit, int], queues: list[tuple[Traits, int]]) -> None:
@@ -155,10 +155,10 @@ class BothWays(RuleBasedStateMachine):
         number = len(self.plain.jobs) + 1
         self._each(lambda state: state.add(TaskQueue(number, traits)))
         for _ in range(count):
-            self.come(number - 1, 0, 1)
+            self.add_jobs(number - 1, 0, 1)
 
     @rule(place=st.integers(0, 9), priority=st.integers(-1, 2), count=st.sampled_from([1, 1, 2, 5]))
-    def come(self, place: int, priority: int, count: int) -> None:
+    def add_jobs(self, place: int, priority: int, count: int) -> None:
         number = place % len(self.plain.jobs) + 1
         if self.plain.index.get(number) is None:
             return
@@ -167,7 +167,7 @@ class BothWays(RuleBasedStateMachine):
         self._each(lambda state: state.come(number, heads))
 
     @rule(place=st.integers(0, 9), which=st.integers(0, 5))
-    def go(self, place: int, which: int) -> None:
+    def remove_job(self, place: int, which: int) -> None:
         number = place % len(self.plain.jobs) + 1
         self._each(lambda state: state.go(number, which))
 
@@ -178,8 +178,8 @@ class BothWays(RuleBasedStateMachine):
         assert self.quick.jobs == self.plain.jobs
 
     @rule(pilot=pilots())
-    def match_in_vain(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
-        """Let a transaction fail after its choice."""
+    def match_and_undo(self, pilot: tuple[QueueId, tuple[str, ...], list[SlotOffer]]) -> None:
+        """Undo a match, as a failed transaction does."""
         [(_, choices)] = self.quick.chosen(*pilot, self.now)
         self.quick.board.unreserve(choices, self.now)
         for choice in choices:
@@ -193,12 +193,12 @@ class BothWays(RuleBasedStateMachine):
         self._each(lambda state: state.map_pool(pool, queues, self.now))
 
     @rule(tree=st.sampled_from(TREES))
-    def bring_tree(self, tree: ActiveTree) -> None:
+    def change_tree(self, tree: ActiveTree) -> None:
         self._each(lambda state: state.bring_tree(tree))
 
     @rule(place=st.integers(0, 9))
-    def forget(self, place: int) -> None:
-        """Let a task queue go in which nothing waits."""
+    def remove_task_queue(self, place: int) -> None:
+        """Remove a task queue without waiting jobs."""
         number = place % len(self.plain.jobs) + 1
         if not self.plain.jobs[number]:
             self._each(lambda state: state.index.remove([number]))
@@ -208,7 +208,7 @@ class BothWays(RuleBasedStateMachine):
         self.now += timedelta(seconds=seconds)
 
     @rule(account=accounts)
-    def end(self, account: Account) -> None:
+    def end_run(self, account: Account) -> None:
         self._each(lambda state: state.shares.end_runs(account, 1, self.now))
 
     def _each(self, act: Callable[[World], object]) -> None:
@@ -217,4 +217,4 @@ class BothWays(RuleBasedStateMachine):
         self.quick.board.check()
 
 
-TestBothWays = BothWays.TestCase
+TestMatcherModel = MatcherModel.TestCase

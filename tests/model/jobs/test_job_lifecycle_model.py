@@ -1,4 +1,4 @@
-"""Jobs, pilots, a router and time in random order over a real database: nothing is lost, nothing happens twice."""
+"""Random steps of jobs, pilots, a router and the clock on a real database: no job is lost or runs twice."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from support.races import REPEATABLE, start_copy
 from support.routers import Router
 from support.virtual_clock import VirtualClock
 
-LINGERING = frozenset({JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE})
+FENCED_STATES = frozenset({JobState.WAITING, JobState.HELD, JobState.REMOVED, JobState.DONE})
 OUTCOMES = st.sampled_from(list(Outcome))
-FOR_EVER = datetime.max.replace(tzinfo=UTC)
+NO_EXPIRY = datetime.max.replace(tzinfo=UTC)
 OTHER = "Lyon/ce02/long"
 OWNERS = st.sampled_from(["alice", "bob"])
 
 
-class LifeOfJobs(RuleBasedStateMachine):
-    """One server, its pilots, a router, and what they know of the jobs.
+class JobLifecycle(RuleBasedStateMachine):
+    """One server, its pilots, a router, and their attempts.
 
-    `may_run` says of every attempt that may live who has it, None = the router, and until when.
+    `may_run` has the owner (None = the router) and the expiry of every attempt that may still run.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class LifeOfJobs(RuleBasedStateMachine):
         self.ids: list[int] = []
         self.cpus: dict[int, int] = {}
         self.pilots: list[Pilot] = []
-        self.told: list[tuple[Pilot, AttemptKey]] = []
+        self.granted: list[tuple[Pilot, AttemptKey]] = []
         self.ended: Counter[AttemptKey] = Counter()
         self.may_run: dict[AttemptKey, tuple[Pilot | None, datetime]] = {}
         self.router = Router(self.grid).begin()
@@ -86,40 +86,40 @@ class LifeOfJobs(RuleBasedStateMachine):
             self.cpus[made.copy_id] = self.cpus[job_id]
 
     @rule(number=st.integers(0, 5), slots=st.integers(1, 3))
-    def ask(self, number: int, slots: int) -> None:
+    def request_jobs(self, number: int, slots: int) -> None:
         pilot = self.pilots[number % len(self.pilots)]
         answer = pilot.ask(*(a_slot(f"s{n}", cpus=2) for n in range(slots)))
         for match in answer.matches:
             lease = AttemptKey(match.job_id, match.attempt)
-            self.told.append((pilot, lease))
-            self._begins(lease, pilot, self.clock() + match.lease)
+            self.granted.append((pilot, lease))
+            self._start_attempt(lease, pilot, self.clock() + match.lease)
 
-    def _begins(self, lease: AttemptKey, pilot: Pilot | None, end: datetime) -> None:
+    def _start_attempt(self, lease: AttemptKey, pilot: Pilot | None, end: datetime) -> None:
         others = [end for held, (_, end) in self.may_run.items() if held.job_id == lease.job_id]
-        assert all(end < self.clock() for end in others), "two attempts of a job live at once"
+        assert all(end < self.clock() for end in others), "two attempts of a job run at the same time"
         self.may_run[lease] = (pilot, end)
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data(), queue=st.sampled_from([LONG, OTHER]))
     def route(self, data: st.DataObject, queue: str) -> None:
-        asked = data.draw(st.lists(st.sampled_from(self.ids), min_size=1, unique=True))
-        waiting = {id_ for id_, job in self.grid.jobs(asked).items() if is_matchable(job)}
-        given = self.router.take(*asked, target=queue)
+        requested = data.draw(st.lists(st.sampled_from(self.ids), min_size=1, unique=True))
+        waiting = {id_ for id_, job in self.grid.jobs(requested).items() if is_matchable(job)}
+        given = self.router.take(*requested, target=queue)
         assert waiting >= set(given)
         for job_id in given:
             lease = AttemptKey(job_id, self.router.attempts[job_id])
             self.routed.append(lease)
-            self._begins(lease, None, FOR_EVER)
+            self._start_attempt(lease, None, NO_EXPIRY)
 
     @precondition(lambda self: self.routed)
     @rule(data=st.data(), state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]))
-    def report_a_copy(self, data: st.DataObject, state: JobState) -> None:
+    def report_routed_job(self, data: st.DataObject, state: JobState) -> None:
         lease = data.draw(st.sampled_from(self.routed))
         self.router.tell(RouterReport(*lease, node="n1", report=JobReport(*lease, state=state)))
 
     @precondition(lambda self: self.routed)
     @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
-    def report_the_end_of_a_copy(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
+    def report_routed_outcome(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
         lease = data.draw(st.sampled_from(self.routed))
         self.may_run.pop(lease, None)
         self.router.tell(RouterReport(*lease, report=JobReport(*lease, outcome=outcome, exit_code=exit_code)))
@@ -127,7 +127,7 @@ class LifeOfJobs(RuleBasedStateMachine):
 
     @precondition(lambda self: self.routed)
     @rule()
-    def give_the_router_up(self) -> None:
+    def give_up_router(self) -> None:
         self.router.stop()
         try:
             self.router.give_up()
@@ -136,10 +136,10 @@ class LifeOfJobs(RuleBasedStateMachine):
         self.router.begin()
         self.may_run = {lease: run for lease, run in self.may_run.items() if run[0] is not None}
 
-    @precondition(lambda self: self.told)
+    @precondition(lambda self: self.granted)
     @rule(data=st.data(), outcome=OUTCOMES, exit_code=st.integers(0, 1))
-    def report_an_end(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
-        pilot, lease = data.draw(st.sampled_from(self.told))
+    def report_outcome(self, data: st.DataObject, outcome: Outcome, exit_code: int) -> None:
+        pilot, lease = data.draw(st.sampled_from(self.granted))
         before = self.grid.job(lease.job_id)
         self.may_run.pop(lease, None)
         code = exit_code if outcome is Outcome.EXITED else None
@@ -149,11 +149,12 @@ class LifeOfJobs(RuleBasedStateMachine):
             assert (after.state, after.attempt) == (before.state, before.attempt)
         elif before.state is not JobState.DONE and after.state is JobState.DONE:
             self.ended[lease] += 1
+            assert self.ended[lease] == 1, "an attempt ends twice"
 
-    @precondition(lambda self: self.told)
+    @precondition(lambda self: self.granted)
     @rule(data=st.data(), state=st.sampled_from([JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING]))
     def report_progress(self, data: st.DataObject, state: JobState) -> None:
-        pilot, lease = data.draw(st.sampled_from(self.told))
+        pilot, lease = data.draw(st.sampled_from(self.granted))
         pilot.report(lease, state=state)
 
     @rule(number=st.integers(0, 5))
@@ -176,36 +177,36 @@ class LifeOfJobs(RuleBasedStateMachine):
     def change(self, data: st.DataObject, change: JobChange) -> None:
         self.grid.change(change, data.draw(st.sampled_from(self.ids)))
 
-    @rule(number=st.integers(0, 5), said_by_itself=st.booleans())
-    def end_a_pilot(self, number: int, said_by_itself: bool) -> None:
+    @rule(number=st.integers(0, 5), reports_end=st.booleans())
+    def end_pilot(self, number: int, reports_end: bool) -> None:
         pilot = self.pilots.pop(number % len(self.pilots))
         self.may_run = {lease: run for lease, run in self.may_run.items() if run[0] is not pilot}
-        if said_by_itself:
+        if reports_end:
             pilot.beat(ending=True)
         else:
             self.grid.glidein_ended(pilot)
         self.pilots.append(self.grid.start_pilot(LONG if number % 2 else OTHER))
 
     @rule()
-    def restart_the_server(self) -> None:
+    def restart_server(self) -> None:
         self.grid = self.grid.restarted()
-        for pilot in [*self.pilots, *(pilot for pilot, _ in self.told)]:
+        for pilot in [*self.pilots, *(pilot for pilot, _ in self.granted)]:
             pilot.grid = self.grid
         self.router.grid = self.grid
 
     @invariant()
-    def no_job_is_lost_and_at_most_one_attempt_lives(self) -> None:
+    def no_job_is_lost_and_at_most_one_attempt_runs(self) -> None:
         jobs = self.grid.jobs(self.ids)
         assert sorted(jobs) == sorted(self.ids)
         live = self._live_attempts()
         for job_id, job in jobs.items():
             assert live.get(job_id, []) == ([job.attempt] if job.is_leased else [])
             assert job.lease_until is not None or not job.is_leased
-            assert not job.is_fenced or job.state in LINGERING
+            assert not job.is_fenced or job.state in FENCED_STATES
             assert job.spent_attempts <= self.grid.state.rules.attempt_limit
 
     @invariant()
-    def a_job_races_as_long_as_a_copy_of_it_lives(self) -> None:
+    def jobs_race_while_they_have_race_copies(self) -> None:
         jobs = self.grid.jobs(self.ids)
         live = {job.race for job in jobs.values() if job.is_race_copy and job.state not in FINAL}
         assert {job.id for job in jobs.values() if job.has_race_copies} == live
@@ -222,7 +223,7 @@ class LifeOfJobs(RuleBasedStateMachine):
             assert each.head in (None, heads[each.task_queue.id])
 
     @invariant()
-    def accounts_are_charged_for_just_what_runs(self) -> None:
+    def accounts_are_charged_for_running_jobs_only(self) -> None:
         cores: Counter[Any] = Counter()
         for job in self.grid.jobs(self.ids).values():
             if job.is_leased and router_of(job):
@@ -234,7 +235,7 @@ class LifeOfJobs(RuleBasedStateMachine):
             assert shares.use(queue.account, self.clock()).cores == cores[queue.account.owner]
 
     @invariant()
-    def the_router_is_told_of_every_copy_that_may_live_and_which_are_wanted(self) -> None:
+    def router_lists_all_live_jobs_and_the_unwanted_ones(self) -> None:
         known = {AttemptKey(*each.copy.key): each.unwanted for each in self.router.copies()}
         assert {lease for lease, (pilot, _) in self.may_run.items() if pilot is None} <= known.keys()
         live = self._live_attempts()
@@ -242,7 +243,7 @@ class LifeOfJobs(RuleBasedStateMachine):
             assert (not unwanted) == (attempt in live.get(job_id, []))
 
     @invariant()
-    def an_end_is_told_once_until_the_job_is_rescheduled(self) -> None:
+    def each_attempt_ends_once(self) -> None:
         for job_id in self.ids:
             events = self._events(job_id)
             states = [event.from_state for event in events[1:]]
@@ -261,5 +262,5 @@ class LifeOfJobs(RuleBasedStateMachine):
         return live
 
 
-LifeOfJobs.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
-TestLifeOfJobs = LifeOfJobs.TestCase
+JobLifecycle.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestJobLifecycle = JobLifecycle.TestCase
